@@ -1,0 +1,108 @@
+"""What people install and what CI runs: the package, its lock files, its licence and changelog, the CI script."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+BASE: list[str] = PYPROJECT["project"]["dependencies"]
+SERVER: list[str] = PYPROJECT["project"]["optional-dependencies"]["server"]
+DEV: list[str] = PYPROJECT["dependency-groups"]["dev"]
+
+
+def pins(lock: str) -> dict[str, Version]:
+    """Package -> version of a lock file."""
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    return {
+        canonicalize_name(name): Version(version)
+        for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [("requirements.lock", BASE + SERVER), ("requirements-dev.lock", BASE + SERVER + DEV)],
+)
+def test_a_lock_holds_what_the_package_asks_for(lock: str, wanted: list[str]) -> None:
+    pinned = pins(lock)
+    for requirement in map(Requirement, wanted):
+        version = pinned.get(canonicalize_name(requirement.name))
+        assert version is not None, f"{lock} lacks {requirement.name}: make it anew with the command at its top"
+        assert version in requirement.specifier, (
+            f"{lock} pins {requirement.name} {version}, not {requirement.specifier}"
+        )
+
+
+def test_tests_run_on_the_versions_that_the_service_runs_on() -> None:
+    tested = pins("requirements-dev.lock")
+
+    assert {name: tested[name] for name in pins("requirements.lock")} == pins("requirements.lock")
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock"])
+def test_a_lock_works_on_any_machine(lock: str) -> None:
+    lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
+    entries = [line for line in lines if line and not line.lstrip().startswith("#")]
+
+    foreign = re.compile(r"://|^\s*-|file:|@ ")
+    assert [] == [line for line in entries if foreign.search(line) and not line.lstrip().startswith("--hash=sha256:")]
+    assert not any("://" in line for line in lines)
+    assert all(line.startswith("    --hash=sha256:") or line.endswith(" \\") for line in entries)
+
+
+def test_the_npm_lock_works_with_any_registry() -> None:
+    folder = ROOT / "tests/acceptance/typescript"
+    lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
+    wanted = json.loads((folder / "package.json").read_text(encoding="utf-8"))["devDependencies"]
+    locked = {name.removeprefix("node_modules/"): entry for name, entry in lock["packages"].items() if name}
+
+    assert [] == [name for name, entry in locked.items() if "resolved" in entry or "integrity" not in entry]
+    assert wanted == {name: locked[name]["version"] for name in wanted}
+
+
+def test_the_client_is_the_base_install() -> None:
+    assert {"httpx", "pydantic"} == {Requirement(line).name for line in BASE}
+
+
+def test_the_wheel_holds_the_package_with_its_scripts_and_types(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    package = ROOT / "app"
+    wanted = {path.relative_to(package).as_posix() for path in package.rglob("*.*") if path.suffix in {".py", ".lua"}}
+
+    assert wanted | {"deferd/py.typed"} == held
+
+
+def test_the_package_says_the_licence_that_lies_beside_it() -> None:
+    assert "MIT" == PYPROJECT["project"]["license"]
+    assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
+
+
+def test_the_changelog_has_a_place_for_what_is_new() -> None:
+    assert re.search(r"^## \[Unreleased\]$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_ci_runs_the_second_code_block_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+
+    assert "deferd serve" in blocks[0]
+    assert "pytest" in blocks[1]
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    subprocess.run(["bash", "-n", ROOT / ".ci/run"], check=True, timeout=10)
