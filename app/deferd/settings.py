@@ -1,0 +1,186 @@
+"""The service's settings: one frozen object, made once at start from flags and environment, and handed down.
+
+Everything about a setting (name, default, range, text) is declared here, once: the command line's flags, the
+environment variables, the help and the error texts are made from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from deferd.limits import BODY_DEFAULT_BYTES, TEN_YEARS_S
+
+ENV_PREFIX = "DEFERD_"
+
+
+def _whole(default: int, low: int, high: int, text: str, more: str = "") -> Any:
+    return Field(default, ge=low, le=high, description=_describe(text, low, high, more))
+
+
+def _seconds(default: float, low: float, high: float, text: str, more: str = "") -> Any:
+    description = _describe(f"{text}, in seconds", low, high, more)
+    return Field(default, ge=low, le=high, allow_inf_nan=False, description=description)
+
+
+def _describe(text: str, low: float, high: float, more: str) -> str:
+    return f"{text}, {_plain(low)} to {_plain(high)}. {more}".strip()
+
+
+def _plain(number: float) -> str:
+    return str(int(number)) if float(number).is_integer() else str(number)
+
+
+def _lower_case(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+class Settings(BaseSettings):
+    """How one service runs. Made with nothing it takes the environment and the defaults; see `load_settings`.
+
+    Durations are seconds, as everywhere on the outside. `redis_url` is kept as a secret: it may hold a password.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,  # compose files and charts pass unset values on as empty ones
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address or host name to listen on.")
+    port: int = _whole(8000, 0, 65535, "TCP port to listen on", "0 takes any that is free.")
+    redis_url: SecretStr | None = Field(
+        None,
+        description="URL of the store: redis://, rediss://, unix://, redis+sentinel://host:port,.../master-name or "
+        "redis+cluster://host:port,... Without it the service runs an embedded store of its own. As a variable it "
+        "stays out of the process list.",
+    )
+    data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
+        Path("./deferd-data"), description="Folder in which the embedded store keeps its data across restarts."
+    )
+    workers: int = _whole(1, 1, 256, "Number of processes that serve")
+    shards: int = _whole(
+        1,
+        1,
+        1024,
+        "Number of hash slots over which topics are spread",
+        "A cluster uses more than one. It is stored at the first start and cannot be changed afterwards.",
+    )
+    tick: float = _seconds(1.0, 0.01, 60.0, "Longest pause of the timer", "It wakes earlier when a job is due earlier.")
+    dead_retention: float = _seconds(30 * 86_400.0, 1.0, TEN_YEARS_S, "Time for which a dead job is kept")
+    store_timeout: float = _seconds(1.5, 0.1, 60.0, "Time within which the store must answer a call")
+    max_body_bytes: int = _whole(BODY_DEFAULT_BYTES, 1024, 64 * 1024 * 1024, "Largest request body, in bytes")
+    max_topic_labels: int = _whole(
+        100, 0, 10_000, "Number of topics that the metrics name one by one", "Those beyond are counted together."
+    )
+    drain_timeout: float = _seconds(8.0, 0.0, 60.0, "Time that requests under way get to end at shutdown")
+    log_format: Annotated[Literal["console", "json"], BeforeValidator(_lower_case)] = Field(
+        "console", description="Form of the log lines on standard error: console or json."
+    )
+    log_level: Annotated[Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower_case)] = (
+        Field("info", description="Least level that is logged: debug, info, warning, error or critical.")
+    )
+
+
+class SettingsError(Exception):
+    """One or more settings have wrong values; each of `problems` is a sentence that names setting, value and range."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
+def load_settings(flags: Mapping[str, str]) -> Settings:
+    """The settings of `flags` (field name to text, only those given), then of the environment, then the defaults.
+
+    Raises:
+        SettingsError: a value is of the wrong kind or outside its range. Secrets are not shown.
+    """
+    given: dict[str, Any] = dict(flags)
+    try:
+        return Settings(**given)
+    except ValidationError as exc:
+        faults = {str(fault["loc"][0]): fault["input"] for fault in exc.errors(include_url=False)}
+        raise SettingsError([problem(name, value) for name, value in faults.items()]) from None
+
+
+def flag(name: str) -> str:
+    """The command line's flag for a field."""
+    return "--" + name.replace("_", "-")
+
+
+def variable(name: str) -> str:
+    """The environment variable for a field."""
+    return ENV_PREFIX + name.upper()
+
+
+def problem(name: str, value: object, wanted: str | None = None) -> str:
+    """The sentence that refuses `value` for a field; `wanted` instead of what the field's own declaration says."""
+    field = Settings.model_fields[name]
+    shown = "has a value that is not shown" if _is_secret(field) else f"is {str(value)[:100]!r}"
+    text = f"{flag(name)} ({variable(name)}) {shown}, but must be {wanted or accepted(name)}"
+    if str(value).startswith("tcp://") and not _is_secret(field):
+        text += "; Kubernetes sets such variables for a Service of the name deferd: set enableServiceLinks to false"
+    return text
+
+
+def accepted(name: str) -> str:
+    """What a field takes, in words: kind and range."""
+    field = Settings.model_fields[name]
+    kind = _plain_type(field.annotation)
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(get_args(kind))
+    low = next((bound.ge for bound in field.metadata if hasattr(bound, "ge")), None)
+    high = next((bound.le for bound in field.metadata if hasattr(bound, "le")), None)
+    if low is not None and high is not None:
+        return f"a {'whole number' if kind is int else 'number'} from {_plain(low)} to {_plain(high)}"
+    return {Path: "a path"}.get(kind, "a text that is not empty")
+
+
+def default_text(name: str) -> str | None:
+    """A field's default as one would write it, or None when there is none."""
+    default = Settings.model_fields[name].default
+    if isinstance(default, Path):
+        return path_text(default)
+    if isinstance(default, int | float):
+        return _plain(default)
+    return default if isinstance(default, str) else None
+
+
+def path_text(path: Path) -> str:
+    """A path as one would write it: a relative one is seen to be one."""
+    return str(path) if path.is_absolute() else f"./{path}"
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """A sentence for each DEFERD_* variable that is no setting: a typo must not pass in silence."""
+    known = {variable(name) for name in Settings.model_fields}
+    sentences = []
+    for name in sorted(environment):
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
+            close = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.75)
+            sentences.append(
+                f"the environment variable {name} is no setting of deferd"
+                + (f"; is {close[0]} meant?" if close else "")
+            )
+    return sentences
+
+
+def _plain_type(annotation: Any) -> Any:
+    """`X | None` as X."""
+    if get_origin(annotation) in {Union, types.UnionType}:
+        return next(part for part in get_args(annotation) if part is not type(None))
+    return annotation
+
+
+def _is_secret(field: FieldInfo) -> bool:
+    return _plain_type(field.annotation) is SecretStr

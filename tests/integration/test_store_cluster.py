@@ -1,0 +1,151 @@
+"""A cluster: calls go to the node that holds their key; the failure of one node leaves the others at work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import RedisError
+
+from deferd.store.checks import StoreRefused, check
+from deferd.store.connection import Store, connect
+from tests.integration.store_servers import ClusterSet, StoreServer, wait_until
+
+TIMEOUT_S = 0.5
+SLACK_S = 0.4
+RECOVERY_S = 30.0
+KEYS = [f"{{{number}}}:count" for number in range(30)]
+COUNT = "return redis.call('INCR', KEYS[1])"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ClusterSet]:
+    with ClusterSet(tmp_path, replicas=getattr(request, "param", 0)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def clustered_store(cluster: ClusterSet) -> AsyncIterator[Store]:
+    store = await connect(cluster.url, timeout_s=TIMEOUT_S)
+    await check(store, shards=16)
+    yield store
+    await store.close()
+
+
+async def counted(store: Store, keys: list[str]) -> list[int | BaseException]:
+    """One call for each key, all at once; each must answer or fail in time."""
+    began = time.monotonic()
+    answers = await asyncio.gather(*(store.client.eval(COUNT, 1, key) for key in keys), return_exceptions=True)
+    assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+    return answers
+
+
+def held(cluster: ClusterSet, node: StoreServer) -> tuple[list[str], list[str]]:
+    """The keys that the node holds, and the others."""
+    its = [key for key in KEYS if cluster.holder_of(key) is node]
+    assert its
+    return its, [key for key in KEYS if key not in its]
+
+
+async def test_a_script_runs_on_the_node_that_holds_its_key(cluster: ClusterSet, clustered_store: Store) -> None:
+    assert clustered_store.cluster
+    assert clustered_store.server.startswith("valkey ")
+    assert await counted(clustered_store, KEYS) == [1] * len(KEYS)
+
+    for key in KEYS:
+        assert cluster.holder_of(key).command("GET", key) == b"1"
+
+
+async def test_its_nodes_are_refused_as_single_servers(cluster: ClusterSet) -> None:
+    store = await connect(cluster.masters[0].url, timeout_s=TIMEOUT_S)
+
+    with pytest.raises(StoreRefused, match=r"use redis\+cluster://"):
+        await check(store, shards=16)
+    await store.close()
+
+
+async def test_what_is_published_is_heard(clustered_store: Store) -> None:
+    subscription = clustered_store.pubsub()
+    await subscription.subscribe("news")
+    await clustered_store.client.execute_command("PUBLISH", "news", "first")
+
+    heard = []
+    while not heard or heard[-1]["type"] != "message":
+        heard.append(await subscription.get_message(timeout=2))
+
+    assert heard[-1]["data"] == b"first"
+    await subscription.aclose()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+async def test_a_node_that_fails_takes_only_its_own_keys_with_it(
+    cluster: ClusterSet, clustered_store: Store, how: str
+) -> None:
+    await counted(clustered_store, KEYS)
+    its, others = held(cluster, cluster.masters[1])
+    getattr(cluster.masters[1], how)()
+
+    for turn in range(2, 5):
+        failed, worked = await asyncio.gather(counted(clustered_store, its), counted(clustered_store, others))
+        assert all(isinstance(answer, RedisError) for answer in failed)
+        assert worked == [turn] * len(others)
+
+    if how == "pause":
+        cluster.masters[1].unpause()
+        sent = 4
+    else:
+        cluster.masters[1].start()
+        sent = 0  # without its memory
+    end = time.monotonic() + RECOVERY_S
+    while any(isinstance(answer, BaseException) for answer in await counted(clustered_store, its)):
+        assert time.monotonic() < end, "the node's keys cannot be reached again"
+        await asyncio.sleep(0.05)
+        sent += 1
+    for key in its:  # none of the calls was sent more than once
+        assert int(cluster.masters[1].command("GET", key)) <= sent + 1
+
+
+async def test_a_restarted_node_is_used_again_without_an_error(cluster: ClusterSet, clustered_store: Store) -> None:
+    await counted(clustered_store, KEYS)
+    node = cluster.masters[0]
+    its, others = held(cluster, node)
+    await asyncio.to_thread(node.restart)
+    await asyncio.to_thread(
+        wait_until, lambda: node.command("CLUSTER INFO")["cluster_state"] == "ok", RECOVERY_S, "the node is back"
+    )
+
+    assert await counted(clustered_store, its) == [1] * len(its)
+    assert await counted(clustered_store, others) == [2] * len(others)
+
+
+@pytest.mark.parametrize("cluster", [1], indirect=True)
+async def test_calls_work_again_after_a_failover(cluster: ClusterSet, clustered_store: Store) -> None:
+    await counted(clustered_store, KEYS)
+    its, _ = held(cluster, cluster.masters[2])
+    cluster.masters[2].kill()
+
+    end = time.monotonic() + RECOVERY_S
+    while any(isinstance(answer, BaseException) for answer in await counted(clustered_store, its)):
+        assert time.monotonic() < end, "no failover"
+        await asyncio.sleep(0.05)
+
+    assert not any(isinstance(answer, BaseException) for answer in await counted(clustered_store, KEYS))
+
+
+async def test_a_cluster_that_is_gone_fails_in_time_and_is_found_again(
+    cluster: ClusterSet, clustered_store: Store
+) -> None:
+    for node in cluster.nodes:
+        node.kill()
+    for _ in range(2):
+        assert all(isinstance(answer, RedisError) for answer in await counted(clustered_store, KEYS))
+    for node in cluster.nodes:
+        node.start()
+
+    end = time.monotonic() + RECOVERY_S
+    while any(isinstance(answer, BaseException) for answer in await counted(clustered_store, KEYS)):
+        assert time.monotonic() < end, "the cluster is not found again"
+        await asyncio.sleep(0.05)

@@ -1,0 +1,151 @@
+"""One server: calls are bounded in time and sent once, and work again by themselves when the server is back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from deferd.store import bounded
+from deferd.store.connection import Store, connect
+from tests.integration.store_servers import StoreServer
+
+TIMEOUT_S = 0.4
+SLACK_S = 0.4
+"""What a loaded machine may add."""
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreServer]:
+    with StoreServer(tmp_path / "v", unix=request.param == "unix") as server:
+        yield server
+
+
+@pytest.fixture
+async def own_store(own_server: StoreServer) -> AsyncIterator[Store]:
+    store = await connect(own_server.url, timeout_s=TIMEOUT_S)
+    yield store
+    await store.close()
+
+
+async def test_connecting_asks_nothing_of_the_server() -> None:
+    store = await connect("redis://127.0.0.1:1", timeout_s=TIMEOUT_S)
+
+    with pytest.raises(RedisConnectionError):
+        await store.client.get("key")
+
+
+async def test_calls_to_a_server_that_hangs_fail_in_time_and_are_sent_once(
+    own_server: StoreServer, own_store: Store
+) -> None:
+    await own_store.client.get("a connection is open")
+    own_server.pause()
+    began = time.monotonic()
+
+    calls = [own_store.client.eval("return redis.call('INCR', KEYS[1])", 1, "count") for _ in range(200)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert {type(answer) for answer in answers} <= {RedisTimeoutError, RedisConnectionError}
+    assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+    own_server.unpause()
+    # Those that had got a connection were sent and are carried out now; the others were never sent.
+    assert int(own_server.command("GET", "count") or 0) <= bounded.POOL_SIZE
+
+
+async def test_a_server_that_hangs_does_not_make_connections_pile_up(own_server: StoreServer, own_store: Store) -> None:
+    own_server.pause()
+    for _ in range(3):
+        await asyncio.gather(*(own_store.client.get("key") for _ in range(50)), return_exceptions=True)
+    own_server.unpause()
+
+    await own_store.client.get("key")
+    with own_server.client() as client:
+        assert len(client.client_list()) <= bounded.POOL_SIZE + 1
+
+
+async def test_a_call_whose_connection_breaks_is_not_sent_again(own_server: StoreServer, own_store: Store) -> None:
+    call = asyncio.ensure_future(own_store.client.execute_command("BLPOP", "nothing", 0))
+    await asyncio.sleep(0.1)
+
+    own_server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    with pytest.raises(RedisConnectionError):
+        await call
+    with own_server.client() as client:
+        assert client.info("commandstats")["cmdstat_blpop"]["calls"] == 1
+
+
+async def test_calls_work_again_after_a_restart(own_server: StoreServer, own_store: Store) -> None:
+    await asyncio.gather(*(own_store.client.set(f"key{n}", n) for n in range(50)))
+    own_server.kill()
+    with pytest.raises(RedisConnectionError):
+        await own_store.client.get("key1")
+    own_server.start()
+
+    answers = await asyncio.gather(*(own_store.client.get(f"key{n}") for n in range(50)))
+
+    assert answers == [None] * 50  # a new server, and no error from any of the old connections
+
+
+async def test_a_subscription_hears_what_is_published(own_store: Store) -> None:
+    subscription = own_store.pubsub()
+    await subscription.subscribe("news")
+    await own_store.client.publish("news", "first")
+
+    heard = []
+    while not heard or heard[-1]["type"] != "message":
+        heard.append(await subscription.get_message(timeout=2))
+
+    assert heard[-1]["data"] == b"first"
+    await subscription.aclose()  # type: ignore[no-untyped-call]
+
+
+async def test_a_quiet_subscription_is_kept_as_long_as_the_server_answers(
+    own_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded, "QUIET_S", 0.1)
+    subscription = own_store.pubsub()
+    await subscription.subscribe("news")
+    for _ in range(20):
+        await subscription.get_message(timeout=0.05)
+
+    await own_store.client.publish("news", "still here")
+
+    message = None
+    while message is None:
+        message = await subscription.get_message(timeout=2)
+    assert message["data"] == b"still here"
+    await subscription.aclose()  # type: ignore[no-untyped-call]
+
+
+async def test_a_subscription_notices_a_server_that_hangs(
+    own_server: StoreServer, own_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded, "QUIET_S", 0.1)
+    subscription = own_store.pubsub()
+    await subscription.subscribe("news")
+    await subscription.get_message(timeout=1)
+    own_server.pause()
+    began = time.monotonic()
+
+    with pytest.raises(RedisConnectionError, match="silent"):
+        while time.monotonic() - began < 5:
+            await subscription.get_message(timeout=0.05)
+
+    assert time.monotonic() - began < 0.1 + TIMEOUT_S + SLACK_S
+    own_server.unpause()
+    await subscription.aclose()  # type: ignore[no-untyped-call]
+
+
+async def test_a_password_is_never_shown(tmp_path: Path) -> None:
+    with StoreServer(tmp_path / "v", requirepass="sesame") as server:
+        store = await connect(server.url, timeout_s=TIMEOUT_S)
+        assert await store.client.set("key", "value")
+
+        assert "sesame" not in repr(store) + store.description + repr(store.client)
+        await store.close()

@@ -1,0 +1,91 @@
+"""A sentinel set: the master is found, and found anew after a failover."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import RedisError
+
+from deferd.store.checks import check
+from deferd.store.connection import Store, connect
+from tests.integration.store_servers import SentinelSet
+
+TIMEOUT_S = 0.5
+SLACK_S = 0.4
+FAILOVER_S = 30.0
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[SentinelSet]:
+    with SentinelSet(tmp_path, sentinels=3, quorum=2) as servers:
+        yield servers
+
+
+@pytest.fixture
+async def watched_store(servers: SentinelSet) -> AsyncIterator[Store]:
+    store = await connect(servers.url, timeout_s=TIMEOUT_S)
+    await check(store, shards=1)
+    yield store
+    await store.close()
+
+
+async def incremented_after_failover(store: Store) -> int:
+    """Try until a call works again; each try must fail in time."""
+    end = time.monotonic() + FAILOVER_S
+    while True:
+        began = time.monotonic()
+        try:
+            return int(await store.client.incr("count"))
+        except RedisError:
+            assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+        assert time.monotonic() < end, "no failover"
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+async def test_calls_work_again_when_the_master_dies_or_hangs(
+    servers: SentinelSet, watched_store: Store, how: str
+) -> None:
+    client = watched_store.client
+    await asyncio.gather(*(client.incr("count") for _ in range(50)))
+    assert await client.execute_command("WAIT", 1, 300) == 1  # type: ignore[no-untyped-call]
+
+    getattr(servers.master, how)()
+
+    assert await incremented_after_failover(watched_store) > 50
+    answers = await asyncio.gather(*(client.incr("count") for _ in range(50)), return_exceptions=True)
+    assert all(isinstance(answer, int) for answer in answers), "connections to the old master were used again"
+    assert int(servers.replica.command("GET", "count")) > 100
+
+
+async def test_sentinels_that_hang_or_are_gone_do_not_matter_while_one_is_left(
+    servers: SentinelSet, watched_store: Store
+) -> None:
+    servers.sentinels[0].pause()
+    servers.sentinels[1].kill()
+    for _ in range(3):  # asked for anew, by many at once
+        await watched_store.close()
+        began = time.monotonic()
+
+        answers = await asyncio.gather(*(watched_store.client.incr("count") for _ in range(30)), return_exceptions=True)
+
+        assert all(isinstance(answer, int) for answer in answers)
+        assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+
+
+async def test_without_any_sentinel_a_call_fails_in_time_and_says_why(
+    servers: SentinelSet, watched_store: Store
+) -> None:
+    for sentinel in servers.sentinels:
+        sentinel.kill()
+    await watched_store.close()
+    began = time.monotonic()
+
+    with pytest.raises(RedisError, match="none of the sentinels names a master"):
+        await watched_store.client.get("count")
+
+    assert time.monotonic() - began < TIMEOUT_S + SLACK_S

@@ -1,0 +1,133 @@
+"""Settings come from flags, then the environment, then defaults; a wrong one is named with its range."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from deferd.settings import Settings, SettingsError, accepted, flag, load_settings, unknown_variables, variable
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.upper().startswith("DEFERD_")]:
+        monkeypatch.delenv(name)
+
+
+def refusal(**flags: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags)
+    [sentence] = caught.value.problems
+    return sentence
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    settings = load_settings({})
+
+    assert settings.host == "127.0.0.1"
+    assert settings.port == 8000
+    assert settings.redis_url is None
+    assert settings.data_dir == Path("deferd-data")
+    assert settings.workers == 1
+
+
+def test_a_flag_wins_over_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFERD_PORT", "9001")
+    monkeypatch.setenv("DEFERD_WORKERS", "3")
+
+    settings = load_settings({"port": "9002"})
+
+    assert settings.port == 9002
+    assert settings.workers == 3
+
+
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFERD_REDIS_URL", "")
+
+    assert load_settings({}).redis_url is None
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = load_settings({})
+
+    with pytest.raises(ValueError, match="frozen"):
+        settings.port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("port", "65536", "a whole number from 0 to 65535"),
+        ("port", "http", "a whole number from 0 to 65535"),
+        ("port", "", "a whole number from 0 to 65535"),
+        ("workers", "0", "a whole number from 1 to 256"),
+        ("shards", "1025", "a whole number from 1 to 1024"),
+        ("shards", "1.5", "a whole number from 1 to 1024"),
+        ("tick", "0", "a number from 0.01 to 60"),
+        ("tick", "nan", "a number from 0.01 to 60"),
+        ("store_timeout", "inf", "a number from 0.1 to 60"),
+        ("dead_retention", "-1", "a number from 1 to 315576000"),
+        ("max_body_bytes", "1e3", "a whole number from 1024 to 67108864"),
+        ("log_format", "xml", "one of console, json"),
+        ("log_level", "loud", "one of debug, info, warning, error, critical"),
+        ("host", "", "a text that is not empty"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_setting_value_and_range(name: str, value: str, wanted: str) -> None:
+    sentence = refusal(**{name: value})
+
+    assert sentence == f"{flag(name)} ({variable(name)}) is {value!r}, but must be {wanted}"
+
+
+def test_a_wrong_variable_is_named_just_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFERD_DRAIN_TIMEOUT", "ages")
+
+    sentence = refusal()
+
+    assert sentence == "--drain-timeout (DEFERD_DRAIN_TIMEOUT) is 'ages', but must be a number from 0 to 60"
+
+
+def test_all_wrong_values_are_named_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"port": "-1", "tick": "never"})
+
+    assert [sentence.split()[0] for sentence in caught.value.problems] == ["--port", "--tick"]
+
+
+def test_the_variables_that_kubernetes_makes_for_a_service_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFERD_PORT", "tcp://10.0.0.1:8000")
+
+    assert "enableServiceLinks" in refusal()
+
+
+def test_a_store_url_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFERD_REDIS_URL", "redis://:sesame@db")
+
+    settings = load_settings({})
+
+    assert "sesame" not in repr(settings)
+    assert "sesame" not in settings.model_dump_json()
+
+
+def test_a_variable_that_is_no_setting_is_pointed_out() -> None:
+    [sentence] = unknown_variables(["DEFERD_PROT", "DEFERD_PORT", "deferd_tick", "PATH"])
+
+    assert sentence == "the environment variable DEFERD_PROT is no setting of deferd; is DEFERD_PORT meant?"
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_description_says_the_range_that_is_enforced(name: str) -> None:
+    description = Settings.model_fields[name].description
+    assert description is not None
+    bounds = re.search(r"from (\S+) to (\S+)$", accepted(name))
+    if bounds is not None:
+        assert f"{bounds[1]} to {bounds[2]}" in description
+
+
+def test_a_home_folder_is_written_as_in_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+
+    assert load_settings({"data_dir": "~/jobs"}).data_dir == Path("/home/me/jobs")

@@ -1,0 +1,94 @@
+"""Store URLs: what each form means, and that none is shown with its secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from deferd.store.address import AddressError, StoreAddress, parse_address
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://db", StoreAddress("redis", "server", hosts=(("db", 6379),))),
+        ("redis://db:7000/3", StoreAddress("redis", "server", hosts=(("db", 7000),), db=3)),
+        ("redis://[::1]:7000?db=3", StoreAddress("redis", "server", hosts=(("::1", 7000),), db=3)),
+        (
+            "redis://me:p%40ss%2Fw@db",
+            StoreAddress("redis", "server", hosts=(("db", 6379),), username="me", password="p@ss/w"),
+        ),
+        ("redis://:pw@db", StoreAddress("redis", "server", hosts=(("db", 6379),), password="pw")),
+        (
+            "rediss://db?ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=false",
+            StoreAddress(
+                "rediss",
+                "server",
+                hosts=(("db", 6379),),
+                tls=True,
+                tls_options=(("ssl_ca_certs", "/etc/ca.pem"), ("ssl_check_hostname", False)),
+            ),
+        ),
+        ("unix:///run/a%20b.sock?db=2", StoreAddress("unix", "unix", path="/run/a b.sock", db=2)),
+        ("unix://me:pw@/run/v.sock", StoreAddress("unix", "unix", path="/run/v.sock", username="me", password="pw")),
+        (
+            "redis+sentinel://me:pw@h1:1,h2/main?db=1&sentinel_password=sp",
+            StoreAddress(
+                "redis+sentinel",
+                "sentinel",
+                hosts=(("h1", 1), ("h2", 26379)),
+                db=1,
+                username="me",
+                password="pw",
+                master_name="main",
+                sentinel_password="sp",
+            ),
+        ),
+        (
+            "rediss+cluster://h1:1,h2",
+            StoreAddress("rediss+cluster", "cluster", hosts=(("h1", 1), ("h2", 6379)), tls=True),
+        ),
+    ],
+)
+def test_each_form_is_understood(url: str, expected: StoreAddress) -> None:
+    assert parse_address(url) == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "db:6379",
+        "http://sesame@db",
+        "redis://",
+        "redis://:sesame@",
+        "redis://:sesame@db:port",
+        "redis://:sesame@db:70000",
+        "redis://:ses#ame@db",
+        "redis://:sesame@db/jobs",
+        "redis://:sesame@db?retry_on_timeout=1",
+        "redis://:sesame@db?ssl_ca_certs=x",
+        "redis://:sesame@[::1",
+        "rediss://db?ssl_cert_reqs=maybe",
+        "rediss://db?ssl_check_hostname=2",
+        "unix://sesame/run/v.sock",
+        "unix:v.sock",
+        "redis+sentinel://:sesame@h1:1,h2:2",
+        "redis+sentinel://:sesame@h1:1,,h2:2/main",
+        "redis+sentinel://:sesame@h1/main/1",
+        "redis+cluster://:sesame@h1/1",
+        "redis+cluster://:sesame@h1?db=1",
+    ],
+)
+def test_what_is_no_store_url_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(AddressError) as caught:
+        parse_address(url)
+
+    assert "ame" not in str(caught.value).replace("name", "")
+    assert caught.value.__cause__ is None
+
+
+def test_an_address_is_shown_without_its_secrets() -> None:
+    address = parse_address("redis+sentinel://me:sesame@h1:1,[::2]:2/main?db=1&sentinel_password=sesame")
+
+    assert str(address) == "redis+sentinel://h1:1,[::2]:2/main?db=1"
+    assert "sesame" not in repr(address)
