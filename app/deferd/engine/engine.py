@@ -1,0 +1,106 @@
+"""The engine of one process: queue, topics, timers and waiting consumers over one store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from deferd.engine import metrics
+from deferd.engine.dispatcher import Dispatcher
+from deferd.engine.keys import Keys
+from deferd.engine.queue import JobQueue
+from deferd.engine.scripts import Scripts
+from deferd.engine.timer import Timer
+from deferd.engine.topics import Topics
+from deferd.engine.wakeups import Wakeups
+from deferd.errors import StoreUnavailable
+from deferd.store.connection import Store
+
+_LOG = logging.getLogger(__name__)
+_LISTEN_TIMEOUT_S = 5.0
+
+
+class Engine:
+    """Everything that works on the store. Knows nothing of HTTP.
+
+    `shards` must be the number the store was first used with; `tick_s` is the timer's tick, `dead_retention_ms` how
+    long dead jobs are kept, `max_topic_labels` how many topics have metric series of their own. The store stays
+    the caller's to close.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        shards: int = 1,
+        tick_s: float = 1.0,
+        dead_retention_ms: int = 30 * 86_400_000,
+        max_topic_labels: int = 100,
+        movable_clock: bool = False,
+    ) -> None:
+        keys = Keys(shards)
+        labels = metrics.TopicLabels(max_topic_labels)
+        self._scripts = Scripts(store, movable_clock=movable_clock)
+        self.queue = JobQueue(self._scripts, keys, labels, dead_retention_ms=dead_retention_ms)
+        self.topics = Topics(self._scripts, keys, labels)
+        self.dispatcher = Dispatcher(self.queue)
+        self.timers = [
+            Timer(self._scripts, keys, shard, labels, tick_s=tick_s, dead_retention_ms=dead_retention_ms)
+            for shard in range(shards)
+        ]
+        self._wakeups = Wakeups(
+            store, on_ready=self.dispatcher.on_ready, on_due=self._wake_timers, on_gap=self._look_everywhere
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start the timers and listen for ready jobs.
+
+        Raises:
+            StoreUnavailable: the store cannot be reached.
+        """
+        await self.ping()
+        self._tasks = [asyncio.create_task(self._wakeups.run(), name="deferd-wakeups")]
+        try:
+            await self._wakeups.listening(_LISTEN_TIMEOUT_S)
+        except TimeoutError as exc:
+            await self.close()
+            raise StoreUnavailable("the store does not send messages (PUBLISH and SUBSCRIBE)") from exc
+        self._tasks += [asyncio.create_task(timer.run(), name="deferd-timer") for timer in self.timers]
+        for task in self._tasks:
+            task.add_done_callback(_report_unexpected_end)
+
+    def drain(self) -> None:
+        """Answer parked pops empty at once, and keep no new ones waiting."""
+        self.dispatcher.drain()
+
+    async def close(self) -> None:
+        """Stop timers and consumers. Bounded by the store's time-out."""
+        await self.dispatcher.close()
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        self._tasks = []
+        for timer in self.timers:
+            await timer.resign()
+
+    async def ping(self) -> None:
+        """Return when the store answers. Raises StoreUnavailable."""
+        await self._scripts.command("PING")
+
+    def _wake_timers(self, key: str) -> None:
+        for timer in self.timers:
+            timer.wake(key)
+
+    def _look_everywhere(self) -> None:
+        self.dispatcher.on_gap()
+        for timer in self.timers:
+            timer.wake_anyhow()
+
+
+def _report_unexpected_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _LOG.critical("%s ended unexpectedly", task.get_name(), exc_info=task.exception())

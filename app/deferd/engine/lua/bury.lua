@@ -1,0 +1,17 @@
+-- Move a reserved job to the dead ones.
+-- @include clock topic record places delivery
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: whichever delivery is live)
+-- ARGV[5] 1 when an error text follows | ARGV[6] error | ARGV[7] how long a dead job is kept, ms
+-- Returns the code: 0 buried, 1 not found, 2 receipt stale, 3 cancelled
+-- Bound: one job.
+local id, now = ARGV[2], now_ms()
+local answer, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)
+if answer ~= LIVE then return answer end
+local record = read_record(raw)
+record.attempts = record.attempts + 1
+if ARGV[5] == '1' then record.extra.e = ARGV[6] end
+redis.call('ZREM', RESERVED, id)
+redis.call('HDEL', HOLDERS, id)
+bury_job(id, record, 'buried', now, tonumber(ARGV[7]))
+return LIVE

@@ -1,0 +1,44 @@
+-- Reschedule or change a delayed or ready job.
+-- @include clock topic record places
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic | ARGV[2] id | ARGV[3] delay, at, or '' to leave the due time | ARGV[4] that delay or instant, ms
+-- ARGV[5] extra: JSON of the policy keys to set, '' for none | ARGV[6] 1 when a new body follows | ARGV[7] body
+-- Returns { 0, state, record, due ms } or { code, state }: 1 not found, 2 reserved, 3 dead or finished
+-- Bound: one job.
+local id = ARGV[2]
+local now = now_ms()
+local raw = redis.call('HGET', POOL, id)
+if not raw then return { 1, '' } end
+local state = state_of(id)
+if state == 'reserved' then return { 2, state } end
+if state ~= 'delayed' and state ~= 'ready' then return { 3, state } end
+
+local record = read_record(raw)
+if ARGV[5] ~= '' then
+  for key, value in pairs(cjson.decode(ARGV[5])) do
+    record.extra[key] = value
+  end
+end
+if ARGV[6] == '1' then record.rest = ARGV[7] end
+
+-- Taking things away comes first: a store that is out of memory refuses a script whose first write adds.
+redis.call('ZREM', EXPIRY, id)
+if ARGV[3] ~= '' then
+  local when = tonumber(ARGV[4])
+  record.due = ARGV[3] == 'delay' and now + when or math.max(when, now)
+  redis.call('ZREM', DELAY, id)
+  if record.due > now then
+    redis.call('ZADD', DELAY, record.due, id)
+    schedule(record.due)
+    if state == 'ready' then trim_ready_list(10) end
+    state = 'delayed'
+  elseif state == 'delayed' then
+    redis.call('RPUSH', READY, id)
+    wake_consumers()
+    state = 'ready'
+  end
+end
+raw = write_record(record)
+redis.call('HSET', POOL, id, raw)
+watch_expiry(id, record)
+return { 0, state, raw, record.due }

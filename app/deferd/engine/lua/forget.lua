@@ -1,0 +1,10 @@
+-- Forget a topic that has neither jobs nor settings.
+-- @include topic
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic
+-- Returns 1 when it is gone, else 0
+-- Bound: one topic.
+if redis.call('HLEN', POOL) > 0 or redis.call('HGET', SETTINGS, TOPIC) ~= '' then return 0 end
+redis.call('HDEL', SETTINGS, TOPIC)
+redis.call('ZREM', TOPICS, TOPIC)
+return 1

@@ -1,0 +1,11 @@
+-- Look at one job, changing nothing.
+-- @include topic places
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic | ARGV[2] id
+-- Returns { state, record, score in its place (0 when ready), consumer or '' }, or nil when there is no such job.
+-- Bound: one job.
+local id = ARGV[2]
+local record = redis.call('HGET', POOL, id)
+if not record then return nil end
+local state, score = state_of(id)
+return { state, record, score or 0, redis.call('HGET', HOLDERS, id) or '' }

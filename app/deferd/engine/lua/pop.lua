@@ -1,0 +1,148 @@
+-- Hand ready jobs of one topic to consumers, in the order of the requests, each under a lease.
+-- @include clock topic record places
+-- KEYS: see lib/topic.lua; then one for each request that has a request id:
+--   STRING: a mark ('-' or 'R' once it was asked for again) and the deliveries it was given, "id nonce attempt" each
+-- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
+-- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | 1 when it has a request id
+-- Returns { now ms, 1 when the topic may have more ready jobs, else 0, jobs dropped as expired,
+--   for each request { id, record, lease end ms, id, record, lease end ms ... } }
+-- A request id that was answered before gets the deliveries that are still live among those it got; when none is,
+-- it counts as a new request. A job whose ttl has passed is never handed out: it goes to dead.
+-- Bound: the jobs asked for (the caller asks for at most 1000) and at most 1000 left-over ids.
+local LEFT_OVERS = 1000
+local now = now_ms()
+local dead_retention = tonumber(ARGV[2])
+local settings = redis.call('HGET', SETTINGS, TOPIC)
+local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
+
+local function replay(request_key)
+  local answer = redis.call('GET', request_key)
+  if not answer then return nil end
+  local given, last_lease_end = {}, 0
+  for id, nonce, attempt in string.gmatch(string.sub(answer, 2), '(%S+) (%d+) (%d+)') do
+    local raw = redis.call('HGET', POOL, id)
+    local lease_end = redis.call('ZSCORE', RESERVED, id)
+    if raw and lease_end and receipt_matches(raw, tonumber(nonce), tonumber(attempt)) then
+      given[#given + 1] = id
+      given[#given + 1] = raw
+      given[#given + 1] = tonumber(lease_end)
+      last_lease_end = math.max(last_lease_end, tonumber(lease_end))
+    end
+  end
+  if #given == 0 then return nil end
+  if string.sub(answer, 1, 1) ~= 'R' then
+    redis.call('DEL', request_key)  -- first a write that an out-of-memory store allows
+    redis.call('SET', request_key, 'R' .. string.sub(answer, 2), 'PX', math.max(last_lease_end - now, 1000))
+  end
+  return given
+end
+
+local seen, left_overs, expired = {}, LEFT_OVERS, 0
+
+-- Scores of `ids` in a sorted set that is often empty.
+local function scores(key, ids)
+  if redis.call('EXISTS', key) == 0 then return nil end
+  return redis.call('ZMSCORE', key, unpack(ids))
+end
+
+-- Take up to `wanted` ready jobs off the list as { id, record } pairs, skipping left-over ids.
+local function take(wanted)
+  local taken = {}
+  while #taken < wanted and left_overs > 0 do
+    local ids = redis.call('LPOP', READY, wanted - #taken)
+    if not ids or #ids == 0 then break end
+    local raws = redis.call('HMGET', POOL, unpack(ids))
+    local delayed, reserved = scores(DELAY, ids), scores(RESERVED, ids)
+    local dead, finished, expiry = scores(DEAD, ids), scores(FINISHED, ids), scores(EXPIRY, ids)
+    for index, id in ipairs(ids) do
+      local elsewhere = (delayed and delayed[index]) or (reserved and reserved[index])
+        or (dead and dead[index]) or (finished and finished[index])
+      if not raws[index] or elsewhere or seen[id] then
+        left_overs = left_overs - 1
+      elseif expiry and expiry[index] and tonumber(expiry[index]) <= now then
+        seen[id] = true
+        bury_job(id, read_record(raws[index]), 'expired', now, dead_retention)
+        expired = expired + 1
+        left_overs = left_overs - 1
+      else
+        seen[id] = true
+        if expiry and expiry[index] then redis.call('ZREM', EXPIRY, id) end
+        taken[#taken + 1] = { id, raws[index] }
+      end
+    end
+  end
+  return taken
+end
+
+local requests, wanted, key_at = {}, 0, 12
+for at = 3, #ARGV, 4 do
+  local request = { count = tonumber(ARGV[at]), ttr = tonumber(ARGV[at + 1]), consumer = ARGV[at + 2] }
+  if ARGV[at + 3] == '1' then
+    key_at = key_at + 1
+    request.key = KEYS[key_at]
+  end
+  requests[#requests + 1] = request
+end
+
+-- Answers to repeated requests do not take from the list; a request repeated within this very call is
+-- answered after the first one took its share.
+local first_with_key = {}
+for _, request in ipairs(requests) do
+  if request.key and first_with_key[request.key] then
+    request.repeated = true
+  else
+    if request.key then
+      first_with_key[request.key] = true
+      request.given = replay(request.key)
+    end
+    if not request.given and not paused then wanted = wanted + request.count end
+  end
+end
+
+local taken, next_taken, leases, earliest = {}, 1, {}, math.huge
+if wanted > 0 then taken = take(wanted) end
+
+local function serve(request)
+  local given, answer, longest, holders = {}, {}, 0, {}
+  while #given < request.count * 3 and taken[next_taken] do
+    local id, raw = taken[next_taken][1], taken[next_taken][2]
+    next_taken = next_taken + 1
+    local ttr = request.ttr
+    if ttr == 0 then ttr = read_extra(raw).t or DEFAULT_TTR_MS end
+    local lease_end = now + ttr
+    leases[#leases + 1] = lease_end
+    leases[#leases + 1] = id
+    earliest = math.min(earliest, lease_end)
+    longest = math.max(longest, ttr)
+    given[#given + 1] = id
+    given[#given + 1] = raw
+    given[#given + 1] = lease_end
+    holders[#holders + 1] = id
+    holders[#holders + 1] = request.consumer
+    if request.key then
+      local nonce, attempts = read_nonce_and_attempts(raw)
+      answer[#answer + 1] = string.format('%s %.0f %d', id, nonce, attempts + 1)
+    end
+  end
+  if #given > 0 then
+    if request.consumer ~= '' then redis.call('HSET', HOLDERS, unpack(holders)) end
+    if request.key then redis.call('SET', request.key, '-' .. table.concat(answer, ' '), 'PX', longest) end
+  end
+  return given
+end
+
+local answers = {}
+for index, request in ipairs(requests) do
+  if not request.repeated then
+    answers[index] = request.given or serve(request)
+  end
+end
+if #leases > 0 then
+  redis.call('ZADD', RESERVED, unpack(leases))
+  schedule(earliest)
+end
+for index, request in ipairs(requests) do
+  if request.repeated then answers[index] = replay(request.key) or {} end
+end
+local more = not paused and redis.call('EXISTS', READY) or 0
+return { now, more, expired, answers }

@@ -1,0 +1,87 @@
+-- The timer's turn at one topic: do what has come due there, in one bounded step.
+-- @include clock topic record places
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic | ARGV[2] most jobs to move from each place | ARGV[3] how long a dead job is kept, ms
+-- Returns { redelivered, expired, exhausted, retention ended, how late each promoted job was, ms ... }
+--   Due jobs become ready; leases that ran out give their job back at once, with the attempt counted, or to dead
+--   when that was the last; jobs whose ttl passed before a first delivery go to dead; records whose retention
+--   ended go. Afterwards `due` says when the topic next needs a turn (now, when this one was not enough).
+-- Bound: ARGV[2] for each of the five places; the caller sends at most 1000.
+local now, limit, dead_retention = now_ms(), tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local function due_in(key)
+  return redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
+end
+
+local reply = { 0, 0, 0, 0 }
+local ready = {}
+
+local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+for at = 1, #due, 2 do
+  ready[#ready + 1] = due[at]
+  reply[#reply + 1] = now - tonumber(due[at + 1])
+end
+if #ready > 0 then
+  redis.call('ZREMRANGEBYRANK', DELAY, 0, #ready - 1)
+end
+
+-- The records of jobs, each just taken from `key`. An id without a record is only dropped: a store damaged by
+-- other hands must not stop the timer.
+local function taken_from(key, ids)
+  local records = {}
+  for _, id in ipairs(ids) do
+    redis.call('ZREM', key, id)
+    local raw = redis.call('HGET', POOL, id)
+    if raw then records[#records + 1] = { id = id, record = read_record(raw) } end
+  end
+  return records
+end
+
+for _, job in ipairs(taken_from(RESERVED, due_in(RESERVED))) do
+  local id, record = job.id, job.record
+  local limit_of_attempts = record.extra.m or 0
+  record.attempts = record.attempts + 1
+  redis.call('HDEL', HOLDERS, id)
+  if limit_of_attempts > 0 and record.attempts >= limit_of_attempts then
+    record.extra.e = record.extra.e or 'the lease ended without an answer'
+    bury_job(id, record, 'attempts_exhausted', now, dead_retention)
+    reply[3] = reply[3] + 1
+  else
+    record.due = now
+    redis.call('HSET', POOL, id, write_record(record))
+    ready[#ready + 1] = id
+    reply[1] = reply[1] + 1
+  end
+end
+
+if #ready > 0 then
+  redis.call('RPUSH', READY, unpack(ready))
+  wake_consumers()
+end
+
+for _, job in ipairs(taken_from(EXPIRY, due_in(EXPIRY))) do
+  redis.call('ZREM', DELAY, job.id)
+  bury_job(job.id, job.record, 'expired', now, dead_retention)
+  reply[2] = reply[2] + 1
+end
+if reply[2] > 0 then trim_ready_list(limit) end
+
+for _, key in ipairs({ DEAD, FINISHED }) do
+  local ids = due_in(key)
+  if #ids > 0 then
+    redis.call('ZREM', key, unpack(ids))
+    redis.call('HDEL', POOL, unpack(ids))
+    reply[4] = reply[4] + #ids
+  end
+end
+local tombstones = due_in(CANCELLED)
+if #tombstones > 0 then redis.call('ZREM', CANCELLED, unpack(tombstones)) end
+
+local next_ms = math.huge
+for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED }) do
+  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if head[2] then next_ms = math.min(next_ms, tonumber(head[2])) end
+end
+redis.call('ZREM', DUE, TOPIC)
+if next_ms < math.huge then redis.call('ZADD', DUE, next_ms, TOPIC) end
+return reply

@@ -1,0 +1,114 @@
+-- Put jobs into one topic. Each is stored whole, or not at all and answered with the reason.
+-- @include clock topic record places
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic
+-- ARGV[2] 1: answer with the jobs as they are stored, 0: with the codes alone
+-- ARGV[3..] seven for each job:
+--   id | on conflict: reject, keep, replace | delay or at | that delay or instant, ms |
+--   extra (JSON of record.lua, '' for none) | nonce | body
+-- Returns { now ms, the topic's max_jobs or 0, { code or { code, state, record, lease end ms, consumer } ... } }
+--   1 created, 2 kept, 3 replaced, -1 the id is taken, -2 a consumer holds it, -3 the topic is full
+-- Bound: the caller sends at most 1000 jobs.
+local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
+local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
+local now = now_ms()
+local with_records = ARGV[2] == '1'
+local settings = settings_of_known_topic()
+local max_jobs = settings.j or 0
+local room = math.huge
+if max_jobs > 0 then
+  room = max_jobs - (redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED))
+end
+
+local topic_defaults = {}
+for _, key in ipairs(POLICY_KEYS) do
+  topic_defaults[key] = settings[key]
+end
+local has_defaults = next(topic_defaults) ~= nil
+
+-- The job's own policy, completed by the topic's; and its ttl.
+local function complete(extra)
+  if extra == '' and not has_defaults then return '', nil end
+  local policy = extra == '' and {} or cjson.decode(extra)
+  if has_defaults then
+    for key, value in pairs(topic_defaults) do
+      if policy[key] == nil then policy[key] = value end
+    end
+    extra = cjson.encode(policy)
+  end
+  return extra, policy.x
+end
+
+local delayed, ready, watched = {}, {}, {}
+local earliest = math.huge
+
+local function flush()
+  if #ready > 0 then redis.call('RPUSH', READY, unpack(ready)) end
+  if #delayed > 0 then redis.call('ZADD', DELAY, unpack(delayed)) end
+  if #watched > 0 then redis.call('ZADD', EXPIRY, unpack(watched)) end
+  delayed, ready, watched = {}, {}, {}
+end
+
+local woken = false
+
+local function place(id, due, ttl)
+  if due <= now then
+    ready[#ready + 1] = id
+    woken = true
+  else
+    delayed[#delayed + 1] = due
+    delayed[#delayed + 1] = id
+    earliest = math.min(earliest, due)
+  end
+  if ttl and ttl > 0 then
+    watched[#watched + 1] = due + ttl
+    watched[#watched + 1] = id
+    earliest = math.min(earliest, due + ttl)
+  end
+end
+
+local function put(id, on_conflict, due, extra, nonce, body)
+  local policy, ttl = complete(extra)
+  local record = struct.pack('<I6I6I6I4I4', now, due, nonce, 0, #policy) .. policy .. body
+  if room > 0 and redis.call('HSETNX', POOL, id, record) == 1 then
+    room = room - 1
+    place(id, due, ttl)
+    return CREATED, record
+  end
+  if redis.call('HEXISTS', POOL, id) == 0 then return FULL end
+  if on_conflict == 'reject' then return EXISTS end
+  if on_conflict == 'keep' then return KEPT end
+  flush()
+  local state, score = state_of(id)
+  if state == 'reserved' then return HELD end
+  local was_live = state == 'delayed' or state == 'ready'
+  if not was_live and room <= 0 then return FULL end
+  remove_job(id, state, score, now)
+  redis.call('HSET', POOL, id, record)
+  if not was_live then room = room - 1 end
+  place(id, due, ttl)
+  return REPLACED, record
+end
+
+local answers = {}
+for at = 3, #ARGV, 7 do
+  local due = tonumber(ARGV[at + 3])
+  due = ARGV[at + 2] == 'delay' and now + due or math.max(due, now)
+  local code, record = put(ARGV[at], ARGV[at + 1], due, ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6])
+  if not with_records or code < 0 then
+    answers[#answers + 1] = code
+  elseif record then
+    answers[#answers + 1] = { code, due > now and 'delayed' or 'ready', record, 0, '' }
+  else
+    local id = ARGV[at]
+    flush()
+    local state, score = state_of(id)
+    answers[#answers + 1] = {
+      code, state, redis.call('HGET', POOL, id), score or 0, redis.call('HGET', HOLDERS, id) or ''
+    }
+  end
+end
+flush()
+if earliest < math.huge then schedule(earliest) end
+if woken then wake_consumers() end
+return { now, max_jobs, answers }

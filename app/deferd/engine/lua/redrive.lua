@@ -1,0 +1,31 @@
+-- Make dead jobs ready again, as if new: due now, no attempts, old receipts void; the last error stays readable.
+-- @include clock topic record places
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic | ARGV[2] most jobs to take, those dead longest first; 0: the ids that follow | ARGV[3..] ids
+-- Returns how many are ready now; ids that are not dead are passed over.
+-- Bound: ARGV[2], or the ids given; the caller sends at most 1000 of either.
+local now, limit = now_ms(), tonumber(ARGV[2])
+local ids = {}
+if limit > 0 then
+  ids = redis.call('ZRANGE', DEAD, 0, limit - 1)
+else
+  for at = 3, #ARGV do
+    ids[#ids + 1] = ARGV[at]
+  end
+end
+local redriven = 0
+for _, id in ipairs(ids) do
+  if redis.call('ZREM', DEAD, id) == 1 then
+    local record = read_record(redis.call('HGET', POOL, id))
+    void_receipts(record)
+    record.attempts = 0
+    record.due = now
+    record.extra.d = nil
+    redis.call('HSET', POOL, id, write_record(record))
+    redis.call('RPUSH', READY, id)
+    watch_expiry(id, record)
+    redriven = redriven + 1
+  end
+end
+if redriven > 0 then wake_consumers() end
+return redriven

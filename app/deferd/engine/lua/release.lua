@@ -1,0 +1,54 @@
+-- Give a job back for another attempt after a wait, or to dead when it has no attempt left.
+-- @include clock topic record places delivery
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: whichever delivery is live)
+-- ARGV[5] wait ms, -1 for the job's backoff | ARGV[6] 1 when an error text follows | ARGV[7] error
+-- ARGV[8] a random number from -1 to 1 for the jitter | ARGV[9] how long a dead job is kept, ms
+-- Returns { 0, state, due ms (0 when dead), attempts, why it is dead } or { code }: 1 not found, 2 receipt stale, 3 cancelled
+-- Bound: one job.
+local id, now = ARGV[2], now_ms()
+local answer, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)
+if answer ~= LIVE then return { answer } end
+
+-- The wait after `attempts` tries in ms, or nil when the schedule has ended.
+local function backoff_ms(backoff, attempts, random)
+  local seconds
+  if not backoff or backoff.kind == 'exponential' then
+    seconds = math.min(backoff and backoff.cap or 212, (backoff and backoff.base or 2) ^ attempts)
+  elseif backoff.kind == 'fixed' then
+    seconds = backoff.seconds
+  else
+    seconds = backoff.seconds[attempts]
+    if not seconds then
+      if backoff['then'] ~= 'repeat_last' then return nil end
+      seconds = backoff.seconds[#backoff.seconds]
+    end
+  end
+  local jitter = backoff and backoff.jitter or 0
+  return math.floor(seconds * 1000 * (1 + jitter * random) + 0.5)
+end
+
+local record = read_record(raw)
+record.attempts = record.attempts + 1
+if ARGV[6] == '1' then record.extra.e = ARGV[7] end
+redis.call('ZREM', RESERVED, id)
+redis.call('HDEL', HOLDERS, id)
+
+local limit = record.extra.m or 0
+if limit > 0 and record.attempts >= limit then
+  bury_job(id, record, 'attempts_exhausted', now, tonumber(ARGV[9]))
+  return { 0, 'dead', 0, record.attempts, record.extra.d }
+end
+local wait = tonumber(ARGV[5])
+if wait < 0 then
+  wait = backoff_ms(record.extra.b, record.attempts, tonumber(ARGV[8]))
+  if not wait then
+    bury_job(id, record, 'schedule_ended', now, tonumber(ARGV[9]))
+    return { 0, 'dead', 0, record.attempts, record.extra.d }
+  end
+end
+record.due = now + wait
+redis.call('HSET', POOL, id, write_record(record))
+redis.call('ZADD', DELAY, record.due, id)
+schedule(record.due)
+return { 0, 'delayed', record.due, record.attempts }

@@ -1,0 +1,24 @@
+-- Begin a turn of the timer: which topics have work, and when the next work comes.
+-- @include clock
+-- KEYS[1] due  ZSET topic -> the next ms at which the timer has work there
+-- KEYS[2] lock STRING the timer that does the work, so that others rest; it saves work and guards nothing
+-- ARGV[1] this timer's name | ARGV[2] how long the lock lasts, ms | ARGV[3] most topics to return
+-- Returns { 1, ms until the next work (-1: none, 0: now), topics with work ... }, those overdue longest first,
+--   or { 0, ms until the lock ends } when another timer holds it
+-- Bound: ARGV[3] topics; the caller sends at most 1000.
+local holder = redis.call('GET', KEYS[2])
+if holder and holder ~= ARGV[1] then
+  return { 0, math.max(redis.call('PTTL', KEYS[2]), 0) }
+end
+redis.call('DEL', KEYS[2])  -- first a write that an out-of-memory store allows
+redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
+local now = now_ms()
+local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+local wait = head[2] and math.max(tonumber(head[2]) - now, 0) or -1
+local reply = { 1, wait }
+if wait == 0 then
+  for _, topic in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, ARGV[3])) do
+    reply[#reply + 1] = topic
+  end
+end
+return reply

@@ -1,0 +1,59 @@
+"""What the engine counts and times. Exposed by the service under /metrics; see the README for a list.
+
+Topics beyond `max_labels` are counted together under `topic="_other"`, so that the number of series stays bounded.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+OTHER_TOPICS = "_other"
+_LATENESS_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+_CALL_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2)
+
+PUTS = Counter("deferd_puts", "Jobs put, by outcome.", ["topic", "outcome"])
+POPS = Counter("deferd_pops", "Deliveries handed to consumers.", ["topic"])
+FINISHES = Counter("deferd_finishes", "Jobs finished.", ["topic"])
+RELEASES = Counter("deferd_releases", "Deliveries given back by consumers for another attempt.", ["topic"])
+CANCELS = Counter("deferd_cancels", "Jobs cancelled, by the state they were in.", ["topic", "was"])
+GIVEN_BACK = Counter("deferd_given_back", "Deliveries taken back because their consumer had hung up.", ["topic"])
+REDELIVERIES = Counter("deferd_redeliveries", "Jobs made ready again because their lease ran out.", ["topic"])
+DEATHS = Counter("deferd_deaths", "Jobs moved to dead, by reason.", ["topic", "reason"])
+REDRIVES = Counter("deferd_redrives", "Dead jobs made ready again.", ["topic"])
+RETENTION_ENDS = Counter("deferd_retention_ends", "Dead and finished records whose retention ended.", ["topic"])
+PROMOTION_LATENESS = Histogram(
+    "deferd_promotion_lateness_seconds",
+    "From due to ready: how late the timer was, for each promoted job.",
+    ["topic"],
+    buckets=_LATENESS_BUCKETS,
+)
+READY_WAIT = Histogram(
+    "deferd_ready_wait_seconds",
+    "From due to popped, for first deliveries: how long jobs waited for a consumer.",
+    ["topic"],
+    buckets=_LATENESS_BUCKETS,
+)
+PARKED = Gauge("deferd_parked_consumers", "Pops that wait for a job at this moment.", multiprocess_mode="livesum")
+TIMER_TURNS = Counter("deferd_timer_turns", "Turns of the timer, by whether this process held the lock.", ["held"])
+TIMER_TURN_SECONDS = Histogram(
+    "deferd_timer_turn_seconds", "Length of a turn of the timer that had work to do.", buckets=_CALL_BUCKETS
+)
+STORE_CALLS = Histogram("deferd_store_call_seconds", "Script calls to the store.", ["script"], buckets=_CALL_BUCKETS)
+STORE_ERRORS = Counter("deferd_store_errors", "Script calls that the store did not carry out.", ["script"])
+
+
+class TopicLabels:
+    """Gives each topic its metric label: its name for the first `max_labels` topics seen, `_other` for the rest."""
+
+    def __init__(self, max_labels: int) -> None:
+        self._max_labels = max_labels
+        self._known: set[str] = set()
+
+    def label(self, topic: str) -> str:
+        """The label for `topic`."""
+        if topic in self._known:
+            return topic
+        if len(self._known) < self._max_labels:
+            self._known.add(topic)
+            return topic
+        return OTHER_TOPICS

@@ -1,0 +1,428 @@
+"""What producers and consumers do to jobs: each verb is one call of one atomic script.
+
+Every method raises StoreUnavailable when the store does not answer; then it is not known whether the call was
+carried out. Times are milliseconds on the store's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from deferd.engine import metrics
+from deferd.engine.keys import Keys
+from deferd.engine.record import NONCE_BITS, JobRecord, Receipt, json_bytes, policy_extra, read_record, to_ms
+from deferd.engine.scripts import Scripts
+from deferd.errors import (
+    DeferdError,
+    JobCancelled,
+    JobExists,
+    JobNotFound,
+    JobReserved,
+    ReceiptStale,
+    StoreUnavailable,
+    TopicFull,
+)
+from deferd.model import ChangeJob, FinishItem, JobState, PutJob
+
+_CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
+_OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
+    _CREATED: "created",
+    _KEPT: "kept",
+    _REPLACED: "replaced",
+}
+_OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
+_TOPICS_AT_ONCE = 8
+"""How many topics of one batch are put at the same time; more would take the store's connections from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutOutcome:
+    """A job that is in the store, and what the put had to do for it."""
+
+    record: JobRecord
+    outcome: Literal["created", "kept", "replaced"]
+
+
+class PutResult(NamedTuple):
+    """One line of a batch put's answer; `status` as the HTTP contract numbers it, `code` None when it is well."""
+
+    topic: str
+    id: str
+    status: int
+    code: str | None
+
+
+class FinishResult(NamedTuple):
+    """One line of a batch finish's answer."""
+
+    id: str
+    status: int
+    code: str | None
+
+
+class Released(NamedTuple):
+    """Where a released job is now: delayed until `due_at_ms`, or dead (`due_at_ms` None)."""
+
+    state: JobState
+    due_at_ms: int | None
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class PopRequest:
+    """What one consumer asks of one topic. `ttr_ms` None: the job's own."""
+
+    count: int
+    ttr_ms: int | None = None
+    consumer: str | None = None
+    request_id: str | None = None
+
+
+class PopReply(NamedTuple):
+    """The jobs for each request, in order; `more` when the topic may have further ready jobs."""
+
+    jobs: list[list[JobRecord]]
+    more: bool
+
+
+class JobQueue:
+    """The verbs on jobs. `dead_retention_ms` is how long a dead job is kept."""
+
+    def __init__(self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, *, dead_retention_ms: int) -> None:
+        self._scripts = scripts
+        self._keys = keys
+        self._label = labels.label
+        self._dead_retention_ms = dead_retention_ms
+
+    async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
+        return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
+
+    # Producers
+
+    async def put(self, spec: PutJob) -> PutOutcome:
+        """Store a job; it is ready at once when it is due already.
+
+        Raises:
+            JobExists: the id is taken and `on_conflict` is `reject`.
+            JobReserved: `on_conflict` is `replace` and a consumer holds the old job.
+            TopicFull: the topic holds its `max_jobs`.
+        """
+        job_id = spec.id or _new_id()
+        _, max_jobs, (answer,) = await self._run("put", spec.topic, 1, *_put_args(spec, job_id))
+        code = answer if isinstance(answer, int) else answer[0]
+        self._count_put(spec.topic, code)
+        if code < 0:
+            raise _put_error(code, spec.topic, job_id, max_jobs)
+        return PutOutcome(located(spec.topic, job_id, answer[1:]), _OUTCOMES[code])
+
+    async def put_many(self, specs: Sequence[PutJob]) -> list[PutResult]:
+        """Store jobs, each answered on its own and in order; jobs of one topic are stored in one step.
+
+        When the store fails in the middle, the jobs it did not confirm have status 503 and may or may not be
+        stored; asking again with the same ids is safe.
+        """
+        of_topic: dict[str, list[int]] = {}
+        ids = [spec.id or _new_id() for spec in specs]
+        for index, spec in enumerate(specs):
+            of_topic.setdefault(spec.topic, []).append(index)
+        results: list[PutResult | None] = [None] * len(specs)
+        free_places = asyncio.Semaphore(_TOPICS_AT_ONCE)
+
+        async def put_topic(topic: str, indexes: list[int]) -> None:
+            args: list[Any] = []
+            for index in indexes:
+                args += _put_args(specs[index], ids[index])
+            error: DeferdError | None = None
+            codes: Sequence[int] = ()
+            max_jobs = 0
+            try:
+                async with free_places:
+                    _, max_jobs, codes = await self._run("put", topic, 0, *args)
+            except StoreUnavailable as exc:
+                error = exc
+            for position, index in enumerate(indexes):
+                if error is not None:
+                    results[index] = PutResult(topic, ids[index], 503, error.code)
+                    continue
+                code = codes[position]
+                self._count_put(topic, code)
+                if code < 0:
+                    failure = _put_error(code, topic, ids[index], max_jobs)
+                    results[index] = PutResult(topic, ids[index], 429 if code == _FULL else 409, failure.code)
+                else:
+                    results[index] = PutResult(topic, ids[index], 201 if code == _CREATED else 200, None)
+
+        await asyncio.gather(*(put_topic(topic, indexes) for topic, indexes in of_topic.items()))
+        return [result for result in results if result is not None]
+
+    async def look(self, topic: str, job_id: str) -> JobRecord:
+        """The job as it is now. Raises JobNotFound."""
+        reply = await self._run("look", topic, job_id)
+        if reply is None:
+            raise JobNotFound(topic, job_id)
+        return located(topic, job_id, reply)
+
+    async def change(self, topic: str, job_id: str, change: ChangeJob) -> JobRecord:
+        """Reschedule or change a delayed or ready job; what `change` leaves out stays.
+
+        Raises:
+            JobNotFound: there is no such job, or it is dead or finished.
+            JobReserved: a consumer holds it.
+        """
+        extra = policy_extra(change)
+        has_body = "body" in change.model_fields_set
+        reply = await self._run(
+            "change",
+            topic,
+            job_id,
+            *_when_args(change, otherwise=("", 0)),
+            json_bytes(extra) if extra else "",
+            1 if has_body else 0,
+            json_bytes(change.body) if has_body else "",
+        )
+        code, state = reply[0], reply[1].decode()
+        if code == 2:
+            raise JobReserved(topic, job_id)
+        if code == 3:
+            hint = "redrive it to run it again" if state == JobState.DEAD else "it is done"
+            raise JobNotFound(topic, job_id, f"job {job_id!r} of topic {topic!r} is {state} and cannot change: {hint}")
+        if code == 1:
+            raise JobNotFound(topic, job_id)
+        return read_record(topic, job_id, JobState(state), reply[2])
+
+    async def cancel(self, topic: str, job_id: str, *, refuse_reserved: bool = False) -> JobState:
+        """Cancel a job in any state and return the state it was in; after this it is never handed out.
+
+        The holder of a reserved job is answered JobCancelled from now on.
+
+        Raises:
+            JobNotFound: there is no such job.
+            JobReserved: a consumer holds it and `refuse_reserved` is set.
+        """
+        reply = await self._run("cancel", topic, job_id, 1 if refuse_reserved else 0)
+        if reply[0] == 1:
+            raise JobNotFound(topic, job_id)
+        if reply[0] == 2:
+            raise JobReserved(topic, job_id)
+        was = JobState(reply[1].decode())
+        metrics.CANCELS.labels(self._label(topic), was.value).inc()
+        return was
+
+    # Consumers
+
+    async def pop(self, topic: str, requests: Sequence[PopRequest]) -> PopReply:
+        """Hand out ready jobs of one topic, at once and without waiting, in the order of `requests`.
+
+        At most 1000 jobs together. Consumers that wait go through the Dispatcher.
+        """
+        request_keys = [
+            self._keys.of_request(topic, request.request_id) for request in requests if request.request_id is not None
+        ]
+        args: list[Any] = [topic, self._dead_retention_ms]
+        for request in requests:
+            args += (
+                request.count,
+                request.ttr_ms or 0,
+                request.consumer or "",
+                0 if request.request_id is None else 1,
+            )
+        now_ms, more, expired, answers = await self._scripts.run(
+            "pop", (*self._keys.of_topic(topic), *request_keys), args
+        )
+        label = self._label(topic)
+        if expired:
+            metrics.DEATHS.labels(label, "expired").inc(expired)
+        jobs = []
+        ready_wait = metrics.READY_WAIT.labels(label)
+        for request, flat in zip(requests, answers, strict=True):
+            given = [
+                read_record(
+                    topic,
+                    flat[at].decode(),
+                    JobState.RESERVED,
+                    flat[at + 1],
+                    lease_end_ms=flat[at + 2],
+                    consumer=request.consumer,
+                    request_id=request.request_id,
+                )
+                for at in range(0, len(flat), 3)
+            ]
+            for job in given:
+                if job.attempts == 1:
+                    ready_wait.observe(max(now_ms - job.due_at_ms, 0) / 1000)
+            if given:
+                metrics.POPS.labels(label).inc(len(given))
+            jobs.append(given)
+        return PopReply(jobs, bool(more))
+
+    async def give_back(self, deliveries: Iterable[JobRecord]) -> int:
+        """Take back deliveries that never reached their consumer, to the head of the line; no attempt is counted.
+
+        Returns how many went back; those that are no longer live stay as they are.
+        """
+        of_topic: dict[str, list[JobRecord]] = {}
+        for job in deliveries:
+            of_topic.setdefault(job.topic, []).append(job)
+        given_back = 0
+        for topic, jobs in of_topic.items():
+            request_keys = [self._keys.of_request(topic, job.request_id) for job in jobs if job.request_id is not None]
+            args: list[Any] = [topic]
+            for job in jobs:
+                args += (job.id, job.nonce, job.attempts, 0 if job.request_id is None else 1)
+            count = await self._scripts.run("give_back", (*self._keys.of_topic(topic), *request_keys), args)
+            metrics.GIVEN_BACK.labels(self._label(topic)).inc(count)
+            given_back += count
+        return given_back
+
+    async def finish(self, topic: str, job_id: str, receipt: Receipt, result: Any = None) -> None:
+        """Finish the delivery that `receipt` names (ANY_RECEIPT: whichever is live).
+
+        Finishing again with the same receipt is fine while the finished record is retained.
+
+        Raises:
+            JobNotFound, ReceiptStale, JobCancelled.
+        """
+        (code,) = await self._run("finish", topic, *_finish_args(job_id, receipt, result))
+        _raise_unless_ok(code, topic, job_id)
+        metrics.FINISHES.labels(self._label(topic)).inc()
+
+    async def finish_many(self, topic: str, items: Sequence[FinishItem]) -> list[FinishResult]:
+        """Finish jobs of one topic in one step, each answered on its own and in order."""
+        args: list[Any] = []
+        for item in items:
+            args += _finish_args(item.id, Receipt.of(item.receipt), item.result)
+        codes = await self._run("finish", topic, *args)
+        metrics.FINISHES.labels(self._label(topic)).inc(sum(code == _OK for code in codes))
+        results = []
+        for item, code in zip(items, codes, strict=True):
+            status, error = _FINISH_STATUS[code]
+            results.append(FinishResult(item.id, status, error))
+        return results
+
+    async def release(
+        self, topic: str, job_id: str, receipt: Receipt, *, delay_ms: int | None = None, error: str | None = None
+    ) -> Released:
+        """Give a job back for another attempt after `delay_ms`, or after its backoff when that is None.
+
+        It goes to dead instead when this was its last attempt, or its schedule has ended.
+
+        Raises:
+            JobNotFound, ReceiptStale, JobCancelled.
+        """
+        reply = await self._run(
+            "release",
+            topic,
+            job_id,
+            receipt.nonce,
+            receipt.attempt,
+            -1 if delay_ms is None else delay_ms,
+            0 if error is None else 1,
+            error or "",
+            random.uniform(-1, 1),  # noqa: S311 (spreads retries; nothing to guess)
+            self._dead_retention_ms,
+        )
+        _raise_unless_ok(reply[0], topic, job_id)
+        state = JobState(reply[1].decode())
+        label = self._label(topic)
+        metrics.RELEASES.labels(label).inc()
+        if state is JobState.DEAD:
+            metrics.DEATHS.labels(label, reply[4].decode()).inc()
+        return Released(state, None if state is JobState.DEAD else reply[2], reply[3])
+
+    async def touch(self, topic: str, job_id: str, receipt: Receipt, *, ttr_ms: int | None = None) -> int:
+        """Let the lease end `ttr_ms` from now (None: the job's own ttr); returns that instant.
+
+        Raises:
+            JobNotFound, ReceiptStale, JobCancelled.
+        """
+        reply = await self._run("touch", topic, job_id, receipt.nonce, receipt.attempt, ttr_ms or 0)
+        _raise_unless_ok(reply[0], topic, job_id)
+        reserved_until_ms: int = reply[1]
+        return reserved_until_ms
+
+    async def bury(self, topic: str, job_id: str, receipt: Receipt, *, error: str | None = None) -> None:
+        """Move a reserved job to the dead ones.
+
+        Raises:
+            JobNotFound, ReceiptStale, JobCancelled.
+        """
+        code = await self._run(
+            "bury",
+            topic,
+            job_id,
+            receipt.nonce,
+            receipt.attempt,
+            0 if error is None else 1,
+            error or "",
+            self._dead_retention_ms,
+        )
+        _raise_unless_ok(code, topic, job_id)
+        metrics.DEATHS.labels(self._label(topic), "buried").inc()
+
+    def _count_put(self, topic: str, code: int) -> None:
+        outcome = _OUTCOMES.get(code) or "refused"
+        metrics.PUTS.labels(self._label(topic), outcome).inc()
+
+
+_FINISH_STATUS: dict[int, tuple[int, str | None]] = {
+    _OK: (200, None),
+    _NOT_FOUND: (404, JobNotFound.code),
+    _STALE: (409, ReceiptStale.code),
+    _CANCELLED: (410, JobCancelled.code),
+}
+
+
+def _raise_unless_ok(code: int, topic: str, job_id: str) -> None:
+    if code == _NOT_FOUND:
+        raise JobNotFound(topic, job_id)
+    if code == _STALE:
+        raise ReceiptStale(topic, job_id)
+    if code == _CANCELLED:
+        raise JobCancelled(topic, job_id)
+
+
+def _put_error(code: int, topic: str, job_id: str, max_jobs: int) -> DeferdError:
+    if code == _FULL:
+        return TopicFull(topic, max_jobs)
+    return JobReserved(topic, job_id) if code == _HELD else JobExists(topic, job_id)
+
+
+def _put_args(spec: PutJob, job_id: str) -> tuple[str | bytes | int, ...]:
+    extra = policy_extra(spec)
+    return (
+        job_id,
+        spec.on_conflict,
+        *_when_args(spec, otherwise=("delay", 0)),
+        json_bytes(extra) if extra else "",
+        random.getrandbits(NONCE_BITS),
+        json_bytes(spec.body),
+    )
+
+
+def _when_args(spec: PutJob | ChangeJob, *, otherwise: tuple[str, int]) -> tuple[str, int]:
+    if spec.delay is not None:
+        return "delay", to_ms(spec.delay)
+    if spec.run_at is not None:
+        return "at", max(round(spec.run_at.timestamp() * 1000), 0)
+    return otherwise
+
+
+def _finish_args(job_id: str, receipt: Receipt, result: Any) -> tuple[str | bytes | int, ...]:
+    return job_id, receipt.nonce, receipt.attempt, b"" if result is None else json_bytes(result)
+
+
+def _new_id() -> str:
+    return os.urandom(16).hex()
+
+
+def located(topic: str, job_id: str, place: Sequence[Any]) -> JobRecord:
+    """The job of a script's answer `state, record, score, consumer`; the score is its lease end while reserved."""
+    state, raw, score, consumer = place
+    where = JobState(state.decode())
+    lease_end_ms = int(score) if where is JobState.RESERVED else None
+    return read_record(topic, job_id, where, raw, lease_end_ms=lease_end_ms, consumer=consumer.decode() or None)

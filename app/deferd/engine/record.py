@@ -1,0 +1,192 @@
+"""The Job Pool's value: how one job's metadata and body are laid out in bytes, and the job they make.
+
+A record is written by the scripts (`lua/lib/record.lua`) and read here and there alike::
+
+    created_ms u48 | due_ms u48 | nonce u48 | attempts u32 | length of extra u32 | extra | body
+
+all little-endian. `extra` is empty or a JSON object with short keys that holds what most jobs do not have:
+the policy fields that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b`
+backoff, `x` ttl ms, 0 for none, `r` retain ms) and what happened to the job (`e` last error, `d` why it is dead,
+`f` finished at ms, `n` length in bytes of the result, which then stands between extra and body).
+The body is kept as the JSON bytes it came as; scripts never parse it.
+
+`attempts` counts the deliveries that have ended; while a job is reserved one more is under way. A delivery is
+identified by `nonce` (drawn anew for each job and moved on whenever a delivery is taken back uncounted) and its
+number: that pair is the receipt.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+import pydantic_core
+
+from deferd import limits
+from deferd.model import ExponentialBackoff, FixedBackoff, JobPolicy, JobState, ScheduleBackoff
+
+_HEADER = struct.Struct("<IHIHIHII")
+_DEFAULT_BACKOFF: dict[str, Any] = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
+NO_LIMIT = 0
+NONCE_BITS = 47
+
+
+class Receipt(NamedTuple):
+    """Which delivery of which job: see the module's text."""
+
+    nonce: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.nonce:012x}.{self.attempt}"
+
+    @classmethod
+    def of(cls, text: str | None) -> Receipt:
+        """Read what `str` wrote; None means whichever delivery is live.
+
+        Any other text becomes a receipt that no delivery ever has.
+        """
+        if text is None:
+            return ANY_RECEIPT
+        nonce, dot, attempt = text.partition(".")
+        try:
+            parsed = cls(int(nonce, 16), int(attempt))
+        except ValueError:
+            return IMPOSSIBLE_RECEIPT
+        return parsed if dot and str(parsed) == text else IMPOSSIBLE_RECEIPT
+
+
+ANY_RECEIPT = Receipt(0, 0)
+"""Stands for "whatever delivery is live" (attempts start at 1)."""
+IMPOSSIBLE_RECEIPT = Receipt(0, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job as the store holds it. Times are milliseconds since the epoch, on the store's clock.
+
+    `body` and `result` are JSON bytes. `attempts` includes the delivery under way. `ttl_ms` and
+    `max_attempts` are 0 for "no bound". `reserved_until_ms` and `reserved_by` are set while reserved.
+    `request_id` is set on a delivery whose pop gave one.
+    """
+
+    topic: str
+    id: str
+    state: JobState
+    created_at_ms: int
+    due_at_ms: int
+    nonce: int
+    attempts: int
+    body: bytes
+    ttr_ms: int = limits.TTR_DEFAULT_S * 1000
+    max_attempts: int = NO_LIMIT
+    backoff: dict[str, Any] | None = None
+    ttl_ms: int = 0
+    retain_ms: int = 0
+    last_error: str | None = None
+    reason: str | None = None
+    reserved_until_ms: int | None = None
+    reserved_by: str | None = None
+    finished_at_ms: int | None = None
+    result: bytes | None = None
+    request_id: str | None = None
+
+    @property
+    def receipt(self) -> Receipt:
+        """The receipt of the live delivery; meaningless unless the job is reserved."""
+        return Receipt(self.nonce, self.attempts)
+
+    @property
+    def effective_backoff(self) -> dict[str, Any]:
+        """The job's backoff, else the default one, as its JSON object."""
+        return self.backoff or _DEFAULT_BACKOFF
+
+
+def read_record(
+    topic: str,
+    job_id: str,
+    state: JobState,
+    raw: bytes,
+    *,
+    lease_end_ms: int | None = None,
+    consumer: str | None = None,
+    request_id: str | None = None,
+) -> JobRecord:
+    """Read one Job Pool value. `lease_end_ms`, `consumer` and `request_id` belong to a reserved job."""
+    created_low, created_high, due_low, due_high, nonce_low, nonce_high, attempts, extra_length = _HEADER.unpack_from(
+        raw
+    )
+    body_at = _HEADER.size + extra_length
+    extra: dict[str, Any] = orjson.loads(raw[_HEADER.size : body_at]) if extra_length else {}
+    result = None
+    if "n" in extra:
+        result = raw[body_at : body_at + extra["n"]]
+        body_at += extra["n"]
+    return JobRecord(
+        topic=topic,
+        id=job_id,
+        state=state,
+        created_at_ms=created_high << 32 | created_low,
+        due_at_ms=due_high << 32 | due_low,
+        nonce=nonce_high << 32 | nonce_low,
+        attempts=attempts + (state is JobState.RESERVED),
+        body=raw[body_at:],
+        **read_policy(extra),
+        last_error=extra.get("e"),
+        reason=extra.get("d"),
+        reserved_until_ms=lease_end_ms,
+        reserved_by=consumer,
+        finished_at_ms=extra.get("f"),
+        result=result,
+        request_id=request_id,
+    )
+
+
+def read_policy(extra: dict[str, Any]) -> dict[str, Any]:
+    """The policy fields of an `extra` object (see the module's text) as JobRecord names them, defaults filled in."""
+    return {
+        "ttr_ms": extra.get("t", limits.TTR_DEFAULT_S * 1000),
+        "max_attempts": extra.get("m", NO_LIMIT),
+        "backoff": extra.get("b"),
+        "ttl_ms": extra.get("x", 0),
+        "retain_ms": extra.get("r", 0),
+    }
+
+
+def policy_extra(policy: JobPolicy) -> dict[str, Any]:
+    """The `extra` object of the fields that `policy` gives; a given `null` means "no bound", a left-out field nothing.
+
+    Durations become whole milliseconds.
+    """
+    extra: dict[str, Any] = {}
+    given = policy.model_fields_set
+    if policy.ttr is not None:
+        extra["t"] = to_ms(policy.ttr)
+    if "max_attempts" in given:
+        extra["m"] = policy.max_attempts or NO_LIMIT
+    if policy.backoff is not None:
+        extra["b"] = _backoff_json(policy.backoff)
+    if "ttl" in given:
+        extra["x"] = 0 if policy.ttl is None else to_ms(policy.ttl)
+    if policy.retain is not None:
+        extra["r"] = to_ms(policy.retain)
+    return extra
+
+
+def _backoff_json(backoff: ExponentialBackoff | FixedBackoff | ScheduleBackoff) -> dict[str, Any]:
+    return backoff.model_dump()
+
+
+def to_ms(seconds: float) -> int:
+    """Seconds as whole milliseconds, to the nearest."""
+    return round(seconds * 1000)
+
+
+def json_bytes(value: Any) -> bytes:
+    """Write a JSON value as compact bytes; whole numbers of any size stay exact."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # orjson stops at 64-bit numbers
+        return pydantic_core.to_json(value)

@@ -1,0 +1,120 @@
+"""Runs the scripts of `lua/` on the store, and turns the store's errors into deferd's: the only place that does.
+
+The folder is the registry: `lua/<verb>.lua` is called by its verb. A script names the pieces of `lua/lib/` that it
+builds on in one line, ``-- @include clock topic``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import Any
+
+from redis import exceptions as redis_errors
+
+from deferd.engine import metrics
+from deferd.errors import StoreUnavailable
+from deferd.store.connection import Store
+
+_INCLUDE = "-- @include "
+_REFUSALS = ("OOM", "MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
+"""First words of error replies by which a store says that it cannot do it now."""
+
+_OUT_OF_MEMORY = "the store is out of memory and refuses to store more"
+_UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
+    ((redis_errors.OutOfMemoryError,), _OUT_OF_MEMORY, 5),
+    ((redis_errors.ReadOnlyError,), "the store is a read-only replica just now", 1),
+    ((redis_errors.BusyLoadingError,), "the store is loading its data", 1),
+    (
+        (redis_errors.AuthenticationError, redis_errors.AuthorizationError, redis_errors.NoPermissionError),
+        "the store refuses the service's user",
+        30,
+    ),
+    ((redis_errors.TimeoutError, TimeoutError), "the store did not answer in time", 1),
+    (
+        (redis_errors.ClusterError, redis_errors.AskError, redis_errors.TryAgainError),
+        "the store's cluster is being rearranged",
+        1,
+    ),
+    ((redis_errors.ConnectionError, redis_errors.InvalidResponse, OSError), "the store cannot be reached", 1),
+)
+"""Errors of the client, the narrower before the wider; the detail for the caller, and seconds until a retry."""
+
+
+class Scripts:
+    """All scripts, ready to run. With `movable_clock` tests can shift time by `deferd:{s}:clock`."""
+
+    def __init__(self, store: Store, *, movable_clock: bool = False) -> None:
+        self._store = store
+        folder = files("deferd.engine") / "lua"
+        self._sources: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
+        for script in folder.iterdir():
+            if script.name.endswith(".lua"):
+                verb = script.name.removesuffix(".lua")
+                source = _with_includes(script.read_text(), folder, movable_clock)
+                self._sources[verb] = source
+                self._digests[verb] = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+    async def run(self, verb: str, keys: Sequence[str], args: Sequence[str | bytes | int | float]) -> Any:
+        """Run one script; its reply as the store gives it (bytes, ints, lists, None).
+
+        A script is sent once: whether it was carried out is not known after StoreUnavailable.
+
+        Raises:
+            StoreUnavailable: the store cannot be reached, did not answer in time, or refused.
+        """
+        with _observed(verb):
+            client = self._store.client
+            try:
+                return await client.evalsha(self._digests[verb], len(keys), *keys, *args)
+            except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
+                return await client.eval(self._sources[verb], len(keys), *keys, *args)
+
+    async def command(self, name: str, *args: str | bytes | int) -> Any:
+        """Run one plain command. Raises StoreUnavailable as `run` does."""
+        with _observed(name.lower()):
+            return await self._store.client.execute_command(name, *args)
+
+
+@contextmanager
+def _observed(call: str) -> Iterator[None]:
+    began = time.perf_counter()
+    try:
+        yield
+    except Exception as exc:
+        metrics.STORE_ERRORS.labels(call).inc()
+        unavailable = translate(exc)
+        if unavailable is None:
+            raise
+        raise unavailable from exc
+    finally:
+        metrics.STORE_CALLS.labels(call).observe(time.perf_counter() - began)
+
+
+def translate(exc: Exception) -> StoreUnavailable | None:
+    """The StoreUnavailable that a client error means, or None when it is a fault of ours (a broken script)."""
+    for kinds, detail, retry_after_s in _UNAVAILABLE:
+        if isinstance(exc, kinds):
+            return StoreUnavailable(detail, retry_after_s)
+    if isinstance(exc, redis_errors.ResponseError):
+        first_word = str(exc).partition(" ")[0].rstrip(":")
+        if first_word in _REFUSALS:
+            return StoreUnavailable(f"the store refuses to work just now ({first_word})")
+        if "OOM command not allowed" in str(exc):  # how an error inside a script reads on older servers
+            return StoreUnavailable(_OUT_OF_MEMORY, 5)
+    return None
+
+
+def _with_includes(source: str, folder: Any, movable_clock: bool) -> str:
+    pieces = []
+    for line in source.splitlines():
+        if line.startswith(_INCLUDE):
+            for name in line.removeprefix(_INCLUDE).split():
+                file_name = "clock_movable" if movable_clock and name == "clock" else name
+                pieces.append((folder / "lib" / f"{file_name}.lua").read_text())
+            break
+    return "\n".join([*pieces, source])

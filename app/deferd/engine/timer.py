@@ -1,0 +1,139 @@
+"""The timer of one shard: does what has come due, and sleeps until the next thing is.
+
+It ticks at least every `tick_s` and wakes sooner for the next due time. Any number of processes may run timers on
+one store: a lock lets one of them work while the others rest, and every step is safe without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+
+from deferd.engine import metrics
+from deferd.engine.keys import Keys
+from deferd.engine.scripts import Scripts
+from deferd.errors import StoreUnavailable
+
+_LOG = logging.getLogger(__name__)
+_TOPICS_PER_TURN = 1000
+_JOBS_PER_STEP = 500
+"""Most jobs one script call moves from each place: about a millisecond of the store's time."""
+_TOPICS_AT_ONCE = 4
+
+
+class Timer:
+    """Does the due work of shard `shard`."""
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        shard: int,
+        labels: metrics.TopicLabels,
+        *,
+        tick_s: float,
+        dead_retention_ms: int,
+    ) -> None:
+        self._scripts = scripts
+        self._keys = keys
+        self._due_key = keys.of_shard(shard, "due")
+        self._lock_key = keys.of_shard(shard, "lock")
+        self._label = labels.label
+        self._tick_s = tick_s
+        self._dead_retention_ms = dead_retention_ms
+        self._name = os.urandom(8).hex()
+        self._holds_lock = False
+        self._woken = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until cancelled. A store that is away is waited for; what came due meanwhile is done after."""
+        store_is_away = False
+        while True:
+            self._woken.clear()
+            try:
+                wait_s = await self.run_once()
+                if store_is_away:
+                    _LOG.info("the store is back; the timer goes on")
+                store_is_away = False
+            except StoreUnavailable as exc:
+                if not store_is_away:
+                    _LOG.warning("the timer waits for the store: %s", exc)
+                store_is_away = True
+                wait_s = min(self._tick_s, 0.25)
+            if wait_s > 0:
+                await self._sleep(wait_s)
+
+    async def run_once(self) -> float:
+        """One turn: a bounded step at every topic that has due work, each topic once.
+
+        Returns the seconds until the next turn is due, at most the tick; 0 when work may be left.
+        """
+        began = time.perf_counter()
+        lock_ms = int(self._tick_s * 2000) + 500
+        reply = await self._scripts.run(
+            "turn", (self._due_key, self._lock_key), (self._name, lock_ms, _TOPICS_PER_TURN)
+        )
+        self._holds_lock = reply[0] == 1
+        metrics.TIMER_TURNS.labels("yes" if self._holds_lock else "no").inc()
+        wait_ms: int = reply[1]
+        if not self._holds_lock:
+            return min((wait_ms + 1) / 1000, self._tick_s)
+        topics = [topic.decode() for topic in reply[2:]]
+        if not topics:
+            return self._tick_s if wait_ms < 0 else min(wait_ms / 1000, self._tick_s)
+        wait_s = 0.0
+        for at in range(0, len(topics), _TOPICS_AT_ONCE):
+            some = topics[at : at + _TOPICS_AT_ONCE]
+            for topic, fault in zip(
+                some, await asyncio.gather(*map(self._promote, some), return_exceptions=True), strict=True
+            ):
+                if isinstance(fault, StoreUnavailable):
+                    raise fault
+                if fault is not None:  # one topic that the script cannot handle must not stop the others
+                    _LOG.error("the timer's turn at topic %s failed", topic, exc_info=fault)
+                    wait_s = self._tick_s
+        metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
+        return wait_s
+
+    def wake(self, key: str) -> None:
+        """Something sooner came up: `key` is the shard's due key, or its lock key when the lock became free."""
+        if key == self._lock_key or (key == self._due_key and self._holds_lock):
+            self._woken.set()
+
+    def wake_anyhow(self) -> None:
+        """Messages may have been missed: look."""
+        self._woken.set()
+
+    async def resign(self) -> None:
+        """Let another timer take over at once. For shutdown; does nothing when the store is away."""
+        if self._holds_lock:
+            try:
+                await self._scripts.run("resign", (self._lock_key,), (self._name,))
+            except StoreUnavailable:
+                _LOG.debug("could not give up the timer's lock; it ends by itself")
+
+    async def _sleep(self, wait_s: float) -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+
+    async def _promote(self, topic: str) -> None:
+        redelivered, expired, exhausted, retention_ended, *lateness_ms = await self._scripts.run(
+            "promote", self._keys.of_topic(topic), (topic, _JOBS_PER_STEP, self._dead_retention_ms)
+        )
+        label = self._label(topic)
+        lateness = metrics.PROMOTION_LATENESS.labels(label)
+        for late_ms in lateness_ms:
+            lateness.observe(late_ms / 1000)
+        for counter, count in (
+            (metrics.REDELIVERIES.labels(label), redelivered),
+            (metrics.DEATHS.labels(label, "expired"), expired),
+            (metrics.DEATHS.labels(label, "attempts_exhausted"), exhausted),
+            (metrics.RETENTION_ENDS.labels(label), retention_ended),
+        ):
+            if count:
+                counter.inc(count)

@@ -1,0 +1,54 @@
+"""A real store for every test of the engine, and an engine on it whose clock tests move."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from deferd.engine.engine import Engine
+from deferd.store.connection import Store, connect
+from tests.integration.engine_driver import EngineDriver
+from tests.integration.store_servers import StoreServer
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with StoreServer(tmp_path_factory.mktemp("store")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running_server: StoreServer) -> StoreServer:
+    """An empty store."""
+    running_server.command("FLUSHALL")
+    return running_server
+
+
+@pytest.fixture
+async def store(server: StoreServer) -> AsyncIterator[Store]:
+    store = await connect(server.url, timeout_s=5)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def driver(store: Store, server: StoreServer) -> AsyncIterator[EngineDriver]:
+    """An engine whose timer runs only when the test says so, on a clock that the test moves."""
+    engine = Engine(store, movable_clock=True, dead_retention_ms=3_600_000)
+    yield EngineDriver(engine, server)
+    await engine.close()
+
+
+@pytest.fixture
+async def engine(store: Store) -> AsyncIterator[Engine]:
+    """A started engine: timer and waiting consumers run by themselves."""
+    engine = Engine(store, tick_s=1.0)
+    await engine.start()
+    yield engine
+    await engine.close()

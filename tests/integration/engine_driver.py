@@ -1,0 +1,72 @@
+"""Words for tests of the engine: put this, move the clock, run the timer, what is where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import JobRecord
+from deferd.model import JobState, PutJob
+from tests.integration.store_servers import StoreServer
+
+TOPIC = "orders.close"
+KEY = f"deferd:{{0}}:{TOPIC}"
+
+
+def job(job_id: str = "a", **fields: Any) -> PutJob:
+    return PutJob.model_validate({"topic": TOPIC, "id": job_id, **fields})
+
+
+class EngineDriver:
+    """An engine whose timer is run by hand and whose clock is moved by hand."""
+
+    def __init__(self, engine: Engine, server: StoreServer) -> None:
+        self.engine = engine
+        self.server = server
+        self.queue = engine.queue
+        self.topics = engine.topics
+
+    def move_clock(self, seconds: float) -> None:
+        """Let the store's clock, as the scripts read it, be `seconds` later."""
+        self.server.command("INCRBY", "deferd:{0}:clock", round(seconds * 1000))
+
+    async def run_timer(self) -> float:
+        """Turns of the timer until nothing is due; returns the seconds it would sleep then."""
+        for _ in range(1000):
+            wait_s = await self.engine.timers[0].run_once()
+            if wait_s > 0:
+                return wait_s
+        raise AssertionError("the timer never came to rest")
+
+    async def pass_time(self, seconds: float) -> None:
+        """Move the clock and let the timer do what came due."""
+        self.move_clock(seconds)
+        await self.run_timer()
+
+    async def put(self, job_id: str = "a", **fields: Any) -> JobRecord:
+        return (await self.queue.put(job(job_id, **fields))).record
+
+    async def pop(self, count: int = 1, **request: Any) -> list[JobRecord]:
+        return (await self.queue.pop(TOPIC, [PopRequest(count, **request)])).jobs[0]
+
+    async def pop_one(self, **request: Any) -> JobRecord:
+        (popped,) = await self.pop(1, **request)
+        return popped
+
+    async def state(self, job_id: str = "a") -> JobState:
+        return (await self.queue.look(TOPIC, job_id)).state
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state, the empty ones left out."""
+        view = await self.topics.show(TOPIC)
+        return {state.value: count for state, count in view.counts.items() if count}
+
+    def keys_left(self) -> set[str]:
+        """What the topic has in the store, by the last part of the key's name."""
+        found = self.server.command("KEYS", f"{KEY}:*")
+        return {key.decode().rpartition(":")[2] for key in found}
+
+    def ready_list(self) -> list[str]:
+        """The Ready list as it is in the store, left-over ids included."""
+        return [entry.decode() for entry in self.server.command("LRANGE", f"{KEY}:ready", 0, -1)]

@@ -1,0 +1,460 @@
+"""What DESIGN.md sections 2 and 3 promise about the jobs of one topic, as plain Python without a store.
+
+Time is virtual: `now_s`, whole seconds that the test moves on. What waits for the timer happens in `run_timer` and
+never before, since a timer may be late at any time.
+
+The verbs are named as in the engine and raise the same errors. Where the design leaves the store a choice (which of
+two jobs that came due in the same millisecond is handed out first, say), the verb is told what the store chose, and
+asserts that it was free to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from deferd.errors import DeferdError, JobCancelled, JobExists, JobNotFound, JobReserved, ReceiptStale
+from deferd.errors import TopicFull, TopicNotFound
+from deferd.model import DeadReason, JobState
+
+DEAD_RETENTION_S = 100
+TOLD_CANCELLED_S = 60
+"""How long after its lease's end the holder of a cancelled job is told so."""
+
+Policy = dict[str, Any]
+"""ttr, max_attempts, backoff, ttl, retain, as in a put."""
+SERVICE_DEFAULTS: Policy = {
+    "ttr": 60,
+    "max_attempts": None,
+    "backoff": {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0},
+    "ttl": None,
+    "retain": 0,
+}
+SOME_TEXT = "some text"
+"""A `last_error` that the service words itself."""
+
+_LIVE_STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
+
+
+class Place(NamedTuple):
+    """A place in the line of ready jobs: behind all of an earlier turn. Within a turn, jobs that became ready for
+    the same reason stand in the order of their keys; no order is promised among the others.
+    """
+
+    turn: int
+    reason: str
+    key: int
+
+    def is_before(self, other: Place) -> bool:
+        if self.turn != other.turn:
+            return self.turn < other.turn
+        return self.reason == other.reason and self.key < other.key
+
+
+@dataclass(eq=False)
+class Delivery:
+    """One handing out of one job: what a receipt stands for. `receipt` is the store's, for the test to keep."""
+
+    job_id: str
+    number: int
+    request_id: str | None
+    receipt: Any = None
+
+
+ANY_DELIVERY = Delivery("", 0, None)
+"""Stands for a call without a receipt."""
+NO_DELIVERY = Delivery("", -1, None)
+"""Stands for a receipt that was never given out."""
+
+
+@dataclass(eq=False)
+class ModelJob:
+    """One job. `ended` counts the deliveries that are over; `live` is the one under way.
+
+    `version` grows with everything that changes the job. `exact_ms` is to be set by the test, whenever the store has
+    told it: the due time of a delayed job, the end of the lease or of the retention of others, to the millisecond.
+    """
+
+    id: str
+    body: Any
+    policy: Policy
+    due_s: int
+    state: JobState = JobState.DELAYED
+    ended: int = 0
+    live: Delivery | None = None
+    consumer: str | None = None
+    lease_end_s: int = 0
+    retention_end_s: int = 0
+    place: Place = Place(0, "", 0)
+    last_error: str | None = None
+    reason: DeadReason | None = None
+    finished_by: Delivery | None = None
+    finished_at_s: int | None = None
+    result: Any = None
+    version: int = 0
+    exact_ms: int = 0
+
+    @property
+    def attempts(self) -> int:
+        return self.ended + (self.live is not None)
+
+    @property
+    def first_delivery_until_s(self) -> int | None:
+        """When a first delivery is too late, while one is waited for."""
+        waits = self.state in (JobState.DELAYED, JobState.READY) and self.ended == 0
+        return self.due_s + self.policy["ttl"] if waits and self.policy["ttl"] is not None else None
+
+
+@dataclass
+class _Request:
+    deliveries: list[Delivery]
+    asked_again: bool = False
+
+
+@dataclass
+class JobModel:
+    """The jobs of one topic."""
+
+    topic: str
+    now_s: int = 0
+    known: bool = False
+    paused: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    jobs: dict[str, ModelJob] = field(default_factory=dict)
+    told_cancelled: dict[Delivery | str, int] = field(default_factory=dict)
+    """Until when a delivery, or a call without receipt for an id, is answered that the job was cancelled."""
+    _requests: dict[str, _Request] = field(default_factory=dict)
+    _changes: int = 0
+    _turns: int = 0
+    _returns: int = 0
+
+    # Looking
+
+    def in_state(self, state: JobState) -> list[ModelJob]:
+        return [job for job in self.jobs.values() if job.state is state]
+
+    def counts(self) -> dict[JobState, int]:
+        if not self.known:
+            raise TopicNotFound(self.topic)
+        return {state: len(self.in_state(state)) for state in JobState}
+
+    def is_late(self, job: ModelJob) -> bool:
+        """Whether it may no longer be handed out, and is dead as soon as somebody notices."""
+        return job.first_delivery_until_s is not None and job.first_delivery_until_s <= self.now_s
+
+    # Producers
+
+    def put(
+        self, job_id: str, body: Any, policy: Policy, *, delay_s: int = 0, on_conflict: str = "reject"
+    ) -> Literal["created", "kept", "replaced"]:
+        self.known = True
+        old = self.jobs.get(job_id)
+        if old is not None:
+            if on_conflict == "reject":
+                raise JobExists(self.topic, job_id)
+            if on_conflict == "keep":
+                return "kept"
+            if old.state is JobState.RESERVED:
+                raise JobReserved(self.topic, job_id)
+        if old is None or old.state not in _LIVE_STATES:
+            self._need_room()
+        defaults = {name: value for name, value in self.settings.items() if name != "max_jobs"}
+        job = ModelJob(job_id, body, SERVICE_DEFAULTS | defaults | policy, self.now_s + delay_s)
+        self.jobs[job_id] = job
+        if old is None:
+            self.told_cancelled.pop(job_id, None)
+        place = old.place if old is not None and old.state is JobState.READY else None
+        self._change(job, _state_after(delay_s), place)
+        return "created" if old is None else "replaced"
+
+    def put_many(self, jobs: Iterable[dict[str, Any]]) -> list[str | None]:
+        """The code of each job's error, None where all is well. Each job holds the arguments of a put."""
+        codes: list[str | None] = []
+        for arguments in jobs:
+            try:
+                self.put(**arguments)
+            except DeferdError as exc:
+                codes.append(exc.code)
+            else:
+                codes.append(None)
+        return codes
+
+    def change(self, job_id: str, changes: Policy, *, delay_s: int | None = None) -> None:
+        """`changes` may hold a new body besides the policy."""
+        job = self._job(job_id)
+        if job.state is JobState.RESERVED:
+            raise JobReserved(self.topic, job_id)
+        if job.state not in _LIVE_STATES:
+            raise JobNotFound(self.topic, job_id)
+        changes = dict(changes)
+        job.body = changes.pop("body", job.body)
+        job.policy = job.policy | changes
+        state = job.state
+        if delay_s is not None:
+            job.due_s = self.now_s + delay_s
+            state = _state_after(delay_s)
+        self._change(job, state)
+
+    def cancel(self, job_id: str, *, refuse_reserved: bool) -> JobState:
+        job = self._job(job_id)
+        if job.state is JobState.RESERVED and refuse_reserved:
+            raise JobReserved(self.topic, job_id)
+        self._remove(job)
+        return job.state
+
+    # Consumers
+
+    def pop(
+        self,
+        count: int,
+        given: Sequence[str],
+        *,
+        ttr_s: int | None = None,
+        consumer: str | None = None,
+        request_id: str | None = None,
+        expired: Collection[str] = (),
+        may_come_early: Collection[str] = (),
+    ) -> list[Delivery]:
+        """Hand out `given`, in this order, and bury `expired`: jobs too late that the pop met on its way.
+
+        The ids `may_come_early` left a mark in the Ready list when their job was cancelled or put off, and may be met
+        there before their turn, though never after it.
+        """
+        request = self._requests.get(request_id) if request_id is not None else None
+        if request is not None:
+            still_live = [delivery for delivery in request.deliveries if self._is_live(delivery)]
+            if still_live:
+                assert given == [delivery.job_id for delivery in still_live]
+                assert not expired
+                request.asked_again = True
+                return still_live
+        if self.paused:
+            assert not given
+            assert not expired
+            return []
+        self._may_meet(count, given, expired, may_come_early)
+        for job_id in expired:
+            self._bury(self.jobs[job_id], DeadReason.EXPIRED)
+        deliveries = []
+        for job_id in given:
+            job = self.jobs[job_id]
+            job.live = Delivery(job_id, job.ended + 1, request_id)
+            job.consumer = consumer
+            job.lease_end_s = self.now_s + (job.policy["ttr"] if ttr_s is None else ttr_s)
+            self._change(job, JobState.RESERVED)
+            deliveries.append(job.live)
+        if request_id is not None and deliveries:
+            self._requests[request_id] = _Request(deliveries)
+        return deliveries
+
+    def give_back(self, deliveries: Sequence[Delivery]) -> int:
+        """Returns how many went back: those live, unless somebody asked again for what their request was given."""
+        count = 0
+        for delivery in reversed(deliveries):
+            request = self._requests.get(delivery.request_id) if delivery.request_id is not None else None
+            if self._is_live(delivery) and not (request and request.asked_again):
+                job = self._release(self.jobs[delivery.job_id], counted=False)
+                self._returns += 1
+                self._change(job, JobState.READY, Place(-self._returns, "given back", 0))
+                count += 1
+        return count
+
+    def finish(self, job_id: str, delivery: Delivery, result: Any = None) -> None:
+        job = self.jobs.get(job_id)
+        if job is not None and job.state is JobState.FINISHED and job.finished_by is delivery:
+            return
+        job = self._held(job_id, delivery)
+        job.finished_by = job.live
+        self._release(job)
+        if job.policy["retain"] == 0:
+            del self.jobs[job_id]
+            return
+        job.result = result
+        job.finished_at_s = self.now_s
+        job.retention_end_s = self.now_s + job.policy["retain"]
+        self._change(job, JobState.FINISHED)
+
+    def release(
+        self, job_id: str, delivery: Delivery, *, delay_s: int | None = None, error: str | None = None
+    ) -> tuple[JobState, int | None, int]:
+        """Returns the state, the due time and the attempts."""
+        job = self._release(self._held(job_id, delivery))
+        job.last_error = job.last_error if error is None else error
+        if self._is_used_up(job):
+            self._bury(job, DeadReason.ATTEMPTS)
+            return JobState.DEAD, None, job.attempts
+        wait_s = _backoff_s(job.policy["backoff"], job.ended) if delay_s is None else delay_s
+        if wait_s is None:
+            self._bury(job, DeadReason.SCHEDULE)
+            return JobState.DEAD, None, job.attempts
+        job.due_s = self.now_s + wait_s
+        self._change(job, JobState.DELAYED)
+        return JobState.DELAYED, job.due_s, job.attempts
+
+    def touch(self, job_id: str, delivery: Delivery, *, ttr_s: int | None = None) -> int:
+        job = self._held(job_id, delivery)
+        job.lease_end_s = self.now_s + (job.policy["ttr"] if ttr_s is None else ttr_s)
+        self._change(job, JobState.RESERVED)
+        return job.lease_end_s
+
+    def bury(self, job_id: str, delivery: Delivery, *, error: str | None = None) -> None:
+        job = self._release(self._held(job_id, delivery))
+        job.last_error = job.last_error if error is None else error
+        self._bury(job, DeadReason.BURIED)
+
+    # Operators
+
+    def redrive_ids(self, job_ids: Sequence[str]) -> int:
+        self.counts()
+        chosen = [job for job in self.in_state(JobState.DEAD) if job.id in job_ids]
+        self._redrive(chosen, {job.id: job_ids.index(job.id) for job in chosen})
+        return len(chosen)
+
+    def redrive_some(self, limit: int, redriven: Collection[str]) -> int:
+        """`redriven` are those that the store chose of the dead ones."""
+        self.counts()
+        dead = self.in_state(JobState.DEAD)
+        chosen = [job for job in dead if job.id in redriven]
+        assert len(chosen) == min(limit, len(dead))
+        left = [job for job in dead if job.id not in redriven]
+        assert not [1 for job in chosen for other in left if other.exact_ms < job.exact_ms], "not those dead longest"
+        self._redrive(chosen, {job.id: job.exact_ms for job in chosen})
+        return len(chosen)
+
+    def purge(self, state: JobState | None) -> int:
+        self.counts()
+        jobs = list(self.jobs.values()) if state is None else self.in_state(state)
+        for job in jobs:
+            self._remove(job)
+        if state is None and not self.settings and not self.paused:
+            self.known = False
+        return len(jobs)
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        self.known = True
+        self.settings = settings
+
+    def pause(self, paused: bool) -> None:
+        self.known = True
+        self.paused = paused
+
+    # Time
+
+    def run_timer(self) -> None:
+        self._turns += 1
+        for job in list(self.jobs.values()):
+            if self.is_late(job):
+                self._bury(job, DeadReason.EXPIRED)
+            elif job.state is JobState.DELAYED and job.due_s <= self.now_s:
+                self._change(job, JobState.READY, Place(self._turns, "due", job.exact_ms))
+            elif job.state is JobState.RESERVED and job.lease_end_s <= self.now_s:
+                self._end_lease(job)
+            elif job.state in (JobState.DEAD, JobState.FINISHED) and job.retention_end_s <= self.now_s:
+                del self.jobs[job.id]
+        self.told_cancelled = {whom: until_s for whom, until_s in self.told_cancelled.items() if until_s > self.now_s}
+
+    def _end_lease(self, job: ModelJob) -> None:
+        self._release(job)
+        if self._is_used_up(job):
+            job.last_error = SOME_TEXT if job.last_error is None else job.last_error
+            self._bury(job, DeadReason.ATTEMPTS)
+        else:
+            job.due_s = self.now_s
+            self._change(job, JobState.READY, Place(self._turns, "lease ended", job.exact_ms))
+
+    # What the verbs have in common
+
+    def _job(self, job_id: str) -> ModelJob:
+        if job_id not in self.jobs:
+            raise JobNotFound(self.topic, job_id)
+        return self.jobs[job_id]
+
+    def _need_room(self) -> None:
+        max_jobs = self.settings.get("max_jobs")
+        if max_jobs is not None and sum(job.state in _LIVE_STATES for job in self.jobs.values()) >= max_jobs:
+            raise TopicFull(self.topic, max_jobs)
+
+    def _change(self, job: ModelJob, state: JobState, place: Place | None = None) -> None:
+        self._changes += 1
+        job.version = self._changes
+        if state is JobState.READY and job.state is not JobState.READY:
+            self._turns += place is None
+            job.place = place or Place(self._turns, "came", 0)
+        job.state = state
+
+    def _is_live(self, delivery: Delivery) -> bool:
+        job = self.jobs.get(delivery.job_id)
+        return job is not None and job.live is delivery
+
+    def _held(self, job_id: str, delivery: Delivery) -> ModelJob:
+        """The job that a consumer speaks of: held by `delivery`, or by whichever is live."""
+        if job_id not in self.jobs:
+            whom = job_id if delivery is ANY_DELIVERY else delivery
+            if self.told_cancelled.get(whom, 0) > self.now_s and delivery.job_id in ("", job_id):
+                raise JobCancelled(self.topic, job_id)
+            raise JobNotFound(self.topic, job_id)
+        job = self.jobs[job_id]
+        if job.live is None or (delivery is not ANY_DELIVERY and delivery is not job.live):
+            raise ReceiptStale(self.topic, job_id)
+        return job
+
+    def _release(self, job: ModelJob, *, counted: bool = True) -> ModelJob:
+        """End the live delivery."""
+        job.ended += counted
+        job.live = job.consumer = None
+        return job
+
+    def _is_used_up(self, job: ModelJob) -> bool:
+        return job.policy["max_attempts"] is not None and job.ended >= job.policy["max_attempts"]
+
+    def _bury(self, job: ModelJob, reason: DeadReason) -> None:
+        job.reason = reason
+        job.retention_end_s = self.now_s + DEAD_RETENTION_S
+        self._change(job, JobState.DEAD)
+
+    def _remove(self, job: ModelJob) -> None:
+        del self.jobs[job.id]
+        if job.live is not None:
+            until_s = max(job.lease_end_s, self.now_s) + TOLD_CANCELLED_S
+            self.told_cancelled[job.live] = self.told_cancelled[job.id] = until_s
+
+    def _redrive(self, jobs: Iterable[ModelJob], keys: dict[str, int]) -> None:
+        self._turns += 1
+        for job in jobs:
+            job.ended, job.due_s, job.reason = 0, self.now_s, None
+            self._change(job, JobState.READY, Place(self._turns, "redriven", keys[job.id]))
+
+    def _may_meet(
+        self, count: int, given: Sequence[str], expired: Collection[str], may_come_early: Collection[str]
+    ) -> None:
+        ready = {job.id: job for job in self.in_state(JobState.READY)}
+        late = {job.id for job in ready.values() if self.is_late(job)}
+        good = ready.keys() - late
+        assert len(given) == len(set(given))
+        assert set(given) <= good, "handed out what is not there to be handed out"
+        assert set(expired) <= late
+        assert len(given) == min(count, len(good))
+        if len(given) < count:
+            assert set(expired) == late
+        for index, job_id in enumerate(given):
+            behind = [*given[index + 1 :], *(ready.keys() - set(given) - set(expired))]
+            if job_id not in may_come_early:
+                overtaken = [other for other in behind if ready[other].place.is_before(ready[job_id].place)]
+                assert not overtaken, f"{job_id} was handed out before {overtaken}"
+
+
+def _state_after(delay_s: int) -> JobState:
+    return JobState.READY if delay_s == 0 else JobState.DELAYED
+
+
+def _backoff_s(backoff: dict[str, Any], attempts: int) -> int | None:
+    """The wait after so many attempts; None: no more."""
+    if backoff["kind"] == "exponential":
+        return int(min(backoff["cap"], backoff["base"] ** attempts))
+    if backoff["kind"] == "fixed":
+        return int(backoff["seconds"])
+    waits = backoff["seconds"]
+    if attempts > len(waits) and backoff["then"] == "dead":
+        return None
+    return int(waits[min(attempts, len(waits)) - 1])

@@ -1,0 +1,199 @@
+"""look.lua, change.lua and cancel.lua: every answer they can give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deferd.engine.record import ANY_RECEIPT
+from deferd.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale
+from deferd.model import ChangeJob, JobState
+from tests.integration.engine_driver import TOPIC, EngineDriver
+
+
+def change(**fields: Any) -> ChangeJob:
+    return ChangeJob.model_validate(fields)
+
+
+async def test_look_changes_nothing(driver: EngineDriver) -> None:
+    await driver.put(delay=5)
+    before = await driver.queue.look(TOPIC, "a")
+    assert before == await driver.queue.look(TOPIC, "a")
+
+
+async def test_look_at_a_job_that_is_not_there(driver: EngineDriver) -> None:
+    with pytest.raises(JobNotFound):
+        await driver.queue.look(TOPIC, "a")
+
+
+async def test_a_delayed_job_can_be_put_off(driver: EngineDriver) -> None:
+    await driver.put(delay=5)
+    changed = await driver.queue.change(TOPIC, "a", change(delay=60))
+    assert changed.state is JobState.DELAYED
+    await driver.pass_time(10)
+    assert await driver.pop() == []
+    await driver.pass_time(51)
+    assert (await driver.pop_one()).id == "a"
+
+
+async def test_a_delayed_job_can_be_made_ready_at_once(driver: EngineDriver) -> None:
+    await driver.put(delay=5)
+    assert (await driver.queue.change(TOPIC, "a", change(delay=0))).state is JobState.READY
+    assert (await driver.pop_one()).id == "a"
+
+
+async def test_a_ready_job_can_be_put_off(driver: EngineDriver) -> None:
+    await driver.put()
+    assert (await driver.queue.change(TOPIC, "a", change(delay=5))).state is JobState.DELAYED
+    assert await driver.pop() == []
+    await driver.pass_time(6)
+    assert [popped.id for popped in await driver.pop(5)] == ["a"]
+
+
+async def test_a_ready_job_made_due_again_is_handed_out_once(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.queue.change(TOPIC, "a", change(delay=0))
+    assert [popped.id for popped in await driver.pop(5)] == ["a"]
+
+
+async def test_what_a_change_leaves_out_stays(driver: EngineDriver) -> None:
+    put = await driver.put(delay=5, body={"x": 1}, ttr=7, max_attempts=3)
+    changed = await driver.queue.change(TOPIC, "a", change(body={"x": 2}))
+    assert changed.due_at_ms == put.due_at_ms
+    assert (changed.body, changed.ttr_ms, changed.max_attempts) == (b'{"x":2}', 7000, 3)
+    changed = await driver.queue.change(TOPIC, "a", change(ttr=8, max_attempts=None))
+    assert (changed.body, changed.ttr_ms, changed.max_attempts) == (b'{"x":2}', 8000, 0)
+
+
+async def test_a_changed_ttl_counts(driver: EngineDriver) -> None:
+    await driver.put(delay=5)
+    await driver.queue.change(TOPIC, "a", change(ttl=10))
+    await driver.pass_time(16)
+    assert await driver.state() is JobState.DEAD
+
+
+async def test_a_cleared_ttl_no_longer_counts(driver: EngineDriver) -> None:
+    await driver.put(ttl=10)
+    await driver.queue.change(TOPIC, "a", change(ttl=None))
+    await driver.pass_time(60)
+    assert await driver.state() is JobState.READY
+    assert "expiry" not in driver.keys_left()
+
+
+async def test_a_reserved_job_cannot_change(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.pop_one()
+    with pytest.raises(JobReserved):
+        await driver.queue.change(TOPIC, "a", change(delay=5))
+
+
+async def test_neither_can_a_missing_dead_or_finished_job(driver: EngineDriver) -> None:
+    with pytest.raises(JobNotFound):
+        await driver.queue.change(TOPIC, "a", change(delay=5))
+    await driver.put(retain=60)
+    await driver.pop_one()
+    await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
+    with pytest.raises(JobNotFound, match="finished"):
+        await driver.queue.change(TOPIC, "a", change(delay=5))
+    await driver.put("b")
+    await driver.pop_one()
+    await driver.queue.bury(TOPIC, "b", ANY_RECEIPT)
+    with pytest.raises(JobNotFound, match="redrive"):
+        await driver.queue.change(TOPIC, "b", change(delay=5))
+
+
+async def test_cancel_says_what_the_job_was(driver: EngineDriver) -> None:
+    await driver.put("delayed", delay=5)
+    await driver.put("reserved")
+    await driver.pop_one()
+    await driver.put("dead")
+    await driver.pop_one()
+    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.put("finished", retain=60)
+    await driver.pop_one()
+    await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
+    await driver.put("ready")
+    for state in JobState:
+        assert await driver.queue.cancel(TOPIC, state.value) is state
+    assert await driver.counts() == {}
+
+
+async def test_cancel_of_nothing(driver: EngineDriver) -> None:
+    with pytest.raises(JobNotFound):
+        await driver.queue.cancel(TOPIC, "a")
+
+
+async def test_a_cancelled_job_never_comes(driver: EngineDriver) -> None:
+    await driver.put("a", delay=5)
+    await driver.put("b")
+    await driver.queue.cancel(TOPIC, "a")
+    await driver.queue.cancel(TOPIC, "b")
+    await driver.pass_time(60)
+    assert await driver.pop(5) == []
+    assert driver.keys_left() == set()
+
+
+async def test_an_id_left_in_the_ready_list_does_not_make_a_later_job_ready_early(driver: EngineDriver) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id)
+    await driver.queue.cancel(TOPIC, "b")
+    assert "b" in driver.ready_list()
+    await driver.put("b", delay=5)
+    assert [popped.id for popped in await driver.pop(5)] == ["a", "c"]
+    await driver.pass_time(6)
+    assert [popped.id for popped in await driver.pop(5)] == ["b"]
+
+
+async def test_the_ready_list_does_not_grow_with_jobs_that_come_and_go(driver: EngineDriver) -> None:
+    await driver.put("stays")
+    for _ in range(50):
+        await driver.put("a")
+        await driver.queue.cancel(TOPIC, "a")
+    assert driver.ready_list() == ["stays"]
+
+
+async def test_cancel_may_refuse_a_reserved_job(driver: EngineDriver) -> None:
+    await driver.put()
+    held = await driver.pop_one()
+    with pytest.raises(JobReserved):
+        await driver.queue.cancel(TOPIC, "a", refuse_reserved=True)
+    await driver.queue.finish(TOPIC, "a", held.receipt)
+
+
+async def test_the_holder_of_a_cancelled_job_is_told(driver: EngineDriver) -> None:
+    await driver.put()
+    held = await driver.pop_one(consumer="worker-1")
+    assert await driver.queue.cancel(TOPIC, "a") is JobState.RESERVED
+    for receipt in (held.receipt, ANY_RECEIPT):
+        with pytest.raises(JobCancelled):
+            await driver.queue.finish(TOPIC, "a", receipt)
+        with pytest.raises(JobCancelled):
+            await driver.queue.release(TOPIC, "a", receipt)
+        with pytest.raises(JobCancelled):
+            await driver.queue.touch(TOPIC, "a", receipt)
+        with pytest.raises(JobCancelled):
+            await driver.queue.bury(TOPIC, "a", receipt)
+
+
+async def test_the_holder_of_a_cancelled_job_cannot_touch_the_next_job_of_that_id(driver: EngineDriver) -> None:
+    await driver.put()
+    held = await driver.pop_one()
+    await driver.queue.cancel(TOPIC, "a")
+    await driver.put()
+    with pytest.raises(ReceiptStale):
+        await driver.queue.finish(TOPIC, "a", held.receipt)
+    again = await driver.pop_one()
+    with pytest.raises(ReceiptStale):
+        await driver.queue.finish(TOPIC, "a", held.receipt)
+    await driver.queue.finish(TOPIC, "a", again.receipt)
+
+
+async def test_the_memory_of_a_cancelled_delivery_ends(driver: EngineDriver) -> None:
+    await driver.put(ttr=5)
+    held = await driver.pop_one()
+    await driver.queue.cancel(TOPIC, "a")
+    await driver.pass_time(66)
+    with pytest.raises(JobNotFound):
+        await driver.queue.finish(TOPIC, "a", held.receipt)
+    assert driver.keys_left() == set()

@@ -1,0 +1,246 @@
+"""Consumers that wait: order, priority, hang-ups, and no store call without a reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deferd.engine.engine import Engine
+from deferd.engine.record import JobRecord
+from deferd.errors import StoreUnavailable
+from deferd.model import PutJob
+from deferd.store.connection import connect
+from tests.integration.engine_driver import TOPIC, job
+from tests.integration.store_servers import StoreServer
+
+
+def waiting_pop(engine: Engine, *topics: str, **options: object) -> asyncio.Task[list[JobRecord]]:
+    arguments = {"wait_ms": 10_000, **options}
+    return asyncio.create_task(engine.dispatcher.pop(topics or (TOPIC,), **arguments))  # type: ignore[arg-type]
+
+
+async def parked(engine: Engine, count: int) -> None:
+    """Wait until `count` consumers have asked the store and wait."""
+    async with asyncio.timeout(5):
+        while sum(waiter.turn is None for line in engine.dispatcher._lines.values() for waiter in line.waiters) < count:
+            await asyncio.sleep(0.001)
+
+
+def store_calls(server: StoreServer) -> int:
+    stats = server.command("INFO", "commandstats")
+    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+@pytest.fixture
+async def second(server: StoreServer) -> AsyncIterator[Engine]:
+    """Another process's engine, as far as the store can tell."""
+    store = await connect(server.url, timeout_s=5)
+    engine = Engine(store)
+    await engine.start()
+    yield engine
+    await engine.close()
+    await store.close()
+
+
+async def test_a_ready_job_is_handed_out_at_once(engine: Engine) -> None:
+    await engine.queue.put(job())
+    assert [popped.id for popped in await engine.dispatcher.pop([TOPIC])] == ["a"]
+
+
+async def test_an_empty_topic_is_waited_for_no_longer_than_asked(engine: Engine) -> None:
+    assert await engine.dispatcher.pop([TOPIC], wait_ms=0) == []
+    assert await engine.dispatcher.pop([TOPIC], wait_ms=30) == []
+    assert engine.dispatcher._lines == {}
+
+
+async def test_a_waiting_consumer_gets_a_job_put_by_another_process(engine: Engine, second: Engine) -> None:
+    waiting = waiting_pop(engine)
+    await parked(engine, 1)
+    await second.queue.put(job())
+    assert [popped.id for popped in await waiting] == ["a"]
+
+
+async def test_waiters_are_served_in_the_order_they_came(engine: Engine) -> None:
+    waiting = []
+    for number in range(40):
+        waiting.append(waiting_pop(engine, consumer=f"w{number}"))
+        await asyncio.sleep(0)
+    await parked(engine, 40)
+    await engine.queue.put_many([job(f"j{number}") for number in range(40)])
+    popped = [jobs[0] for jobs in await asyncio.gather(*waiting)]
+    assert [found.id for found in popped] == [f"j{number}" for number in range(40)]
+    assert [found.reserved_by for found in popped] == [f"w{number}" for number in range(40)]
+
+
+async def test_one_job_goes_to_the_one_who_waits_longest(engine: Engine) -> None:
+    first = waiting_pop(engine)
+    await parked(engine, 1)
+    others = [waiting_pop(engine) for _ in range(20)]
+    await parked(engine, 21)
+    await engine.queue.put(job())
+    assert [popped.id for popped in await first] == ["a"]
+    assert not any(other.done() for other in others)
+
+
+async def test_parked_consumers_ask_nothing_of_the_store(engine: Engine, server: StoreServer) -> None:
+    tasks = [waiting_pop(engine, f"t{number}") for number in range(50)]
+    await parked(engine, 50)
+    before = store_calls(server)
+    await asyncio.sleep(0.3)
+    assert store_calls(server) - before <= 2  # the timer's tick
+    engine.drain()
+    await asyncio.gather(*tasks)
+
+
+async def test_many_waiters_are_served_with_few_store_calls(engine: Engine, server: StoreServer) -> None:
+    tasks = [waiting_pop(engine) for _ in range(500)]
+    await parked(engine, 500)
+    before = store_calls(server)
+    await engine.queue.put_many([job(f"j{number}") for number in range(500)])
+    assert len({jobs[0].id for jobs in await asyncio.gather(*tasks)}) == 500
+    assert store_calls(server) - before < 60
+
+
+async def test_the_first_topic_has_priority(engine: Engine) -> None:
+    await engine.queue.put(PutJob(topic="low", id="l"))
+    await engine.queue.put(PutJob(topic="high", id="h"))
+    popped = await engine.dispatcher.pop(["nothing", "high", "low"])
+    assert [found.id for found in popped] == ["h"]
+
+
+async def test_a_count_is_filled_from_the_topics_in_order(engine: Engine) -> None:
+    await engine.queue.put_many([PutJob(topic="low", id=f"l{number}") for number in range(5)])
+    await engine.queue.put_many([PutJob(topic="high", id=f"h{number}") for number in range(2)])
+    popped = await engine.dispatcher.pop(["high", "low"], count=4, wait_ms=1000)
+    assert [found.id for found in popped] == ["h0", "h1", "l0", "l1"]
+
+
+@pytest.mark.parametrize("topic", ["a", "b", "c"])
+async def test_whichever_of_its_topics_has_something_first_serves_a_waiter(engine: Engine, topic: str) -> None:
+    waiting = waiting_pop(engine, "a", "b", "c")
+    await parked(engine, 1)
+    await engine.queue.put(PutJob(topic=topic, id="x"))
+    assert [found.topic for found in await waiting] == [topic]
+    assert engine.dispatcher._lines == {}
+
+
+async def test_a_waiter_on_many_topics_is_served_once(engine: Engine) -> None:
+    waiting = [waiting_pop(engine, "a", "b") for _ in range(20)]
+    await parked(engine, 20)
+    batch = [PutJob(topic=topic, id=f"{topic}{number}") for number in range(10) for topic in ("a", "b")]
+    await engine.queue.put_many(batch)
+    results = await asyncio.gather(*waiting)
+    assert [len(jobs) for jobs in results] == [1] * 20
+    assert len({(jobs[0].topic, jobs[0].id) for jobs in results}) == 20
+
+
+async def test_large_requests_on_an_empty_topic_come_to_rest(engine: Engine, server: StoreServer) -> None:
+    waiting = [waiting_pop(engine, count=1000) for _ in range(5)]
+    await parked(engine, 5)
+    before = store_calls(server)
+    await asyncio.sleep(0.1)
+    assert store_calls(server) - before <= 1
+    await engine.queue.put_many([job(f"j{number}") for number in range(10)])
+    assert len(await waiting[0]) == 10
+    engine.drain()
+    assert [len(jobs) for jobs in await asyncio.gather(*waiting[1:])] == [0] * 4
+
+
+async def test_a_consumer_that_hangs_up_while_parked_strands_nothing(engine: Engine) -> None:
+    gone = waiting_pop(engine)
+    await parked(engine, 1)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    await engine.queue.put(job())
+    (popped,) = await engine.dispatcher.pop([TOPIC], wait_ms=1000)
+    assert popped.attempts == 1
+
+
+async def test_jobs_popped_for_a_consumer_that_hung_up_go_back_to_the_head(engine: Engine) -> None:
+    """Hang up at every moment of a pop; whatever the moment, no job is lost and no attempt counts."""
+    await engine.queue.put_many([job(f"j{number}") for number in range(3)])
+    for turns in range(60):
+        gone = waiting_pop(engine, count=2)
+        for _ in range(turns % 20):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.0001 * (turns // 20))
+        if gone.done():
+            await engine.queue.give_back(gone.result())
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        while engine.dispatcher._tasks:
+            await asyncio.gather(*engine.dispatcher._tasks)
+    popped = await engine.dispatcher.pop([TOPIC], count=5, wait_ms=100)
+    assert [(found.id, found.attempts) for found in popped] == [("j0", 1), ("j1", 1), ("j2", 1)]
+
+
+async def test_drain_answers_parked_consumers_and_keeps_no_new_ones(engine: Engine) -> None:
+    waiting = [waiting_pop(engine), waiting_pop(engine, "a", "b")]
+    await parked(engine, 2)
+    engine.drain()
+    async with asyncio.timeout(1):
+        assert await asyncio.gather(*waiting) == [[], []]
+        assert await engine.dispatcher.pop([TOPIC], wait_ms=10_000) == []
+        await engine.queue.put(job())
+        assert len(await engine.dispatcher.pop([TOPIC], wait_ms=10_000)) == 1
+
+
+async def test_resuming_a_topic_serves_those_who_wait(engine: Engine) -> None:
+    await engine.topics.pause(TOPIC)
+    await engine.queue.put(job())
+    waiting = waiting_pop(engine)
+    await parked(engine, 1)
+    assert not waiting.done()
+    await engine.topics.resume(TOPIC)
+    assert len(await waiting) == 1
+
+
+async def test_a_repeated_request_over_many_topics_gets_all_it_was_given(engine: Engine) -> None:
+    await engine.queue.put(PutJob(topic="low", id="l"))
+    await engine.queue.put(PutJob(topic="high", id="h"))
+    first = await engine.dispatcher.pop(["high", "low"], count=5, request_id="r1")
+    await engine.queue.put(PutJob(topic="high", id="h2"))
+    assert await engine.dispatcher.pop(["high", "low"], count=5, request_id="r1") == first
+
+
+async def test_a_lease_that_ends_serves_a_waiter_in_another_process(engine: Engine, second: Engine) -> None:
+    await engine.queue.put(job(ttr=0.1))
+    await engine.dispatcher.pop([TOPIC])
+    (popped,) = await second.dispatcher.pop([TOPIC], wait_ms=5000)
+    assert popped.attempts == 2
+
+
+async def test_those_who_wait_learn_that_the_store_is_gone_and_the_next_are_served_when_it_is_back(
+    server: StoreServer,
+) -> None:
+    store = await connect(server.url, timeout_s=1)
+    engine = Engine(store)
+    await engine.start()
+    waiting = [waiting_pop(engine) for _ in range(200)]
+    await parked(engine, 200)
+    server.stop()
+    try:
+        async with asyncio.timeout(5):
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(result) for result in results} == {StoreUnavailable}
+    finally:
+        server.start()
+    waiting = [asyncio.create_task(pop_until_served(engine)) for _ in range(3)]
+    async with asyncio.timeout(10):
+        while engine.dispatcher.parked < 3:
+            await asyncio.sleep(0.01)
+        await engine.queue.put_many([job(f"j{number}") for number in range(3)])
+        assert sorted(found.id for jobs in await asyncio.gather(*waiting) for found in jobs) == ["j0", "j1", "j2"]
+    await engine.close()
+    await store.close()
+
+
+async def pop_until_served(engine: Engine) -> list[JobRecord]:
+    while True:
+        try:
+            if jobs := await engine.dispatcher.pop([TOPIC], wait_ms=5000):
+                return jobs
+        except StoreUnavailable:
+            await asyncio.sleep(0.02)

@@ -1,0 +1,229 @@
+"""pop.lua, give_back.lua, touch.lua and the end of leases: every answer they can give."""
+
+from __future__ import annotations
+
+import pytest
+
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT
+from deferd.errors import JobNotFound, ReceiptStale
+from deferd.model import JobState
+from tests.integration.engine_driver import TOPIC, EngineDriver
+
+
+async def test_ready_jobs_come_in_the_order_they_became_ready(driver: EngineDriver) -> None:
+    await driver.put("late", delay=2)
+    await driver.put("early", delay=1)
+    await driver.put("now")
+    await driver.pass_time(3)
+    assert [popped.id for popped in await driver.pop(5)] == ["now", "early", "late"]
+
+
+async def test_a_popped_job_carries_its_lease(driver: EngineDriver) -> None:
+    await driver.put(ttr=5)
+    popped = await driver.pop_one(consumer="worker-1")
+    assert popped.state is JobState.RESERVED
+    assert popped.attempts == 1
+    assert popped.reserved_by == "worker-1"
+    looked = await driver.queue.look(TOPIC, "a")
+    assert looked == popped
+    assert popped.reserved_until_ms is not None
+    assert 4000 <= popped.reserved_until_ms - popped.due_at_ms <= 6000
+
+
+async def test_a_pop_can_choose_the_lease(driver: EngineDriver) -> None:
+    await driver.put(ttr=5)
+    popped = await driver.pop_one(ttr_ms=100_000)
+    assert popped.reserved_until_ms is not None
+    assert popped.reserved_until_ms - popped.due_at_ms > 90_000
+
+
+async def test_requests_of_one_call_are_served_in_order(driver: EngineDriver) -> None:
+    for number in range(5):
+        await driver.put(f"j{number}")
+    reply = await driver.queue.pop(TOPIC, [PopRequest(2, consumer="x"), PopRequest(2, consumer="y"), PopRequest(9)])
+    assert [[popped.id for popped in jobs] for jobs in reply.jobs] == [["j0", "j1"], ["j2", "j3"], ["j4"]]
+    assert reply.jobs[1][0].reserved_by == "y"
+    assert not reply.more
+
+
+async def test_more_tells_of_jobs_that_are_left(driver: EngineDriver) -> None:
+    await driver.put("a")
+    await driver.put("b")
+    assert (await driver.queue.pop(TOPIC, [PopRequest(1)])).more
+    assert not (await driver.queue.pop(TOPIC, [PopRequest(1)])).more
+
+
+async def test_a_topic_that_does_not_exist_has_no_jobs(driver: EngineDriver) -> None:
+    assert await driver.pop() == []
+
+
+async def test_a_lease_that_runs_out_gives_the_job_back_at_once(driver: EngineDriver) -> None:
+    await driver.put(ttr=5)
+    held = await driver.pop_one(consumer="worker-1")
+    await driver.pass_time(5.1)
+    looked = await driver.queue.look(TOPIC, "a")
+    assert (looked.state, looked.attempts, looked.reserved_by) == (JobState.READY, 1, None)
+    again = await driver.pop_one()
+    assert again.attempts == 2
+    assert again.receipt != held.receipt
+    with pytest.raises(ReceiptStale):
+        await driver.queue.finish(TOPIC, "a", held.receipt)
+
+
+async def test_a_lease_that_runs_out_on_the_last_attempt_ends_in_dead(driver: EngineDriver) -> None:
+    await driver.put(ttr=5, max_attempts=1)
+    await driver.pop_one()
+    await driver.pass_time(6)
+    looked = await driver.queue.look(TOPIC, "a")
+    assert (looked.state, looked.reason, looked.attempts) == (JobState.DEAD, "attempts_exhausted", 1)
+    assert looked.last_error
+
+
+async def test_touch_extends_the_lease_by_the_jobs_ttr(driver: EngineDriver) -> None:
+    await driver.put(ttr=5)
+    held = await driver.pop_one()
+    for _ in range(4):
+        await driver.pass_time(4)
+        assert await driver.queue.touch(TOPIC, "a", held.receipt) > 0
+    assert await driver.state() is JobState.RESERVED
+    await driver.pass_time(5.1)
+    assert await driver.state() is JobState.READY
+
+
+async def test_touch_can_choose_the_time(driver: EngineDriver) -> None:
+    await driver.put(ttr=5)
+    await driver.pop_one()
+    await driver.queue.touch(TOPIC, "a", ANY_RECEIPT, ttr_ms=60_000)
+    await driver.pass_time(50)
+    assert await driver.state() is JobState.RESERVED
+
+
+async def test_touch_of_what_is_not_held(driver: EngineDriver) -> None:
+    with pytest.raises(JobNotFound):
+        await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
+    await driver.put()
+    with pytest.raises(ReceiptStale):
+        await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
+
+
+async def test_given_back_jobs_are_next_in_their_order_and_no_attempt_counts(driver: EngineDriver) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id)
+    held = await driver.pop(2, consumer="gone")
+    assert await driver.queue.give_back(held) == 2
+    again = await driver.pop(3)
+    assert [popped.id for popped in again] == ["a", "b", "c"]
+    assert [popped.attempts for popped in again] == [1, 1, 1]
+    assert again[0].reserved_by is None
+
+
+async def test_the_receipt_of_a_given_back_delivery_is_stale(driver: EngineDriver) -> None:
+    await driver.put()
+    held = await driver.pop_one()
+    await driver.queue.give_back([held])
+    await driver.pop_one()
+    with pytest.raises(ReceiptStale):
+        await driver.queue.finish(TOPIC, "a", held.receipt)
+
+
+async def test_nothing_is_given_back_that_is_not_held(driver: EngineDriver) -> None:
+    await driver.put(ttr=5)
+    held = await driver.pop_one()
+    await driver.pass_time(6)
+    await driver.pop_one()
+    assert await driver.queue.give_back([held]) == 0
+    await driver.queue.cancel(TOPIC, "a")
+    assert await driver.queue.give_back([held]) == 0
+
+
+async def test_a_given_back_job_still_expires(driver: EngineDriver) -> None:
+    await driver.put(ttl=10)
+    await driver.queue.give_back([await driver.pop_one()])
+    await driver.pass_time(11)
+    assert await driver.state() is JobState.DEAD
+
+
+async def test_a_repeated_request_gets_the_same_deliveries(driver: EngineDriver) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id)
+    first = await driver.pop(2, request_id="r1", consumer="worker-1")
+    again = await driver.pop(2, request_id="r1", consumer="worker-1")
+    assert again == first
+    await driver.queue.finish(TOPIC, "a", first[0].receipt)
+    assert [popped.id for popped in await driver.pop(2, request_id="r1")] == ["b"]
+
+
+async def test_a_request_id_whose_deliveries_have_ended_is_new(driver: EngineDriver) -> None:
+    await driver.put("a")
+    await driver.put("b")
+    first = await driver.pop_one(request_id="r1")
+    await driver.queue.finish(TOPIC, first.id, first.receipt)
+    assert (await driver.pop_one(request_id="r1")).id == "b"
+
+
+async def test_a_request_that_found_nothing_is_not_remembered(driver: EngineDriver) -> None:
+    assert await driver.pop(1, request_id="r1") == []
+    await driver.put()
+    assert (await driver.pop_one(request_id="r1")).id == "a"
+
+
+async def test_one_request_twice_in_a_call_is_one_request(driver: EngineDriver) -> None:
+    await driver.put("a")
+    await driver.put("b")
+    twice = [PopRequest(1, request_id="r1"), PopRequest(1, request_id="r1"), PopRequest(1)]
+    reply = await driver.queue.pop(TOPIC, twice)
+    assert [[popped.id for popped in jobs] for jobs in reply.jobs] == [["a"], ["a"], ["b"]]
+
+
+async def test_a_delivery_that_was_asked_for_again_is_not_given_back(driver: EngineDriver) -> None:
+    await driver.put()
+    lost = await driver.pop(1, request_id="r1")
+    again = await driver.pop(1, request_id="r1")
+    assert await driver.queue.give_back(lost) == 0
+    await driver.queue.finish(TOPIC, "a", again[0].receipt)
+
+
+async def test_a_delivery_that_was_not_asked_for_again_is_given_back(driver: EngineDriver) -> None:
+    await driver.put()
+    assert await driver.queue.give_back(await driver.pop(1, request_id="r1")) == 1
+    assert (await driver.pop_one(request_id="r1")).attempts == 1
+
+
+async def test_a_job_past_its_ttl_is_not_handed_out_even_when_the_timer_is_late(driver: EngineDriver) -> None:
+    await driver.put("old", ttl=10)
+    driver.move_clock(11)
+    await driver.put("new")
+    assert [popped.id for popped in await driver.pop(5)] == ["new"]
+    looked = await driver.queue.look(TOPIC, "old")
+    assert (looked.state, looked.reason) == (JobState.DEAD, "expired")
+
+
+async def test_a_ttl_is_about_the_first_delivery_only(driver: EngineDriver) -> None:
+    await driver.put(ttl=10, ttr=5)
+    await driver.pop_one()
+    await driver.pass_time(30)
+    assert await driver.state() is JobState.READY
+    assert (await driver.pop_one()).attempts == 2
+
+
+async def test_a_paused_topic_hands_out_nothing_but_repeats_what_it_gave(driver: EngineDriver) -> None:
+    await driver.put("a")
+    await driver.put("b")
+    first = await driver.pop(1, request_id="r1")
+    await driver.topics.pause(TOPIC)
+    reply = await driver.queue.pop(TOPIC, [PopRequest(1)])
+    assert (reply.jobs, reply.more) == ([[]], False)
+    assert await driver.pop(1, request_id="r1") == first
+    await driver.topics.resume(TOPIC)
+    assert (await driver.pop_one()).id == "b"
+
+
+async def test_a_long_run_of_left_over_ids_is_passed_in_bounded_steps(driver: EngineDriver) -> None:
+    ids = [f"gone{number}" for number in range(2500)]
+    driver.server.command("RPUSH", f"deferd:{{0}}:{TOPIC}:ready", *ids)
+    await driver.put("last")
+    found = []
+    for _ in range(4):
+        found += await driver.pop()
+    assert [popped.id for popped in found] == ["last"]

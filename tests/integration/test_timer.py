@@ -1,0 +1,145 @@
+"""promote.lua, turn.lua, resign.lua and the timer around them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT, JobRecord
+from deferd.errors import StoreUnavailable
+from deferd.model import JobState, PutJob
+from deferd.store.connection import Store
+from tests.integration.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.store_servers import StoreServer
+
+
+async def test_an_idle_timer_rests_for_its_tick(driver: EngineDriver) -> None:
+    assert await driver.engine.timers[0].run_once() == 1.0
+
+
+async def test_the_timer_sleeps_until_the_next_due_time(driver: EngineDriver) -> None:
+    await driver.put(delay=0.5)
+    assert 0 < await driver.run_timer() <= 0.5
+    assert await driver.state() is JobState.DELAYED
+
+
+async def test_jobs_become_ready_in_the_order_of_their_due_times(driver: EngineDriver) -> None:
+    await driver.queue.put_many([job(f"j{number}", delay=10 - number) for number in range(10)])
+    await driver.pass_time(11)
+    assert [popped.id for popped in await driver.pop(10)] == [f"j{number}" for number in reversed(range(10))]
+
+
+async def test_a_herd_due_at_once_is_promoted_in_bounded_steps_and_whole(driver: EngineDriver) -> None:
+    for start in range(0, 3000, 1000):
+        await driver.queue.put_many([job(f"j{start + number}", delay=5) for number in range(1000)])
+    driver.move_clock(6)
+    await driver.engine.timers[0].run_once()
+    assert await driver.counts() == {"delayed": 2500, "ready": 500}
+    await driver.run_timer()
+    assert await driver.counts() == {"ready": 3000}
+
+
+async def test_topics_take_turns(driver: EngineDriver) -> None:
+    for start in range(0, 2000, 1000):
+        await driver.queue.put_many([job(f"j{start + number}", delay=1) for number in range(1000)])
+    await driver.queue.put(PutJob(topic="small", delay=2))
+    driver.move_clock(10)
+    await driver.engine.timers[0].run_once()
+    assert (await driver.topics.show("small")).counts[JobState.READY] == 1
+    assert (await driver.counts())["delayed"] == 1500
+
+
+async def test_only_one_of_two_timers_works_and_the_other_takes_over(driver: EngineDriver, store: Store) -> None:
+    other = Engine(store, movable_clock=True)
+    assert await driver.engine.timers[0].run_once() == 1.0
+    await driver.put(delay=5)
+    driver.move_clock(6)
+    assert await other.timers[0].run_once() > 0
+    assert await driver.state() is JobState.DELAYED
+    await driver.engine.timers[0].resign()
+    await other.timers[0].run_once()
+    assert await driver.state() is JobState.READY
+    await other.close()
+
+
+async def test_the_timer_takes_the_lock_of_a_dead_one_when_it_ends(driver: EngineDriver) -> None:
+    driver.server.command("SET", "deferd:{0}:lock", "dead", "PX", 30)
+    wait_s = await driver.engine.timers[0].run_once()
+    assert 0 < wait_s <= 0.031
+    await asyncio.sleep(wait_s)
+    await driver.put(delay=1)
+    await driver.pass_time(2)
+    assert await driver.state() is JobState.READY
+
+
+async def test_expired_and_retained_and_cancelled_all_end_by_the_timer(driver: EngineDriver) -> None:
+    await driver.put("expires", ttl=5)
+    await driver.put("delayed-expires", delay=2, ttl=3)
+    await driver.put("kept", retain=5)
+    held = (await driver.queue.pop(TOPIC, [PopRequest(1)])).jobs[0]
+    assert held[0].id == "expires"
+    await driver.queue.give_back(held)
+    await driver.pass_time(6)
+    assert await driver.counts() == {"dead": 2, "ready": 1}
+    await driver.pop_one()
+    await driver.queue.finish(TOPIC, "kept", ANY_RECEIPT)
+    await driver.pass_time(6)
+    assert await driver.counts() == {"dead": 2}
+    await driver.pass_time(3600)
+    assert driver.keys_left() == set()
+    assert await driver.engine.timers[0].run_once() == 1.0
+
+
+async def test_a_damaged_store_does_not_stop_the_timer(driver: EngineDriver) -> None:
+    await driver.put("broken", ttr=5)
+    await driver.pop_one()
+    driver.server.command("HDEL", f"deferd:{{0}}:{TOPIC}:pool", "broken")
+    await driver.put("whole", delay=5)
+    await driver.pass_time(6)
+    assert await driver.state("whole") is JobState.READY
+
+
+async def test_a_topic_the_script_cannot_handle_does_not_stop_the_others(
+    driver: EngineDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    await driver.put("broken", delay=5)
+    await driver.queue.put(PutJob(topic="whole", delay=5))
+    driver.server.command("SET", f"deferd:{{0}}:{TOPIC}:reserved", "not a sorted set")
+    driver.move_clock(6)
+    assert await driver.engine.timers[0].run_once() == 1.0
+    assert (await driver.topics.show("whole")).counts[JobState.READY] == 1
+    assert TOPIC in caplog.text
+
+
+async def test_a_running_timer_is_woken_by_a_sooner_job(engine: Engine) -> None:
+    await engine.queue.put(job("later", delay=100))
+    popped = asyncio.create_task(engine.dispatcher.pop([TOPIC], wait_ms=10_000))
+    await engine.queue.put(job("sooner", delay=0.05))
+    async with asyncio.timeout(0.9):  # less than the tick
+        assert [found.id for found in await popped] == ["sooner"]
+
+
+async def test_the_store_goes_and_comes_back(engine: Engine, server: StoreServer, store: Store) -> None:
+    """What came due while the store hung is done when it answers again, without a restart."""
+    await engine.queue.put(job(delay=0.2))
+    server.pause()
+    try:
+        with pytest.raises(StoreUnavailable):
+            await Engine(store).ping()
+    finally:
+        server.unpause()
+    async with asyncio.timeout(10):
+        while not (popped := await pop_when_back(engine)):
+            pass
+    assert [found.id for found in popped] == ["a"]
+
+
+async def pop_when_back(engine: Engine) -> list[JobRecord]:
+    try:
+        return await engine.dispatcher.pop([TOPIC], wait_ms=500)
+    except StoreUnavailable:
+        await asyncio.sleep(0.05)
+        return []

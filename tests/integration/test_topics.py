@@ -1,0 +1,193 @@
+"""view, configure, list, purge, forget: what operators see and do."""
+
+from __future__ import annotations
+
+import pytest
+
+from deferd.engine.engine import Engine
+from deferd.engine.record import ANY_RECEIPT
+from deferd.errors import InvalidInput, JobCancelled, TopicNotFound
+from deferd.model import JobState, PutJob, TopicSettings
+from deferd.store.connection import Store
+from tests.integration.engine_driver import TOPIC, EngineDriver, job
+
+
+async def put_one_in_every_state(driver: EngineDriver) -> None:
+    await driver.put("reserved")
+    await driver.put("dead")
+    await driver.put("finished", retain=60)
+    await driver.pop(3, consumer="worker-1")
+    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
+    await driver.put("delayed", delay=60)
+    await driver.put("ready")
+
+
+async def test_a_topic_nobody_used_does_not_exist(driver: EngineDriver) -> None:
+    for call in (driver.topics.show(TOPIC), driver.topics.jobs(TOPIC), driver.topics.redrive(TOPIC)):
+        with pytest.raises(TopicNotFound):
+            await call
+    with pytest.raises(TopicNotFound):
+        await driver.topics.purge(TOPIC)
+
+
+async def test_a_view_counts_every_state(driver: EngineDriver) -> None:
+    await put_one_in_every_state(driver)
+    view = await driver.topics.show(TOPIC)
+    assert view.counts == dict.fromkeys(JobState, 1)
+    assert view.next_due_at_ms == (await driver.queue.look(TOPIC, "delayed")).due_at_ms
+    assert not view.paused
+    assert view.settings == TopicSettings()
+
+
+async def test_the_oldest_ready_age_passes_over_left_over_ids(driver: EngineDriver) -> None:
+    await driver.put("old")
+    driver.move_clock(100)
+    await driver.put("young")
+    driver.move_clock(10)
+    view = await driver.topics.show(TOPIC)
+    assert view.oldest_ready_age_ms is not None
+    assert 110_000 <= view.oldest_ready_age_ms < 115_000
+    await driver.queue.cancel(TOPIC, "old")
+    view = await driver.topics.show(TOPIC)
+    assert view.oldest_ready_age_ms is not None
+    assert 10_000 <= view.oldest_ready_age_ms < 15_000
+
+
+async def test_settings_are_replaced_whole_and_survive_a_pause(driver: EngineDriver) -> None:
+    settings = TopicSettings.model_validate(
+        {
+            "ttr": 2.5,
+            "max_attempts": 3,
+            "ttl": 9,
+            "retain": 4,
+            "max_jobs": 7,
+            "backoff": {"kind": "schedule", "seconds": [1, 2.5]},
+        }
+    )
+    assert (await driver.topics.configure(TOPIC, settings)).settings == settings
+    paused = await driver.topics.pause(TOPIC)
+    assert paused.paused
+    assert paused.settings == settings
+    assert (await driver.topics.configure(TOPIC, TopicSettings(ttr=3))).paused
+    resumed = await driver.topics.resume(TOPIC)
+    assert not resumed.paused
+    assert resumed.settings == TopicSettings(ttr=3)
+
+
+async def test_a_paused_topic_still_promotes(driver: EngineDriver) -> None:
+    await driver.topics.pause(TOPIC)
+    await driver.put(delay=5)
+    await driver.pass_time(6)
+    assert await driver.counts() == {"ready": 1}
+    assert await driver.pop() == []
+
+
+async def test_topics_are_listed_in_pages(driver: EngineDriver) -> None:
+    names = [f"t{number:02}" for number in range(7)]
+    for name in reversed(names):
+        await driver.queue.put(PutJob(topic=name))
+    pages = []
+    cursor = None
+    while True:
+        views, cursor = await driver.topics.list_topics(cursor, 3)
+        pages.append([view.topic for view in views])
+        if cursor is None:
+            break
+    assert pages == [names[:3], names[3:6], names[6:]]
+
+
+async def test_topics_of_many_shards_are_all_listed(store: Store) -> None:
+    engine = Engine(store, shards=7)
+    names = {f"t{number:02}" for number in range(30)}
+    for name in names:
+        await engine.queue.put(PutJob(topic=name))
+    listed: list[str] = []
+    cursor = None
+    while True:
+        views, cursor = await engine.topics.list_topics(cursor, 4)
+        assert len(views) <= 4
+        listed += [view.topic for view in views]
+        if cursor is None:
+            break
+    assert sorted(listed) == sorted(names)
+    await engine.close()
+
+
+@pytest.mark.parametrize("state", list(JobState))
+async def test_jobs_are_listed_by_state(driver: EngineDriver, state: JobState) -> None:
+    await put_one_in_every_state(driver)
+    jobs, cursor = await driver.topics.jobs(TOPIC, state)
+    assert [listed.id for listed in jobs] == [state.value]
+    assert jobs == [await driver.queue.look(TOPIC, state.value)]
+    assert cursor is None
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+async def test_pages_hold_every_job_once(driver: EngineDriver, limit: int) -> None:
+    await put_one_in_every_state(driver)
+    await driver.queue.put_many([job(f"same{number}", delay=60) for number in range(5)])
+    await driver.queue.put_many([job(f"ready{number}") for number in range(5)])
+    await driver.queue.cancel(TOPIC, "ready2")
+    listed: list[str] = []
+    cursor = None
+    for _ in range(50):
+        jobs, cursor = await driver.topics.jobs(TOPIC, None, cursor, limit)
+        assert len(jobs) <= limit
+        listed += [found.id for found in jobs]
+        if cursor is None:
+            break
+    expected = {"delayed", "ready", "reserved", "dead", "finished"}
+    expected |= {f"same{number}" for number in range(5)} | {f"ready{number}" for number in (0, 1, 3, 4)}
+    assert sorted(listed) == sorted(expected)
+
+
+async def test_a_page_goes_on_after_its_last_job_was_cancelled(driver: EngineDriver) -> None:
+    await driver.queue.put_many([job(f"j{number}", delay=60) for number in range(6)])
+    first, cursor = await driver.topics.jobs(TOPIC, JobState.DELAYED, None, 3)
+    await driver.queue.cancel(TOPIC, first[-1].id)
+    rest, _ = await driver.topics.jobs(TOPIC, JobState.DELAYED, cursor, 10)
+    assert [listed.id for listed in rest] == ["j3", "j4", "j5"]
+
+
+@pytest.mark.parametrize("cursor", ["!", "bm9uZQ", "WyJyZWFkeSIsIngiLCJhIl0", "W10", "WzEsMl0", "e30"])
+async def test_a_cursor_of_elsewhere_is_refused(driver: EngineDriver, cursor: str) -> None:
+    await driver.put()
+    with pytest.raises(InvalidInput, match="cursor"):
+        await driver.topics.jobs(TOPIC, None, cursor)
+    with pytest.raises(InvalidInput, match="cursor"):
+        await driver.topics.list_topics(cursor)
+
+
+@pytest.mark.parametrize("state", list(JobState))
+async def test_purge_deletes_one_state(driver: EngineDriver, state: JobState) -> None:
+    await put_one_in_every_state(driver)
+    assert await driver.topics.purge(TOPIC, state) == 1
+    assert await driver.counts() == {other.value: 1 for other in JobState if other is not state}
+
+
+async def test_purge_of_everything_forgets_a_topic_without_settings(driver: EngineDriver) -> None:
+    await put_one_in_every_state(driver)
+    assert await driver.topics.purge(TOPIC) == 5
+    with pytest.raises(TopicNotFound):
+        await driver.topics.show(TOPIC)
+    with pytest.raises(JobCancelled):
+        await driver.queue.finish(TOPIC, "reserved", ANY_RECEIPT)
+    await driver.pass_time(200)
+    assert driver.keys_left() == set()
+
+
+async def test_purge_keeps_settings(driver: EngineDriver) -> None:
+    await driver.topics.configure(TOPIC, TopicSettings(ttr=5))
+    await driver.put()
+    assert await driver.topics.purge(TOPIC) == 1
+    assert (await driver.topics.show(TOPIC)).settings == TopicSettings(ttr=5)
+
+
+async def test_purge_of_many_goes_in_steps(driver: EngineDriver) -> None:
+    for _ in range(3):
+        await driver.queue.put_many([PutJob(topic=TOPIC, delay=60) for _ in range(800)])
+        await driver.queue.put_many([PutJob(topic=TOPIC) for _ in range(800)])
+    assert await driver.topics.purge(TOPIC, JobState.READY) == 2400
+    assert await driver.topics.purge(TOPIC, JobState.DELAYED) == 2400
+    assert await driver.counts() == {}
