@@ -1,0 +1,9 @@
+"""`python -m deferd`: the same as the command `deferd`."""
+
+from __future__ import annotations
+
+import sys
+
+from deferd.cli import main
+
+sys.exit(main())

@@ -1,0 +1,70 @@
+"""Putting the service together: routes, settings, and an engine that lives as long as the process serves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from deferd.api import contract, deliveries, jobs, operations, pop, topics
+from deferd.api.service import Service
+from deferd.engine.engine import Engine
+from deferd.engine.record import to_ms
+from deferd.settings import Settings
+from deferd.store.connection import connect
+
+_ROUTES = [
+    *jobs.router.routes,
+    *pop.router.routes,
+    *deliveries.router.routes,
+    *topics.router.routes,
+    *operations.router.routes,
+    *operations.PAGES,
+]
+
+
+def create_app(settings: Settings, store_url: str) -> FastAPI:
+    """The ASGI application over the store at `store_url`.
+
+    Its lifespan connects the store and runs an Engine. `app.state.drain()` is for the server to call when it begins
+    to stop: parked pops are answered empty, new ones do not park. It may be called at any time.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: Service) -> AsyncIterator[None]:
+        store = await connect(store_url, timeout_s=settings.store_timeout)
+        try:
+            app.engine = Engine(
+                store,
+                shards=settings.shards,
+                tick_s=settings.tick,
+                dead_retention_ms=to_ms(settings.dead_retention),
+                max_topic_labels=settings.max_topic_labels,
+            )
+            await app.engine.start()
+            app.state.drain = app.engine.drain
+            try:
+                yield
+            finally:
+                await app.engine.close()
+        finally:
+            await store.close()
+
+    app = Service(
+        title=contract.TITLE,
+        version=contract.VERSION,
+        lifespan=lifespan,
+        openapi_url=None,
+        redirect_slashes=False,
+        # FastAPI would look for a tracer on every request.
+        telemetry={"tracing": False, "metrics": False},
+    )
+    app.settings = settings
+    app.state.drain = _nothing_to_drain
+    app.router.routes.extend(_ROUTES)
+    return app
+
+
+def _nothing_to_drain() -> None:
+    """Before the engine runs nobody is parked."""

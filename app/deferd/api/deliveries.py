@@ -1,0 +1,112 @@
+"""The consumer's side, after the pop: finish, release, touch, bury."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deferd.api import job_json, shapes
+from deferd.api.answers import JsonAnswer
+from deferd.api.contract import problems
+from deferd.api.operation import Operation
+from deferd.api.service import engine_of
+from deferd.engine.record import Receipt, to_ms
+from deferd.model import BuryJob, FinishBatch, FinishJob, JobId, JobState, ReleaseJob, Topic, TouchJob
+
+router = APIRouter(route_class=Operation, tags=["consumers"])
+
+# What a body that is left out means.
+_FINISH, _RELEASE, _TOUCH, _BURY = FinishJob(), ReleaseJob(), TouchJob(), BuryJob()
+_ENDED = (
+    " Without a `receipt` whichever delivery is live is meant. 409 `receipt_stale`: the delivery is over, another one "
+    "may be under way. 410 `job_cancelled`: the job was cancelled meanwhile, so stop working on it."
+)
+_PROBLEMS = problems("job_not_found", "receipt_stale", "job_cancelled", "validation", "store_unavailable", body=True)
+
+
+@router.post(
+    "/jobs/{topic}/{id}/finish",
+    operation_id="finish_job",
+    summary="Finish a job",
+    description="The job is done. With a `retain` it is kept that long, with its `result`; else it is gone." + _ENDED,
+    response_model=shapes.Finished,
+    response_description="The job is finished.",
+    responses=_PROBLEMS,
+)
+async def finish_job(request: Request, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
+    await engine_of(request).queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
+    return JsonAnswer({"topic": topic, "id": id, "state": JobState.FINISHED})
+
+
+@router.post(
+    "/jobs/{topic}/{id}/release",
+    operation_id="release_job",
+    summary="Give a job back",
+    description="The job is handed out again after `delay` seconds, or after its backoff when that is left out. When "
+    "it has no attempt left it is dead." + _ENDED,
+    response_model=shapes.Released,
+    response_description="Where the job is now.",
+    responses=_PROBLEMS,
+)
+async def release_job(request: Request, topic: Topic, id: JobId, release: ReleaseJob = _RELEASE) -> Response:
+    released = await engine_of(request).queue.release(
+        topic,
+        id,
+        Receipt.of(release.receipt),
+        delay_ms=None if release.delay is None else to_ms(release.delay),
+        error=release.error,
+    )
+    due_at_ms = released.due_at_ms
+    due = {} if due_at_ms is None else {"due_at": job_json.instant(due_at_ms)}
+    return JsonAnswer({"state": released.state, **due, "attempts": released.attempts})
+
+
+@router.post(
+    "/jobs/{topic}/{id}/touch",
+    operation_id="touch_job",
+    summary="Extend a lease",
+    description="The lease ends `ttr` seconds from now; the job's own `ttr` when that is left out." + _ENDED,
+    response_model=shapes.Touched,
+    response_description="The lease goes on.",
+    responses=_PROBLEMS,
+)
+async def touch_job(request: Request, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> Response:
+    ttr_ms = None if touch.ttr is None else to_ms(touch.ttr)
+    reserved_until_ms = await engine_of(request).queue.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
+    return JsonAnswer({"reserved_until": job_json.instant(reserved_until_ms)})
+
+
+@router.post(
+    "/jobs/{topic}/{id}/bury",
+    operation_id="bury_job",
+    summary="Bury a job",
+    description="The job is dead: it is not handed out again unless it is redriven." + _ENDED,
+    response_model=shapes.Buried,
+    response_description="The job is dead.",
+    responses=_PROBLEMS,
+)
+async def bury_job(request: Request, topic: Topic, id: JobId, bury: BuryJob = _BURY) -> Response:
+    await engine_of(request).queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
+    return JsonAnswer({"state": JobState.DEAD})
+
+
+@router.post(
+    "/topics/{topic}/finish",
+    operation_id="finish_jobs",
+    summary="Finish many jobs",
+    description="Finishes up to 1000 jobs of one topic in one step. Each is answered on its own, in the order of the "
+    "request.",
+    response_model=shapes.FinishResults,
+    response_description="What became of each job.",
+    responses=problems("validation", "store_unavailable", body=True),
+)
+async def finish_jobs(request: Request, topic: Topic, batch: FinishBatch) -> Response:
+    results = await engine_of(request).queue.finish_many(topic, batch.jobs)
+    return JsonAnswer(
+        {
+            "results": [
+                {"id": job_id, "status": status} | ({"code": code} if code else {}) for job_id, status, code in results
+            ]
+        }
+    )

@@ -1,0 +1,116 @@
+"""Examples for the OpenAPI document, by the name of their schema. Tests hold each against its schema's model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ID, _TOPIC = "order-1042", "orders.close"
+_BACKOFF = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
+_RECEIPT = "0f3a9c21b7d4.1"
+
+_JOB = {
+    "topic": _TOPIC,
+    "id": _ID,
+    "state": "delayed",
+    "body": {"order": 1042},
+    "created_at": "2026-11-21T06:56:58.123Z",
+    "due_at": "2026-11-21T07:26:58.123Z",
+    "ttr": 60,
+    "attempts": 0,
+    "max_attempts": None,
+    "backoff": _BACKOFF,
+    "ttl": None,
+    "retain": 0,
+}
+_DEAD_JOB = {
+    **_JOB,
+    "state": "dead",
+    "attempts": 3,
+    "max_attempts": 3,
+    "backoff": {"kind": "schedule", "seconds": [120, 600, 3600], "then": "dead", "jitter": 0},
+    "last_error": "the payment service answered 502",
+    "reason": "attempts_exhausted",
+}
+_DELIVERY = {
+    **_JOB,
+    "state": "reserved",
+    "attempts": 1,
+    "reserved_until": "2026-11-21T07:27:58.130Z",
+    "reserved_by": "worker-1",
+    "receipt": _RECEIPT,
+    "attempt": 1,
+}
+_TOPIC_SETTINGS = {
+    "ttr": 30,
+    "max_attempts": 5,
+    "backoff": {"kind": "fixed", "seconds": 10, "jitter": 0.1},
+    "ttl": None,
+    "retain": 86400,
+    "max_jobs": 100000,
+}
+_TOPIC_VIEW = {
+    "topic": _TOPIC,
+    "paused": False,
+    "counts": {"delayed": 12, "ready": 0, "reserved": 1, "dead": 0, "finished": 0},
+    "oldest_ready_age": None,
+    "next_due_at": "2026-11-21T07:26:58.123Z",
+    "settings": _TOPIC_SETTINGS,
+}
+
+EXAMPLES: dict[str, list[dict[str, Any]]] = {
+    "PutJob": [
+        {"topic": _TOPIC, "id": _ID, "delay": 1800, "body": {"order": 1042}},
+        {
+            "topic": "reminders",
+            "run_at": "2030-01-31T09:30:00.000Z",
+            "body": "pay the rent",
+            "max_attempts": 5,
+            "backoff": {"kind": "schedule", "seconds": [120, 600, 3600], "then": "dead"},
+        },
+    ],
+    "PutBatch": [
+        {
+            "jobs": [
+                {"topic": _TOPIC, "id": _ID, "delay": 1800, "body": {"order": 1042}},
+                {"topic": _TOPIC, "id": "order-1043", "delay": 1800, "body": {"order": 1043}},
+            ]
+        }
+    ],
+    "ChangeJob": [{"delay": 3600}, {"body": {"order": 1042, "reminded": True}}],
+    "FinishJob": [{"receipt": _RECEIPT}, {"receipt": _RECEIPT, "result": {"closed": True}}],
+    "FinishBatch": [{"jobs": [{"id": _ID, "receipt": _RECEIPT}, {"id": "order-1043"}]}],
+    "ReleaseJob": [{"receipt": _RECEIPT, "error": "the payment service answered 502"}, {"delay": 5}],
+    "TouchJob": [{"receipt": _RECEIPT, "ttr": 120}],
+    "BuryJob": [{"receipt": _RECEIPT, "error": "there is no such order"}],
+    "TopicSettings": [_TOPIC_SETTINGS],
+    "Redrive": [{"ids": [_ID]}, {"limit": 100}],
+    "NoFields": [{}],
+    "Job": [_JOB, _DEAD_JOB],
+    "Delivery": [_DELIVERY],
+    "Deliveries": [{"jobs": [_DELIVERY]}],
+    "JobPage": [{"jobs": [_JOB], "next_cursor": None}],
+    "Topic": [_TOPIC_VIEW],
+    "TopicPage": [{"topics": [_TOPIC_VIEW], "next_cursor": None}],
+    "PutResults": [
+        {
+            "results": [
+                {"topic": _TOPIC, "id": _ID, "status": 201},
+                {"topic": _TOPIC, "id": "order-1043", "status": 409, "code": "job_exists"},
+            ]
+        }
+    ],
+    "FinishResults": [
+        {"results": [{"id": _ID, "status": 200}, {"id": "order-1043", "status": 409, "code": "receipt_stale"}]}
+    ],
+    "Finished": [{"topic": _TOPIC, "id": _ID, "state": "finished"}],
+    "Cancelled": [{"topic": _TOPIC, "id": _ID, "state": "cancelled", "was": "delayed"}],
+    "Released": [
+        {"state": "delayed", "due_at": "2026-11-21T07:27:00.123Z", "attempts": 1},
+        {"state": "dead", "attempts": 3},
+    ],
+    "Touched": [{"reserved_until": "2026-11-21T07:29:58.130Z"}],
+    "Buried": [{"state": "dead"}],
+    "Redriven": [{"redriven": 3}],
+    "Removed": [{"removed": 12}],
+    "Health": [{"status": "ok"}],
+}

@@ -1,0 +1,144 @@
+"""What /metrics says: how long requests took, and how the store stands at the moment of asking.
+
+The engine's own counters are in `deferd.engine.metrics`. Everything a process counts is added up over all worker
+processes when `PROMETHEUS_MULTIPROC_DIR` is set. The state of the store is read once for each scrape, by the process
+that answers it, so it never appears twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from prometheus_client import REGISTRY, CollectorRegistry, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from deferd import limits
+from deferd.engine.engine import Engine
+from deferd.engine.metrics import OTHER_TOPICS
+from deferd.engine.topics import TopicView
+from deferd.errors import DeferdError
+from deferd.model import JobState
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+STORE_READ_TIMEOUT_S = 5.0
+_UNKNOWN_ROUTE = "unknown"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
+
+_log = logging.getLogger(__name__)
+
+_REQUEST_SECONDS = Histogram(
+    "deferd_http_request_seconds",
+    "From the first byte of a request to its answer, in seconds; a pop's includes its wait.",
+    ["route", "method", "status"],
+    buckets=_BUCKETS,
+)
+_observers: dict[tuple[str, str, str], Histogram] = {}
+
+
+def observe_request(route: str | None, method: str, status: int, took_s: float) -> None:
+    """Count one request. `route` is the template of its path, None for an unknown path; `status` 0 is no answer."""
+    known_method = method if method in _METHODS else "other"
+    labels = (route or _UNKNOWN_ROUTE, known_method, f"{status // 100}xx" if status else "none")
+    observer = _observers.get(labels)
+    if observer is None:
+        observer = _observers[labels] = _REQUEST_SECONDS.labels(*labels)
+    observer.observe(took_s)
+
+
+async def exposition(engine: Engine, max_topic_labels: int) -> bytes:
+    """All metrics in Prometheus' text format. When the store is down it says so and tells what the process knows."""
+    standing = await _read_store(engine, max_topic_labels)
+    # Adding up the files of the worker processes is disk work, so it is done off the event loop.
+    return await asyncio.to_thread(generate_latest, _Everything(_process_metrics(), standing))
+
+
+@dataclass
+class _Standing:
+    """How one topic stands, or all topics together that have no label of their own."""
+
+    jobs: dict[JobState, int] = field(default_factory=lambda: dict.fromkeys(JobState, 0))
+    oldest_ready_age_ms: int | None = None
+    next_due_at_ms: int | None = None
+    paused: int = 0
+
+    def add(self, view: TopicView) -> None:
+        for state, count in view.counts.items():
+            self.jobs[state] += count
+        self.paused += view.paused
+        if view.oldest_ready_age_ms is not None:
+            self.oldest_ready_age_ms = max(self.oldest_ready_age_ms or 0, view.oldest_ready_age_ms)
+        if view.next_due_at_ms is not None:
+            known = self.next_due_at_ms
+            self.next_due_at_ms = view.next_due_at_ms if known is None else min(known, view.next_due_at_ms)
+
+
+async def _read_store(engine: Engine, max_topic_labels: int) -> dict[str, _Standing] | None:
+    """The standing of each topic by its label, or None when the store does not answer in time."""
+    standing: dict[str, _Standing] = {}
+    try:
+        async with asyncio.timeout(STORE_READ_TIMEOUT_S):
+            cursor: str | None = None
+            while True:
+                views, cursor = await engine.topics.list_topics(cursor, limits.PAGE_MAX)
+                for view in views:
+                    label = view.topic if len(standing) < max_topic_labels else OTHER_TOPICS
+                    standing.setdefault(label, _Standing()).add(view)
+                if cursor is None:
+                    return standing
+    except (DeferdError, TimeoutError) as error:
+        _log.warning("the store could not be read for /metrics: %s", str(error) or "it took too long")
+        return None
+
+
+def _store_metrics(standing: dict[str, _Standing] | None) -> Iterable[Metric]:
+    yield GaugeMetricFamily("deferd_store_up", "1 when the store answered this scrape, else 0.", standing is not None)
+    if standing is None:
+        return
+    jobs = GaugeMetricFamily("deferd_jobs", "Jobs in the store, by topic and state.", labels=["topic", "state"])
+    age = GaugeMetricFamily(
+        "deferd_oldest_ready_age_seconds",
+        "Seconds since the oldest ready job was due; 0 when none is ready.",
+        labels=["topic"],
+    )
+    next_due = GaugeMetricFamily(
+        "deferd_next_due_timestamp_seconds",
+        "When the next delayed job is due, in seconds since the epoch; left out when none is delayed.",
+        labels=["topic"],
+    )
+    paused = GaugeMetricFamily("deferd_topics_paused", "Topics that hand out nothing just now.", labels=["topic"])
+    for label, topic in standing.items():
+        for state, count in topic.jobs.items():
+            jobs.add_metric((label, state.value), count)
+        age.add_metric((label,), (topic.oldest_ready_age_ms or 0) / 1000)
+        if topic.next_due_at_ms is not None:
+            next_due.add_metric((label,), topic.next_due_at_ms / 1000)
+        paused.add_metric((label,), topic.paused)
+    yield from (jobs, age, next_due, paused)
+
+
+def _process_metrics() -> Collector:
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return REGISTRY
+    every_process = CollectorRegistry()
+    MultiProcessCollector(every_process)  # type: ignore[no-untyped-call]  # the package types only some of itself
+    return every_process
+
+
+class _Everything(Collector):
+    """What the processes counted, then how the store stands."""
+
+    def __init__(self, processes: Collector, standing: dict[str, _Standing] | None) -> None:
+        self._processes = processes
+        self._standing = standing
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._processes.collect()
+        yield from _store_metrics(self._standing)

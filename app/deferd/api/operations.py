@@ -1,0 +1,105 @@
+"""For those who run the service: health, readiness, metrics, and the page that shows this contract."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import APIRouter
+from fastapi.openapi.docs import get_swagger_ui_html
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from deferd.api import contract, metrics, shapes
+from deferd.api.answers import JsonAnswer
+from deferd.api.contract import problems
+from deferd.api.operation import Operation
+from deferd.api.service import Service, engine_of
+from deferd.errors import StoreUnavailable
+
+router = APIRouter(route_class=Operation, tags=["operations"])
+
+_OK = {"status": "ok"}
+_PING_TIMEOUT_S = 2.0
+
+
+@router.get(
+    "/healthz",
+    operation_id="check_health",
+    summary="Whether the process lives",
+    description="Answers as long as the process can answer at all. It says nothing of the store.",
+    response_model=shapes.Health,
+    response_description="It lives.",
+    responses=problems("validation"),
+)
+async def check_health() -> Response:
+    return JsonAnswer(_OK)
+
+
+@router.get(
+    "/readyz",
+    operation_id="check_readiness",
+    summary="Whether the service can work",
+    description="Asks the store. For load balancers: send requests here only while this answers 200.",
+    response_model=shapes.Health,
+    response_description="It can.",
+    responses=problems("validation", "store_unavailable"),
+)
+async def check_readiness(request: Request) -> Response:
+    try:
+        async with asyncio.timeout(_PING_TIMEOUT_S):
+            await engine_of(request).ping()
+    except TimeoutError as error:
+        raise StoreUnavailable("the store did not answer in time") from error
+    return JsonAnswer(_OK)
+
+
+@router.get(
+    "/metrics",
+    operation_id="get_metrics",
+    summary="Metrics for Prometheus",
+    description="What all worker processes counted, and how the store stands now. While the store is down this "
+    "answers all the same, with `deferd_store_up 0`.",
+    response_class=PlainTextResponse,
+    response_description="Metrics in Prometheus' text format.",
+    responses=problems("validation"),
+)
+async def get_metrics(request: Request) -> Response:
+    service: Service = request.scope["app"]
+    text = await metrics.exposition(service.engine, service.settings.max_topic_labels)
+    return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
+
+
+_SWAGGER_FILES = Path(str(files("fastapi_offline") / "static"))
+"""Swagger UI from a package, since FastAPI's own page loads it from other hosts and stays blank without them."""
+
+
+async def _docs_page(_request: Request) -> HTMLResponse:
+    return get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=contract.TITLE,
+        swagger_js_url="docs/swagger-ui-bundle.js",
+        swagger_css_url="docs/swagger-ui.css",
+        swagger_favicon_url="docs/favicon.png",
+    )
+
+
+def _file(name: str) -> Route:
+    async def send_file(_request: Request) -> FileResponse:
+        return FileResponse(_SWAGGER_FILES / name)
+
+    return Route(f"/docs/{name}", send_file, include_in_schema=False)
+
+
+async def _openapi_json(request: Request) -> Response:
+    service: Service = request.scope["app"]
+    return JsonAnswer(service.openapi())
+
+
+PAGES = [
+    Route("/openapi.json", _openapi_json, include_in_schema=False),
+    Route("/docs", _docs_page, include_in_schema=False),
+    *(_file(name) for name in ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png")),
+]

@@ -1,0 +1,173 @@
+"""Popping: the long poll, and what becomes of its jobs when the client does not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from deferd import limits
+from deferd.api import job_json, shapes
+from deferd.api.answers import JsonAnswer
+from deferd.api.contract import problems
+from deferd.api.operation import NOTHING, NoFields, Operation
+from deferd.api.service import engine_of
+from deferd.engine.engine import Engine
+from deferd.engine.record import JobRecord, to_ms
+from deferd.errors import DeferdError
+from deferd.model import Ttr
+
+_ONE_TOPIC = limits.TOPIC_PATTERN.removeprefix("^").removesuffix("$")
+_TOPICS_PATTERN = f"^{_ONE_TOPIC}(,{_ONE_TOPIC}){{0,{limits.POP_TOPICS_MAX - 1}}}$"
+_NO_STORE = ((b"cache-control", b"no-store"),)
+
+_log = logging.getLogger(__name__)
+router = APIRouter(route_class=Operation, tags=["consumers"])
+
+
+def _distinct(topics: str) -> str:
+    names = topics.split(",")
+    if len(set(names)) < len(names):
+        raise ValueError("must name each topic once")
+    return topics
+
+
+PopTopics = Annotated[
+    str,
+    Path(
+        pattern=_TOPICS_PATTERN,
+        description=f"One topic, or up to {limits.POP_TOPICS_MAX} distinct ones with commas between: strict priority "
+        "in that order. A topic that does not exist is waited on like any other.",
+        examples=["orders.close", "orders.urgent,orders.close"],
+    ),
+    AfterValidator(_distinct),
+]
+Label = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
+
+
+class PopQuery(BaseModel):
+    """The parameters of a pop."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    wait: float = Field(
+        limits.WAIT_DEFAULT_S,
+        strict=True,
+        ge=0,
+        le=limits.WAIT_MAX_S,
+        allow_inf_nan=False,
+        description="Most seconds to wait for a job, 0 to 60. 0: answer at once.",
+    )
+    count: int = Field(
+        1,
+        strict=True,
+        ge=1,
+        le=limits.POP_COUNT_MAX,
+        description="Most jobs to hand out, 1 to 1000. The answer does not wait for more than one.",
+    )
+    ttr: Ttr | None = Field(
+        None, description="Length of the lease in seconds, 0.1 to 86400, in place of each job's own `ttr`."
+    )
+    consumer: Label | None = Field(
+        None,
+        description="Who pops; shown as `reserved_by`. 1 to 255 characters, shaped like a job id.",
+        examples=["worker-1"],
+    )
+    request_id: Label | None = Field(
+        None,
+        description="Makes the pop safe to repeat: asking again with the same one gives the same jobs again as long "
+        "as their leases live, so a lost answer strands nothing. 1 to 255 characters, shaped like a job id.",
+        examples=["worker-1.000017"],
+    )
+
+
+async def _pop(request: Request, topic: str, query: PopQuery) -> Response:
+    engine = engine_of(request)
+    popping = asyncio.create_task(
+        engine.dispatcher.pop(
+            topic.split(","),
+            count=query.count,
+            wait_ms=to_ms(query.wait),
+            ttr_ms=None if query.ttr is None else to_ms(query.ttr),
+            consumer=query.consumer,
+            request_id=query.request_id,
+        )
+    )
+    jobs = await unless_gone(popping, request.receive, engine)
+    return JsonAnswer({"jobs": [job_json.delivery(job) for job in jobs]}, headers=_NO_STORE)
+
+
+async def unless_gone(popping: asyncio.Task[list[JobRecord]], receive: Receive, engine: Engine) -> Sequence[JobRecord]:
+    """What `popping` brings, or nothing when the client hangs up first: its jobs go back, if it had got any."""
+    leaving = asyncio.create_task(_hang_up(receive))
+    try:
+        await asyncio.wait((popping, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone = leaving.done()
+        leaving.cancel()
+        if not popping.done():
+            # The client is gone, or this server is stopping. The dispatcher gives back what it has for this pop.
+            popping.cancel()
+            await asyncio.wait((popping,))
+    if not gone:
+        return popping.result()
+    if not popping.cancelled() and popping.exception() is None and (jobs := popping.result()):
+        try:
+            await engine.queue.give_back(jobs)
+        except DeferdError as error:
+            _log.warning("%d jobs of a client that hung up come back when their leases end: %s", len(jobs), error)
+    return ()
+
+
+async def _hang_up(receive: Receive) -> None:
+    """Return when the client has hung up. What is left of the request's body is dropped."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+_SUMMARY = "Take jobs that are ready"
+_ANSWER = "The jobs, each under a lease; an empty list after `wait`. Never cached."
+_TEXT = """
+Waits until a job of one of the topics is ready, hands out up to `count` of them, and answers. Each comes with a lease
+of `ttr` seconds and a `receipt`. Finish, release or bury the job, or touch it to keep it longer; when the lease ends
+the job is ready again.
+
+After `wait` seconds without a job the answer is an empty list. Several topics are served in strict priority: a job of
+a later topic is handed out only when the earlier ones have none ready. A paused topic hands out nothing. A client that
+hangs up while it waits strands nothing.
+"""
+
+
+@router.get(
+    "/topics/{topic}/pop",
+    operation_id="pop_jobs",
+    summary=_SUMMARY,
+    description=_TEXT + "\nThis GET has an effect and is never cached; POST on the same path does the same.",
+    response_model=shapes.Deliveries,
+    response_description=_ANSWER,
+    responses=problems("validation", "store_unavailable"),
+)
+async def pop_jobs(request: Request, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
+    return await _pop(request, topic, query)
+
+
+@router.post(
+    "/topics/{topic}/pop",
+    operation_id="pop_jobs_post",
+    summary=_SUMMARY,
+    description=_TEXT + "\nThe same as GET, for clients and proxies that take GET to be free of effects.",
+    response_model=shapes.Deliveries,
+    response_description=_ANSWER,
+    responses=problems("validation", "store_unavailable", body=True),
+)
+async def pop_jobs_post(
+    request: Request, topic: PopTopics, query: Annotated[PopQuery, Query()], _nothing: NoFields = NOTHING
+) -> Response:
+    return await _pop(request, topic, query)

@@ -1,0 +1,176 @@
+"""Looking after topics: what stands in them, their defaults, pausing, dead jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from deferd import limits
+from deferd.api import job_json, shapes
+from deferd.api.answers import JsonAnswer
+from deferd.api.contract import problems
+from deferd.api.operation import NOTHING, NoFields, Operation
+from deferd.api.service import engine_of
+from deferd.model import JobState, Redrive, Topic, TopicSettings
+
+router = APIRouter(route_class=Operation, tags=["topics"])
+
+Cursor = Annotated[
+    str | None,
+    Field(max_length=limits.CURSOR_MAX, description="`next_cursor` of the page before; left out for the first page."),
+]
+
+
+_OLDEST = Redrive()
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TopicsQuery(_Strict):
+    """Which page of topics."""
+
+    cursor: Cursor = None
+    limit: int = Field(
+        limits.PAGE_MAX,
+        strict=True,
+        ge=1,
+        le=limits.PAGE_MAX,
+        description="Most topics in the answer, 1 to 1000.",
+    )
+
+
+class JobsQuery(_Strict):
+    """Which page of a topic's jobs."""
+
+    state: JobState | None = Field(None, description="Only jobs in this state; left out: all.")
+    cursor: Cursor = None
+    limit: int = Field(
+        limits.PAGE_DEFAULT,
+        strict=True,
+        ge=1,
+        le=limits.PAGE_MAX,
+        description="Most jobs in the answer, 1 to 1000.",
+    )
+
+
+class PurgeQuery(_Strict):
+    """Which jobs to remove."""
+
+    state: JobState | None = Field(None, description="Only jobs in this state; left out: all.")
+
+
+@router.get(
+    "/topics",
+    operation_id="list_topics",
+    summary="List topics",
+    description="All topics that were ever put into, set up or paused and not purged since, each as it stands.",
+    response_model=shapes.TopicPage,
+    response_description="One page of topics.",
+    responses=problems("validation", "store_unavailable"),
+)
+async def list_topics(request: Request, query: Annotated[TopicsQuery, Query()]) -> Response:
+    views, next_cursor = await engine_of(request).topics.list_topics(query.cursor, query.limit)
+    return JsonAnswer({"topics": [job_json.topic(view) for view in views], "next_cursor": next_cursor})
+
+
+@router.get(
+    "/topics/{topic}",
+    operation_id="get_topic",
+    summary="Look at a topic",
+    description="How many jobs are in each state, how long the oldest ready job has waited, when the next delayed job "
+    "is due, and the topic's settings.",
+    response_model=shapes.Topic,
+    response_description="The topic.",
+    responses=problems("topic_not_found", "validation", "store_unavailable"),
+)
+async def get_topic(request: Request, topic: Topic) -> Response:
+    return JsonAnswer(job_json.topic(await engine_of(request).topics.show(topic)))
+
+
+@router.put(
+    "/topics/{topic}",
+    operation_id="set_topic",
+    summary="Set a topic's defaults",
+    description="Replaces the topic's settings as a whole: what is left out falls back to the service's default. They "
+    "count for jobs put from now on. A topic needs no setting up: it comes into being with its first job.",
+    response_model=shapes.Topic,
+    response_description="The topic as it is now.",
+    responses=problems("validation", "store_unavailable", body=True),
+)
+async def set_topic(request: Request, topic: Topic, settings: TopicSettings) -> Response:
+    return JsonAnswer(job_json.topic(await engine_of(request).topics.configure(topic, settings)))
+
+
+@router.post(
+    "/topics/{topic}/pause",
+    operation_id="pause_topic",
+    summary="Stop handing out",
+    description="Jobs of the topic are no longer handed out; putting, finishing and everything else goes on.",
+    response_model=shapes.Topic,
+    response_description="The topic as it is now.",
+    responses=problems("validation", "store_unavailable", body=True),
+)
+async def pause_topic(request: Request, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
+    return JsonAnswer(job_json.topic(await engine_of(request).topics.pause(topic)))
+
+
+@router.post(
+    "/topics/{topic}/resume",
+    operation_id="resume_topic",
+    summary="Hand out again",
+    description="Ends a pause; consumers that wait get what is ready at once.",
+    response_model=shapes.Topic,
+    response_description="The topic as it is now.",
+    responses=problems("validation", "store_unavailable", body=True),
+)
+async def resume_topic(request: Request, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
+    return JsonAnswer(job_json.topic(await engine_of(request).topics.resume(topic)))
+
+
+@router.get(
+    "/topics/{topic}/jobs",
+    operation_id="list_jobs",
+    summary="List a topic's jobs",
+    description="Jobs page by page. A job that changes its state between two pages may be missed or met twice.",
+    response_model=shapes.JobPage,
+    response_description="One page of jobs.",
+    responses=problems("topic_not_found", "validation", "store_unavailable"),
+)
+async def list_jobs(request: Request, topic: Topic, query: Annotated[JobsQuery, Query()]) -> Response:
+    records, next_cursor = await engine_of(request).topics.jobs(topic, query.state, query.cursor, query.limit)
+    return JsonAnswer({"jobs": [job_json.job(record) for record in records], "next_cursor": next_cursor})
+
+
+@router.post(
+    "/topics/{topic}/redrive",
+    operation_id="redrive_jobs",
+    summary="Make dead jobs ready again",
+    description="Those of `ids` that are dead, or up to `limit` of those dead longest. They start anew: due now, no "
+    "attempts counted.",
+    response_model=shapes.Redriven,
+    response_description="How many are ready again.",
+    responses=problems("topic_not_found", "validation", "store_unavailable", body=True),
+)
+async def redrive_jobs(request: Request, topic: Topic, redrive: Redrive = _OLDEST) -> Response:
+    redriven = await engine_of(request).topics.redrive(topic, redrive.ids, redrive.limit)
+    return JsonAnswer({"redriven": redriven})
+
+
+@router.delete(
+    "/topics/{topic}",
+    operation_id="purge_topic",
+    summary="Remove a topic's jobs",
+    description="Removes all jobs, or all in one `state`. Holders of reserved jobs are told as if they had been "
+    "cancelled. The topic's settings stay.",
+    response_model=shapes.Removed,
+    response_description="How many were removed.",
+    responses=problems("topic_not_found", "validation", "store_unavailable"),
+)
+async def purge_topic(request: Request, topic: Topic, query: Annotated[PurgeQuery, Query()]) -> Response:
+    return JsonAnswer({"removed": await engine_of(request).topics.purge(topic, query.state)})

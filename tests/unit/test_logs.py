@@ -1,0 +1,60 @@
+"""Log lines: one a record, for people or for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+
+from deferd import logs
+
+
+@pytest.fixture(autouse=True)
+def unchanged_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+def logged(capsys: pytest.CaptureFixture[str], form: Literal["console", "json"], text: str) -> str:
+    logs.configure(form, "info")
+    logger = logging.getLogger("deferd.test")
+    logger.debug("not this")
+    try:
+        os.environ["DEFERD_NO_SUCH"]
+    except KeyError:
+        logger.exception("said %s", text, extra={"topic": "t"})
+    return capsys.readouterr().err
+
+
+def test_a_console_line_has_time_level_and_logger(capsys: pytest.CaptureFixture[str]) -> None:
+    first, *trace = logged(capsys, "console", "this").splitlines()
+
+    time, level, rest = first.split(maxsplit=2)
+    assert time.endswith("Z")
+    assert len(time) == len("2030-01-31T09:30:00.000Z")
+    assert (level, rest) == ("ERROR", "deferd.test: said this")
+    assert trace[-1] == "KeyError: 'DEFERD_NO_SUCH'"
+
+
+def test_a_text_cannot_pose_as_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    first = logged(capsys, "console", "a\n2030 b").splitlines()[0]
+
+    assert first.endswith(r"said a\n2030 b")
+
+
+def test_a_json_line_has_the_same_as_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    [line] = logged(capsys, "json", "a\nb").splitlines()
+
+    fields = json.loads(line)
+    assert fields.pop("exception").endswith("KeyError: 'DEFERD_NO_SUCH'")
+    assert fields.pop("time").endswith("Z")
+    assert fields.pop("pid") > 0
+    assert fields == {"level": "error", "logger": "deferd.test", "message": "said a\nb", "topic": "t"}

@@ -1,0 +1,214 @@
+"""What requests may say, and in which words the rest is refused."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from deferd import limits
+from deferd.api.faults import faults_of
+from deferd.errors import FieldFault
+from deferd.model import (
+    BuryJob,
+    ChangeJob,
+    ExponentialBackoff,
+    FinishBatch,
+    FixedBackoff,
+    PutBatch,
+    PutJob,
+    Redrive,
+    ReleaseJob,
+    ScheduleBackoff,
+    TopicSettings,
+    TouchJob,
+)
+
+
+def faults_in(model: type[BaseModel], given: Any) -> list[FieldFault]:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(given)
+    return faults_of(caught.value, "body", given)
+
+
+def the_fault_in(model: type[BaseModel], given: Any) -> tuple[str, str]:
+    (fault,) = faults_in(model, given)
+    return ".".join(map(str, fault.path)), fault.message
+
+
+def test_only_the_topic_is_needed() -> None:
+    job = PutJob.model_validate({"topic": "orders"})
+    assert (job.id, job.body, job.delay, job.run_at, job.on_conflict) == (None, None, None, None, "reject")
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c:d-e", "0" * 128])
+def test_topics_of_the_pattern_are_taken(name: str) -> None:
+    assert PutJob.model_validate({"topic": name}).topic == name
+
+
+@pytest.mark.parametrize("name", ["", "-a", ".a", "a b", "a/b", "a\n", "a\0", "ä", "a,b", "x" * 129, "{a}"])
+def test_topics_outside_the_pattern_are_refused(name: str) -> None:
+    field, message = the_fault_in(PutJob, {"topic": name})
+    assert field == "body.topic"
+    assert limits.TOPIC_PATTERN in message
+    assert "1 to 128" in message
+
+
+def test_ids_may_be_longer_than_topics() -> None:
+    assert PutJob.model_validate({"topic": "t", "id": "x" * 255}).id == "x" * 255
+    field, message = the_fault_in(PutJob, {"topic": "t", "id": "x" * 256})
+    assert field == "body.id"
+    assert "1 to 255" in message
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "message"),
+    [
+        ({"delay": -1}, "body.delay", "must be at least 0 seconds"),
+        ({"delay": 315_576_001}, "body.delay", "must be at most 315576000 seconds"),
+        ({"delay": 1e300}, "body.delay", "must be at most 315576000 seconds"),
+        ({"delay": 10**400}, "body.delay", "is too large"),
+        ({"delay": "5"}, "body.delay", "must be a number"),
+        ({"delay": True}, "body.delay", "must be a number"),
+        ({"delay": [1]}, "body.delay", "must be a number"),
+        ({"delay": math.nan}, "body.delay", "must be a finite number"),
+        ({"delay": math.inf}, "body.delay", "must be a finite number"),
+        ({"ttr": 0.05}, "body.ttr", "must be at least 0.1 seconds"),
+        ({"ttr": 86_401}, "body.ttr", "must be at most 86400 seconds"),
+        ({"ttl": 0}, "body.ttl", "must be at least 0.001 seconds"),
+        ({"retain": -0.1}, "body.retain", "must be at least 0 seconds"),
+        ({"max_attempts": 0}, "body.max_attempts", "must be at least 1"),
+        ({"max_attempts": 1_000_001}, "body.max_attempts", "must be at most 1000000"),
+        ({"max_attempts": 1.5}, "body.max_attempts", "must be a whole number"),
+        ({"max_attempts": True}, "body.max_attempts", "must be a whole number"),
+        ({"max_attempts": 10**30}, "body.max_attempts", "must be at most 1000000"),
+        ({"on_conflict": "ask"}, "body.on_conflict", "must be 'reject', 'keep' or 'replace'"),
+        ({"id": 7}, "body.id", "must be a string"),
+        ({"colour": "red"}, "body.colour", "is not a known field"),
+        ({"backoff": {}}, "body.backoff", "must have a `kind` that is one of exponential, fixed, schedule"),
+        ({"backoff": {"kind": "x"}}, "body.backoff", "must have a `kind` that is one of exponential, fixed, schedule"),
+        ({"backoff": 3}, "body.backoff", "must be a JSON object"),
+        ({"backoff": {"kind": "exponential", "base": 0}}, "body.backoff.base", "must be at least 1 seconds"),
+        ({"backoff": {"kind": "fixed", "seconds": -1}}, "body.backoff.seconds", "must be at least 0 seconds"),
+        ({"backoff": {"kind": "fixed", "jitter": 2}}, "body.backoff.jitter", "must be at most 1"),
+        ({"backoff": {"kind": "fixed", "fixed": 2}}, "body.backoff.fixed", "is not a known field"),
+        ({"backoff": {"kind": "schedule"}}, "body.backoff.seconds", "is required"),
+        ({"backoff": {"kind": "schedule", "seconds": []}}, "body.backoff.seconds", "must have at least 1 items"),
+        ({"backoff": {"kind": "schedule", "seconds": [1, -1]}}, "body.backoff.seconds.1", "must be at least 0 seconds"),
+        (
+            {"backoff": {"kind": "schedule", "seconds": [1] * 101}},
+            "body.backoff.seconds",
+            "must have at most 100 items",
+        ),
+    ],
+)
+def test_a_refusal_names_the_field_and_the_bound(fields: dict[str, Any], field: str, message: str) -> None:
+    assert the_fault_in(PutJob, {"topic": "t", **fields}) == (field, message)
+
+
+@pytest.mark.parametrize(
+    "instant",
+    [
+        "2030-01-01T00:00:00",
+        "2030-01-01",
+        "2030-13-01T00:00:00Z",
+        "2030-02-30T00:00:00Z",
+        "20300101T000000Z",
+        "2030-01-01T25:00:00Z",
+        "tomorrow",
+        "",
+        1893456000,
+        True,
+    ],
+)
+def test_an_instant_needs_rfc_3339_and_a_zone(instant: Any) -> None:
+    field, message = the_fault_in(PutJob, {"topic": "t", "run_at": instant})
+    assert field == "body.run_at"
+    assert "must be an RFC 3339 instant with a zone" in message
+
+
+@pytest.mark.parametrize("instant", ["2030-01-01T00:00:00Z", "2030-01-01t02:00:00.000+02:00", "1999-12-31T23:59:59Z"])
+def test_instants_with_a_zone_are_taken(instant: str) -> None:
+    run_at = PutJob.model_validate({"topic": "t", "run_at": instant}).run_at
+    assert run_at is not None
+    assert run_at.tzinfo is not None
+
+
+def test_an_instant_is_at_most_ten_years_ahead() -> None:
+    near = datetime.fromtimestamp(time.time(), UTC) + timedelta(seconds=limits.DELAY_MAX_S - 60)
+    assert PutJob.model_validate({"topic": "t", "run_at": near.isoformat()}).run_at == near
+    far = near + timedelta(minutes=2)
+    field, message = the_fault_in(PutJob, {"topic": "t", "run_at": far.isoformat()})
+    assert field == "body.run_at"
+    assert message == "must be at most 315576000 seconds (10 years) ahead"
+
+
+@pytest.mark.parametrize("model", [PutJob, ChangeJob])
+def test_delay_and_run_at_exclude_each_other(model: type[BaseModel]) -> None:
+    given = {"delay": 1, "run_at": "2030-01-01T00:00:00Z"} | ({"topic": "t"} if model is PutJob else {})
+    field, message = the_fault_in(model, given)
+    assert field == "body"
+    assert message == "`delay` and `run_at` exclude each other: give one of them"
+
+
+def test_a_missing_topic_is_named() -> None:
+    (fault,) = faults_in(PutJob, {})
+    assert (fault.path, fault.message, fault.value) == (("body", "topic"), "is required", None)
+
+
+def test_every_fault_of_a_batch_is_named_with_its_index() -> None:
+    jobs = [{"topic": "t"}, {"topic": "t", "delay": -1}, {"topic": "t", "backoff": {"kind": "fixed", "seconds": -2}}]
+    found = {fault.path: fault.value for fault in faults_in(PutBatch, {"jobs": jobs})}
+    assert found == {("body", "jobs", 1, "delay"): -1, ("body", "jobs", 2, "backoff", "seconds"): -2}
+
+
+@pytest.mark.parametrize(
+    ("model", "item"), [(PutBatch, {"topic": "t"}), (FinishBatch, {"id": "j"})], ids=["put", "finish"]
+)
+def test_a_batch_holds_1_to_1000_jobs(model: type[BaseModel], item: dict[str, Any]) -> None:
+    model.model_validate({"jobs": [item] * 1000})
+    assert the_fault_in(model, {"jobs": [item] * 1001}) == ("body.jobs", "must have at most 1000 items")
+    assert the_fault_in(model, {"jobs": []}) == ("body.jobs", "must have at least 1 items")
+    assert the_fault_in(model, {"jobs": {}}) == ("body.jobs", "must be a list")
+
+
+def test_thousands_of_faults_are_told_as_one() -> None:
+    given = {"topic": "t"} | {f"x{number}": 1 for number in range(6000)}
+    assert the_fault_in(PutJob, given) == ("body", "has 6000 values that are refused, too many to name")
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "field", "message"),
+    [
+        (ReleaseJob, {"delay": -1}, "body.delay", "must be at least 0 seconds"),
+        (ReleaseJob, {"error": "x" * 10_001}, "body.error", "must have at most 10000 characters"),
+        (ReleaseJob, {"receipt": "x" * 65}, "body.receipt", "must have at most 64 characters"),
+        (BuryJob, {"reason": "x"}, "body.reason", "is not a known field"),
+        (TouchJob, {"ttr": 0}, "body.ttr", "must be at least 0.1 seconds"),
+        (TopicSettings, {"max_jobs": 0}, "body.max_jobs", "must be at least 1"),
+        (TopicSettings, {"paused": True}, "body.paused", "is not a known field"),
+        (Redrive, {"ids": []}, "body.ids", "must have at least 1 items"),
+        (Redrive, {"limit": 0}, "body.limit", "must be at least 1"),
+        (FinishBatch, {"jobs": [{}]}, "body.jobs.0.id", "is required"),
+    ],
+)
+def test_the_other_requests_are_as_strict(model: type[BaseModel], given: Any, field: str, message: str) -> None:
+    assert the_fault_in(model, given) == (field, message)
+
+
+def test_backoffs_have_the_contracts_defaults() -> None:
+    exponential = PutJob.model_validate({"topic": "t", "backoff": {"kind": "exponential"}}).backoff
+    fixed = PutJob.model_validate({"topic": "t", "backoff": {"kind": "fixed"}}).backoff
+    schedule = PutJob.model_validate({"topic": "t", "backoff": {"kind": "schedule", "seconds": [120, 600]}}).backoff
+    assert exponential == ExponentialBackoff(kind="exponential", base=2, cap=212, jitter=0)
+    assert fixed == FixedBackoff(kind="fixed", seconds=10, jitter=0)
+    assert schedule == ScheduleBackoff(kind="schedule", seconds=[120, 600], then="dead", jitter=0)
+
+
+def test_a_given_null_can_be_told_from_a_field_left_out() -> None:
+    assert ChangeJob.model_validate({"ttl": None}).model_fields_set == {"ttl"}
+    assert ChangeJob.model_validate({}).model_fields_set == set()

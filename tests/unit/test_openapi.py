@@ -1,0 +1,203 @@
+"""The OpenAPI document: it is the one in the repository, it is sound, and it says what a client needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from openapi_spec_validator import validate
+from pydantic import BaseModel
+
+from deferd import model
+from deferd.api import openapi, operation, shapes
+from deferd.api.examples import EXAMPLES
+
+DOCUMENT: dict[str, Any] = yaml.safe_load(openapi.render())
+_OPERATION_IDS = {
+    "put_job",
+    "put_jobs",
+    "get_job",
+    "change_job",
+    "cancel_job",
+    "pop_jobs",
+    "pop_jobs_post",
+    "finish_job",
+    "release_job",
+    "touch_job",
+    "bury_job",
+    "finish_jobs",
+    "list_topics",
+    "get_topic",
+    "set_topic",
+    "pause_topic",
+    "resume_topic",
+    "list_jobs",
+    "redrive_jobs",
+    "purge_topic",
+    "check_health",
+    "check_readiness",
+    "get_metrics",
+}
+_BODY_MAY_BE_LEFT_OUT = {
+    "pop_jobs_post",
+    "finish_job",
+    "release_job",
+    "touch_job",
+    "bury_job",
+    "pause_topic",
+    "resume_topic",
+    "redrive_jobs",
+}
+
+
+def operations() -> Iterator[dict[str, Any]]:
+    for methods in DOCUMENT["paths"].values():
+        yield from methods.values()
+
+
+def codes_of(answer: dict[str, Any]) -> set[str]:
+    return set(answer["content"]["application/problem+json"]["examples"])
+
+
+def model_named(name: str) -> type[BaseModel]:
+    for module in (shapes, model, operation):
+        found = getattr(module, name, None)
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            return found
+    raise AssertionError(f"no model is called {name}")
+
+
+def nodes(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        yield node
+        for inner in node.values():
+            yield from nodes(inner)
+    elif isinstance(node, list):
+        for inner in node:
+            yield from nodes(inner)
+
+
+def test_the_file_is_the_document_of_the_application() -> None:
+    drifted = "it has drifted: run `python -m deferd.api.openapi`"
+    assert openapi.FILE.read_text(encoding="utf-8") == openapi.render(), drifted
+
+
+def test_the_document_is_openapi_3_1() -> None:
+    assert DOCUMENT["openapi"].startswith("3.1")
+    validate(DOCUMENT)
+
+
+def test_operations_are_called_as_a_client_calls_them() -> None:
+    assert {operation["operationId"] for operation in operations()} == _OPERATION_IDS
+
+
+@pytest.mark.parametrize("described", list(operations()), ids=lambda described: described["operationId"])
+class TestOperation:
+    def test_has_texts(self, described: dict[str, Any]) -> None:
+        assert described["summary"]
+        assert described["description"]
+        assert described["tags"][0] in {tag["name"] for tag in DOCUMENT["tags"]}
+        assert all(answer["description"] for answer in described["responses"].values())
+
+    def test_describes_every_parameter(self, described: dict[str, Any]) -> None:
+        for parameter in described.get("parameters", ()):
+            assert parameter["description"], parameter["name"]
+            assert parameter["schema"] != {}, parameter["name"]
+
+    def test_errors_are_problems(self, described: dict[str, Any]) -> None:
+        for status, answer in described["responses"].items():
+            if int(status) >= 400:
+                content = answer["content"]["application/problem+json"]
+                assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
+                assert content["examples"]
+
+    def test_says_that_values_are_refused(self, described: dict[str, Any]) -> None:
+        assert codes_of(described["responses"]["422"]) == {"validation"}
+
+    def test_says_what_can_be_wrong_with_a_body(self, described: dict[str, Any]) -> None:
+        has_body = "requestBody" in described
+        assert has_body == ("413" in described["responses"])
+        assert has_body == ("415" in described["responses"])
+
+    def test_says_whether_the_body_may_be_left_out(self, described: dict[str, Any]) -> None:
+        if "requestBody" in described:
+            required = described["requestBody"].get("required", False)
+            assert required == (described["operationId"] not in _BODY_MAY_BE_LEFT_OUT)
+
+    def test_says_that_the_store_may_be_away(self, described: dict[str, Any]) -> None:
+        needs_store = described["operationId"] not in ("check_health", "get_metrics")
+        assert needs_store == ("503" in described["responses"])
+        if needs_store:
+            assert "Retry-After" in described["responses"]["503"]["headers"]
+
+
+@pytest.mark.parametrize(
+    ("operation_id", "codes"),
+    [
+        ("put_job", {"job_exists", "job_reserved", "topic_full"}),
+        ("get_job", {"job_not_found"}),
+        ("change_job", {"job_not_found", "job_reserved"}),
+        ("cancel_job", {"job_not_found", "job_reserved"}),
+        ("finish_job", {"job_not_found", "receipt_stale", "job_cancelled"}),
+        ("release_job", {"job_not_found", "receipt_stale", "job_cancelled"}),
+        ("touch_job", {"job_not_found", "receipt_stale", "job_cancelled"}),
+        ("bury_job", {"job_not_found", "receipt_stale", "job_cancelled"}),
+        ("get_topic", {"topic_not_found"}),
+        ("list_jobs", {"topic_not_found"}),
+    ],
+)
+def test_operations_name_the_codes_of_the_contract(operation_id: str, codes: set[str]) -> None:
+    (described,) = (one for one in operations() if one["operationId"] == operation_id)
+    named = {code for status, answer in described["responses"].items() if status >= "400" for code in codes_of(answer)}
+    assert codes <= named
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_examples_are_right(name: str) -> None:
+    for example in EXAMPLES[name]:
+        model_named(name).model_validate(example)
+    assert DOCUMENT["components"]["schemas"][name]["examples"] == EXAMPLES[name]
+
+
+def test_every_request_and_answer_has_an_example() -> None:
+    used = {
+        content["schema"]["$ref"].rpartition("/")[2]
+        for described in operations()
+        for part in (described.get("requestBody", {}), *described["responses"].values())
+        for media_type, content in part.get("content", {}).items()
+        if media_type == "application/json"
+    }
+    assert used <= EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("code", sorted(DOCUMENT["components"]["examples"]))
+def test_examples_of_problems_are_right(code: str) -> None:
+    shown = shapes.Problem.model_validate(DOCUMENT["components"]["examples"][code]["value"])
+    assert shown.code == code
+
+
+def test_every_number_of_a_request_says_what_it_counts() -> None:
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        if schema.get("additionalProperties") is False:
+            for field, described in schema["properties"].items():
+                assert "$ref" in described or described.get("description") or field in ("jobs", "kind"), (name, field)
+
+
+def test_every_reference_leads_somewhere() -> None:
+    for node in nodes(DOCUMENT["paths"]):
+        if "$ref" in node:
+            _, section, kind, name = node["$ref"].split("/")
+            assert name in DOCUMENT[section][kind]
+
+
+def test_the_frameworks_own_error_shape_is_gone() -> None:
+    assert not {"HTTPValidationError", "ValidationError"} & DOCUMENT["components"]["schemas"].keys()
+
+
+def test_optional_fields_of_answers_are_left_out_and_never_null() -> None:
+    job = DOCUMENT["components"]["schemas"]["Job"]
+    text = model.Job.model_fields["last_error"].description
+    assert job["properties"]["last_error"] == {"type": "string", "description": text}
+    assert {"max_attempts", "ttl"} <= set(job["required"])

@@ -1,0 +1,171 @@
+"""Errors as RFC 9457 problem documents."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from starlette.exceptions import HTTPException
+
+from deferd import errors
+from deferd.api import problems
+from deferd.api.answers import JsonAnswer
+from deferd.errors import FieldFault, InvalidInput
+
+_CONTRACT = {
+    "validation": 422,
+    "job_exists": 409,
+    "job_reserved": 409,
+    "receipt_stale": 409,
+    "job_not_found": 404,
+    "topic_not_found": 404,
+    "job_cancelled": 410,
+    "payload_too_large": 413,
+    "topic_full": 429,
+    "rate_limited": 429,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "store_unavailable": 503,
+}
+_ONE_OF_EACH: list[errors.DeferdError] = [
+    InvalidInput([FieldFault(("body",), "must be a JSON object")]),
+    errors.PayloadTooLarge(1024),
+    errors.Unauthorized(),
+    errors.Forbidden(),
+    errors.JobNotFound("t", "j"),
+    errors.TopicNotFound("t"),
+    errors.JobExists("t", "j"),
+    errors.JobReserved("t", "j"),
+    errors.ReceiptStale("t", "j"),
+    errors.JobCancelled("t", "j"),
+    errors.TopicFull("t", 5),
+    errors.RateLimited("too many requests", 7),
+    errors.StoreUnavailable("the store does not answer"),
+    problems.UnknownPath("/nowhere"),
+    problems.MethodNotAllowed("PUT", ["GET", "POST"]),
+    problems.UnsupportedMediaType("Content-Type is 'text/plain'"),
+]
+
+
+def members_of(answer: JsonAnswer) -> dict[str, Any]:
+    members: dict[str, Any] = json.loads(bytes(answer.body))
+    return members
+
+
+def fault_of(fault: FieldFault) -> dict[str, Any]:
+    shown: dict[str, Any] = members_of(problems.answer(InvalidInput([fault])))["errors"][0]
+    return shown
+
+
+def test_every_leaf_error_has_a_row() -> None:
+    assert set(problems.leaves()) == problems.ROWS.keys()
+
+
+def test_every_leaf_error_is_tried_here() -> None:
+    assert {type(error) for error in _ONE_OF_EACH} == problems.ROWS.keys()
+
+
+def test_statuses_are_those_of_the_contract() -> None:
+    assert {code: problems.BY_CODE[code].status for code in _CONTRACT} == _CONTRACT
+
+
+@pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
+def test_a_problem_has_all_members(error: errors.DeferdError) -> None:
+    answer = problems.answer(error)
+    members = members_of(answer)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert members["type"] == f"urn:problem-type:deferd:{error.code}"
+    assert members["code"] == error.code
+    assert members["status"] == answer.status_code
+    assert members["title"]
+    assert members["detail"]
+
+
+@pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
+def test_only_answers_that_say_try_later_say_when(error: errors.DeferdError) -> None:
+    answer = problems.answer(error)
+    expected = {429: True, 503: True}.get(answer.status_code, False)
+    assert ("retry-after" in answer.headers) is expected
+
+
+def test_the_wait_is_a_whole_number_of_seconds() -> None:
+    assert problems.answer(errors.RateLimited("too many requests", 7)).headers["retry-after"] == "7"
+
+
+def test_a_problem_tells_the_facts_of_its_error() -> None:
+    assert members_of(problems.answer(errors.JobExists("orders", "o-1"))) == {
+        "type": "urn:problem-type:deferd:job_exists",
+        "title": "The id is taken",
+        "status": 409,
+        "detail": "topic 'orders' already has a job 'o-1'",
+        "code": "job_exists",
+        "topic": "orders",
+        "id": "o-1",
+    }
+    assert members_of(problems.answer(errors.PayloadTooLarge(1024)))["limit_bytes"] == 1024
+    assert members_of(problems.answer(errors.TopicFull("orders", 5)))["max_jobs"] == 5
+
+
+def test_a_wrong_method_is_told_the_right_ones() -> None:
+    assert problems.answer(problems.MethodNotAllowed("PUT", ["GET", "POST"])).headers["allow"] == "GET, POST"
+
+
+def test_a_fault_names_field_pointer_and_value() -> None:
+    shown = fault_of(FieldFault(("body", "jobs", 3, "delay"), "must be at least 0 seconds", -1))
+    assert shown == {
+        "field": "body.jobs.3.delay",
+        "message": "must be at least 0 seconds",
+        "value": -1,
+        "pointer": "#/jobs/3/delay",
+    }
+
+
+def test_only_faults_of_a_body_have_a_pointer() -> None:
+    assert fault_of(FieldFault(("query", "wait"), "must be at most 60 seconds", "61")) == {
+        "field": "query.wait",
+        "message": "must be at most 60 seconds",
+        "value": "61",
+    }
+
+
+def test_a_pointer_escapes_what_pointers_escape() -> None:
+    assert fault_of(FieldFault(("body", "a/b~c"), "is not a known field"))["pointer"] == "#/a~1b~0c"
+
+
+def test_a_long_text_is_cut() -> None:
+    assert fault_of(FieldFault(("body", "topic"), "is long", "x" * 1000))["value"] == "x" * 100 + "…"
+
+
+def test_a_long_field_name_is_cut() -> None:
+    assert fault_of(FieldFault(("body", "x" * 1000), "is not a known field"))["field"] == "body." + "x" * 100 + "…"
+
+
+@pytest.mark.parametrize("value", [list(range(1000)), 10**400, {"deep": "x" * 200}], ids=["list", "number", "object"])
+def test_a_value_that_is_not_small_is_left_out(value: Any) -> None:
+    assert "value" not in fault_of(FieldFault(("body", "topic"), "must be a string", value))
+
+
+def test_a_hundred_faults_are_shown_and_the_rest_counted() -> None:
+    faults = [FieldFault(("body", "jobs", index), "must be a JSON object", index) for index in range(150)]
+    members = members_of(problems.answer(InvalidInput(faults)))
+    assert len(members["errors"]) == 100
+    assert members["detail"] == "body.jobs.0 must be a JSON object (and 149 more)"
+
+
+def test_an_error_of_the_framework_keeps_its_status() -> None:
+    answer = problems.answer_http(HTTPException(400, "the request line is odd", {"X-Why": "because"}))
+    assert answer.status_code == 400
+    assert answer.headers["x-why"] == "because"
+    assert members_of(answer)["code"] == "bad_request"
+    assert members_of(answer)["detail"] == "the request line is odd"
+
+
+def test_an_unexpected_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        answer = problems.answer_unexpected(RuntimeError("the password is 1234"))
+    assert answer.status_code == 500
+    assert members_of(answer)["code"] == "internal_error"
+    assert "1234" not in bytes(answer.body).decode()
+    assert "the password is 1234" in caplog.text

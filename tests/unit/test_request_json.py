@@ -1,0 +1,171 @@
+"""Reading JSON bodies: limits, media types, and everything that is no JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive
+
+from deferd import limits
+from deferd.api.problems import UnsupportedMediaType
+from deferd.api.request_json import parse_object, read_body
+from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge
+
+_LIMIT = 10
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def receive_from(messages: list[Message]) -> Receive:
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    return receive
+
+
+def pieces(*bodies: bytes) -> list[Message]:
+    last = len(bodies) - 1
+    return [{"type": "http.request", "body": body, "more_body": index < last} for index, body in enumerate(bodies)]
+
+
+async def read(messages: list[Message], headers: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
+    return await read_body({"type": "http", "headers": list(headers)}, receive_from(messages), _LIMIT)
+
+
+def fault_in(raw: bytes) -> FieldFault:
+    with pytest.raises(InvalidInput) as caught:
+        parse_object(raw)
+    assert len(caught.value.faults) == 1
+    return caught.value.faults[0]
+
+
+async def test_pieces_are_put_together() -> None:
+    assert await read(pieces(b"{", b"", b"}")) == b"{}"
+
+
+async def test_a_body_of_exactly_the_limit_is_read() -> None:
+    assert await read(pieces(b"x" * _LIMIT)) == b"x" * _LIMIT
+
+
+async def test_an_announced_length_over_the_limit_is_refused_without_reading() -> None:
+    messages = pieces(b"never read")
+    with pytest.raises(PayloadTooLarge) as caught:
+        await read(messages, [(b"content-length", b"11")])
+    assert caught.value.limit_bytes == _LIMIT
+    assert len(messages) == 1
+
+
+async def test_reading_ends_as_soon_as_the_limit_is_passed() -> None:
+    messages = pieces(b"123456", b"123456", b"never read")
+    with pytest.raises(PayloadTooLarge):
+        await read(messages)
+    assert len(messages) == 1
+
+
+async def test_a_client_that_hangs_up_in_the_middle_is_noticed() -> None:
+    with pytest.raises(ClientDisconnect):
+        await read([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [b"application/json", b"Application/JSON; charset=utf-8", b"application/problem+json", b" application/vnd.x+json "],
+)
+async def test_json_media_types_are_read(media_type: bytes) -> None:
+    assert await read(pieces(b"{}"), [(b"content-type", media_type)]) == b"{}"
+
+
+@pytest.mark.parametrize("media_type", [b"text/plain", b"application/xml", b"", b"application/jsonp", b"json", b"\xff"])
+async def test_other_media_types_are_refused(media_type: bytes) -> None:
+    with pytest.raises(UnsupportedMediaType):
+        await read(pieces(b"{}"), [(b"content-type", media_type)])
+
+
+async def test_without_a_body_the_media_type_does_not_matter() -> None:
+    assert await read(pieces(b""), [(b"content-type", b"text/plain")]) == b""
+
+
+async def test_a_compressed_body_is_refused() -> None:
+    with pytest.raises(UnsupportedMediaType, match="gzip"):
+        await read(pieces(b"{}"), [(b"content-encoding", b"gzip")])
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (b'{"a":1}', {"a": 1}),
+        (b' \n{"a":"\\u0000"}\t', {"a": "\0"}),
+        (b'{"a":1,"a":2}', {"a": 2}),
+        (b'{"a":1e100}', {"a": 1e100}),
+        (b'{"a":' + b"9" * 300 + b"}", {"a": int("9" * 300)}),
+        (b'{"a":"1e999 is a text"}', {"a": "1e999 is a text"}),
+        (b'{"a":1e-999}', {"a": 0.0}),
+        ('{"a":"é\\ud83d\\ude00"}'.encode(), {"a": "é😀"}),
+    ],
+)
+def test_objects_are_read(raw: bytes, value: dict[str, Any]) -> None:
+    assert parse_object(raw) == value
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b"nothing",
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":-Infinity}',
+        b'{"a":01}',
+        b"{'a':1}",
+        b'{"a":1,}',
+        b'{"a":1}{"a":1}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\xff"}',
+        b'{"a":"\xed\xa0\x80"}',
+        b'\xef\xbb\xbf{"a":1}',
+        b'{"a":' + b"9" * 5000 + b"}",
+        '{"a":1}'.encode("utf-16"),
+        b"\x00",
+    ],
+)
+def test_what_is_no_json_is_refused(raw: bytes) -> None:
+    fault = fault_in(raw)
+    assert fault.path == ("body",)
+    assert fault.message.startswith("is not valid JSON: ")
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"1", b'"text"', b"null", b"true"])
+def test_what_is_no_object_is_refused(raw: bytes) -> None:
+    assert fault_in(raw).message == "must be a JSON object"
+
+
+@pytest.mark.parametrize("depth", [limits.JSON_DEPTH_MAX + 2, 10_000])
+def test_deep_nesting_is_refused_with_the_bound(depth: int) -> None:
+    assert fault_in(b'{"a":' + b"[" * depth + b"]" * depth + b"}").message == "is nested deeper than 200 levels"
+
+
+def test_nesting_up_to_the_bound_is_read() -> None:
+    depth = limits.JSON_DEPTH_MAX - 1
+    assert "a" in parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (b'{"a":1e400}', ("body", "a")),
+        (b'{"a":-1E+0400}', ("body", "a")),
+        (b'{"a":{"b":[0,1e309]}}', ("body", "a", "b", 1)),
+        (b'{"a":' + b"9" * 400 + b".0}", ("body", "a")),
+        (b'{"a":1' + b"0" * 250 + b"e99}", ("body", "a")),
+    ],
+)
+def test_a_number_beyond_a_float_is_refused_where_it_stands(raw: bytes, path: tuple[str | int, ...]) -> None:
+    fault = fault_in(raw)
+    assert fault.path == path
+    assert "1.8e308" in fault.message
