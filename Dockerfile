@@ -1,0 +1,28 @@
+# The service with its embedded store; its data is in /data. With DEFERD_REDIS_URL it uses an external store instead.
+
+FROM python:3.13-slim-bookworm AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/deferd
+WORKDIR /build
+# The libraries change seldom and the source often, so each has a layer.
+COPY requirements.lock ./
+RUN /opt/deferd/bin/pip install --quiet --require-hashes --requirement requirements.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY app ./app
+RUN /opt/deferd/bin/pip install --quiet --no-deps .
+
+FROM python:3.13-slim-bookworm
+ENV PATH=/opt/deferd/bin:$PATH \
+    PYTHONUNBUFFERED=1
+RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data --shell /usr/sbin/nologin deferd \
+    && install --directory --owner=deferd --group=deferd --mode=0700 /data
+COPY --from=build /opt/deferd /opt/deferd
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=15s --retries=3 \
+    CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('DEFERD_PORT', '8000')), timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
+CMD ["deferd", "serve", "--host", "0.0.0.0", "--data-dir", "/data"]

@@ -1,0 +1,36 @@
+"""One real `deferd serve` on an embedded store for all tests over HTTP, and a topic of its own for each."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+
+from tests.acceptance.http_calls import Http
+from tests.acceptance.service_process import ServiceProcess, running_service
+
+CALL_TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with running_service(data_dir=tmp_path_factory.mktemp("deferd")) as service:
+        yield service
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+async def http(shared_service: ServiceProcess, topic: str) -> AsyncIterator[Http]:
+    async with httpx.AsyncClient(base_url=shared_service.url, timeout=CALL_TIMEOUT_S, trust_env=False) as client:
+        yield Http(client, topic)

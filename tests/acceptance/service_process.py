@@ -1,0 +1,167 @@
+"""A real `deferd serve` process with its embedded store, for tests that act as users do: start, kill, look."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+START_S = 30.0
+STOP_S = 15.0
+
+
+class ServiceProcess:
+    """`python -m deferd serve` on a port of its own. Folder and port stay the same across kill and start."""
+
+    def __init__(self, folder: Path, *flags: str, port: int = 0, environment: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.data_dir = folder / "data"
+        self.port = port
+        self._flags = flags
+        self._environment = environment or {}
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self.lines: list[str] = []
+
+    @property
+    def url(self) -> str:
+        """Where the service listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The running `deferd serve`."""
+        assert self._process is not None, "the service is not running"
+        return self._process
+
+    def start(self) -> Self:
+        """Start it and wait for the line that says where it listens."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "deferd", "serve", "--port", str(self.port)),
+                *("--data-dir", str(self.data_dir)),
+                *self._flags,
+            ],
+            env={**environment, **self._environment, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        found: queue.Queue[int | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, args=(self._process, found), daemon=True)
+        self._reader.start()
+        try:
+            port = found.get(timeout=START_S)
+        except queue.Empty:
+            port = None
+        if port is None:
+            self.kill()
+            raise AssertionError(f"the service did not start:\n{self.output()}")
+        self.port = port
+        return self
+
+    def _read(self, process: subprocess.Popen[str], found: queue.Queue[int | None]) -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                self.lines.append(line)
+                if listening := re.search(r"listening on http://[^:]+:(\d+)", line):
+                    found.put(int(listening.group(1)))
+        found.put(None)
+
+    def output(self) -> str:
+        """All that it has written so far, over all its lives."""
+        return "".join(self.lines)
+
+    def stop(self) -> int:
+        """SIGTERM it; returns its exit code. SIGKILL, and a failure, after 15 s."""
+        process = self._take()
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_S)
+            raise AssertionError(f"the service did not end within {STOP_S} s:\n{self.output()}") from None
+        self._join_reader()
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL the service alone; its store lives on as an orphan, as it would after a real crash."""
+        process = self._take()
+        process.kill()
+        process.wait(STOP_S)
+
+    def kill_store(self) -> None:
+        """SIGKILL the embedded store."""
+        pid = self.store_pid()
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def store_pid(self) -> int | None:
+        """Process id of the embedded store, found by its configuration file's folder; None when there is none."""
+        wanted = str(self.data_dir.resolve())
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    command = (entry / "cmdline").read_bytes().decode(errors="replace")
+                    cwd = str((entry / "cwd").readlink())
+                    if "valkey-server" in command and (cwd == wanted or wanted in command):
+                        return int(entry.name)
+        return None
+
+    def wait_ready(self, timeout_s: float = START_S) -> None:
+        """Wait until `/readyz` says that the store answers."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200:
+                    return
+            time.sleep(0.02)
+        raise AssertionError(f"the service was not ready within {timeout_s} s:\n{self.output()}")
+
+    def _take(self) -> subprocess.Popen[str]:
+        process, self._process = self._process, None
+        assert process is not None, "the service is not running"
+        return process
+
+    def _join_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.join(STOP_S)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            if kind is None:
+                self.stop()
+            else:
+                self.kill()
+        self.kill_store()
+        self._join_reader()
+
+
+@contextlib.contextmanager
+def running_service(*flags: str, data_dir: Path, **environment: str) -> Iterator[ServiceProcess]:
+    """A service with these flags and variables, which keeps what it has below `data_dir`; stopped at the end."""
+    with ServiceProcess(data_dir, *flags, environment=environment) as service:
+        yield service

@@ -1,0 +1,240 @@
+"""Looking after topics: /topics and what is below it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
+
+_NO_SETTINGS = {"ttr": None, "backoff": None, "max_attempts": None, "ttl": None, "retain": None, "max_jobs": None}
+
+
+async def test_a_topic_is_shown_as_it_stands(http: Http) -> None:
+    await http.put_job("held")
+    await http.pop_one()
+    await http.bury("dead")
+    await http.reserve("done", retain=60)
+    ok(await http.post(http.job_path("done", "finish")))
+    ready = await http.put_job("ready")
+    delayed = await http.put_job("delayed", delay=60)
+    topic = ok(await http.get(http.topic_path()))
+    assert topic == {
+        "topic": http.topic,
+        "paused": False,
+        "counts": {"delayed": 1, "ready": 1, "reserved": 1, "dead": 1, "finished": 1},
+        "oldest_ready_age": topic["oldest_ready_age"],
+        "next_due_at": delayed["due_at"],
+        "settings": _NO_SETTINGS,
+    }
+    assert 0 <= topic["oldest_ready_age"] < 10
+    assert moment(ready["due_at"]) < moment(topic["next_due_at"])
+
+
+async def test_a_topic_without_waiting_jobs_has_no_ages(http: Http) -> None:
+    await http.reserve("held")
+    topic = ok(await http.get(http.topic_path()))
+    assert (topic["oldest_ready_age"], topic["next_due_at"]) == (None, None)
+
+
+async def test_a_topic_nobody_used_is_not_found(http: Http) -> None:
+    for answer in (
+        await http.get(http.topic_path()),
+        await http.get(http.topic_path("jobs")),
+        await http.post(http.topic_path("redrive")),
+        await http.delete(http.topic_path()),
+    ):
+        assert problem(answer, 404, "topic_not_found")["topic"] == http.topic
+
+
+async def test_settings_replace_each_other_as_a_whole(http: Http) -> None:
+    settings = {
+        "ttr": 30,
+        "backoff": {"kind": "schedule", "seconds": [1, 2.5], "then": "dead", "jitter": 0},
+        "max_attempts": 5,
+        "ttl": 60,
+        "retain": 0.5,
+        "max_jobs": 10,
+    }
+    assert ok(await http.put(http.topic_path(), json=settings))["settings"] == settings
+    assert ok(await http.get(http.topic_path()))["settings"] == settings
+    assert ok(await http.put(http.topic_path(), json={"ttr": 5}))["settings"] == {**_NO_SETTINGS, "ttr": 5}
+    assert ok(await http.put(http.topic_path(), json={}))["settings"] == _NO_SETTINGS
+
+
+async def test_shown_settings_can_be_set_as_they_are(http: Http) -> None:
+    shown = ok(await http.put(http.topic_path(), json={"backoff": {"kind": "fixed"}, "max_jobs": 3}))["settings"]
+    assert ok(await http.put(http.topic_path(), json=shown))["settings"] == shown
+
+
+async def test_settings_count_for_jobs_put_from_then_on(http: Http) -> None:
+    await http.put_job("before")
+    ok(await http.put(http.topic_path(), json={"ttr": 5}))
+    await http.put_job("after")
+    assert ((await http.look("before"))["ttr"], (await http.look("after"))["ttr"]) == (60, 5)
+
+
+async def test_a_paused_topic_hands_out_nothing_until_it_is_resumed(http: Http) -> None:
+    await http.put_job("mine")
+    assert ok(await http.post(http.topic_path("pause")))["paused"] is True
+    await http.put_job("more")
+    assert await http.pop() == []
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(http.pop_one(wait=20))
+        resumed = ok(await http.post(http.topic_path("resume"), json={}))
+    assert resumed["paused"] is False
+    assert waiting.result()["id"] == "mine"
+
+
+async def test_pausing_keeps_the_settings_and_takes_no_body(http: Http) -> None:
+    ok(await http.put(http.topic_path(), json={"ttr": 5}))
+    assert ok(await http.post(http.topic_path("pause"), json={}))["settings"]["ttr"] == 5
+    assert refusal(await http.post(http.topic_path("pause"), json={"for": 5}), "body.for") == "is not a known field"
+    assert ok(await http.put(http.topic_path(), json={"ttr": 6}))["paused"] is True
+
+
+async def test_a_reserved_job_of_a_paused_topic_can_be_finished(http: Http) -> None:
+    await http.reserve("held")
+    ok(await http.post(http.topic_path("pause")))
+    ok(await http.post(http.job_path("held", "finish")))
+
+
+async def test_topics_are_listed_page_by_page(http: Http) -> None:
+    mine = {f"{http.topic}.{letter}" for letter in "abcde"}
+    for name in mine:
+        ok(await http.post("/jobs", json={"topic": name}), 201)
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = ok(await http.get("/topics", params={"limit": 2} | ({"cursor": cursor} if cursor else {})))
+        assert len(page["topics"]) <= 2
+        seen += [topic["topic"] for topic in page["topics"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert len(seen) == len(set(seen))
+    assert mine <= set(seen)
+
+
+async def pages(http: Http, **query: Any) -> list[list[Json]]:
+    """All pages of the topic's jobs."""
+    found: list[list[Json]] = []
+    cursor: str | None = None
+    while True:
+        params = {**query, **({"cursor": cursor} if cursor else {})}
+        page = ok(await http.get(http.topic_path("jobs"), params=params))
+        found.append(page["jobs"])
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return found
+
+
+async def test_jobs_are_listed_by_state(http: Http) -> None:
+    await http.bury("dead")
+    held = await http.reserve("held")
+    await http.put_job("ready")
+    delayed = await http.put_job("delayed", delay=60)
+    by_state = {
+        state: [job["id"] for page in await pages(http, state=state) for job in page]
+        for state in ("delayed", "ready", "reserved", "dead", "finished")
+    }
+    assert by_state == {
+        "delayed": ["delayed"],
+        "ready": ["ready"],
+        "reserved": ["held"],
+        "dead": ["dead"],
+        "finished": [],
+    }
+    everything = {job["id"]: job for page in await pages(http) for job in page}
+    assert everything.keys() == {"dead", "held", "ready", "delayed"}
+    assert everything["delayed"] == delayed
+    assert everything["held"]["reserved_until"] == held["reserved_until"]
+    assert everything["dead"]["last_error"] == "no use"
+
+
+async def test_jobs_are_listed_page_by_page(http: Http) -> None:
+    jobs = [{"topic": http.topic, "id": f"j{number:02}", "delay": 600} for number in range(25)]
+    ok(await http.post("/jobs/batch", json={"jobs": jobs}))
+    found = await pages(http, limit=10, state="delayed")
+    assert [len(page) for page in found if page] == [10, 10, 5]
+    assert sorted(job["id"] for page in found for job in page) == [job["id"] for job in jobs]
+
+
+async def test_a_page_holds_100_jobs_when_no_limit_is_given(http: Http) -> None:
+    ok(await http.post("/jobs/batch", json={"jobs": [{"topic": http.topic, "delay": 600}] * 101}))
+    assert len(ok(await http.get(http.topic_path("jobs")))["jobs"]) == 100
+
+
+@pytest.mark.parametrize("path", ["/topics", "jobs"])
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"limit": "0"}, "query.limit"),
+        ({"limit": "1001"}, "query.limit"),
+        ({"limit": "many"}, "query.limit"),
+        ({"cursor": "nonsense"}, "query.cursor"),
+        ({"cursor": "WzksInh4Il0"}, "query.cursor"),
+        ({"cursor": "Wy0xLCIiXQ"}, "query.cursor"),
+        ({"cursor": ""}, "query.cursor"),
+        ({"cursor": "x" * 1001}, "query.cursor"),
+        ({"page": "2"}, "query.page"),
+    ],
+)
+async def test_a_bad_page_is_refused(http: Http, path: str, query: dict[str, str], field: str) -> None:
+    await http.put_job()
+    refusal(await http.get(path if path.startswith("/") else http.topic_path(path), params=query), field)
+
+
+async def test_a_state_that_does_not_exist_is_refused(http: Http) -> None:
+    await http.put_job("safe")
+    states = "must be 'delayed', 'ready', 'reserved', 'dead' or 'finished'"
+    assert refusal(await http.get(http.topic_path("jobs"), params={"state": "asleep"}), "query.state") == states
+    assert refusal(await http.delete(http.topic_path(), params={"state": "asleep"}), "query.state") == states
+    assert await http.has_job("safe")
+
+
+async def test_dead_jobs_are_redriven_as_new(http: Http) -> None:
+    await http.bury("dead", max_attempts=1)
+    assert ok(await http.post(http.topic_path("redrive"))) == {"redriven": 1}
+    job = await http.pop_one()
+    assert (job["id"], job["attempt"], job["last_error"]) == ("dead", 1, "no use")
+    assert "reason" not in job
+
+
+async def test_the_ids_to_redrive_can_be_named(http: Http) -> None:
+    for name in ("a", "b"):
+        await http.bury(name)
+    await http.put_job("alive", delay=60)
+    answer = await http.post(http.topic_path("redrive"), json={"ids": ["b", "alive", "none"]})
+    assert ok(answer) == {"redriven": 1}
+    assert (await http.look("b"))["state"] == "ready"
+    assert (await http.look("a"))["state"] == "dead"
+
+
+async def test_the_number_to_redrive_can_be_bounded(http: Http) -> None:
+    for name in ("a", "b", "c"):
+        await http.bury(name)
+    assert ok(await http.post(http.topic_path("redrive"), json={"limit": 2})) == {"redriven": 2}
+    assert await http.counts() == {"ready": 2, "dead": 1}
+
+
+async def test_a_topic_can_be_purged_of_one_state(http: Http) -> None:
+    await http.bury("dead")
+    await http.put_job("ready")
+    await http.put_job("delayed", delay=60)
+    assert ok(await http.delete(http.topic_path(), params={"state": "dead"})) == {"removed": 1}
+    assert await http.counts() == {"ready": 1, "delayed": 1}
+
+
+async def test_a_purge_takes_all_jobs_and_tells_their_holders(http: Http) -> None:
+    ok(await http.put(http.topic_path(), json={"ttr": 5}))
+    held = await http.reserve("held")
+    for name in ("a", "b"):
+        await http.put_job(name, delay=60)
+    assert ok(await http.delete(http.topic_path())) == {"removed": 3}
+    answer = await http.post(http.job_path("held", "finish"), json={"receipt": held["receipt"]})
+    problem(answer, 410, "job_cancelled")
+    assert await http.counts() == {}
+    assert ok(await http.get(http.topic_path()))["settings"]["ttr"] == 5

@@ -1,0 +1,119 @@
+/**
+ * A producer and a consumer in TypeScript, over the types that openapi-typescript makes from the contract.
+ *
+ * Nothing here runs in the tests: `npm run check` asks the compiler whether the document says what the contract
+ * promises. The lines under `@ts-expect-error` are wrong on purpose; the check fails when the document lets one pass.
+ */
+import createClient, { type Client } from "openapi-fetch";
+
+import type { components, paths } from "./generated/deferd.js";
+
+type Job = components["schemas"]["Job"];
+type JobState = components["schemas"]["JobState"];
+type Delivery = components["schemas"]["Delivery"];
+type Problem = components["schemas"]["Problem"];
+
+/** An error that the service told of. Decide by `problem.code`. */
+export class DeferdError extends Error {
+  override readonly name = "DeferdError";
+
+  constructor(readonly problem: Problem) {
+    super(`${problem.status} ${problem.code}: ${problem.detail}`);
+  }
+}
+
+function answered<T>(answer: { data?: T; error?: Problem }): T {
+  if (answer.error !== undefined) {
+    throw new DeferdError(answer.error);
+  }
+  if (answer.data === undefined) {
+    throw new TypeError("the answer has no body");
+  }
+  return answer.data;
+}
+
+export class Deferd {
+  readonly #http: Client<paths>;
+
+  constructor(baseUrl: string) {
+    this.#http = createClient<paths>({ baseUrl });
+  }
+
+  /** Puts a job that is due after `delay` seconds; a second put of the same id changes nothing. */
+  async put(topic: string, id: string, body: unknown, delay: number): Promise<Job> {
+    return answered(await this.#http.POST("/jobs", { body: { topic, id, body, delay, on_conflict: "keep" } }));
+  }
+
+  /** Cancels a job; answers the state it was in. */
+  async cancel(topic: string, id: string): Promise<JobState> {
+    const cancelled = answered(
+      await this.#http.DELETE("/jobs/{topic}/{id}", {
+        params: { path: { topic, id }, query: { if_reserved: "cancel" } },
+      }),
+    );
+    return cancelled.was;
+  }
+
+  /** Waits up to `wait` seconds for jobs of the topics, the first one first; none is an empty list. */
+  async pop(topics: readonly string[], count: number, wait: number): Promise<Delivery[]> {
+    const popped = answered(
+      await this.#http.GET("/topics/{topic}/pop", {
+        params: { path: { topic: topics.join(",") }, query: { count, wait, consumer: "typescript" } },
+      }),
+    );
+    return popped.jobs;
+  }
+
+  /** Says that a delivery is done. */
+  async finish({ topic, id, receipt }: Delivery, result: unknown): Promise<void> {
+    answered(await this.#http.POST("/jobs/{topic}/{id}/finish", { params: { path: { topic, id } }, body: { receipt, result } }));
+  }
+
+  /** Gives a delivery back; answers when the job is due again, or undefined when it is dead. */
+  async release({ topic, id, receipt }: Delivery, error: string): Promise<Date | undefined> {
+    const released = answered(
+      await this.#http.POST("/jobs/{topic}/{id}/release", { params: { path: { topic, id } }, body: { receipt, error } }),
+    );
+    return released.due_at == null ? undefined : new Date(released.due_at);
+  }
+
+  /** How many jobs the topic has in each state. */
+  async counts(topic: string): Promise<Record<JobState, number>> {
+    return answered(await this.#http.GET("/topics/{topic}", { params: { path: { topic } } })).counts;
+  }
+}
+
+/** Handles jobs of a topic until `signal` is aborted. */
+export async function work(
+  deferd: Deferd,
+  topic: string,
+  handle: (job: Delivery) => Promise<unknown>,
+  signal: AbortSignal,
+): Promise<void> {
+  while (!signal.aborted) {
+    for (const job of await deferd.pop([topic], 10, 20)) {
+      try {
+        await deferd.finish(job, await handle(job));
+      } catch (error) {
+        await deferd.release(job, String(error));
+      }
+    }
+  }
+}
+
+/** What the compiler must refuse. */
+export async function mistakes(http: Client<paths>): Promise<void> {
+  // @ts-expect-error a put needs a topic
+  await http.POST("/jobs", { body: { id: "order-1042" } });
+  // @ts-expect-error a delay is a number of seconds
+  await http.POST("/jobs", { body: { topic: "orders.close", delay: "30m" } });
+  // @ts-expect-error there is no such way to settle a conflict
+  await http.POST("/jobs", { body: { topic: "orders.close", on_conflict: "ignore" } });
+  // @ts-expect-error a schedule needs its waits
+  await http.POST("/jobs", { body: { topic: "orders.close", backoff: { kind: "schedule" } } });
+  // @ts-expect-error a pop has no such parameter
+  await http.GET("/topics/{topic}/pop", { params: { path: { topic: "orders.close" }, query: { timeout: 20 } } });
+  // @ts-expect-error a job that was only looked at has no receipt
+  const receipt: string = (await http.GET("/jobs/{topic}/{id}", { params: { path: { topic: "t", id: "i" } } })).data?.receipt;
+  void receipt;
+}
