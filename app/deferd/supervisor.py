@@ -114,6 +114,12 @@ class Worker:
                     raise
                 _log.error("%s", exc)
             else:
+                _log.log(
+                    logging.INFO if self.serving.is_set() else logging.DEBUG,
+                    "worker %d serves (process %d)",
+                    self.number,
+                    self.pid,
+                )
                 self.serving.set()
             await self.wait()
             if clock() - began_at > SETTLED_S:
@@ -124,6 +130,11 @@ class Worker:
             )
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_MOST_S)
+
+    @property
+    def pid(self) -> int:
+        """Id of the newest process, 0 before the first."""
+        return self._process.pid if self._process is not None else 0
 
     def terminate(self) -> None:
         """Ask the process to drain and end."""

@@ -76,7 +76,7 @@ class Http:
 
 def ok(answer: httpx.Response, status: int = 200) -> Json:
     """The JSON of an answer that must be well."""
-    assert answer.status_code == status, answer.text
+    assert answer.status_code == status, answer.text[:500]
     assert answer.headers["content-type"] == "application/json"
     members: Json = answer.json()
     return members
@@ -84,10 +84,10 @@ def ok(answer: httpx.Response, status: int = 200) -> Json:
 
 def problem(answer: httpx.Response, status: int, code: str) -> Json:
     """The members of an answer that must be this problem."""
-    assert answer.status_code == status, answer.text
+    assert answer.status_code == status, answer.text[:500]
     assert answer.headers["content-type"] == "application/problem+json"
     members: Json = answer.json()
-    assert members["code"] == code, answer.text
+    assert members["code"] == code, answer.text[:500]
     assert members["status"] == status
     assert {"type", "title", "detail"} <= members.keys()
     assert ("retry-after" in answer.headers) is (status in (429, 503))

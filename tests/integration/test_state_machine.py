@@ -122,13 +122,17 @@ def step(**drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any
 class Contents:
     """The store's keys of one topic, as they are."""
 
-    pool: set[str]
+    pool: dict[str, bytes]
     scores: dict[JobState, dict[str, int]]
     ready_list: list[str]
     expiry: dict[str, int]
     holders: dict[str, str]
     cancelled: dict[str, int]
     due_ms: int | None
+    settings: bytes | None
+
+    def of_job(self, job_id: str) -> tuple[bytes | None, list[int | None]]:
+        return self.pool.get(job_id), [scores.get(job_id) for scores in (*self.scores.values(), self.expiry)]
 
     def left_over_ids(self, model: JobModel) -> set[str]:
         """Ids that stand in the Ready list more often than they are ready."""
@@ -156,7 +160,7 @@ class EngineAndModel(RuleBasedStateMachine):
         self.queue = engine.queue
         self.models = {topic: JobModel(topic) for topic in TOPICS}
         self.contents = {topic: self._read(topic) for topic in TOPICS}
-        self.records: dict[tuple[str, str], tuple[int, JobRecord]] = {}
+        self.versions: dict[str, dict[str, int]] = {topic: {} for topic in TOPICS}
         self.deliveries: dict[str, list[Delivery]] = {topic: [] for topic in TOPICS}
         self.seen_receipts: set[tuple[str, str, Any]] = set()
         self.bodies = 0
@@ -361,15 +365,16 @@ class EngineAndModel(RuleBasedStateMachine):
             return
         try:
             for topic, model in self.models.items():
-                self.contents[topic] = contents = self._read(topic)
-                self._check_places(contents, model)
-                self._check_counts(contents, model)
-                self._check_jobs(model)
+                before, self.contents[topic] = self.contents[topic], self._read(topic)
+                self._check_places(self.contents[topic], model)
+                if self.contents[topic] != before:
+                    self._check_counts(self.contents[topic], model)
+                self._check_jobs(before, self.contents[topic], model)
         except OutOfTimeError:
             self.out_of_time = True
 
     def _check_places(self, contents: Contents, model: JobModel) -> None:
-        assert contents.pool == set(model.jobs)
+        assert set(contents.pool) == set(model.jobs)
         for state, scores in contents.scores.items():
             assert set(scores) == {job.id for job in model.in_state(state)}
             for job_id, score in scores.items():
@@ -401,18 +406,19 @@ class EngineAndModel(RuleBasedStateMachine):
         assert view.next_due_at_ms == min(contents.scores[JobState.DELAYED].values(), default=None)
         assert (view.oldest_ready_age_ms is None) == (not model.in_state(JobState.READY))
 
-    def _check_jobs(self, model: JobModel) -> None:
+    def _check_jobs(self, before: Contents, contents: Contents, model: JobModel) -> None:
+        versions = self.versions[model.topic]
         for job_id in JOB_IDS:
             job = model.jobs.get(job_id)
+            if job is not None and versions.get(job_id) == job.version:
+                assert contents.of_job(job_id) == before.of_job(job_id), "changed by what was done to others"
+                continue
             record = self._look(model.topic, job_id)
             if job is None:
                 assert record is JobNotFound
                 continue
             self._is_as_modelled(record, job)
-            version, as_it_was = self.records.get((model.topic, job_id), (0, None))
-            if version == job.version:
-                assert record == as_it_was, "changed by what was done to others"
-            self.records[model.topic, job_id] = job.version, record
+            versions[job_id] = job.version
 
     def _is_as_modelled(self, record: JobRecord, job: ModelJob) -> None:
         assert record.state is job.state
@@ -443,7 +449,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     def _run(self, call: Coroutine[Any, Any, Result]) -> Any:
         """The call's answer, or the class of the error that it raised."""
-        answer = self.runner.run(_error_or(call))
+        answer = self.runner.get_loop().run_until_complete(_error_or(call))
         if self._elapsed_ms() > LONGEST_S * 1000:
             raise OutOfTimeError
         return answer
@@ -530,21 +536,22 @@ class EngineAndModel(RuleBasedStateMachine):
         )
 
     def _read(self, topic: str) -> Contents:
-        pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, *_, due = KEYS.of_topic(topic)
-        pipe = self.client.pipeline()
-        pipe.hkeys(pool).lrange(ready, 0, -1).hgetall(holders).zscore(due, topic)
+        pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings_key, _, due = KEYS.of_topic(topic)
+        pipe = self.client.pipeline(transaction=False)
+        pipe.hgetall(pool).lrange(ready, 0, -1).hgetall(holders).zscore(due, topic).hget(settings_key, topic)
         for key in (delay, reserved, dead, finished, expiry, cancelled):
             pipe.zrange(key, 0, -1, withscores=True)
-        ids, ready_list, names, due_ms, *sets = pipe.execute()
+        jobs, ready_list, names, due_ms, topic_settings, *sets = pipe.execute()
         scores = [{member.decode(): int(score) for member, score in members} for members in sets]
         return Contents(
-            pool={job_id.decode() for job_id in ids},
+            pool={job_id.decode(): raw for job_id, raw in jobs.items()},
             scores=dict(zip(_SCORED.values(), scores[:4], strict=True)),
             ready_list=[job_id.decode() for job_id in ready_list],
             expiry=scores[4],
             holders={job_id.decode(): name.decode() for job_id, name in names.items()},
             cancelled=scores[5],
             due_ms=None if due_ms is None else int(due_ms),
+            settings=topic_settings,
         )
 
 

@@ -1,0 +1,109 @@
+"""For those who run the service: health, readiness, metrics, documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from deferd.api import openapi
+from tests.acceptance.http_calls import Http, ok
+from tests.acceptance.service_process import running_service
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples_of(text: str) -> Samples:
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found, f"{key} appears twice"
+            found[key] = sample.value
+    return found
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+async def test_the_service_is_healthy_and_ready(http: Http) -> None:
+    assert ok(await http.get("/healthz")) == {"status": "ok"}
+    assert ok(await http.get("/readyz")) == {"status": "ok"}
+
+
+async def test_the_contract_is_served_as_it_is_in_the_repository(http: Http) -> None:
+    assert ok(await http.get("/openapi.json")) == yaml.safe_load(openapi.FILE.read_text(encoding="utf-8"))
+
+
+async def test_the_page_of_the_contract_needs_no_other_host(http: Http) -> None:
+    page = await http.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "://" not in page.text.replace("http://www.w3.org", "")
+    for file, media_type in (
+        ("swagger-ui-bundle.js", "text/javascript"),
+        ("swagger-ui.css", "text/css"),
+        ("favicon.png", "image/png"),
+    ):
+        assert f"docs/{file}" in page.text
+        answer = await http.get(f"/docs/{file}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(media_type)
+        assert len(answer.content) > 100
+
+
+async def test_metrics_count_requests_by_route_and_not_by_path(http: Http) -> None:
+    for name in ("a", "b"):
+        await http.get(http.job_path(name))
+    for number in range(3):
+        await http.get(f"/unknown-{number}")
+    answer = await http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    samples = samples_of(answer.text)
+    count = "deferd_http_request_seconds_count"
+    assert value(samples, count, route="/jobs/{topic}/{id}", method="GET", status="4xx") >= 2
+    assert value(samples, count, route="unknown", method="GET", status="4xx") >= 3
+    assert "unknown-0" not in answer.text
+    assert value(samples, "deferd_store_up") == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_metrics_tell_how_the_store_stands(tmp_path: Path, workers: int) -> None:
+    flags = ("--max-topic-labels", "2", "--workers", str(workers))
+    with running_service(*flags, data_dir=tmp_path) as service:
+        async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:
+            http = Http(client, "a")
+            due = await http.put_job("delayed", delay=600)
+            await http.put_job("ready")
+            for topic in ("b", "c", "d"):
+                ok(await http.post("/jobs", json={"topic": topic}), 201)
+            ok(await http.post("/topics/d/pause"))
+            samples = samples_of((await http.get("/metrics")).text)
+            assert value(samples, "deferd_store_up") == 1
+            assert value(samples, "deferd_jobs", topic="a", state="delayed") == 1
+            assert value(samples, "deferd_jobs", topic="a", state="ready") == 1
+            assert value(samples, "deferd_jobs", topic="b", state="ready") == 1
+            assert value(samples, "deferd_jobs", topic="_other", state="ready") == 2
+            assert value(samples, "deferd_topics_paused", topic="_other") == 1
+            assert value(samples, "deferd_oldest_ready_age_seconds", topic="a") >= 0
+            assert value(samples, "deferd_next_due_timestamp_seconds", topic="a") == pytest.approx(
+                httpx_moment(due["due_at"]), abs=0.001
+            )
+            assert {dict(labels)["topic"] for name, labels in samples if name == "deferd_jobs"} == {"a", "b", "_other"}
+            assert (
+                sum(
+                    number
+                    for (name, labels), number in samples.items()
+                    if name == "deferd_http_request_seconds_count" and ("route", "/jobs") in labels
+                )
+                == 5
+            )
+
+
+def httpx_moment(text: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,149 @@
+"""HTTP itself: paths, methods, media types, sizes, and connections that stay usable."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.acceptance.http_calls import Http, ok, problem, refusal
+from tests.acceptance.service_process import ServiceProcess
+
+_LIMIT = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/nowhere", "/jobs/", "/jobs/a/b/c", "/jobs/a/b/finish/", "/topics/a/", "//jobs"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+async def test_an_unknown_path_is_not_found(http: Http, method: str, path: str) -> None:
+    problem(await http.client.request(method, f"{http.client.base_url}".rstrip("/") + path), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/jobs", "POST"),
+        ("DELETE", "/jobs/batch", "POST"),
+        ("PUT", "/jobs/t/j", "DELETE, GET, PATCH"),
+        ("GET", "/jobs/t/j/finish", "POST"),
+        ("POST", "/topics", "GET"),
+        ("POST", "/topics/t", "DELETE, GET, PUT"),
+        ("GET", "/topics/t/pause", "POST"),
+        ("PUT", "/topics/t/pop", "GET, POST"),
+        ("OPTIONS", "/topics/t/pop", "GET, POST"),
+        ("PURGE", "/topics/t/pop", "GET, POST"),
+        ("POST", "/healthz", "GET"),
+    ],
+)
+async def test_a_wrong_method_is_told_the_right_ones(http: Http, method: str, path: str, allowed: str) -> None:
+    answer = await http.client.request(method, path)
+    problem(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize(
+    "media_type", ["text/plain", "application/x-www-form-urlencoded", "application/xml", "multipart/form-data", "json"]
+)
+async def test_a_body_that_is_not_called_json_is_refused(http: Http, media_type: str) -> None:
+    raw = f'{{"topic": "{http.topic}", "id": "j"}}'
+    answer = await http.post("/jobs", content=raw, headers={"content-type": media_type})
+    assert media_type in problem(answer, 415, "unsupported_media_type")["detail"]
+    assert not await http.has_job("j")
+
+
+@pytest.mark.parametrize(
+    "media_type", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json", None]
+)
+async def test_json_by_any_of_its_names_is_read(http: Http, media_type: str | None) -> None:
+    headers = {} if media_type is None else {"content-type": media_type}
+    ok(await http.post("/jobs", content=f'{{"topic": "{http.topic}"}}', headers=headers), 201)
+
+
+async def test_a_compressed_body_is_refused(http: Http) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    problem(await http.post("/jobs", content=b"\x1f\x8b\x08", headers=headers), 415, "unsupported_media_type")
+
+
+async def test_a_body_that_is_streamed_in_is_read(http: Http) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield f'{{"topic": "{http.topic}", '.encode()
+        yield b'"id": "j"}'
+
+    ok(await http.post("/jobs", content=pieces(), headers={"content-type": "application/json"}), 201)
+    assert await http.has_job("j")
+
+
+async def test_a_streamed_body_over_the_limit_is_refused(http: Http) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * (_LIMIT // 10)
+
+    answer = await http.post("/jobs", content=pieces(), headers={"content-type": "application/json"})
+    problem(answer, 413, "payload_too_large")
+
+
+async def test_a_connection_stays_usable_after_a_body_over_the_limit(shared_service: ServiceProcess) -> None:
+    with _connection(shared_service) as connection:
+        head = b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        connection.sendall(head % (2 * _LIMIT) + b" " * 2 * _LIMIT)
+        assert _read_answer(connection).startswith(b"HTTP/1.1 413 ")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert _read_answer(connection).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_an_announced_length_over_the_limit_is_refused_before_it_is_sent(shared_service: ServiceProcess) -> None:
+    with _connection(shared_service) as connection:
+        connection.sendall(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+        assert _read_answer(connection).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_client_that_asks_before_sending_is_told_not_to(shared_service: ServiceProcess) -> None:
+    with _connection(shared_service) as connection:
+        connection.sendall(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\nExpect: 100-continue\r\n\r\n")
+        assert _read_answer(connection).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_client_that_hangs_up_within_its_body_stores_nothing(
+    http: Http, shared_service: ServiceProcess
+) -> None:
+    with _connection(shared_service) as connection:
+        body = f'{{"topic": "{http.topic}"}}'.encode()
+        head = b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        connection.sendall(head % (len(body) + 10) + body)
+    problem(await http.get(http.topic_path()), 404, "topic_not_found")
+    assert "Traceback" not in shared_service.output()
+
+
+async def test_a_line_that_is_no_http_is_refused(shared_service: ServiceProcess) -> None:
+    with _connection(shared_service) as connection:
+        connection.sendall(b"HELLO\r\n\r\n")
+        assert _read_answer(connection).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_bytes_of_a_query_that_are_no_utf_8_are_refused(http: Http) -> None:
+    assert refusal(await http.get(http.topic_path("pop") + "?consumer=%ff"), "query") == "must be UTF-8"
+
+
+async def test_parameters_without_end_are_refused(http: Http) -> None:
+    query = "&".join(f"p{number}=1" for number in range(200))
+    assert "at most 100" in refusal(await http.get(http.topic_path("pop") + "?" + query), "query")
+
+
+def _connection(service: ServiceProcess) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", service.port), timeout=10)
+
+
+def _read_answer(connection: socket.socket) -> bytes:
+    """One answer, head and body; bodies of these tests have a length or end the connection."""
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += connection.recv(65536) or b"\r\n\r\n"
+    head, _, body = answer.partition(b"\r\n\r\n")
+    length = next(
+        (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+    )
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head

@@ -1,0 +1,45 @@
+"""Requests made from the OpenAPI document, good and bad ones: never a 500, and no answer that is not documented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from tests.acceptance.service_process import ServiceProcess
+
+CONTRACT = Path(__file__).resolve().parents[2] / "openapi" / "openapi.yaml"
+EXAMPLES_PER_OPERATION = 60
+BEYOND_SCHEMAS = [positive_data_acceptance]
+"""Left out: a schema cannot say that `delay` and `run_at` exclude each other, that a cursor must be one that was
+given out, that topics must be distinct, or that 5.0 is refused where a whole number is asked for."""
+schema = schemathesis.openapi.from_path(str(CONTRACT))
+
+
+def without_waiting(query: dict[str, Any] | None) -> dict[str, Any]:
+    """A pop's query as it is, but a good `wait` becomes 0: an empty topic would be waited on for up to a minute."""
+    given = dict(query or {})
+    try:
+        waits = 0 <= float(given.get("wait", 20)) <= 60
+    except (TypeError, ValueError):
+        waits = False
+    return {**given, "wait": 0} if waits else given
+
+
+@pytest.mark.timeout(120)
+@schema.parametrize()
+@settings(
+    max_examples=EXAMPLES_PER_OPERATION,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+def test_every_answer_is_documented_and_none_is_a_500(
+    case: schemathesis.Case, shared_service: ServiceProcess
+) -> None:
+    if case.path.endswith("/pop"):
+        case.query = without_waiting(case.query)
+    case.call_and_validate(base_url=shared_service.url, excluded_checks=BEYOND_SCHEMAS)

@@ -1,0 +1,184 @@
+"""`deferd serve` as processes: who owns what, what is said when it cannot start, how it stops, what survives."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.acceptance.service_process import ServiceProcess
+from tests.integration.store_servers import StoreServer, wait_until
+
+START_S = 30.0
+STOP_S = 10.0
+workers = pytest.mark.parametrize("workers", [1, 2])
+
+
+def refused(*flags: str) -> str:
+    """The one line in which a service says that it cannot start; it ends with exit code 1."""
+    done = subprocess.run(
+        [sys.executable, "-m", "deferd", "serve", "--port", "0", *flags],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    return line
+
+
+def put_orders(url: str, number: int) -> None:
+    with httpx.Client() as client:
+        for n in range(number):
+            job = {"topic": "orders", "id": f"order-{n}", "delay": 100}
+            assert client.post(f"{url}/jobs", json=job).status_code == 201
+
+
+def has_order(url: str, n: int) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{url}/jobs/orders/order-{n}").status_code == 200
+    return False
+
+
+@contextlib.contextmanager
+def parked_pops(url: str, number: int) -> Iterator[list[httpx.Response]]:
+    """So many consumers wait on an empty topic; after the block their answers are in the list."""
+    answers: list[httpx.Response] = []
+    with ThreadPoolExecutor(number) as consumers:
+        pops = [consumers.submit(httpx.get, f"{url}/topics/empty/pop?wait=60", timeout=70) for _ in range(number)]
+        time.sleep(0.5)
+        yield answers
+        answers.extend(pop.result(STOP_S) for pop in pops)
+
+
+@contextlib.contextmanager
+def unfinished_request(service: ServiceProcess) -> Iterator[None]:
+    """A client that has sent half of a request and says no more."""
+    with socket.create_connection(("127.0.0.1", service.port)) as slow:
+        slow.sendall(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
+        time.sleep(0.2)
+        yield
+
+
+@workers
+def test_it_says_where_it_listens_and_ends_with_0_after_answering_those_who_wait(tmp_path: Path, workers: int) -> None:
+    with ServiceProcess(tmp_path, "--workers", str(workers)) as service:
+        [greeting] = service.lines
+        assert f"listening on {service.url}  docs: {service.url}/docs  store: embedded valkey " in greeting
+        assert greeting.endswith(f" in {service.data_dir}\n")
+        with httpx.Client() as idle, parked_pops(service.url, 5) as answers:
+            assert idle.get(f"{service.url}/healthz").status_code == 200
+            began = time.monotonic()
+            assert service.stop() == 0
+            assert time.monotonic() - began < 5
+    assert [(answer.status_code, answer.json()) for answer in answers] == [(200, {"jobs": []})] * 5
+    assert [line.split(": ", 1)[1] for line in service.lines[1:]] == ["stopping: SIGTERM\n", "stopped\n"]
+
+
+def test_a_request_that_does_not_end_is_cut_off_after_the_drain_time(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, "--drain-timeout", "0.5") as service, unfinished_request(service):
+        began = time.monotonic()
+        service.process.send_signal(signal.SIGINT)
+        assert service.process.wait(STOP_S) == 0
+        assert time.monotonic() - began < 4
+    assert "Traceback" not in service.output()
+
+
+@workers
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, workers: int) -> None:
+    flags = ("--drain-timeout", "60", "--workers", str(workers))
+    with ServiceProcess(tmp_path, *flags) as service, unfinished_request(service):
+        service.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        service.process.send_signal(signal.SIGINT)
+        assert service.process.wait(STOP_S) == 1
+
+
+def test_a_second_service_on_the_folder_or_the_port_says_so_and_stops(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path) as first:
+        same_folder = refused("--data-dir", str(first.data_dir))
+        same_port = refused("--data-dir", str(tmp_path / "other"), "--port", str(first.port))
+
+        assert f"in use by another deferd service (process {first.process.pid})" in same_folder
+        assert f"cannot listen on 127.0.0.1 port {first.port}" in same_port
+        assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before it knew"
+
+
+def test_a_store_that_is_refused_is_one_line(tmp_path: Path) -> None:
+    with StoreServer(tmp_path / "v", maxmemory_policy="volatile-ttl", requirepass="sesame") as server:
+        line = refused("--redis-url", server.url)
+
+    assert "maxmemory-policy volatile-ttl" in line
+    assert "sesame" not in line
+
+
+def test_workers_get_the_secrets_of_a_store_without_showing_them(tmp_path: Path) -> None:
+    with StoreServer(tmp_path / "v", requirepass="sesame") as server:
+        with ServiceProcess(tmp_path, "--workers", "2", environment={"DEFERD_REDIS_URL": server.url}) as service:
+            put_orders(service.url, 1)
+            shown = [
+                (entry / "cmdline").read_bytes()
+                for entry in Path("/proc").glob("[0-9]*")
+                if (entry / "cmdline").exists()
+            ]
+        assert f"at redis://{server.address}\n" in service.lines[0]
+    assert "sesame" not in service.output()
+    assert not any(b"sesame" in command for command in shown)
+
+
+def test_json_logs_are_json_from_the_first_line_to_the_last(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, "--log-format", "json") as service:
+        assert service.stop() == 0
+
+    records = [json.loads(line) for line in service.lines]
+    assert records[0]["url"] == service.url
+    assert records[-1]["message"] == "stopped"
+
+
+@workers
+def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tmp_path: Path, workers: int) -> None:
+    with ServiceProcess(tmp_path, "--workers", str(workers)) as service:
+        put_orders(service.url, 50)
+        service.kill_store()
+        service.kill()
+
+        service.start()
+        assert all(has_order(service.url, n) for n in range(50))
+
+
+@workers
+def test_a_service_takes_over_from_one_that_was_killed(tmp_path: Path, workers: int) -> None:
+    with ServiceProcess(tmp_path, "--workers", str(workers)) as service:
+        put_orders(service.url, 1)
+        service.kill()
+
+        service.start()
+        assert has_order(service.url, 0)
+        assert "a store of an earlier service" in service.output()
+
+
+def test_workers_and_store_that_die_are_replaced(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug") as service:
+        put_orders(service.url, 1)
+        before = [int(pid) for pid in re.findall(r"worker \d serves \(process (\d+)\)", service.output())]
+        assert len(before) == 2
+        os.kill(before[0], signal.SIGKILL)
+        service.kill_store()
+
+        wait_until(lambda: service.output().count(" serves (process") == 3, START_S, "there is another worker")
+        wait_until(lambda: has_order(service.url, 0), START_S, "it works again")
+        assert service.stop() == 0
+    assert re.search(r"worker \d ended by itself \(exit code -9\)", service.output())
