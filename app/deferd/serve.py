@@ -60,10 +60,10 @@ def run(settings: Settings, *, version: str, warnings: Sequence[str] = ()) -> in
 
 
 def log_refusal(exc: Exception) -> None:
-    """Say in one line why the service cannot run; a cause that nobody expected comes with its traceback."""
+    """Say in one line why the service cannot run; a fault in the application comes with its traceback."""
     cause = exc.__cause__
     expected = cause is None or isinstance(cause, StoreRefused | DeferdError | OSError | RedisError)
-    _log.critical("%s", exc, exc_info=None if expected else cause)
+    _log.critical("%s", exc, exc_info=None if expected or isinstance(exc, StoreRefused) else cause)
 
 
 class StopSignals:

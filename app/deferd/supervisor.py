@@ -58,6 +58,8 @@ async def supervise(settings: Settings, place: Premises, signals: StopSignals) -
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            # The workers close theirs as they begin to drain: from then on connections are refused, not left waiting.
+            place.listener.close()
             await _end(workers, settings.drain_timeout)
         for keeper in ended - {stopping}:  # a keeper ends by an error only
             keeper.result()

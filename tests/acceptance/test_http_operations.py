@@ -10,7 +10,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deferd.api import openapi
-from tests.acceptance.http_calls import Http, ok
+from tests.acceptance.http_calls import Http, moment, ok
 from tests.acceptance.service_process import running_service
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -90,7 +90,7 @@ async def test_metrics_tell_how_the_store_stands(tmp_path: Path, workers: int) -
             assert value(samples, "deferd_topics_paused", topic="_other") == 1
             assert value(samples, "deferd_oldest_ready_age_seconds", topic="a") >= 0
             assert value(samples, "deferd_next_due_timestamp_seconds", topic="a") == pytest.approx(
-                httpx_moment(due["due_at"]), abs=0.001
+                moment(due["due_at"]), abs=0.001
             )
             assert {dict(labels)["topic"] for name, labels in samples if name == "deferd_jobs"} == {"a", "b", "_other"}
             assert (
@@ -101,9 +101,3 @@ async def test_metrics_tell_how_the_store_stands(tmp_path: Path, workers: int) -
                 )
                 == 5
             )
-
-
-def httpx_moment(text: str) -> float:
-    from datetime import datetime
-
-    return datetime.fromisoformat(text).timestamp()

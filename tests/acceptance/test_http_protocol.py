@@ -105,9 +105,7 @@ async def test_a_client_that_asks_before_sending_is_told_not_to(shared_service: 
         assert _read_answer(connection).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_a_client_that_hangs_up_within_its_body_stores_nothing(
-    http: Http, shared_service: ServiceProcess
-) -> None:
+async def test_hanging_up_within_a_body_stores_nothing(http: Http, shared_service: ServiceProcess) -> None:
     with _connection(shared_service) as connection:
         body = f'{{"topic": "{http.topic}"}}'.encode()
         head = b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"

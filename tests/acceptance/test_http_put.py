@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.http_calls import Http, moment, ok, problem, refusal, seconds_from_now
+from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal, seconds_from_now
 
 
 async def test_a_job_with_only_a_topic_gets_an_id_and_is_ready(http: Http) -> None:
@@ -157,7 +157,7 @@ async def test_a_batch_is_answered_job_by_job_in_order(http: Http) -> None:
     ok(await http.post("/jobs", json={"topic": held, "id": "h"}), 201)
     ok(await http.get(f"/topics/{held}/pop", params={"wait": 0}))
     ok(await http.put(f"/topics/{http.topic}.full", json={"max_jobs": 1}))
-    batch = [
+    batch: list[Json] = [
         {"topic": http.topic, "id": "new", "delay": 60},
         {"topic": http.topic, "id": "old"},
         {"topic": http.topic, "id": "old", "on_conflict": "keep"},

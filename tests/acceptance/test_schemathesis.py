@@ -37,9 +37,7 @@ def without_waiting(query: dict[str, Any] | None) -> dict[str, Any]:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-def test_every_answer_is_documented_and_none_is_a_500(
-    case: schemathesis.Case, shared_service: ServiceProcess
-) -> None:
+def test_every_answer_is_documented_and_none_is_a_500(case: schemathesis.Case, shared_service: ServiceProcess) -> None:
     if case.path.endswith("/pop"):
         case.query = without_waiting(case.query)
     case.call_and_validate(base_url=shared_service.url, excluded_checks=BEYOND_SCHEMAS)

@@ -7,7 +7,6 @@ of seconds, and an example ends when it has taken `LONGEST_S` of real time.
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -52,10 +51,10 @@ _SCORED = {
 
 Result = TypeVar("Result")
 
-topics = st.sampled_from([TOPICS[0], TOPICS[0], TOPICS[0], TOPICS[1]])
+topics = st.sampled_from([TOPICS[0]] * 7 + [TOPICS[1]])
 job_ids = st.sampled_from(JOB_IDS)
-delays = st.sampled_from([0, 0, 10, 60])
-moves = st.sampled_from([2, 10, 30, 60, 120])
+delays = st.sampled_from([0, 0, 0, 10, 60])
+moves = st.sampled_from([10, 2, 30, 10, 60, 120])
 backoffs = st.sampled_from(
     [
         {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0},
@@ -68,9 +67,9 @@ backoffs = st.sampled_from(
 )
 _policy_fields: dict[str, st.SearchStrategy[Any]] = {
     "ttr": st.sampled_from([10, 30]),
-    "max_attempts": st.sampled_from([None, 1, 2]),
+    "max_attempts": st.sampled_from([None, 2, None, 1]),
     "backoff": backoffs,
-    "ttl": st.sampled_from([None, 10, 60]),
+    "ttl": st.sampled_from([None, 60, None, 10]),
     "retain": st.sampled_from([0, 30]),
 }
 policies = st.fixed_dictionaries({}, optional=_policy_fields)
@@ -79,7 +78,7 @@ puts = st.fixed_dictionaries(
         "job_id": job_ids,
         "policy": policies,
         "delay_s": delays,
-        "on_conflict": st.sampled_from(["reject", "keep", "replace"]),
+        "on_conflict": st.sampled_from(["replace", "reject", "replace", "keep"]),
     }
 )
 topic_settings = st.fixed_dictionaries({}, optional={**_policy_fields, "max_jobs": st.integers(1, 4)})
@@ -87,12 +86,12 @@ leases = st.sampled_from([None, None, 10, 120])
 consumers = st.sampled_from(["worker-1", "worker-2", None])
 request_ids = st.sampled_from([None, None, "r1", "r2"])
 errors = st.sampled_from([None, "", "it went wrong"])
-states = st.sampled_from([None, *JobState])
+states = st.sampled_from([*JobState, None])
 receipts = st.one_of(
     st.tuples(st.just("live"), st.integers(0, 3)),
     st.tuples(st.just("live"), st.integers(0, 3)),
     st.tuples(st.sampled_from(["any", "none"]), st.integers(0, 3)),
-    st.tuples(st.just("old"), st.integers(0, 30)),
+    st.tuples(st.just("old"), st.integers(0, 5)),
 )
 """Which job a consumer speaks of, and with which receipt; see `EngineAndModel._meant`."""
 
@@ -101,21 +100,26 @@ class OutOfTimeError(Exception):
     """The example has taken so long that the real clock may decide something."""
 
 
-def step(**drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
-    """A rule that does nothing once the example is out of time."""
+_VERBS: dict[str, tuple[int, st.SearchStrategy[dict[str, Any]]]] = {}
 
-    def decorate(method: Callable[..., None]) -> Any:
-        @functools.wraps(method)
-        def within_time(self: EngineAndModel, **values: Any) -> None:
-            if not self.out_of_time:
-                try:
-                    method(self, **values)
-                except OutOfTimeError:
-                    self.out_of_time = True
 
-        return rule(**drawn)(within_time)
+def verb(weight: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """One of the things that an example may do next, `weight` times as often as others.
 
-    return decorate
+    These are not rules of their own, since Hypothesis leaves out half of the rules in many examples, and next to
+    nothing happens where there are no puts or no pops.
+    """
+
+    def note(method: Callable[..., None]) -> Callable[..., None]:
+        _VERBS[method.__name__] = weight, st.fixed_dictionaries(arguments)
+        return method
+
+    return note
+
+
+def _any_verb() -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    names = [name for name, (weight, _) in _VERBS.items() for _ in range(weight)]
+    return st.sampled_from(names).flatmap(lambda name: st.tuples(st.just(name), _VERBS[name][1]))
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # Producers
 
-    @step(topic=topics, put=puts)
+    @verb(4, topic=topics, put=puts)
     def put(self, topic: str, put: dict[str, Any]) -> None:
         put = {**put, "body": self._new_body()}
         actual = self._run(self.queue.put(_put_job(topic, put)))
@@ -182,13 +186,13 @@ class EngineAndModel(RuleBasedStateMachine):
         if not isinstance(actual, type):
             self._is_as_modelled(actual.record, self.models[topic].jobs[actual.record.id])
 
-    @step(topic=topics, many=st.lists(puts, min_size=2, max_size=4))
+    @verb(2, topic=topics, many=st.lists(puts, min_size=2, max_size=4))
     def put_many(self, topic: str, many: list[dict[str, Any]]) -> None:
         many = [{**put, "body": self._new_body()} for put in many]
         actual = self._run(self.queue.put_many([_put_job(topic, put) for put in many]))
         assert [result.code for result in actual] == self.models[topic].put_many(many)
 
-    @step(topic=topics, job_id=job_ids, changes=policies, delay=st.none() | delays, new_body=st.booleans())
+    @verb(topic=topics, job_id=job_ids, changes=policies, delay=st.none() | delays, new_body=st.booleans())
     def change(self, topic: str, job_id: str, changes: dict[str, Any], delay: int | None, new_body: bool) -> None:
         if new_body:
             changes = {**changes, "body": self._new_body()}
@@ -201,18 +205,20 @@ class EngineAndModel(RuleBasedStateMachine):
         else:
             assert actual == expected
 
-    @step(topic=topics, job_id=job_ids, refuse=st.booleans())
-    def cancel(self, topic: str, job_id: str, refuse: bool) -> None:
+    @verb(topic=topics, which=receipts, refuse=st.booleans())
+    def cancel(self, topic: str, which: tuple[str, int], refuse: bool) -> None:
+        job_id, _ = self._meant(topic, which)
         actual = self._run(self.queue.cancel(topic, job_id, refuse_reserved=refuse))
         assert actual == _answer(lambda: self.models[topic].cancel(job_id, refuse_reserved=refuse))
 
     # Consumers
 
-    @step(topic=topics, count=st.integers(1, 3), consumer=consumers, ttr=leases, request_id=request_ids)
+    @verb(6, topic=topics, count=st.integers(1, 3), consumer=consumers, ttr=leases, request_id=request_ids)
     def pop(self, topic: str, **wanted: Any) -> None:
         self._pop(topic, [wanted])
 
-    @step(
+    @verb(
+        2,
         topic=topics,
         counts=st.tuples(st.integers(1, 2), st.integers(1, 2)),
         request_ids=st.tuples(request_ids, request_ids),
@@ -227,20 +233,20 @@ class EngineAndModel(RuleBasedStateMachine):
             ],
         )
 
-    @step(topic=topics, which=st.lists(receipts, min_size=1, max_size=3))
+    @verb(topic=topics, which=st.lists(receipts, min_size=1, max_size=3))
     def give_back(self, topic: str, which: list[tuple[str, int]]) -> None:
         deliveries = [self._meant(topic, pick)[1] for pick in which]
         deliveries = [delivery for delivery in deliveries if delivery.job_id]
         actual = self._run(self.queue.give_back([self._as_popped(topic, delivery) for delivery in deliveries]))
         assert actual == self.models[topic].give_back(deliveries)
 
-    @step(topic=topics, which=receipts, result=st.sampled_from([None, {"paid": [True]}]))
+    @verb(topic=topics, which=receipts, result=st.sampled_from([None, {"paid": [True]}]))
     def finish(self, topic: str, which: tuple[str, int], result: Any) -> None:
         job_id, delivery = self._meant(topic, which)
         actual = self._run(self.queue.finish(topic, job_id, delivery.receipt, result))
         assert actual == _answer(lambda: self.models[topic].finish(job_id, delivery, result))
 
-    @step(topic=topics, which=st.lists(receipts, min_size=2, max_size=3))
+    @verb(topic=topics, which=st.lists(receipts, min_size=2, max_size=3))
     def finish_many(self, topic: str, which: list[tuple[str, int]]) -> None:
         meant = [self._meant(topic, pick) for pick in which]
         items = [
@@ -254,7 +260,7 @@ class EngineAndModel(RuleBasedStateMachine):
         ]
         assert [result.code for result in actual] == [error and error.code for error in expected]
 
-    @step(topic=topics, which=receipts, delay=st.none() | delays, error=errors)
+    @verb(3, topic=topics, which=receipts, delay=st.none() | delays, error=errors)
     def release(self, topic: str, which: tuple[str, int], delay: int | None, error: str | None) -> None:
         job_id, delivery = self._meant(topic, which)
         delay_ms = None if delay is None else delay * 1000
@@ -267,7 +273,7 @@ class EngineAndModel(RuleBasedStateMachine):
         else:
             assert actual == expected
 
-    @step(topic=topics, which=receipts, ttr=leases)
+    @verb(topic=topics, which=receipts, ttr=leases)
     def touch(self, topic: str, which: tuple[str, int], ttr: int | None) -> None:
         job_id, delivery = self._meant(topic, which)
         ttr_ms = None if ttr is None else ttr * 1000
@@ -278,7 +284,7 @@ class EngineAndModel(RuleBasedStateMachine):
         else:
             assert actual == expected
 
-    @step(topic=topics, which=receipts, error=errors)
+    @verb(topic=topics, which=receipts, error=errors)
     def bury(self, topic: str, which: tuple[str, int], error: str | None) -> None:
         job_id, delivery = self._meant(topic, which)
         actual = self._run(self.queue.bury(topic, job_id, delivery.receipt, error=error))
@@ -286,76 +292,85 @@ class EngineAndModel(RuleBasedStateMachine):
 
     # Operators
 
-    @step(topic=topics, limit=st.integers(1, 3))
+    @verb(topic=topics, limit=st.integers(1, 3))
     def redrive_some(self, topic: str, limit: int) -> None:
         dead = [job.id for job in self.models[topic].in_state(JobState.DEAD)]
         actual = self._run(self.driver.topics.redrive(topic, limit=limit))
         redriven = [job_id for job_id in dead if self._look(topic, job_id).state is JobState.READY]
         assert actual == _answer(lambda: self.models[topic].redrive_some(limit, redriven))
 
-    @step(topic=topics, ids=st.lists(job_ids, min_size=1, max_size=4))
+    @verb(topic=topics, ids=st.lists(job_ids, min_size=1, max_size=4))
     def redrive_ids(self, topic: str, ids: list[str]) -> None:
         actual = self._run(self.driver.topics.redrive(topic, ids))
         assert actual == _answer(lambda: self.models[topic].redrive_ids(ids))
 
-    @step(topic=topics, state=states)
+    @verb(topic=topics, state=states)
     def purge(self, topic: str, state: JobState | None) -> None:
         actual = self._run(self.driver.topics.purge(topic, state))
         assert actual == _answer(lambda: self.models[topic].purge(state))
 
-    @step(topic=topics, values=topic_settings)
+    @verb(topic=topics, values=topic_settings)
     def configure(self, topic: str, values: dict[str, Any]) -> None:
         view = self._run(self.driver.topics.configure(topic, TopicSettings.model_validate(values)))
         self.models[topic].configure(values)
         assert view.settings == TopicSettings.model_validate(values)
 
-    @step(topic=topics, paused=st.booleans())
+    @verb(topic=topics, paused=st.sampled_from([False, False, True]))
     def pause(self, topic: str, paused: bool) -> None:
         verb = self.driver.topics.pause if paused else self.driver.topics.resume
         view = self._run(verb(topic))
         self.models[topic].pause(paused)
         assert view.paused is paused
 
-    @step(topic=topics, state=states, limit=st.integers(1, 3))
+    @verb(topic=topics, state=states, limit=st.integers(1, 3))
     def list_jobs(self, topic: str, state: JobState | None, limit: int) -> None:
-        listed: list[JobRecord] = []
-        cursor = None
-        while cursor is not None or not listed:
-            page = self._run(self.driver.topics.jobs(topic, state, cursor, limit))
+        records: list[JobRecord] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self._run(self.driver.topics.jobs(topic, state, cursor or None, limit))
             if isinstance(page, type):
                 assert page == _answer(self.models[topic].counts)
                 return
-            jobs, cursor = page
-            listed += jobs
-            if cursor is None:
-                break
+            records += page[0]
+            cursor = page[1]
         wanted = self.models[topic].jobs.values() if state is None else self.models[topic].in_state(state)
-        assert sorted(record.id for record in listed) == sorted(job.id for job in wanted)
-        for record in listed:
+        assert {record.id for record in records} == {job.id for job in wanted}
+        often = {record.id for record in records if [other.id for other in records].count(record.id) > 1}
+        assert often <= self.contents[topic].left_over_ids(self.models[topic])
+        for record in records:
             self._is_as_modelled(record, self.models[topic].jobs[record.id])
 
     # Time
 
-    @step(seconds=moves)
+    @verb(2, seconds=moves)
     def move_clock(self, seconds: int) -> None:
         """The timer is late: it has not run."""
         self.driver.move_clock(seconds)
         for model in self.models.values():
             model.now_s += seconds
 
-    @step()
+    @verb()
     def run_timer(self) -> None:
         self._run(self.driver.run_timer())
         for model in self.models.values():
             model.run_timer()
 
-    @step(seconds=moves)
+    @verb(3, seconds=moves)
     def pass_time(self, seconds: int) -> None:
         self.driver.move_clock(seconds)
         self._run(self.driver.run_timer())
         for model in self.models.values():
             model.now_s += seconds
             model.run_timer()
+
+    @rule(call=_any_verb())
+    def do(self, call: tuple[str, dict[str, Any]]) -> None:
+        name, arguments = call
+        if not self.out_of_time:
+            try:
+                getattr(self, name)(**arguments)
+            except OutOfTimeError:
+                self.out_of_time = True
 
     # What always holds
 
@@ -412,6 +427,8 @@ class EngineAndModel(RuleBasedStateMachine):
             job = model.jobs.get(job_id)
             if job is not None and versions.get(job_id) == job.version:
                 assert contents.of_job(job_id) == before.of_job(job_id), "changed by what was done to others"
+                continue
+            if job is None and job_id not in before.pool:
                 continue
             record = self._look(model.topic, job_id)
             if job is None:
@@ -536,7 +553,9 @@ class EngineAndModel(RuleBasedStateMachine):
         )
 
     def _read(self, topic: str) -> Contents:
-        pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings_key, _, due = KEYS.of_topic(topic)
+        pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings_key, _, due = KEYS.of_topic(
+            topic
+        )
         pipe = self.client.pipeline(transaction=False)
         pipe.hgetall(pool).lrange(ready, 0, -1).hgetall(holders).zscore(due, topic).hget(settings_key, topic)
         for key in (delay, reserved, dead, finished, expiry, cancelled):

@@ -160,7 +160,7 @@ async def test_a_cluster_that_is_gone_fails_in_time_and_is_found_again(
 
 
 async def test_calls_work_again_after_a_failover(tmp_path: Path) -> None:
-    with ClusterSet(tmp_path, replicas=1) as cluster:
+    with ClusterSet(tmp_path, replicas=1, node_timeout_ms=500) as cluster:
         store = await connect(cluster.url, timeout_s=TIMEOUT_S)
         await counted(store, KEYS)
         its, _ = held(cluster, cluster.masters[2])

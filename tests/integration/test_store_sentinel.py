@@ -14,7 +14,7 @@ from deferd.store.checks import check
 from deferd.store.connection import Store, connect
 from tests.integration.store_servers import SentinelSet
 
-TIMEOUT_S = 0.5
+TIMEOUT_S = 1.0
 SLACK_S = 0.4
 FAILOVER_S = 30.0
 

@@ -150,7 +150,9 @@ async def test_a_page_goes_on_after_its_last_job_was_cancelled(driver: EngineDri
     assert [listed.id for listed in rest] == ["j3", "j4", "j5"]
 
 
-@pytest.mark.parametrize("cursor", ["!", "bm9uZQ", "WyJyZWFkeSIsIngiLCJhIl0", "W10", "WzEsMl0", "e30"])
+@pytest.mark.parametrize(
+    "cursor", ["!", "bm9uZQ", "WyJyZWFkeSIsIngiLCJhIl0", "W10", "WzEsMl0", "e30", "Wzk5LCJ4Il0", "Wy0xLCIiXQ"]
+)
 async def test_a_cursor_of_elsewhere_is_refused(driver: EngineDriver, cursor: str) -> None:
     await driver.put()
     with pytest.raises(InvalidInput, match="cursor"):

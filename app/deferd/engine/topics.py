@@ -71,6 +71,8 @@ class Topics:
             InvalidInput: the cursor is not one that this method gave.
         """
         shard, last_name = _read_cursor(cursor, (0, ""), (int, str))
+        if not 0 <= shard < self._keys.shards:
+            raise _bad_cursor(cursor)
         names: list[str] = []
         while shard < self._keys.shards:
             start = f"({last_name}" if last_name else "-"

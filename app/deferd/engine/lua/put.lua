@@ -51,9 +51,9 @@ end
 
 local woken = false
 
-local function place(id, due, ttl)
+local function place(id, due, ttl, is_in_line)
   if due <= now then
-    ready[#ready + 1] = id
+    if not is_in_line then ready[#ready + 1] = id end
     woken = true
   else
     delayed[#delayed + 1] = due
@@ -67,11 +67,15 @@ local function place(id, due, ttl)
   end
 end
 
+-- A call without a receipt means the latest job of its id: it must not hear that an earlier one was cancelled.
+local has_tombstones = redis.call('EXISTS', CANCELLED) == 1
+
 local function put(id, on_conflict, due, extra, nonce, body)
   local policy, ttl = complete(extra)
   local record = struct.pack('<I6I6I6I4I4', now, due, nonce, 0, #policy) .. policy .. body
   if room > 0 and redis.call('HSETNX', POOL, id, record) == 1 then
     room = room - 1
+    if has_tombstones then redis.call('ZREM', CANCELLED, id) end
     place(id, due, ttl)
     return CREATED, record
   end
@@ -86,7 +90,7 @@ local function put(id, on_conflict, due, extra, nonce, body)
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
   if not was_live then room = room - 1 end
-  place(id, due, ttl)
+  place(id, due, ttl, state == 'ready')  -- again and again in the line, it would make the list grow without end
   return REPLACED, record
 end
 
