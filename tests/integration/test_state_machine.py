@@ -54,6 +54,7 @@ Result = TypeVar("Result")
 topics = st.sampled_from([TOPICS[0]] * 7 + [TOPICS[1]])
 job_ids = st.sampled_from(JOB_IDS)
 delays = st.sampled_from([0, 0, 0, 10, 60])
+waits = st.sampled_from([None, None, 0, 10])
 moves = st.sampled_from([10, 2, 30, 10, 60, 120])
 backoffs = st.sampled_from(
     [
@@ -61,7 +62,7 @@ backoffs = st.sampled_from(
         {"kind": "exponential", "base": 10, "cap": 50, "jitter": 0},
         {"kind": "fixed", "seconds": 10, "jitter": 0},
         {"kind": "fixed", "seconds": 0, "jitter": 0},
-        {"kind": "schedule", "seconds": [10, 60], "then": "dead", "jitter": 0},
+        {"kind": "schedule", "seconds": [10], "then": "dead", "jitter": 0},
         {"kind": "schedule", "seconds": [10, 60], "then": "repeat_last", "jitter": 0},
     ]
 )
@@ -260,7 +261,7 @@ class EngineAndModel(RuleBasedStateMachine):
         ]
         assert [result.code for result in actual] == [error and error.code for error in expected]
 
-    @verb(3, topic=topics, which=receipts, delay=st.none() | delays, error=errors)
+    @verb(3, topic=topics, which=receipts, delay=waits, error=errors)
     def release(self, topic: str, which: tuple[str, int], delay: int | None, error: str | None) -> None:
         job_id, delivery = self._meant(topic, which)
         delay_ms = None if delay is None else delay * 1000
@@ -315,7 +316,7 @@ class EngineAndModel(RuleBasedStateMachine):
         self.models[topic].configure(values)
         assert view.settings == TopicSettings.model_validate(values)
 
-    @verb(topic=topics, paused=st.sampled_from([False, False, True]))
+    @verb(topic=topics, paused=st.sampled_from([False, False, False, True]))
     def pause(self, topic: str, paused: bool) -> None:
         verb = self.driver.topics.pause if paused else self.driver.topics.resume
         view = self._run(verb(topic))
