@@ -14,8 +14,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from deferd.errors import DeferdError, JobCancelled, JobExists, JobNotFound, JobReserved, ReceiptStale
-from deferd.errors import TopicFull, TopicNotFound
+from deferd.errors import (
+    DeferdError,
+    JobCancelled,
+    JobExists,
+    JobNotFound,
+    JobReserved,
+    ReceiptStale,
+    TopicFull,
+    TopicNotFound,
+)
 from deferd.model import DeadReason, JobState
 
 DEAD_RETENTION_S = 100
@@ -52,6 +60,9 @@ class Place(NamedTuple):
         return self.reason == other.reason and self.key < other.key
 
 
+NO_PLACE = Place(0, "", 0)
+
+
 @dataclass(eq=False)
 class Delivery:
     """One handing out of one job: what a receipt stands for. `receipt` is the store's, for the test to keep."""
@@ -86,7 +97,7 @@ class ModelJob:
     consumer: str | None = None
     lease_end_s: int = 0
     retention_end_s: int = 0
-    place: Place = Place(0, "", 0)
+    place: Place = NO_PLACE
     last_error: str | None = None
     reason: DeadReason | None = None
     finished_by: Delivery | None = None
@@ -143,6 +154,11 @@ class JobModel:
         """Whether it may no longer be handed out, and is dead as soon as somebody notices."""
         return job.first_delivery_until_s is not None and job.first_delivery_until_s <= self.now_s
 
+    def given_before(self, request_id: str | None) -> list[Delivery]:
+        """The live deliveries among those that the request was given: what it is given again."""
+        request = self._requests.get(request_id) if request_id is not None else None
+        return [delivery for delivery in request.deliveries if self._is_live(delivery)] if request is not None else []
+
     # Producers
 
     def put(
@@ -190,11 +206,11 @@ class JobModel:
         changes = dict(changes)
         job.body = changes.pop("body", job.body)
         job.policy = job.policy | changes
-        state = job.state
-        if delay_s is not None:
-            job.due_s = self.now_s + delay_s
-            state = _state_after(delay_s)
-        self._change(job, state)
+        if delay_s is None:
+            self._change(job, job.state)
+            return
+        job.due_s = self.now_s + delay_s
+        self._change(job, _state_after(delay_s))
 
     def cancel(self, job_id: str, *, refuse_reserved: bool) -> JobState:
         job = self._job(job_id)
@@ -221,14 +237,12 @@ class JobModel:
         The ids `may_come_early` left a mark in the Ready list when their job was cancelled or put off, and may be met
         there before their turn, though never after it.
         """
-        request = self._requests.get(request_id) if request_id is not None else None
-        if request is not None:
-            still_live = [delivery for delivery in request.deliveries if self._is_live(delivery)]
-            if still_live:
-                assert given == [delivery.job_id for delivery in still_live]
-                assert not expired
-                request.asked_again = True
-                return still_live
+        before = self.given_before(request_id)
+        if request_id is not None and before:
+            assert given == [delivery.job_id for delivery in before]
+            assert not expired
+            self._requests[request_id].asked_again = True
+            return before
         if self.paused:
             assert not given
             assert not expired

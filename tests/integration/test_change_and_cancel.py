@@ -153,6 +153,17 @@ async def test_the_ready_list_does_not_grow_with_jobs_that_come_and_go(driver: E
     assert driver.ready_list() == ["stays"]
 
 
+async def test_neither_does_it_grow_with_a_job_that_is_replaced_or_put_off_again_and_again(driver: EngineDriver) -> None:
+    await driver.put("stays")
+    for _ in range(50):
+        await driver.put("a", on_conflict="replace")
+        await driver.put("a", on_conflict="replace")
+        await driver.put("a", on_conflict="replace", delay=60)
+        await driver.queue.change(TOPIC, "a", change(delay=0))
+        await driver.queue.change(TOPIC, "a", change(delay=60))
+    assert driver.ready_list() == ["stays"]
+
+
 async def test_cancel_may_refuse_a_reserved_job(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one()

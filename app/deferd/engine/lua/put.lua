@@ -91,6 +91,10 @@ local function put(id, on_conflict, due, extra, nonce, body)
   redis.call('HSET', POOL, id, record)
   if not was_live then room = room - 1 end
   place(id, due, ttl, state == 'ready')  -- again and again in the line, it would make the list grow without end
+  if state == 'ready' and due > now then
+    flush()
+    trim_ready_list(10)
+  end
   return REPLACED, record
 end
 

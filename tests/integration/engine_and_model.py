@@ -1,0 +1,283 @@
+"""An engine beside a plain model of it: does a call on both sides, and compares their answers and what they hold.
+
+The store's clock is moved by hand, but it also runs: to keep that from deciding anything, all times are even numbers
+of seconds, and an example ends when it has taken `LONGEST_S` of real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import orjson
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt
+from deferd.errors import DeferdError, JobNotFound
+from deferd.model import JobState
+from deferd.store.connection import connect
+from tests.integration.drawn_calls import JOB_IDS, TOPICS
+from tests.integration.engine_driver import EngineDriver
+from tests.integration.job_model import (
+    ANY_DELIVERY,
+    DEAD_RETENTION_S,
+    NO_DELIVERY,
+    SOME_TEXT,
+    Delivery,
+    JobModel,
+    ModelJob,
+)
+from tests.integration.store_contents import Contents, read_contents
+from tests.integration.store_servers import StoreServer
+
+LONGEST_S = 0.9
+"""Less than a second: the shortest time for which the store remembers what a request was given."""
+
+Result = TypeVar("Result")
+
+
+class OutOfTimeError(Exception):
+    """The example has taken so long that the real clock may decide something."""
+
+
+class EngineAndModel(RuleBasedStateMachine):
+    """Does the same to the engine and to a model of each topic, and compares their answers and contents."""
+
+    server: StoreServer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out_of_time = False
+        self.runner = asyncio.Runner()
+        self.server.command("FLUSHALL")
+        self.began_s = time.monotonic()
+        self.client = self.server.client()
+        seconds, microseconds = self.client.time()
+        self.began_ms = seconds * 1000 + microseconds // 1000
+        self.store = self.runner.run(connect(self.server.url, timeout_s=5))
+        engine = Engine(self.store, movable_clock=True, dead_retention_ms=DEAD_RETENTION_S * 1000)
+        self.driver = EngineDriver(engine, self.server)
+        self.queue = engine.queue
+        self.models = {topic: JobModel(topic) for topic in TOPICS}
+        self.contents = {topic: read_contents(self.client, topic) for topic in TOPICS}
+        self.versions: dict[str, dict[str, int]] = {topic: {} for topic in TOPICS}
+        self.deliveries: dict[str, list[Delivery]] = {topic: [] for topic in TOPICS}
+        self.seen_receipts: set[tuple[str, str, Any]] = set()
+        self.bodies = 0
+
+    def teardown(self) -> None:
+        self.client.close()
+        self.runner.run(self.driver.engine.close())
+        self.runner.run(self.store.close())
+        self.runner.close()
+
+    # What always holds
+
+    @invariant()
+    def the_store_holds_what_the_model_holds(self) -> None:
+        if self.out_of_time:
+            return
+        try:
+            for topic, model in self.models.items():
+                before, self.contents[topic] = self.contents[topic], read_contents(self.client, topic)
+                self._check_places(self.contents[topic], model)
+                if self.contents[topic] != before:
+                    self._check_counts(self.contents[topic], model)
+                self._check_jobs(before, self.contents[topic], model)
+        except OutOfTimeError:
+            self.out_of_time = True
+
+    def _check_places(self, contents: Contents, model: JobModel) -> None:
+        assert set(contents.pool) == set(model.jobs)
+        for state, scores in contents.scores.items():
+            assert set(scores) == {job.id for job in model.in_state(state)}
+            for job_id, score in scores.items():
+                model.jobs[job_id].exact_ms = score
+        assert {job.id for job in model.in_state(JobState.READY)} <= set(contents.ready_list)
+        waiting = {job.id: job for job in model.jobs.values() if job.first_delivery_until_s is not None}
+        assert set(contents.expiry) == set(waiting)
+        for job_id, job in waiting.items():
+            self.is_when(contents.expiry[job_id], job.first_delivery_until_s)
+        assert contents.holders == {job.id: job.consumer for job in model.jobs.values() if job.consumer}
+        told = {_tombstone(whom): until_s for whom, until_s in model.told_cancelled.items()}
+        assert set(contents.cancelled) == set(told)
+        for member, until_s in told.items():
+            self.is_when(contents.cancelled[member], until_s)
+        work = contents.timer_work()
+        assert not work or (contents.due_ms is not None and contents.due_ms <= min(work)), "the timer would be late"
+
+    def _check_counts(self, contents: Contents, model: JobModel) -> None:
+        view = self.run(self.driver.topics.show(model.topic))
+        expected = answer_of(model.counts)
+        if isinstance(view, type):
+            assert view == expected
+            return
+        assert view.counts == expected
+        assert view.paused == model.paused
+        assert view.next_due_at_ms == min(contents.scores[JobState.DELAYED].values(), default=None)
+        assert (view.oldest_ready_age_ms is None) == (not model.in_state(JobState.READY))
+
+    def _check_jobs(self, before: Contents, contents: Contents, model: JobModel) -> None:
+        versions = self.versions[model.topic]
+        for job_id in JOB_IDS:
+            job = model.jobs.get(job_id)
+            if job is not None and versions.get(job_id) == job.version:
+                assert contents.of_job(job_id) == before.of_job(job_id), "changed by what was done to others"
+                continue
+            if job is None and job_id not in before.pool:
+                continue
+            record = self.look(model.topic, job_id)
+            if job is None:
+                assert record is JobNotFound
+                continue
+            self.is_as_modelled(record, job)
+            versions[job_id] = job.version
+
+    def is_as_modelled(self, record: JobRecord, job: ModelJob) -> None:
+        assert record.state is job.state
+        assert orjson.loads(record.body) == job.body
+        assert record.attempts == job.attempts
+        assert (record.ttr_ms, record.retain_ms) == (job.policy["ttr"] * 1000, job.policy["retain"] * 1000)
+        assert (record.max_attempts or None) == job.policy["max_attempts"]
+        assert (record.ttl_ms / 1000 or None) == job.policy["ttl"]
+        assert record.effective_backoff == job.policy["backoff"]
+        assert record.last_error == job.last_error or (record.last_error and job.last_error is SOME_TEXT)
+        assert record.reason == job.reason
+        assert record.reserved_by == job.consumer
+        assert (None if record.result is None else orjson.loads(record.result)) == job.result
+        self.is_when(record.due_at_ms, job.due_s)
+        self.is_when(record.reserved_until_ms, job.lease_end_s if job.live is not None else None)
+        self.is_when(record.finished_at_ms, job.finished_at_s)
+        if job.live is not None and job.live.receipt is not None:
+            assert record.receipt == job.live.receipt
+
+    # Means
+
+    def new_body(self) -> dict[str, int]:
+        self.bodies += 1
+        return {"put": self.bodies}
+
+    def elapsed_ms(self) -> float:
+        return (time.monotonic() - self.began_s) * 1000
+
+    def run(self, call: Coroutine[Any, Any, Result]) -> Any:
+        """The call's answer, or the class of the error that it raised."""
+        answer = self.runner.get_loop().run_until_complete(_error_or(call))
+        if self.elapsed_ms() > LONGEST_S * 1000:
+            raise OutOfTimeError
+        return answer
+
+    def is_when(self, actual_ms: int | None, virtual_s: int | None) -> None:
+        """The store's instant is the model's, give or take the real time that passes during an example."""
+        if actual_ms is None or virtual_s is None:
+            assert actual_ms == virtual_s
+            return
+        assert -1 <= actual_ms - self.began_ms - virtual_s * 1000 <= self.elapsed_ms() + 1
+
+    def look(self, topic: str, job_id: str) -> Any:
+        return self.run(self.queue.look(topic, job_id))
+
+    def hand_out(self, topic: str, requests: list[PopRequest]) -> None:
+        """Pop for consumers, all in one call."""
+        model = self.models[topic]
+        early = self.left_over_ids(topic)
+        late = [job.id for job in model.in_state(JobState.READY) if model.is_late(job)]
+        reply = self.run(self.queue.pop(topic, requests))
+        expired = {job_id for job_id in late if self.look(topic, job_id).state is JobState.DEAD}
+        for request, records in zip(requests, reply.jobs, strict=True):
+            takes_nothing_new = model.given_before(request.request_id)
+            deliveries = model.pop(
+                request.count,
+                [record.id for record in records],
+                ttr_s=None if request.ttr_ms is None else request.ttr_ms // 1000,
+                consumer=request.consumer,
+                request_id=request.request_id,
+                expired=() if takes_nothing_new else expired,
+                may_come_early=early,
+            )
+            for record, delivery in zip(records, deliveries, strict=True):
+                self._note(topic, record, delivery)
+            if not takes_nothing_new:
+                expired = set()
+        assert not expired
+        if model.in_state(JobState.READY) and not model.paused:
+            assert reply.more
+
+    def left_over_ids(self, topic: str) -> set[str]:
+        ready = [job.id for job in self.models[topic].in_state(JobState.READY)]
+        return self.contents[topic].left_over_ids(ready)
+
+    def _note(self, topic: str, record: JobRecord, delivery: Delivery) -> None:
+        if delivery.receipt is None:
+            seen = (topic, record.id, record.receipt)
+            assert seen not in self.seen_receipts, "two deliveries with one receipt"
+            self.seen_receipts.add(seen)
+            self.deliveries[topic].append(delivery)
+            delivery.receipt = record.receipt
+        assert record.receipt == delivery.receipt
+        assert record.request_id == delivery.request_id
+
+    def meant(self, topic: str, which: tuple[str, int]) -> tuple[str, Delivery]:
+        """The id and the delivery that a consumer speaks of, as near as may be to what was drawn.
+
+        `live`: a job with its live delivery; `old`: one of the last deliveries, live or not, with its job;
+        `another's`: the same with any job; `any`: any job without a receipt; `none`: with a receipt that never was.
+        """
+        kind, number = which
+        job_id = JOB_IDS[number % len(JOB_IDS)]
+        if kind == "live":
+            live = [job.live for job in self.models[topic].jobs.values() if job.live is not None]
+            if live:
+                delivery = live[number % len(live)]
+                return delivery.job_id, delivery
+        if kind in ("old", "another's") and self.deliveries[topic]:
+            delivery = self.deliveries[topic][-1 - number % len(self.deliveries[topic])]
+            return delivery.job_id if kind == "old" else job_id, delivery
+        if kind == "none":
+            return job_id, NO_DELIVERY
+        return job_id, ANY_DELIVERY
+
+    def as_popped(self, topic: str, delivery: Delivery) -> JobRecord:
+        nonce, attempt = delivery.receipt
+        return JobRecord(
+            topic=topic,
+            id=delivery.job_id,
+            state=JobState.RESERVED,
+            created_at_ms=0,
+            due_at_ms=0,
+            nonce=nonce,
+            attempts=attempt,
+            body=b"",
+            request_id=delivery.request_id,
+        )
+
+
+def receipt_of(delivery: Delivery) -> Receipt:
+    if delivery is ANY_DELIVERY:
+        return ANY_RECEIPT
+    return IMPOSSIBLE_RECEIPT if delivery is NO_DELIVERY else delivery.receipt
+
+
+def _tombstone(whom: Delivery | str) -> str:
+    if isinstance(whom, str):
+        return whom
+    return f"{whom.job_id} {whom.receipt.nonce} {whom.receipt.attempt}"
+
+
+async def _error_or(call: Awaitable[Result]) -> Result | type[DeferdError]:
+    try:
+        return await call
+    except DeferdError as exc:
+        return type(exc)
+
+
+def answer_of(call: Callable[[], Any]) -> Any:
+    """The model's answer, or the class of the error that it raised."""
+    try:
+        return call()
+    except DeferdError as exc:
+        return type(exc)

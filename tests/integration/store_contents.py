@@ -1,0 +1,68 @@
+"""The keys of one topic as they are in the store, read past the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from deferd.engine.keys import Keys
+from deferd.model import JobState
+
+KEYS = Keys(shards=1)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the keys of one topic hold. Scores are instants in ms."""
+
+    pool: dict[str, bytes]
+    scores: dict[JobState, dict[str, int]]
+    ready_list: list[str]
+    expiry: dict[str, int]
+    holders: dict[str, str]
+    cancelled: dict[str, int]
+    due_ms: int | None
+    settings: bytes | None
+
+    def of_job(self, job_id: str) -> tuple[Any, ...]:
+        """All that is there about one job, save for its place in the Ready list."""
+        scores = [scores.get(job_id) for scores in (*self.scores.values(), self.expiry)]
+        return self.pool.get(job_id), self.holders.get(job_id), *scores
+
+    def timer_work(self) -> list[int]:
+        """Every instant at which the timer has something to do here."""
+        kinds = (*self.scores.values(), self.expiry, self.cancelled)
+        return [score for scores in kinds for score in scores.values()]
+
+    def left_over_ids(self, ready: Collection[str]) -> set[str]:
+        """Ids that stand in the Ready list more often than the jobs `ready` account for."""
+        return {job_id for job_id in self.ready_list if self.ready_list.count(job_id) > (job_id in ready)}
+
+
+def read_contents(client: redis.Redis, topic: str) -> Contents:
+    """Not one instant's view: nothing else may be at work."""
+    pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings, _, due = KEYS.of_topic(topic)
+    pipe = client.pipeline(transaction=False)
+    pipe.hgetall(pool)
+    pipe.lrange(ready, 0, -1)
+    pipe.hgetall(holders)
+    pipe.hget(settings, topic)
+    pipe.zscore(due, topic)
+    for key in (delay, reserved, dead, finished, expiry, cancelled):
+        pipe.zrange(key, 0, -1, withscores=True)
+    jobs, ready_list, names, topic_settings, due_ms, *sets = pipe.execute()
+    scores = [{member.decode(): int(score) for member, score in members} for members in sets]
+    states = (JobState.DELAYED, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
+    return Contents(
+        pool={job_id.decode(): record for job_id, record in jobs.items()},
+        scores=dict(zip(states, scores[:4], strict=True)),
+        ready_list=[job_id.decode() for job_id in ready_list],
+        expiry=scores[4],
+        holders={job_id.decode(): name.decode() for job_id, name in names.items()},
+        cancelled=scores[5],
+        due_ms=None if due_ms is None else int(due_ms),
+        settings=topic_settings,
+    )
