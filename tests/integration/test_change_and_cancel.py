@@ -153,7 +153,7 @@ async def test_the_ready_list_does_not_grow_with_jobs_that_come_and_go(driver: E
     assert driver.ready_list() == ["stays"]
 
 
-async def test_neither_does_it_grow_with_a_job_that_is_replaced_or_put_off_again_and_again(driver: EngineDriver) -> None:
+async def test_neither_does_it_grow_with_a_job_that_is_replaced_or_put_off(driver: EngineDriver) -> None:
     await driver.put("stays")
     for _ in range(50):
         await driver.put("a", on_conflict="replace")
