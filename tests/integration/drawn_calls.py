@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deferd.model import JobState
 
 TOPICS = ("busy", "other")
-JOB_IDS = ("a", "b", "c", "d")
+JOB_IDS = ("a", "b", "c", "d", "e")
 
 topics = st.sampled_from([TOPICS[0]] * 7 + [TOPICS[1]])
 job_ids = st.sampled_from(JOB_IDS)
@@ -52,7 +52,7 @@ leases_ms = st.sampled_from([None, None, 10_000, 120_000])
 consumers = st.sampled_from(["worker-1", "worker-2", None])
 request_ids = st.sampled_from([None, None, "r1", "r2"])
 errors = st.sampled_from([None, "", "it went wrong"])
-states = st.sampled_from([*JobState, None])
+states = st.sampled_from([*JobState, None, None])
 receipts = st.one_of(
     st.tuples(st.just("live"), st.integers(0, 3)),
     st.tuples(st.just("live"), st.integers(0, 3)),
@@ -60,6 +60,8 @@ receipts = st.one_of(
     st.tuples(st.sampled_from(["old", "old", "another's"]), st.integers(0, 5)),
 )
 """Which job a consumer speaks of, and with which receipt; see `EngineAndModel.meant`."""
+jobs = st.one_of(receipts, st.tuples(st.just("ready"), st.integers(0, 3)), st.tuples(st.just("any"), st.integers(0, 4)))
+"""Which job a producer speaks of."""
 
 _VERBS: dict[str, tuple[int, st.SearchStrategy[dict[str, Any]]]] = {}
 

@@ -225,10 +225,14 @@ class EngineAndModel(RuleBasedStateMachine):
         """The id and the delivery that a consumer speaks of, as near as may be to what was drawn.
 
         `live`: a job with its live delivery; `old`: one of the last deliveries, live or not, with its job;
-        `another's`: the same with any job; `any`: any job without a receipt; `none`: with a receipt that never was.
+        `another's`: the same with any job; `ready`: a ready job without a receipt; `any`: any job without a receipt;
+        `none`: any job with a receipt that never was.
         """
         kind, number = which
         job_id = JOB_IDS[number % len(JOB_IDS)]
+        if kind == "ready":
+            ready = self.models[topic].in_state(JobState.READY)
+            return ready[number % len(ready)].id if ready else job_id, ANY_DELIVERY
         if kind == "live":
             live = [job.live for job in self.models[topic].jobs.values() if job.live is not None]
             if live:

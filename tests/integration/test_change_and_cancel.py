@@ -9,7 +9,7 @@ import pytest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale
 from deferd.model import ChangeJob, JobState
-from tests.integration.engine_driver import TOPIC, EngineDriver
+from tests.integration.engine_driver import KEY, TOPIC, EngineDriver
 
 
 def change(**fields: Any) -> ChangeJob:
@@ -135,10 +135,9 @@ async def test_a_cancelled_job_never_comes(driver: EngineDriver) -> None:
 
 
 async def test_an_id_left_in_the_ready_list_does_not_make_a_later_job_ready_early(driver: EngineDriver) -> None:
-    for job_id in ("a", "b", "c"):
-        await driver.put(job_id)
-    await driver.queue.cancel(TOPIC, "b")
-    assert "b" in driver.ready_list()
+    await driver.put("a")
+    driver.server.command("RPUSH", f"{KEY}:ready", "b")  # as a cancel leaves it, deep inside a long list
+    await driver.put("c")
     await driver.put("b", delay=5)
     assert [popped.id for popped in await driver.pop(5)] == ["a", "c"]
     await driver.pass_time(6)
@@ -147,10 +146,19 @@ async def test_an_id_left_in_the_ready_list_does_not_make_a_later_job_ready_earl
 
 async def test_the_ready_list_does_not_grow_with_jobs_that_come_and_go(driver: EngineDriver) -> None:
     await driver.put("stays")
-    for _ in range(50):
-        await driver.put("a")
-        await driver.queue.cancel(TOPIC, "a")
-    assert driver.ready_list() == ["stays"]
+    await driver.put("j0")
+    for number in range(1, 50):
+        await driver.put(f"j{number}")
+        await driver.queue.cancel(TOPIC, f"j{number - 1}")
+    assert driver.ready_list() == ["stays", "j49"]
+
+
+async def test_a_job_that_was_cancelled_and_put_again_stands_at_the_end_of_the_line(driver: EngineDriver) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id)
+    await driver.queue.cancel(TOPIC, "b")
+    await driver.put("b")
+    assert [popped.id for popped in await driver.pop(5)] == ["a", "c", "b"]
 
 
 async def test_neither_does_it_grow_with_a_job_that_is_replaced_or_put_off(driver: EngineDriver) -> None:

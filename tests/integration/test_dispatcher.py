@@ -212,6 +212,26 @@ async def test_a_lease_that_ends_serves_a_waiter_in_another_process(engine: Engi
     assert popped.attempts == 2
 
 
+async def test_messages_that_are_no_topic_are_survived(engine: Engine, server: StoreServer) -> None:
+    waiting = waiting_pop(engine)
+    await parked(engine, 1)
+    server.command("PUBLISH", "deferd:ready", b"\xff\xfe")
+    server.command("PUBLISH", "deferd:due", b"\xff\xfe")
+    await engine.queue.put(job(delay=0.05))
+    assert [popped.id for popped in await waiting] == ["a"]
+    await engine.ping()
+
+
+async def test_a_store_whose_user_may_not_publish_is_refused_at_start(server: StoreServer) -> None:
+    server.command("ACL", "SETUSER", "silent", "on", ">pw", "~*", "&*", "+@all", "-publish")
+    store = await connect(server.url.replace("redis://", "redis://silent:pw@"), timeout_s=5)
+    engine = Engine(store)
+    with pytest.raises(StoreUnavailable, match="refuses the service's user"):
+        await engine.start()
+    await engine.close()
+    await store.close()
+
+
 async def test_those_who_wait_learn_that_the_store_is_gone_and_the_next_are_served_when_it_is_back(
     server: StoreServer,
 ) -> None:

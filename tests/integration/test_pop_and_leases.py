@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from deferd.engine.queue import PopRequest
-from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.record import ANY_RECEIPT, Receipt
 from deferd.errors import JobNotFound, ReceiptStale
-from deferd.model import JobState
-from tests.integration.engine_driver import TOPIC, EngineDriver
+from deferd.model import JobState, PutJob
+from tests.integration.engine_driver import KEY, TOPIC, EngineDriver
 
 
 async def test_ready_jobs_come_in_the_order_they_became_ready(driver: EngineDriver) -> None:
@@ -221,9 +221,34 @@ async def test_a_paused_topic_hands_out_nothing_but_repeats_what_it_gave(driver:
 
 async def test_a_long_run_of_left_over_ids_is_passed_in_bounded_steps(driver: EngineDriver) -> None:
     ids = [f"gone{number}" for number in range(2500)]
-    driver.server.command("RPUSH", f"deferd:{{0}}:{TOPIC}:ready", *ids)
+    driver.server.command("RPUSH", f"{KEY}:ready", *ids)
     await driver.put("last")
-    found = []
-    for _ in range(4):
-        found += await driver.pop()
-    assert [popped.id for popped in found] == ["last"]
+    assert await driver.pop() == []
+    assert [popped.id for popped in await driver.engine.dispatcher.pop([TOPIC])] == ["last"]
+
+
+async def test_large_jobs_are_handed_out_as_many_as_fit_an_answer(driver: EngineDriver) -> None:
+    for number in range(40):
+        await driver.put(f"j{number}", body="x" * 1_000_000, max_attempts=1)
+    sizes = []
+    while popped := await driver.pop(100):
+        sizes.append(len(popped))
+    assert sum(sizes) == 40
+    assert max(sizes) <= 17
+
+
+async def test_a_request_id_never_meets_another_topics_keys(driver: EngineDriver) -> None:
+    await driver.put()
+    for name in ("pool", "ready", "reserved", "delay"):
+        await driver.pop(1, request_id=name)
+        other = PutJob(topic=f"{TOPIC}:request", id=name)
+        await driver.queue.put(other)
+        (popped,) = (await driver.queue.pop(other.topic, [PopRequest(1)])).jobs[0]
+        assert popped.id == name
+
+
+async def test_a_receipt_of_no_attempt_fits_nothing(driver: EngineDriver) -> None:
+    await driver.put()
+    held = await driver.pop_one()
+    with pytest.raises(ReceiptStale):
+        await driver.queue.finish(TOPIC, "a", Receipt.of(str(held.receipt).replace(".1", ".0")))

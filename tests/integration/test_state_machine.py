@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from deferd.engine.queue import PopRequest, Released
 from deferd.engine.record import JobRecord
 from deferd.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from tests.integration import drawn_calls as drawn
+from tests.integration.drawn_calls import TOPICS
 from tests.integration.engine_and_model import EngineAndModel, OutOfTimeError, answer_of, receipt_of
-from tests.integration.job_model import (
-    ANY_DELIVERY,
-)
+from tests.integration.job_model import ANY_DELIVERY
 from tests.integration.store_servers import StoreServer
-
-LONGEST_S = 0.9
-"""Less than a second: the shortest time for which the store remembers what a request was given."""
-
-Result = TypeVar("Result")
 
 
 class EveryCall(EngineAndModel):
     """All calls there are, in any order."""
+
+    @initialize(many=st.lists(drawn.puts, max_size=6))
+    def begin(self, many: list[dict[str, Any]]) -> None:
+        self.do(("put_many", {"topic": TOPICS[0], "many": many}))
 
     # Producers
 
@@ -40,20 +38,24 @@ class EveryCall(EngineAndModel):
         if not isinstance(actual, type):
             self.is_as_modelled(actual.record, self.models[topic].jobs[actual.record.id])
 
-    @drawn.verb(2, topic=drawn.topics, many=st.lists(drawn.puts, min_size=2, max_size=4))
+    @drawn.verb(2, topic=drawn.topics, many=st.lists(drawn.puts, min_size=2, max_size=6))
     def put_many(self, topic: str, many: list[dict[str, Any]]) -> None:
         many = [{**put, "body": self.new_body()} for put in many]
         actual = self.run(self.queue.put_many([_put_job(topic, put) for put in many]))
         assert [result.code for result in actual] == self.models[topic].put_many(many)
 
     @drawn.verb(
+        2,
         topic=drawn.topics,
-        job_id=drawn.job_ids,
+        which=drawn.jobs,
         changes=drawn.policies,
         delay=st.none() | drawn.delays,
         new_body=st.booleans(),
     )
-    def change(self, topic: str, job_id: str, changes: dict[str, Any], delay: int | None, new_body: bool) -> None:
+    def change(
+        self, topic: str, which: tuple[str, int], changes: dict[str, Any], delay: int | None, new_body: bool
+    ) -> None:
+        job_id, _ = self.meant(topic, which)
         if new_body:
             changes = {**changes, "body": self.new_body()}
         wanted = ChangeJob.model_validate({**changes, "delay": delay})
@@ -65,7 +67,7 @@ class EveryCall(EngineAndModel):
         else:
             assert actual == expected
 
-    @drawn.verb(topic=drawn.topics, which=drawn.receipts, refuse=st.booleans())
+    @drawn.verb(2, topic=drawn.topics, which=drawn.jobs, refuse=st.booleans())
     def cancel(self, topic: str, which: tuple[str, int], refuse: bool) -> None:
         job_id, _ = self.meant(topic, which)
         actual = self.run(self.queue.cancel(topic, job_id, refuse_reserved=refuse))
@@ -74,7 +76,7 @@ class EveryCall(EngineAndModel):
     # Consumers
 
     @drawn.verb(
-        6,
+        8,
         topic=drawn.topics,
         count=st.integers(1, 3),
         consumer=drawn.consumers,
@@ -174,7 +176,7 @@ class EveryCall(EngineAndModel):
         self.models[topic].configure(values)
         assert view.settings == TopicSettings.model_validate(values)
 
-    @drawn.verb(topic=drawn.topics, paused=st.sampled_from([False, False, False, True]))
+    @drawn.verb(topic=drawn.topics, paused=st.sampled_from([False, False, False, False, True]))
     def pause(self, topic: str, paused: bool) -> None:
         verb = self.driver.topics.pause if paused else self.driver.topics.resume
         view = self.run(verb(topic))
@@ -251,8 +253,8 @@ def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> Non
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=150,
-            stateful_step_count=40,
+            max_examples=120,
+            stateful_step_count=50,
             deadline=None,
             print_blob=True,
             phases=[phase for phase in Phase if phase is not Phase.explain],  # it traces every line, for minutes

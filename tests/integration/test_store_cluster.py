@@ -15,8 +15,8 @@ from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
 from tests.integration.store_servers import ClusterSet, StoreServer, wait_until
 
-TIMEOUT_S = 0.5
-SLACK_S = 0.4
+TIMEOUT_S = 1.5
+SLACK_S = 1.0
 RECOVERY_S = 30.0
 KEYS = [f"{{{number}}}:count" for number in range(30)]
 COUNT = "return redis.call('INCR', KEYS[1])"

@@ -140,7 +140,7 @@ async def test_the_store_of_a_killed_owner_is_taken_over(
 async def test_a_store_that_is_killed_is_started_again_with_its_data(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running(data_dir) as (embedded, store):
+    async with running(data_dir) as (embedded, store), asyncio.timeout(WAIT_S):
         for turn in range(2):
             await store.client.set(f"key{turn}", "value")
             before = embedded.pid

@@ -75,6 +75,20 @@ async def test_the_timer_takes_the_lock_of_a_dead_one_when_it_ends(driver: Engin
     assert await driver.state() is JobState.READY
 
 
+async def test_a_lock_from_before_the_clock_stepped_back_is_void(driver: EngineDriver) -> None:
+    driver.server.command("SET", "deferd:{0}:lock", "dead", "PX", 3_600_000)
+    await driver.put(delay=1)
+    await driver.pass_time(2)
+    assert await driver.state() is JobState.READY
+
+
+async def test_a_timer_with_a_long_tick_that_dies_holds_up_the_others_for_seconds_only(store: Store) -> None:
+    engine = Engine(store, tick_s=60)
+    await engine.timers[0].run_once()
+    assert await store.client.pttl("deferd:{0}:lock") <= 3000
+    await engine.close()
+
+
 async def test_expired_and_retained_and_cancelled_all_end_by_the_timer(driver: EngineDriver) -> None:
     await driver.put("expires", ttl=5)
     await driver.put("delayed-expires", delay=2, ttl=3)

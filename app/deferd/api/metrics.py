@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from prometheus_client import REGISTRY, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -60,45 +60,36 @@ async def exposition(engine: Engine, max_topic_labels: int) -> bytes:
     return await asyncio.to_thread(generate_latest, _Everything(_process_metrics(), standing))
 
 
-@dataclass
-class _Standing:
-    """How one topic stands, or all topics together that have no label of their own."""
+class _Standing(NamedTuple):
+    """How the store stands: the topics with labels of their own, and the jobs of all others together."""
 
-    jobs: dict[JobState, int] = field(default_factory=lambda: dict.fromkeys(JobState, 0))
-    oldest_ready_age_ms: int | None = None
-    next_due_at_ms: int | None = None
-    paused: int = 0
-
-    def add(self, view: TopicView) -> None:
-        for state, count in view.counts.items():
-            self.jobs[state] += count
-        self.paused += view.paused
-        if view.oldest_ready_age_ms is not None:
-            self.oldest_ready_age_ms = max(self.oldest_ready_age_ms or 0, view.oldest_ready_age_ms)
-        if view.next_due_at_ms is not None:
-            known = self.next_due_at_ms
-            self.next_due_at_ms = view.next_due_at_ms if known is None else min(known, view.next_due_at_ms)
+    topics: list[TopicView]
+    others: dict[JobState, int] | None
 
 
-async def _read_store(engine: Engine, max_topic_labels: int) -> dict[str, _Standing] | None:
-    """The standing of each topic by its label, or None when the store does not answer in time."""
-    standing: dict[str, _Standing] = {}
+async def _read_store(engine: Engine, max_topic_labels: int) -> _Standing | None:
+    """How the store stands, or None when it does not answer in time."""
     try:
         async with asyncio.timeout(STORE_READ_TIMEOUT_S):
+            views: list[TopicView] = []
             cursor: str | None = None
-            while True:
-                views, cursor = await engine.topics.list_topics(cursor, limits.PAGE_MAX)
-                for view in views:
-                    label = view.topic if len(standing) < max_topic_labels else OTHER_TOPICS
-                    standing.setdefault(label, _Standing()).add(view)
+            if max_topic_labels:
+                views, cursor = await engine.topics.list_topics(None, max_topic_labels)
                 if cursor is None:
-                    return standing
+                    return _Standing(views, None)
+            others = dict.fromkeys(JobState, 0)
+            while True:
+                names, cursor = await engine.topics.names(cursor, limits.PAGE_MAX)
+                for state, count in (await engine.topics.totals(names)).items():
+                    others[state] += count
+                if cursor is None:
+                    return _Standing(views, others)
     except (DeferdError, TimeoutError) as error:
         _log.warning("the store could not be read for /metrics: %s", str(error) or "it took too long")
         return None
 
 
-def _store_metrics(standing: dict[str, _Standing] | None) -> Iterable[Metric]:
+def _store_metrics(standing: _Standing | None) -> Iterable[Metric]:
     yield GaugeMetricFamily("deferd_store_up", "1 when the store answered this scrape, else 0.", standing is not None)
     if standing is None:
         return
@@ -113,14 +104,16 @@ def _store_metrics(standing: dict[str, _Standing] | None) -> Iterable[Metric]:
         "When the next delayed job is due, in seconds since the epoch; left out when none is delayed.",
         labels=["topic"],
     )
-    paused = GaugeMetricFamily("deferd_topics_paused", "Topics that hand out nothing just now.", labels=["topic"])
-    for label, topic in standing.items():
-        for state, count in topic.jobs.items():
-            jobs.add_metric((label, state.value), count)
-        age.add_metric((label,), (topic.oldest_ready_age_ms or 0) / 1000)
-        if topic.next_due_at_ms is not None:
-            next_due.add_metric((label,), topic.next_due_at_ms / 1000)
-        paused.add_metric((label,), topic.paused)
+    paused = GaugeMetricFamily("deferd_topic_paused", "1 when the topic hands out nothing just now.", labels=["topic"])
+    for view in standing.topics:
+        for state, count in view.counts.items():
+            jobs.add_metric((view.topic, state.value), count)
+        age.add_metric((view.topic,), (view.oldest_ready_age_ms or 0) / 1000)
+        if view.next_due_at_ms is not None:
+            next_due.add_metric((view.topic,), view.next_due_at_ms / 1000)
+        paused.add_metric((view.topic,), view.paused)
+    for state, count in (standing.others or {}).items():
+        jobs.add_metric((OTHER_TOPICS, state.value), count)
     yield from (jobs, age, next_due, paused)
 
 
@@ -135,7 +128,7 @@ def _process_metrics() -> Collector:
 class _Everything(Collector):
     """What the processes counted, then how the store stands."""
 
-    def __init__(self, processes: Collector, standing: dict[str, _Standing] | None) -> None:
+    def __init__(self, processes: Collector, standing: _Standing | None) -> None:
         self._processes = processes
         self._standing = standing
 

@@ -208,13 +208,15 @@ class Dispatcher:
         for waiter, jobs in zip(waiters, reply.jobs, strict=True):
             waiter.in_call = False
             waiter.jobs += jobs
-            self._settle(waiter)
+            self._settle(waiter, more=reply.more)
 
-    def _settle(self, waiter: _Waiter) -> None:
+    def _settle(self, waiter: _Waiter, *, more: bool) -> None:
         """After a store call: answer the waiter, send it on to its next topic, or let it wait."""
         if waiter.hung_up:
             self._return_jobs(waiter)
             return
+        if more and not waiter.jobs and waiter.turn is not None:
+            return  # the call did not get past left-over ids: its line, which is looked at again, asks once more
         last_turn = waiter.turn is None or waiter.turn == len(waiter.topics) - 1
         if len(waiter.jobs) == waiter.request.count or (last_turn and (waiter.jobs or waiter.time_is_up)):
             self._answer(waiter)

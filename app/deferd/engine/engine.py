@@ -8,7 +8,7 @@ import logging
 
 from deferd.engine import metrics
 from deferd.engine.dispatcher import Dispatcher
-from deferd.engine.keys import Keys
+from deferd.engine.keys import DUE_CHANNEL, Keys
 from deferd.engine.queue import JobQueue
 from deferd.engine.scripts import Scripts
 from deferd.engine.timer import Timer
@@ -61,6 +61,7 @@ class Engine:
             StoreUnavailable: the store cannot be reached.
         """
         await self.ping()
+        await self._scripts.command("PUBLISH", DUE_CHANNEL, "")  # scripts do: learn now whether it is allowed
         self._tasks = [asyncio.create_task(self._wakeups.run(), name="deferd-wakeups")]
         try:
             await self._wakeups.listening(_LISTEN_TIMEOUT_S)
@@ -88,7 +89,10 @@ class Engine:
             await timer.resign()
 
     async def ping(self) -> None:
-        """Return when the store answers. Raises StoreUnavailable."""
+        """Return when the engine works and the store answers. Raises StoreUnavailable."""
+        for task in self._tasks:
+            if task.done():
+                raise StoreUnavailable(f"{task.get_name()} has ended; the service must be restarted")
         await self._scripts.command("PING")
 
     def _wake_timers(self, key: str) -> None:

@@ -23,7 +23,7 @@ class Keys:
 
     def __init__(self, shards: int) -> None:
         self.shards = shards
-        self.of_topic = lru_cache(maxsize=100_000)(self._of_topic)
+        self.of_topic = lru_cache(maxsize=4096)(self._of_topic)
 
     def shard_of(self, topic: str) -> int:
         """The topic's shard: 0 to shards - 1, the same in every process and release."""
@@ -35,10 +35,15 @@ class Keys:
         of_topic = (f"deferd:{{{shard}}}:{topic}:{name}" for name in _TOPIC_KEYS)
         return (*of_topic, *(self.of_shard(shard, name) for name in _SHARD_KEYS))
 
+    def of_places(self, topic: str) -> tuple[str, ...]:
+        """The keys that count a topic's jobs: pool, delay, reserved, dead, finished. Not cached."""
+        shard = self.shard_of(topic)
+        return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in ("pool", "delay", "reserved", "dead", "finished"))
+
     def of_shard(self, shard: int, name: str) -> str:
         """A key of the whole shard: settings, topics, due, lock."""
         return f"deferd:{{{shard}}}:{name}"
 
     def of_request(self, topic: str, request_id: str) -> str:
-        """The key that remembers what a pop with this request id was given."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:request:{request_id}"
+        """The key that remembers what a pop with this request id was given; no topic's key, as no topic has a `/`."""
+        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:request/{request_id}"

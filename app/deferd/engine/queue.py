@@ -125,6 +125,9 @@ class JobQueue:
 
         When the store fails in the middle, the jobs it did not confirm have status 503 and may or may not be
         stored; asking again with the same ids is safe.
+
+        Raises:
+            StoreUnavailable: the store confirmed none of them.
         """
         of_topic: dict[str, list[int]] = {}
         ids = [spec.id or _new_id() for spec in specs]
@@ -133,32 +136,38 @@ class JobQueue:
         results: list[PutResult | None] = [None] * len(specs)
         free_places = asyncio.Semaphore(_TOPICS_AT_ONCE)
 
+        failure: StoreUnavailable | None = None
+
         async def put_topic(topic: str, indexes: list[int]) -> None:
+            nonlocal failure
             args: list[Any] = []
             for index in indexes:
                 args += _put_args(specs[index], ids[index])
-            error: DeferdError | None = None
-            codes: Sequence[int] = ()
-            max_jobs = 0
-            try:
-                async with free_places:
+            async with free_places:
+                try:
+                    if failure is not None:  # one wait for a store that is away is enough
+                        raise failure
                     _, max_jobs, codes = await self._run("put", topic, 0, *args)
-            except StoreUnavailable as exc:
-                error = exc
-            for position, index in enumerate(indexes):
-                if error is not None:
-                    results[index] = PutResult(topic, ids[index], 503, error.code)
-                    continue
-                code = codes[position]
+                except StoreUnavailable as exc:
+                    failure = exc
+                    for index in indexes:
+                        results[index] = PutResult(topic, ids[index], 503, exc.code)
+                    return
+            for index, code in zip(indexes, codes, strict=True):
                 self._count_put(topic, code)
                 if code < 0:
-                    failure = _put_error(code, topic, ids[index], max_jobs)
-                    results[index] = PutResult(topic, ids[index], 429 if code == _FULL else 409, failure.code)
+                    refusal = _put_error(code, topic, ids[index], max_jobs)
+                    results[index] = PutResult(topic, ids[index], 429 if code == _FULL else 409, refusal.code)
                 else:
                     results[index] = PutResult(topic, ids[index], 201 if code == _CREATED else 200, None)
 
-        await asyncio.gather(*(put_topic(topic, indexes) for topic, indexes in of_topic.items()))
-        return [result for result in results if result is not None]
+        async with asyncio.TaskGroup() as group:
+            for topic, indexes in of_topic.items():
+                group.create_task(put_topic(topic, indexes))
+        stored = [result for result in results if result is not None]
+        if failure is not None and all(result.status == 503 for result in stored):
+            raise failure
+        return stored
 
     async def look(self, topic: str, job_id: str) -> JobRecord:
         """The job as it is now. Raises JobNotFound."""
@@ -234,10 +243,12 @@ class JobQueue:
         now_ms, more, expired, answers = await self._scripts.run(
             "pop", (*self._keys.of_topic(topic), *request_keys), args
         )
+        jobs = []
+        if not expired and not any(answers):  # a topic that has nothing takes no metric label
+            return PopReply([[] for _ in requests], bool(more))
         label = self._label(topic)
         if expired:
             metrics.DEATHS.labels(label, "expired").inc(expired)
-        jobs = []
         ready_wait = metrics.READY_WAIT.labels(label)
         for request, flat in zip(requests, answers, strict=True):
             given = [

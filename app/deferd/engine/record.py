@@ -55,7 +55,7 @@ class Receipt(NamedTuple):
             parsed = cls(int(nonce, 16), int(attempt))
         except ValueError:
             return IMPOSSIBLE_RECEIPT
-        return parsed if dot and str(parsed) == text else IMPOSSIBLE_RECEIPT
+        return parsed if dot and parsed.attempt > 0 and str(parsed) == text else IMPOSSIBLE_RECEIPT
 
 
 ANY_RECEIPT = Receipt(0, 0)

@@ -7,6 +7,7 @@ builds on in one line, ``-- @include clock topic``.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,9 @@ from deferd.errors import StoreUnavailable
 from deferd.store.connection import Store
 
 _INCLUDE = "-- @include "
-_REFUSALS = ("OOM", "MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
+_FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
+"""An error's first word; servers before 7.0 wrap an error inside a script: `Error running script (...): -OOM ...`."""
+_REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 """First words of error replies by which a store says that it cannot do it now."""
 
 _OUT_OF_MEMORY = "the store is out of memory and refuses to store more"
@@ -101,11 +104,12 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         if isinstance(exc, kinds):
             return StoreUnavailable(detail, retry_after_s)
     if isinstance(exc, redis_errors.ResponseError):
-        first_word = str(exc).partition(" ")[0].rstrip(":")
-        if first_word in _REFUSALS:
-            return StoreUnavailable(f"the store refuses to work just now ({first_word})")
-        if "OOM command not allowed" in str(exc):  # how an error inside a script reads on older servers
+        said = _FIRST_WORD.search(str(exc))
+        word = said[1] if said is not None else ""
+        if word == "OOM":
             return StoreUnavailable(_OUT_OF_MEMORY, 5)
+        if word in _REFUSALS:
+            return StoreUnavailable(f"the store refuses to work just now ({word})")
     return None
 
 

@@ -21,6 +21,8 @@ _TOPICS_PER_TURN = 1000
 _JOBS_PER_STEP = 500
 """Most jobs one script call moves from each place: about a millisecond of the store's time."""
 _TOPICS_AT_ONCE = 4
+_LOCK_MAX_MS = 3000
+"""How long the death of the timer that works can hold up the others, whatever the tick."""
 
 
 class Timer:
@@ -44,7 +46,9 @@ class Timer:
         self._tick_s = tick_s
         self._dead_retention_ms = dead_retention_ms
         self._name = os.urandom(8).hex()
+        self._lock_ms = min(int(tick_s * 2000) + 500, _LOCK_MAX_MS)
         self._holds_lock = False
+        self._in_turn = False
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
@@ -62,6 +66,9 @@ class Timer:
                     _LOG.warning("the timer waits for the store: %s", exc)
                 store_is_away = True
                 wait_s = min(self._tick_s, 0.25)
+            except Exception:  # noqa: BLE001 (whatever it is, due jobs must not wait for a restart)
+                _LOG.exception("a turn of the timer failed; the next follows")
+                wait_s = self._tick_s
             if wait_s > 0:
                 await self._sleep(wait_s)
 
@@ -71,11 +78,14 @@ class Timer:
         Returns the seconds until the next turn is due, at most the tick; 0 when work may be left.
         """
         began = time.perf_counter()
-        lock_ms = int(self._tick_s * 2000) + 500
-        reply = await self._scripts.run(
-            "turn", (self._due_key, self._lock_key), (self._name, lock_ms, _TOPICS_PER_TURN)
-        )
-        self._holds_lock = reply[0] == 1
+        self._in_turn = True
+        try:
+            reply = await self._scripts.run(
+                "turn", (self._due_key, self._lock_key), (self._name, self._lock_ms, _TOPICS_PER_TURN)
+            )
+            self._holds_lock = reply[0] == 1
+        finally:
+            self._in_turn = False
         metrics.TIMER_TURNS.labels("yes" if self._holds_lock else "no").inc()
         wait_ms: int = reply[1]
         if not self._holds_lock:
@@ -99,7 +109,8 @@ class Timer:
 
     def wake(self, key: str) -> None:
         """Something sooner came up: `key` is the shard's due key, or its lock key when the lock became free."""
-        if key == self._lock_key or (key == self._due_key and self._holds_lock):
+        # A message may be ahead of the reply that says who holds the lock.
+        if key == self._lock_key or (key == self._due_key and (self._holds_lock or self._in_turn)):
             self._woken.set()
 
     def wake_anyhow(self) -> None:

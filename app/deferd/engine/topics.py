@@ -21,6 +21,8 @@ from deferd.model import JobState, TopicSettings
 
 _STEP = 1000
 """Most jobs that one script call redrives or deletes."""
+_TOTALLED_TOPICS = 500
+_PAGE_BYTES = 8 * 1024 * 1024
 _VIEWED_STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
 
 
@@ -64,8 +66,23 @@ class Topics:
         )
 
     async def list_topics(self, cursor: str | None = None, limit: int = 1000) -> tuple[list[TopicView], str | None]:
-        """Up to `limit` topics in the order of their names within each shard, and where the next page begins (None:
-        this was the last).
+        """Up to `limit` topics in the order of `names`, and where the next page begins (None: this was the last).
+
+        Raises:
+            InvalidInput: the cursor is not one that this method gave.
+        """
+        names, next_cursor = await self.names(cursor, limit)
+        views = []
+        for name in names:
+            try:
+                views.append(await self.show(name))
+            except TopicNotFound:  # forgotten since its name was read
+                continue
+        return views, next_cursor
+
+    async def names(self, cursor: str | None = None, limit: int = 1000) -> tuple[list[str], str | None]:
+        """Up to `limit` topics in alphabetic order within each shard, and where the next page begins (None: this was
+        the last).
 
         Raises:
             InvalidInput: the cursor is not one that this method gave.
@@ -84,15 +101,22 @@ class Topics:
                 names = names[:limit]
                 break
             shard, last_name = shard + 1, ""
-        views = []
-        for name in names:
-            try:
-                views.append(await self.show(name))
-            except TopicNotFound:  # forgotten since its name was read
-                continue
         if shard == self._keys.shards:
-            return views, None
-        return views, _write_cursor(self._keys.shard_of(names[-1]), names[-1])
+            return names, None
+        return names, _write_cursor(self._keys.shard_of(names[-1]), names[-1])
+
+    async def totals(self, names: Sequence[str]) -> dict[JobState, int]:
+        """How many jobs these topics have together in each state; many topics go in one store call."""
+        of_shard: dict[int, list[str]] = {}
+        for name in names:
+            of_shard.setdefault(self._keys.shard_of(name), []).append(name)
+        totals = dict.fromkeys(_VIEWED_STATES, 0)
+        for in_shard in of_shard.values():
+            for at in range(0, len(in_shard), _TOTALLED_TOPICS):
+                keys = [key for name in in_shard[at : at + _TOTALLED_TOPICS] for key in self._keys.of_places(name)]
+                for state, count in zip(_VIEWED_STATES, await self._scripts.run("totals", keys, ()), strict=True):
+                    totals[state] += count
+        return totals
 
     async def configure(self, topic: str, settings: TopicSettings) -> TopicView:
         """Replace the defaults for jobs put from now on, and `max_jobs`. Makes the topic known."""
@@ -117,6 +141,8 @@ class Topics:
     ) -> tuple[list[JobRecord], str | None]:
         """Up to `limit` jobs in `state` (None: in every state, one after the other), and where the next page begins.
 
+        A page with large bodies may be shorter and go on all the same.
+
         Jobs that change their state between two pages may be missed or met twice.
 
         Raises:
@@ -137,10 +163,12 @@ class Topics:
                 reply = await self._run("list", topic, current.value, score, last_id, limit - len(jobs))
                 more = reply[0] == 1
                 score, last_id = _text(reply[1]), _text(reply[2])
-                jobs.extend(
+                jobs += (
                     located(topic, reply[at].decode(), (current.value.encode(), *reply[at + 1 : at + 4]))
                     for at in range(3, len(reply), 4)
                 )
+                if more and sum(len(job.body) for job in jobs) >= _PAGE_BYTES:
+                    return jobs, _write_cursor(current.value, score, last_id)
             score, last_id = "", ""
         return jobs, None
 

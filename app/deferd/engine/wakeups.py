@@ -54,14 +54,14 @@ class Wakeups:
                     if message is None:
                         continue
                     if message["type"] == "message":
-                        self._hear(message["channel"], message["data"].decode())
+                        self._hear(message["channel"], message["data"].decode(errors="replace"))
                     elif message["type"] == "subscribe" and not self._listening.is_set():
                         self._listening.set()
                         retry_s = 0.05
                         self._on_gap()
-            except Exception as exc:
+            except Exception as exc:  # noqa: BLE001 (whatever it is, waiting consumers must hear again)
                 if translate(exc) is None:
-                    raise
+                    _LOG.exception("listening to the store failed; trying again")
                 if self._listening.is_set():
                     _LOG.warning("lost the store's messages (%s); trying again", exc)
                     self._listening.clear()

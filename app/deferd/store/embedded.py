@@ -182,6 +182,8 @@ class EmbeddedStore:
                 await self._launch()
             except StoreRefused as exc:
                 _log.error("%s", exc)
+            except Exception:  # noqa: BLE001 (whatever it is, the service must not stay without its store)
+                _log.exception("the embedded store could not be started again; the next try follows")
             else:
                 _log.warning("the embedded store is back after %.1f s", clock() - ended_at)
 

@@ -3,11 +3,11 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] 1: refuse when a consumer holds it
 -- Returns { 0, the state it was in }; { 1 } not found; { 2 } refused, a consumer holds it
--- Bound: one job, and at most 20 left-over ids of the Ready list.
+-- Bound: one job, looked for among 2000 of the Ready list.
 local id = ARGV[2]
 if redis.call('HEXISTS', POOL, id) == 0 then return { 1 } end
 local state, score = state_of(id)
 if state == 'reserved' and ARGV[3] == '1' then return { 2 } end
 remove_job(id, state, score, now_ms())
-if state == 'ready' then trim_ready_list(10) end
+if state == 'ready' then leave_line(id) end
 return { 0, state }

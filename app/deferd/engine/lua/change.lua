@@ -30,7 +30,7 @@ if ARGV[3] ~= '' then
   if record.due > now then
     redis.call('ZADD', DELAY, record.due, id)
     schedule(record.due)
-    if state == 'ready' then trim_ready_list(10) end
+    if state == 'ready' then leave_line(id) end
     state = 'delayed'
   elseif state == 'delayed' then
     redis.call('RPUSH', READY, id)

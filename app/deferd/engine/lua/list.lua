@@ -8,13 +8,16 @@
 -- Returns { 1 when there is more, else 0, where this page ended: score, id, then four for each job:
 --   id | record | score | consumer or '' }; for ready jobs the score is the position. Jobs that move meanwhile may
 --   be missed or met twice.
--- Bound: ARGV[5] jobs, and as many left-over ids; the caller sends at most 1000.
+-- Bound: ARGV[5] jobs, and as many left-over ids; the caller sends at most 1000. A page ends early at 8 MiB.
 local state, limit = ARGV[2], tonumber(ARGV[5])
 local reply = { 0, '', '' }
+local MOST_BYTES = 8 * 1024 * 1024
+local bytes = 0
 
 local function add(id, score)
   local record = redis.call('HGET', POOL, id)
   if record then
+    bytes = bytes + #record
     reply[#reply + 1] = id
     reply[#reply + 1] = record
     reply[#reply + 1] = score
@@ -27,7 +30,7 @@ if state == 'ready' then
   local ids = redis.call('LRANGE', READY, from, from + 2 * limit)
   local seen = {}
   for index, id in ipairs(ids) do
-    if #reply >= 3 + 4 * limit or index > 2 * limit then
+    if #reply >= 3 + 4 * limit or index > 2 * limit or bytes >= MOST_BYTES then
       reply[1] = 1
       break
     end
@@ -55,7 +58,7 @@ local key = PLACES[state]
 local from = ARGV[3] == '' and 0 or rank_after(key, ARGV[3], ARGV[4])
 local members = redis.call('ZRANGE', key, from, from + limit, 'WITHSCORES')
 for at = 1, #members, 2 do
-  if at > 2 * limit then
+  if at > 2 * limit or bytes >= MOST_BYTES then
     reply[1] = 1
     break
   end

@@ -8,8 +8,12 @@
 --   for each request { id, record, lease end ms, id, record, lease end ms ... } }
 -- A request id that was answered before gets the deliveries that are still live among those it got; when none is,
 -- it counts as a new request. A job whose ttl has passed is never handed out: it goes to dead.
--- Bound: the jobs asked for (the caller asks for at most 1000) and at most 1000 left-over ids.
+-- Fewer than asked for are handed out when their records reach 8 MiB, at least one: a larger answer would not arrive
+-- in time, and its jobs would have been delivered to nobody.
+-- Bound: the jobs asked for (the caller asks for at most 1000), 8 MiB and 8 jobs, and at most 1000 left-over ids.
 local LEFT_OVERS = 1000
+local MOST_BYTES = 8 * 1024 * 1024
+local FIRST_CHUNK, MOST_IN_CHUNK = 8, 500
 local now = now_ms()
 local dead_retention = tonumber(ARGV[2])
 local settings = redis.call('HGET', SETTINGS, TOPIC)
@@ -47,9 +51,9 @@ end
 
 -- Take up to `wanted` ready jobs off the list as { id, record } pairs, skipping left-over ids.
 local function take(wanted)
-  local taken = {}
-  while #taken < wanted and left_overs > 0 do
-    local ids = redis.call('LPOP', READY, wanted - #taken)
+  local taken, bytes, chunk = {}, 0, FIRST_CHUNK
+  while #taken < wanted and left_overs > 0 and bytes < MOST_BYTES do
+    local ids = redis.call('LPOP', READY, math.min(wanted - #taken, chunk))
     if not ids or #ids == 0 then break end
     local raws = redis.call('HMGET', POOL, unpack(ids))
     local delayed, reserved = scores(DELAY, ids), scores(RESERVED, ids)
@@ -68,8 +72,12 @@ local function take(wanted)
         seen[id] = true
         if expiry and expiry[index] then redis.call('ZREM', EXPIRY, id) end
         taken[#taken + 1] = { id, raws[index] }
+        bytes = bytes + #raws[index]
       end
     end
+    -- What these jobs weigh tells how many more will fit.
+    local fitting = #taken > 0 and (MOST_BYTES - bytes) / (bytes / #taken) or FIRST_CHUNK
+    chunk = math.max(1, math.min(math.floor(fitting), MOST_IN_CHUNK))
   end
   return taken
 end

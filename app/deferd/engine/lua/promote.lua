@@ -62,9 +62,9 @@ end
 for _, job in ipairs(taken_from(EXPIRY, due_in(EXPIRY))) do
   redis.call('ZREM', DELAY, job.id)
   bury_job(job.id, job.record, 'expired', now, dead_retention)
+  leave_line(job.id)
   reply[2] = reply[2] + 1
 end
-if reply[2] > 0 then trim_ready_list(limit) end
 
 for _, key in ipairs({ DEAD, FINISHED }) do
   local ids = due_in(key)

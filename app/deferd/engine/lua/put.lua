@@ -93,7 +93,7 @@ local function put(id, on_conflict, due, extra, nonce, body)
   place(id, due, ttl, state == 'ready')  -- again and again in the line, it would make the list grow without end
   if state == 'ready' and due > now then
     flush()
-    trim_ready_list(10)
+    leave_line(id)
   end
   return REPLACED, record
 end

@@ -2,16 +2,18 @@
 -- @include clock
 -- KEYS[1] due  ZSET topic -> the next ms at which the timer has work there
 -- KEYS[2] lock STRING the timer that does the work, so that others rest; it saves work and guards nothing
--- ARGV[1] this timer's name | ARGV[2] how long the lock lasts, ms | ARGV[3] most topics to return
+-- ARGV[1] this timer's name | ARGV[2] how long the lock lasts, ms, at most 3000 | ARGV[3] most topics to return
 -- Returns { 1, ms until the next work (-1: none, 0: now), topics with work ... }, those overdue longest first,
 --   or { 0, ms until the lock ends } when another timer holds it
 -- Bound: ARGV[3] topics; the caller sends at most 1000.
 local holder = redis.call('GET', KEYS[2])
-if holder and holder ~= ARGV[1] then
-  return { 0, math.max(redis.call('PTTL', KEYS[2]), 0) }
+local left = redis.call('PTTL', KEYS[2])
+-- A lock with more time left than any timer gives itself is from before the store's clock stepped back: it is void.
+if holder and holder ~= ARGV[1] and left >= 0 and left <= 3000 then
+  return { 0, left }
 end
 -- Renewed at half time and not in every turn: with fsync always, a write here would delay each promotion.
-if not holder or redis.call('PTTL', KEYS[2]) < ARGV[2] / 2 then
+if holder ~= ARGV[1] or left < ARGV[2] / 2 then
   redis.call('DEL', KEYS[2])  -- first a write that an out-of-memory store allows
   redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
 end

@@ -25,19 +25,18 @@ local function count_ready()
     - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
 end
 
--- Drop ids that are no longer ready from both ends of the Ready list, at most `limit` at each, so that jobs which
--- come and go without ever being popped do not make the list grow.
-local function trim_ready_list(limit)
+-- How far from either end of the Ready list an id is looked for when its job leaves by another way than a pop.
+local NEAR = 1000
+
+-- Take an id out of the Ready list, of a job that is no longer ready. One that is deeper inside than NEAR is left
+-- over: pop passes it by.
+local function leave_line(id)
   if count_ready() == 0 then
     redis.call('UNLINK', READY)
-    return
-  end
-  for _, side in ipairs({ { 0, 'LPOP' }, { -1, 'RPOP' } }) do
-    for _ = 1, limit do
-      local id = redis.call('LINDEX', READY, side[1])
-      if not id or is_ready(id) then break end
-      redis.call(side[2], READY)
-    end
+  elseif redis.call('LPOS', READY, id, 'MAXLEN', NEAR) then
+    redis.call('LREM', READY, 1, id)
+  elseif redis.call('LPOS', READY, id, 'RANK', -1, 'MAXLEN', NEAR) then
+    redis.call('LREM', READY, -1, id)
   end
 end
 
