@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
 from deferd.errors import (
@@ -150,6 +151,11 @@ class JobModel:
             raise TopicNotFound(self.topic)
         return {state: len(self.in_state(state)) for state in JobState}
 
+    def may_stand_so(self, job_ids: Sequence[str]) -> bool:
+        """Whether these ready jobs may stand in line in this order."""
+        places = [self.jobs[job_id].place for job_id in job_ids]
+        return not any(later.is_before(earlier) for earlier, later in combinations(places, 2))
+
     def is_late(self, job: ModelJob) -> bool:
         """Whether it may no longer be handed out, and is dead as soon as somebody notices."""
         return job.first_delivery_until_s is not None and job.first_delivery_until_s <= self.now_s
@@ -230,13 +236,8 @@ class JobModel:
         consumer: str | None = None,
         request_id: str | None = None,
         expired: Collection[str] = (),
-        may_come_early: Collection[str] = (),
     ) -> list[Delivery]:
-        """Hand out `given`, in this order, and bury `expired`: jobs too late that the pop met on its way.
-
-        The ids `may_come_early` left a mark in the Ready list when their job was cancelled or put off, and may be met
-        there before their turn, though never after it.
-        """
+        """Hand out `given`, in this order, and bury `expired`: jobs too late that the pop met on its way."""
         before = self.given_before(request_id)
         if request_id is not None and before:
             assert given == [delivery.job_id for delivery in before]
@@ -247,7 +248,7 @@ class JobModel:
             assert not given
             assert not expired
             return []
-        self._may_meet(count, given, expired, may_come_early)
+        self._may_meet(count, given, expired)
         for job_id in expired:
             self._bury(self.jobs[job_id], DeadReason.EXPIRED)
         deliveries = []
@@ -439,9 +440,7 @@ class JobModel:
             job.ended, job.due_s, job.reason = 0, self.now_s, None
             self._change(job, JobState.READY, Place(self._turns, "redriven", keys[job.id]))
 
-    def _may_meet(
-        self, count: int, given: Sequence[str], expired: Collection[str], may_come_early: Collection[str]
-    ) -> None:
+    def _may_meet(self, count: int, given: Sequence[str], expired: Collection[str]) -> None:
         ready = {job.id: job for job in self.in_state(JobState.READY)}
         late = {job.id for job in ready.values() if self.is_late(job)}
         good = ready.keys() - late
@@ -451,11 +450,9 @@ class JobModel:
         assert len(given) == min(count, len(good))
         if len(given) < count:
             assert set(expired) == late
-        for index, job_id in enumerate(given):
-            behind = [*given[index + 1 :], *(ready.keys() - set(given) - set(expired))]
-            if job_id not in may_come_early:
-                overtaken = [other for other in behind if ready[other].place.is_before(ready[job_id].place)]
-                assert not overtaken, f"{job_id} was handed out before {overtaken}"
+        assert self.may_stand_so(given)
+        for job_id in ready.keys() - set(given) - set(expired):
+            assert all(self.may_stand_so((first, job_id)) for first in given), f"{job_id} was passed over"
 
 
 def _state_after(delay_s: int) -> JobState:

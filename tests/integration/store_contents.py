@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +35,6 @@ class Contents:
         """Every instant at which the timer has something to do here."""
         kinds = (*self.scores.values(), self.expiry, self.cancelled)
         return [score for scores in kinds for score in scores.values()]
-
-    def left_over_ids(self, ready: Collection[str]) -> set[str]:
-        """Ids that stand in the Ready list more often than the jobs `ready` account for."""
-        return {job_id for job_id in self.ready_list if self.ready_list.count(job_id) > (job_id in ready)}
 
 
 def read_contents(client: redis.Redis, topic: str) -> Contents:
