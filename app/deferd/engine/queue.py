@@ -7,13 +7,15 @@ carried out. Times are milliseconds on the store's clock.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from deferd.engine import metrics
+from deferd.engine.joiner import Joiner
 from deferd.engine.keys import Keys
 from deferd.engine.record import NONCE_BITS, JobRecord, Receipt, json_bytes, policy_extra, read_record, to_ms
 from deferd.engine.scripts import Scripts
@@ -29,6 +31,7 @@ from deferd.errors import (
 )
 from deferd.model import ChangeJob, FinishItem, JobState, PutJob
 
+_Args = tuple[str | bytes | int, ...]
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
 _OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
     _CREATED: "created",
@@ -98,6 +101,19 @@ class JobQueue:
         self._keys = keys
         self._label = labels.label
         self._dead_retention_ms = dead_retention_ms
+        self._puts = Joiner(self._send_puts, size=_size)
+        self._finishes = Joiner(self._send_finishes, size=_size)
+
+    async def _send_puts(self, topic: str, jobs: list[_Args]) -> list[tuple[int, Any]]:
+        """For each job the topic's `max_jobs`, and the code (below 0) or the code and the job as it is stored."""
+        _, max_jobs, answers = await self._run("put", topic, 1, *chain.from_iterable(jobs))
+        self._count_puts(topic, [answer if isinstance(answer, int) else answer[0] for answer in answers])
+        return [(max_jobs, answer) for answer in answers]
+
+    async def _send_finishes(self, topic: str, jobs: list[_Args]) -> list[int]:
+        codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
+        metrics.FINISHES.labels(self._label(topic)).inc(codes.count(_OK))
+        return codes
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
@@ -113,11 +129,10 @@ class JobQueue:
             TopicFull: the topic holds its `max_jobs`.
         """
         job_id = spec.id or _new_id()
-        _, max_jobs, (answer,) = await self._run("put", spec.topic, 1, *_put_args(spec, job_id))
-        code = answer if isinstance(answer, int) else answer[0]
-        self._count_put(spec.topic, code)
-        if code < 0:
-            raise _put_error(code, spec.topic, job_id, max_jobs)
+        max_jobs, answer = await self._puts.ask(spec.topic, _put_args(spec, job_id))
+        if isinstance(answer, int):
+            raise _put_error(answer, spec.topic, job_id, max_jobs)
+        code = answer[0]
         return PutOutcome(located(spec.topic, job_id, answer[1:]), _OUTCOMES[code])
 
     async def put_many(self, specs: Sequence[PutJob]) -> list[PutResult]:
@@ -153,8 +168,8 @@ class JobQueue:
                     for index in indexes:
                         results[index] = PutResult(topic, ids[index], 503, exc.code)
                     return
+            self._count_puts(topic, codes)
             for index, code in zip(indexes, codes, strict=True):
-                self._count_put(topic, code)
                 if code < 0:
                     refusal = _put_error(code, topic, ids[index], max_jobs)
                     results[index] = PutResult(topic, ids[index], 429 if code == _FULL else 409, refusal.code)
@@ -298,17 +313,14 @@ class JobQueue:
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
         """
-        (code,) = await self._run("finish", topic, *_finish_args(job_id, receipt, result))
+        code = await self._finishes.ask(topic, _finish_args(job_id, receipt, result))
         _raise_unless_ok(code, topic, job_id)
-        metrics.FINISHES.labels(self._label(topic)).inc()
 
     async def finish_many(self, topic: str, items: Sequence[FinishItem]) -> list[FinishResult]:
         """Finish jobs of one topic in one step, each answered on its own and in order."""
-        args: list[Any] = []
-        for item in items:
-            args += _finish_args(item.id, Receipt.of(item.receipt), item.result)
-        codes = await self._run("finish", topic, *args)
-        metrics.FINISHES.labels(self._label(topic)).inc(sum(code == _OK for code in codes))
+        codes = await self._send_finishes(
+            topic, [_finish_args(item.id, Receipt.of(item.receipt), item.result) for item in items]
+        )
         results = []
         for item, code in zip(items, codes, strict=True):
             status, error = _FINISH_STATUS[code]
@@ -375,9 +387,10 @@ class JobQueue:
         _raise_unless_ok(code, topic, job_id)
         metrics.DEATHS.labels(self._label(topic), "buried").inc()
 
-    def _count_put(self, topic: str, code: int) -> None:
-        outcome = _OUTCOMES.get(code) or "refused"
-        metrics.PUTS.labels(self._label(topic), outcome).inc()
+    def _count_puts(self, topic: str, codes: Sequence[int]) -> None:
+        label = self._label(topic)
+        for outcome, count in Counter(_OUTCOMES.get(code, "refused") for code in codes).items():
+            metrics.PUTS.labels(label, outcome).inc(count)
 
 
 _FINISH_STATUS: dict[int, tuple[int, str | None]] = {
@@ -427,8 +440,12 @@ def _finish_args(job_id: str, receipt: Receipt, result: Any) -> tuple[str | byte
     return job_id, receipt.nonce, receipt.attempt, b"" if result is None else json_bytes(result)
 
 
+def _size(args: _Args) -> int:
+    return sum(len(arg) for arg in args if isinstance(arg, (str, bytes)))
+
+
 def _new_id() -> str:
-    return os.urandom(16).hex()
+    return f"{random.getrandbits(128):032x}"
 
 
 def located(topic: str, job_id: str, place: Sequence[Any]) -> JobRecord:

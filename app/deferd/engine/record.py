@@ -63,9 +63,9 @@ ANY_RECEIPT = Receipt(0, 0)
 IMPOSSIBLE_RECEIPT = Receipt(0, -1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: making one takes twice as long then, and each answer makes one
 class JobRecord:
-    """One job as the store holds it. Times are milliseconds since the epoch, on the store's clock.
+    """One job as the store holds it, never changed once made. Times are ms since the epoch, on the store's clock.
 
     `body` and `result` are JSON bytes. `attempts` includes the delivery under way. `ttl_ms` and
     `max_attempts` are 0 for "no bound". `reserved_until_ms` and `reserved_by` are set while reserved.

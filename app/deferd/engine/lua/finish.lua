@@ -5,33 +5,71 @@
 -- Returns a code for each: 0 finished (or it was, by the same delivery), 1 not found, 2 receipt stale, 3 cancelled
 -- Bound: the jobs given, at most 1000.
 local now = now_ms()
-local answers = {}
+local ids = {}
 for at = 2, #ARGV, 4 do
-  local id, nonce, attempt, result = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
-  local answer, raw = find_delivery(id, nonce, attempt, now)
-  if answer == LIVE then
-    redis.call('ZREM', RESERVED, id)
-    redis.call('HDEL', HOLDERS, id)
-    local retain = read_extra(raw).r or 0
-    if retain > 0 then
-      local record = read_record(raw)
-      record.attempts = record.attempts + 1
-      record.extra.f = now
-      if result ~= '' then
-        record.extra.n = #result
-        record.rest = result .. record.rest
-      end
-      redis.call('HSET', POOL, id, write_record(record))
-      redis.call('ZADD', FINISHED, now + retain, id)
-      schedule(now + retain)
-    else
-      redis.call('HDEL', POOL, id)
-    end
-  elseif answer == STALE and redis.call('ZSCORE', FINISHED, id) then
-    -- The same finish again, because its answer was lost, does no harm.
-    local finished_nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
-    if finished_nonce == nonce and attempts == attempt then answer = LIVE end
-  end
-  answers[#answers + 1] = answer
+  ids[#ids + 1] = ARGV[at]
 end
+local raws = redis.call('HMGET', POOL, unpack(ids))
+local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
+local some_have_names = redis.call('EXISTS', HOLDERS) == 1
+
+local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
+
+-- Finish a live delivery; what is to be written for it is collected.
+local function finish(id, raw, result)
+  released[#released + 1] = id
+  local retain = read_extra(raw).r or 0
+  if retain == 0 then
+    gone[#gone + 1] = id
+    done[id] = 'gone'
+    return
+  end
+  done[id] = 'kept'
+  local record = read_record(raw)
+  record.attempts = record.attempts + 1
+  record.extra.f = now
+  if result ~= '' then
+    record.extra.n = #result
+    record.rest = result .. record.rest
+  end
+  kept[#kept + 1] = { id, write_record(record), now + retain }
+  earliest = math.min(earliest, now + retain)
+end
+
+-- The same finish again, because its answer was lost, does no harm.
+local function was_finished_by(id, raw, nonce, attempt)
+  local finished_nonce, attempts = read_nonce_and_attempts(raw)
+  return finished_nonce == nonce and attempts == attempt and redis.call('ZSCORE', FINISHED, id)
+end
+
+local answers = {}
+for index, id in ipairs(ids) do
+  local at = 4 * index - 2
+  local nonce, attempt = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+  local raw = raws[index]
+  local answer = LIVE
+  if not raw then
+    answer = answer_for_missing(id, nonce, attempt, now)
+  elseif done[id] == 'gone' then
+    answer = answer_for_missing(id, nonce, attempt, now)
+  elseif done[id] == 'kept' then
+    answer = attempt ~= 0 and receipt_matches(raw, nonce, attempt) and LIVE or STALE
+  elseif not lease_ends[index] or not receipt_matches(raw, nonce, attempt) then
+    answer = was_finished_by(id, raw, nonce, attempt) and LIVE or STALE
+  else
+    finish(id, raw, ARGV[at + 3])
+  end
+  answers[index] = answer
+end
+
+if #released > 0 then
+  redis.call('ZREM', RESERVED, unpack(released))
+  if some_have_names then redis.call('HDEL', HOLDERS, unpack(released)) end
+end
+if #gone > 0 then redis.call('HDEL', POOL, unpack(gone)) end
+for _, job in ipairs(kept) do
+  redis.call('HSET', POOL, job[1], job[2])
+  redis.call('ZADD', FINISHED, job[3], job[1])
+end
+if #kept > 0 then schedule(earliest) end
 return answers

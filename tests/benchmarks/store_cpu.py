@@ -1,0 +1,146 @@
+"""What does a full cycle cost the store? Against the bare commands that no such design can do without.
+
+    python -m tests.benchmarks.store_cpu [--jobs 50000] [--batch 100]
+
+Both run on the same store, one after the other, in batches of the same size: deferd's scripts (put, promote, pop,
+finish), and HSET, ZADD; ZREM, RPUSH; LPOP, HGET, ZADD; ZREM, HDEL for each job, pipelined. Bodies are the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import json_bytes
+from deferd.model import FinishItem, JobState, PutJob
+from deferd.store.connection import connect
+from tests.integration.store_servers import StoreServer
+
+TOPIC = "bench.cpu"
+BODY = {"order": 1042, "customer": "c-17", "items": [1, 2, 3]}
+
+
+class Meter:
+    """CPU microseconds a job, of the store, by step."""
+
+    def __init__(self, server: StoreServer, jobs: int) -> None:
+        self._server = server
+        self._jobs = jobs
+        self.us: dict[str, float] = {}
+
+    def _used_us(self) -> float:
+        cpu = self._server.command("INFO", "cpu")
+        return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6
+
+    async def measure(self, step: str, work: Callable[[], Awaitable[None]]) -> None:
+        before = self._used_us()
+        await work()
+        self.us[step] = (self._used_us() - before) / self._jobs
+
+
+async def measure_deferd(server: StoreServer, jobs: int, batch: int) -> dict[str, float]:
+    store = await connect(server.url, timeout_s=30)
+    engine = Engine(store, movable_clock=False)
+    meter = Meter(server, jobs)
+    delay_s = 5.0
+    held: list[FinishItem] = []
+
+    async def put() -> None:
+        for start in range(0, jobs, batch):
+            await engine.queue.put_many(
+                [
+                    PutJob(topic=TOPIC, id=f"order-{number}", body=BODY, delay=delay_s)
+                    for number in range(start, start + batch)
+                ]
+            )
+
+    async def promote() -> None:
+        while (await engine.topics.show(TOPIC)).counts[JobState.DELAYED]:
+            await engine.timers[0].run_once()
+
+    async def pop() -> None:
+        while len(held) < jobs:
+            reply = await engine.queue.pop(TOPIC, [PopRequest(batch)])
+            held.extend(FinishItem(id=job.id, receipt=str(job.receipt)) for job in reply.jobs[0])
+
+    async def finish() -> None:
+        for start in range(0, jobs, batch):
+            await engine.queue.finish_many(TOPIC, held[start : start + batch])
+
+    await meter.measure("put", put)
+    while (await engine.topics.show(TOPIC)).next_due_at_ms is not None and await engine.timers[0].run_once() > 0:
+        await asyncio.sleep(0.2)
+    await asyncio.sleep(delay_s)
+    await meter.measure("promote", promote)
+    await meter.measure("pop", pop)
+    await meter.measure("finish", finish)
+    await engine.close()
+    await store.close()
+    return meter.us
+
+
+async def measure_bare(server: StoreServer, jobs: int, batch: int) -> dict[str, float]:
+    store = await connect(server.url, timeout_s=30)
+    meter = Meter(server, jobs)
+    body = json_bytes(BODY)
+    record = orjson.dumps({"created": 1_800_000_000_000, "due": 1_800_000_000_000}) + body
+
+    def in_batches(commands: Callable[[Any, str], None]) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            for start in range(0, jobs, batch):
+                pipeline = store.client.pipeline(transaction=False)
+                for number in range(start, start + batch):
+                    commands(pipeline, f"order-{number}")
+                await pipeline.execute()
+
+        return run
+
+    def put(pipeline: Any, job_id: str) -> None:
+        pipeline.hset("bare:pool", job_id, record)
+        pipeline.zadd("bare:delay", {job_id: 1_800_000_000_000})
+
+    def promote(pipeline: Any, job_id: str) -> None:
+        pipeline.zrem("bare:delay", job_id)
+        pipeline.rpush("bare:ready", job_id)
+
+    def pop(pipeline: Any, job_id: str) -> None:
+        pipeline.lpop("bare:ready")
+        pipeline.hget("bare:pool", job_id)
+        pipeline.zadd("bare:reserved", {job_id: 1_800_000_000_000})
+
+    def finish(pipeline: Any, job_id: str) -> None:
+        pipeline.zrem("bare:reserved", job_id)
+        pipeline.hdel("bare:pool", job_id)
+
+    for step, commands in (("put", put), ("promote", promote), ("pop", pop), ("finish", finish)):
+        await meter.measure(step, in_batches(commands))
+    await store.close()
+    return meter.us
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=50_000)
+    parser.add_argument("--batch", type=int, default=100)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, StoreServer(Path(folder)) as server:
+        bare = asyncio.run(measure_bare(server, options.jobs, options.batch))
+        server.command("FLUSHALL")
+        deferd = asyncio.run(measure_deferd(server, options.jobs, options.batch))
+    print(f"store CPU, microseconds a job, {options.jobs} jobs in batches of {options.batch}")
+    for step, bare_us in bare.items():
+        print(f"  {step:8} deferd {deferd[step]:6.2f}   bare {bare_us:6.2f}   ratio {deferd[step] / bare_us:.2f}")
+    total, bare_total = sum(deferd.values()), sum(bare.values())
+    print(f"  cycle    deferd {total:6.2f}   bare {bare_total:6.2f}   ratio {total / bare_total:.2f}  (target <= 1.5)")
+
+
+if __name__ == "__main__":
+    main()
