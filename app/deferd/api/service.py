@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deferd.api import contract
 from deferd.api.boundary import Boundary
@@ -19,6 +19,14 @@ class Service(FastAPI):
 
     settings: Settings
     engine: Engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; without FastAPI's look for a tracer, which each request would pay for."""
+        if scope["type"] == "http" and self.middleware_stack is not None:
+            scope["app"] = self
+            await self.middleware_stack(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
     def build_middleware_stack(self) -> ASGIApp:
         """One layer, `Boundary`, in place of FastAPI's own five.
