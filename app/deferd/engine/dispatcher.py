@@ -46,18 +46,40 @@ class _Waiter:
         return not self.in_call and (self.turn is None or self.topics[self.turn] == topic)
 
     @property
+    def missing(self) -> int:
+        return self.request.count - len(self.jobs)
+
     def wanted(self) -> PopRequest:
-        return replace(self.request, count=self.request.count - len(self.jobs))
+        return replace(self.request, count=self.missing) if self.jobs else self.request
 
 
 class _Line:
-    __slots__ = ("dirty", "serving", "topic", "waiters")
+    """Who waits for a topic: first those who found it empty, then newcomers, each in the order they came."""
+
+    __slots__ = ("dirty", "newcomers", "parked", "serving", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        self.waiters: dict[_Waiter, None] = {}
+        self.parked: dict[_Waiter, None] = {}
+        self.newcomers: dict[_Waiter, None] = {}
         self.dirty = False
         self.serving = False
+
+    @property
+    def waiters(self) -> list[_Waiter]:
+        return [*self.parked, *self.newcomers]
+
+    @property
+    def empty(self) -> bool:
+        return not self.parked and not self.newcomers
+
+    def park(self, waiter: _Waiter) -> None:
+        self.newcomers.pop(waiter, None)
+        self.parked[waiter] = None
+
+    def leave(self, waiter: _Waiter) -> None:
+        self.newcomers.pop(waiter, None)
+        self.parked.pop(waiter, None)
 
 
 class Dispatcher:
@@ -107,7 +129,7 @@ class Dispatcher:
             line = self._lines.get(topic)
             if line is None:
                 line = self._lines[topic] = _Line(topic)
-            line.waiters[waiter] = None
+            line.newcomers[waiter] = None
         self._set_parked(self._parked + 1)
         self._look(topics[0])
         try:
@@ -167,35 +189,37 @@ class Dispatcher:
                     await self._ask(line, waiters)
         finally:
             line.serving = False
-            if not line.waiters:
+            if line.empty:
                 self._lines.pop(line.topic, None)
 
     def _choose(self, line: _Line, ask_parked: bool) -> tuple[list[_Waiter], bool]:
         """Whom to ask for in one call, and whether newcomers are left for the next."""
         chosen: list[_Waiter] = []
-        jobs, newcomers, parked = 0, 0, 0
-        for waiter in line.waiters:
+        jobs = 0
+        for waiter in line.parked if ask_parked else ():
             if not waiter.may_be_served_by(line.topic):
                 waiter.passed_over.add(line.topic)
-                continue
-            fits = jobs + waiter.wanted.count <= _JOBS_PER_CALL
-            if waiter.turn is not None:
-                if not fits or newcomers == _NEWCOMERS_PER_CALL:
-                    return chosen, True
-                newcomers += 1
+            elif len(chosen) == _PARKED_PER_CALL or jobs + waiter.missing > _JOBS_PER_CALL:
+                break
             else:
-                if not ask_parked or not fits or parked == _PARKED_PER_CALL:
-                    continue
-                parked += 1
-            jobs += waiter.wanted.count
-            chosen.append(waiter)
+                jobs += waiter.missing
+                chosen.append(waiter)
+        most = len(chosen) + _NEWCOMERS_PER_CALL
+        for waiter in line.newcomers:
+            if not waiter.may_be_served_by(line.topic):
+                waiter.passed_over.add(line.topic)
+            elif len(chosen) == most or jobs + waiter.missing > _JOBS_PER_CALL:
+                return chosen, True
+            else:
+                jobs += waiter.missing
+                chosen.append(waiter)
         return chosen, False
 
     async def _ask(self, line: _Line, waiters: list[_Waiter]) -> None:
         for waiter in waiters:
             waiter.in_call = True
         try:
-            reply = await self._queue.pop(line.topic, [waiter.wanted for waiter in waiters])
+            reply = await self._queue.pop(line.topic, [waiter.wanted() for waiter in waiters])
         except Exception as exc:  # noqa: BLE001 (whatever it is, nobody may be left waiting)
             if not isinstance(exc, DeferdError):
                 _LOG.exception("pop of topic %s failed", line.topic)
@@ -226,6 +250,8 @@ class Dispatcher:
             self._look(waiter.topics[waiter.turn])
             return
         waiter.turn = None
+        for topic in waiter.topics:
+            self._lines[topic].park(waiter)
         passed_over, waiter.passed_over = waiter.passed_over, set()
         for topic in passed_over:
             self._look(topic)
@@ -242,7 +268,7 @@ class Dispatcher:
 
     def _fail(self, line: _Line, error: Exception) -> None:
         """The store is away: nobody in the line is kept waiting for it."""
-        for waiter in list(line.waiters):
+        for waiter in line.waiters:
             if waiter.in_call:
                 continue
             self._leave(waiter)
@@ -255,8 +281,8 @@ class Dispatcher:
         for topic in waiter.topics:
             line = self._lines.get(topic)
             if line is not None:
-                line.waiters.pop(waiter, None)
-                if not line.waiters and not line.serving:
+                line.leave(waiter)
+                if line.empty and not line.serving:
                     del self._lines[topic]
 
     def _return_jobs(self, waiter: _Waiter) -> None:

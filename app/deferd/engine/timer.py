@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import time
+from typing import NamedTuple
 
 from deferd.engine import metrics
 from deferd.engine.keys import Keys
@@ -23,6 +24,13 @@ _JOBS_PER_STEP = 500
 _TOPICS_AT_ONCE = 4
 _LOCK_MAX_MS = 3000
 """How long the death of the timer that works can hold up the others, whatever the tick."""
+
+
+class _NextWork(NamedTuple):
+    """When the shard has work next, in ms from now (-1: none), and at which topic."""
+
+    wait_ms: int
+    topic: str
 
 
 class Timer:
@@ -49,6 +57,8 @@ class Timer:
         self._lock_ms = min(int(tick_s * 2000) + 500, _LOCK_MAX_MS)
         self._holds_lock = False
         self._in_turn = False
+        self._renew_lock_at = 0.0
+        self._expected: str | None = None
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
@@ -78,6 +88,34 @@ class Timer:
         Returns the seconds until the next turn is due, at most the tick; 0 when work may be left.
         """
         began = time.perf_counter()
+        expected, self._expected = self._expected, None
+        if expected is not None and began < self._renew_lock_at:
+            topics = [expected]
+        else:
+            wait_s, topics = await self._begin_turn(began)
+            if not topics:
+                return wait_s
+        next_work: list[_NextWork] = []
+        failed = False
+        for at in range(0, len(topics), _TOPICS_AT_ONCE):
+            some = topics[at : at + _TOPICS_AT_ONCE]
+            for topic, done in zip(
+                some, await asyncio.gather(*map(self._promote, some), return_exceptions=True), strict=True
+            ):
+                if isinstance(done, StoreUnavailable):
+                    raise done
+                if isinstance(done, BaseException):  # one topic that the script cannot handle must not stop the others
+                    _LOG.error("the timer's turn at topic %s failed", topic, exc_info=done)
+                    failed = True
+                else:
+                    next_work.append(done)
+        metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
+        if failed:
+            return self._tick_s
+        return self._rest_until(next_work[0]) if len(next_work) == 1 else 0
+
+    async def _begin_turn(self, now_s: float) -> tuple[float, list[str]]:
+        """Take or keep the lock; the seconds until the next turn, and the topics that have work now."""
         self._in_turn = True
         try:
             reply = await self._scripts.run(
@@ -86,35 +124,32 @@ class Timer:
             self._holds_lock = reply[0] == 1
         finally:
             self._in_turn = False
+        self._renew_lock_at = now_s + self._lock_ms / 2000 if self._holds_lock else 0
         metrics.TIMER_TURNS.labels("yes" if self._holds_lock else "no").inc()
         wait_ms: int = reply[1]
         if not self._holds_lock:
-            return min((wait_ms + 1) / 1000, self._tick_s)
-        topics = [topic.decode() for topic in reply[2:]]
-        if not topics:
-            return self._tick_s if wait_ms < 0 else min(wait_ms / 1000, self._tick_s)
-        wait_s = 0.0
-        for at in range(0, len(topics), _TOPICS_AT_ONCE):
-            some = topics[at : at + _TOPICS_AT_ONCE]
-            for topic, fault in zip(
-                some, await asyncio.gather(*map(self._promote, some), return_exceptions=True), strict=True
-            ):
-                if isinstance(fault, StoreUnavailable):
-                    raise fault
-                if fault is not None:  # one topic that the script cannot handle must not stop the others
-                    _LOG.error("the timer's turn at topic %s failed", topic, exc_info=fault)
-                    wait_s = self._tick_s
-        metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
+            return min((wait_ms + 1) / 1000, self._tick_s), []
+        return self._tick_s if wait_ms < 0 else min(wait_ms / 1000, self._tick_s), [t.decode() for t in reply[2:]]
+
+    def _rest_until(self, work: _NextWork) -> float:
+        """The seconds to sleep; when that is until due work, its topic is promoted next without asking which it is."""
+        wait_s = work.wait_ms / 1000
+        if work.wait_ms < 0 or wait_s > self._tick_s:
+            return self._tick_s
+        if wait_s > 0:
+            self._expected = work.topic
         return wait_s
 
     def wake(self, key: str) -> None:
         """Something sooner came up: `key` is the shard's due key, or its lock key when the lock became free."""
         # A message may be ahead of the reply that says who holds the lock.
         if key == self._lock_key or (key == self._due_key and (self._holds_lock or self._in_turn)):
+            self._expected = None
             self._woken.set()
 
     def wake_anyhow(self) -> None:
         """Messages may have been missed: look."""
+        self._expected = None
         self._woken.set()
 
     async def resign(self) -> None:
@@ -132,8 +167,8 @@ class Timer:
         except TimeoutError:
             return
 
-    async def _promote(self, topic: str) -> None:
-        redelivered, expired, exhausted, retention_ended, *lateness_ms = await self._scripts.run(
+    async def _promote(self, topic: str) -> _NextWork:
+        redelivered, expired, exhausted, retention_ended, wait_ms, next_topic, *lateness_ms = await self._scripts.run(
             "promote", self._keys.of_topic(topic), (topic, _JOBS_PER_STEP, self._dead_retention_ms)
         )
         label = self._label(topic)
@@ -148,3 +183,4 @@ class Timer:
         ):
             if count:
                 counter.inc(count)
+        return _NextWork(wait_ms, next_topic.decode())

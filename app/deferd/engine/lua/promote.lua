@@ -2,7 +2,8 @@
 -- @include clock topic record places
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each place | ARGV[3] how long a dead job is kept, ms
--- Returns { redelivered, expired, exhausted, retention ended, how late each promoted job was, ms ... }
+-- Returns { redelivered, expired, exhausted, retention ended, ms until the shard's next work (-1: none, 0: now),
+--   the topic of that work or '', how late each promoted job was, ms ... }
 --   Due jobs become ready; leases that ran out give their job back at once, with the attempt counted, or to dead
 --   when that was the last; jobs whose ttl passed before a first delivery go to dead; records whose retention
 --   ended go. Afterwards `due` says when the topic next needs a turn (now, when this one was not enough).
@@ -13,7 +14,7 @@ local function due_in(key)
   return redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
 end
 
-local reply = { 0, 0, 0, 0 }
+local reply = { 0, 0, 0, 0, -1, '' }
 local ready = {}
 
 local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
@@ -84,4 +85,8 @@ for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED }) do
 end
 redis.call('ZREM', DUE, TOPIC)
 if next_ms < math.huge then redis.call('ZADD', DUE, next_ms, TOPIC) end
+local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
+if head[2] then
+  reply[5], reply[6] = math.max(tonumber(head[2]) - now, 0), head[1]
+end
 return reply
