@@ -1,43 +1,52 @@
 """What does an idle service cost? CPU of the service and of its embedded store while there is nothing to do.
 
-python -m tests.benchmarks.idle [--seconds 30]
+    python -m tests.benchmarks.idle [--topics 100000] [--seconds 10]
+
+Measured twice: empty, and with so many topics, each of which has one job that is due in a day.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
+import asyncio
 import time
-from pathlib import Path
 
-from tests.acceptance.service_process import running_service
+from tests.benchmarks import raw_http
+from tests.benchmarks.measuring import CpuMeter, MeasuredService, measured_service, new_event_loop, show_target
 
 SETTLE_S = 3.0
+DAY_S = 86_400
 
 
-def cpu_seconds(pid: int) -> float:
-    """CPU time a process has used so far, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+async def put_one_job_each(port: int, topics: int) -> None:
+    """Put a job into each of so many topics."""
+    connection = await raw_http.connect(port)
+    await raw_http.put_in_batches(
+        connection, topics, lambda number: {"topic": f"bench.idle.{number}", "delay": DAY_S + number / 1000}
+    )
+    connection.close()
+
+
+def show(service: MeasuredService, topics: int, seconds: float) -> None:
+    """Do nothing for a while, and print what that cost."""
+    time.sleep(SETTLE_S)
+    with CpuMeter(service.pid, service.store_pid) as cpu:
+        time.sleep(seconds)
+    print(f"{topics} topics without a due job, {seconds:.0f} s of nothing")
+    show_target("service, % of a core", cpu.share(service.pid), at_most=3)
+    show_target("store, % of a core", cpu.share(service.store_pid), at_most=3)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--topics", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, running_service(data_dir=Path(folder)) as service:
-        service.wait_ready()
-        time.sleep(SETTLE_S)
-        store_pid = service.store_pid()
-        assert store_pid is not None
-        before = [cpu_seconds(pid) for pid in (service.process.pid, store_pid)]
-        time.sleep(options.seconds)
-        used = [
-            cpu_seconds(pid) - earlier for pid, earlier in zip((service.process.pid, store_pid), before, strict=True)
-        ]
-    shares = [100 * seconds / options.seconds for seconds in used]
-    print(f"idle for {options.seconds:.0f} s: service {shares[0]:.2f} % of a core, store {shares[1]:.2f} %")
+    with measured_service() as service:
+        show(service, 0, options.seconds)
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(put_one_job_each(service.port, options.topics))
+        show(service, options.topics, options.seconds)
 
 
 if __name__ == "__main__":

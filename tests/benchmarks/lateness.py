@@ -1,9 +1,11 @@
 """How late are jobs? From the instant a job is due until it is in the hands of a waiting consumer, over HTTP.
 
-    python -m tests.benchmarks.lateness [--rate 200] [--seconds 20] [--consumers 8]
+    python -m tests.benchmarks.lateness [--rate 2000] [--seconds 15] [--consumers 8] [--count 100] [--values FILE]
 
-Starts a service of its own on an embedded store (append-only file, fsync always), puts jobs that are due at random
-instants, and lets consumers of another process long-poll for them. Both clocks are this machine's.
+Jobs are put ahead, due at random instants. Each consumer long-polls for up to `count` jobs, and finishes what it got
+in one call before it asks again. One service process on a core of its own; its embedded store (append-only file,
+fsync always) shares the other core with the consumers. Both clocks are this machine's. FILE gets the lateness of each
+job in milliseconds, one a line, for a histogram.
 """
 
 from __future__ import annotations
@@ -12,72 +14,107 @@ import argparse
 import asyncio
 import os
 import random
-import statistics
-import tempfile
 import time
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-import httpx
-
-from tests.acceptance.service_process import running_service
+from tests.benchmarks import raw_http
+from tests.benchmarks.measuring import CpuMeter, DiskMeter, measured_service, new_event_loop, percentile, show_target
 
 TOPIC = "bench.lateness"
-LEAD_S = 2.0
-"""Jobs are put this long before the first of them is due, so that putting them does not disturb the measurement."""
-BATCH = 200
+PUT_RATE = 5_000
+"""Jobs a second that putting is given, at least: it must be over before the first job is due."""
+GRACE_S = 10.0
+"""How long after the last job was due the consumers go on, if jobs are missing."""
 
 
-def percentile(values: list[float], share: float) -> float:
-    """The value that `share` (0 to 1) of the sorted `values` do not exceed."""
-    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
+class Schedule:
+    """When jobs are due, by their ids, and how late each arrived."""
+
+    def __init__(self, topic: str, due_s: Sequence[float]) -> None:
+        self.topic = topic
+        self.due_s = [round(instant, 3) for instant in due_s]
+        self.late_ms: dict[str, float] = {}
+        self.pops = 0
+        """How many pops brought something."""
+
+    @classmethod
+    def at_random(cls, topic: str, rate: float, start_s: float, seconds: float) -> Schedule:
+        """`rate` jobs a second, due at random instants from `start_s` on."""
+        return cls(topic, [start_s + random.uniform(0, seconds) for _ in range(int(rate * seconds))])
+
+    def job(self, number: int) -> dict[str, Any]:
+        """The job as a put takes it."""
+        run_at = datetime.fromtimestamp(self.due_s[number], UTC).isoformat()
+        return {"topic": self.topic, "id": str(number), "run_at": run_at, "body": {"order": number}}
+
+    @property
+    def complete(self) -> bool:
+        """Whether all have arrived."""
+        return len(self.late_ms) == len(self.due_s)
+
+    def arrived(self, job_id: str, at_s: float) -> None:
+        """Note when a job came. One that comes twice, or early, ends the benchmark: it would be no deferd."""
+        late_ms = (at_s - self.due_s[int(job_id)]) * 1000
+        if job_id in self.late_ms or late_ms < -1:
+            raise SystemExit(f"job {job_id} of {self.topic} came twice, or {-late_ms:.1f} ms early")
+        self.late_ms[job_id] = late_ms
 
 
-async def consume(client: httpx.AsyncClient, lateness_ms: list[float], wanted: int, until: float) -> None:
-    while len(lateness_ms) < wanted and time.time() < until:
-        response = await client.get(f"/topics/{TOPIC}/pop", params={"wait": 1, "count": 10})
-        now = time.time()
-        finished = []
-        for job in response.raise_for_status().json()["jobs"]:
-            lateness_ms.append((now - datetime.fromisoformat(job["due_at"]).timestamp()) * 1000)
-            finished.append({"id": job["id"], "receipt": job["receipt"]})
-        if finished:
-            (await client.post(f"/topics/{TOPIC}/finish", json={"jobs": finished})).raise_for_status()
+async def consume(connection: raw_http.Connection, schedule: Schedule, count: int) -> None:
+    """Pop up to `count`, note when they came, finish them; until all jobs have come."""
+    pop = raw_http.request_bytes("GET", f"/topics/{schedule.topic}/pop?wait=1&count={count}")
+    while not schedule.complete:
+        answer = await connection.send(pop)
+        now_s = time.time()
+        jobs = answer.json()["jobs"]
+        for job in jobs:
+            schedule.arrived(job["id"], now_s)
+        if jobs:
+            schedule.pops += 1
+            finished = [{"id": job["id"], "receipt": job["receipt"]} for job in jobs]
+            await connection.call("POST", f"/topics/{schedule.topic}/finish", {"jobs": finished})
 
 
-async def measure(base_url: str, rate: int, seconds: float, consumers: int) -> list[float]:
-    lateness_ms: list[float] = []
-    wanted = int(rate * seconds)
-    limits = httpx.Limits(max_connections=consumers + 2)
-    async with httpx.AsyncClient(base_url=base_url, timeout=30, limits=limits) as client:
-        start = datetime.now(UTC) + timedelta(seconds=LEAD_S)
-        due = [start + timedelta(seconds=random.uniform(0, seconds)) for _ in range(wanted)]
-        for at in range(0, wanted, BATCH):
-            jobs = [{"topic": TOPIC, "run_at": instant.isoformat()} for instant in due[at : at + BATCH]]
-            (await client.post("/jobs/batch", json={"jobs": jobs})).raise_for_status()
-        until = time.time() + LEAD_S + seconds + 10
-        await asyncio.gather(*(consume(client, lateness_ms, wanted, until) for _ in range(consumers)))
-    if len(lateness_ms) < wanted:
-        raise SystemExit(f"only {len(lateness_ms)} of {wanted} jobs arrived")
-    return lateness_ms
+async def measure(port: int, options: argparse.Namespace) -> Schedule:
+    """Put, wait and consume."""
+    [putter, *consumers] = await raw_http.connect_many(port, 1 + options.consumers)
+    start_s = time.time() + 1 + options.rate * options.seconds / PUT_RATE
+    schedule = Schedule.at_random(TOPIC, options.rate, start_s, options.seconds)
+    await raw_http.put_in_batches(putter, len(schedule.due_s), schedule.job)
+    if time.time() > start_s:
+        raise SystemExit("the machine is too slow or too busy to put the jobs before they are due")
+    work = asyncio.gather(*(consume(connection, schedule, options.count) for connection in consumers))
+    await raw_http.bounded(work, start_s - time.time() + options.seconds + GRACE_S, "all jobs arrived")
+    return schedule
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=int, default=200, help="jobs due per second")
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rate", type=int, default=2000, help="jobs due a second")
+    parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--consumers", type=int, default=8)
+    parser.add_argument("--count", type=int, default=100, help="most jobs a consumer asks for at once")
+    parser.add_argument("--values", type=Path, help="write each job's lateness there")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, running_service(data_dir=Path(folder)) as service:
-        before = os.times()
-        lateness_ms = asyncio.run(measure(service.url, options.rate, options.seconds, options.consumers))
-        after = os.times()
+    with measured_service() as service:
+        pids = service.pid, service.store_pid, os.getpid()
+        with asyncio.Runner(loop_factory=new_event_loop) as runner, CpuMeter(*pids) as cpu, DiskMeter() as disk:
+            schedule = runner.run(measure(service.port, options))
+    late_ms = list(schedule.late_ms.values())
+    p50_ms, p90_ms, p99_ms = (percentile(late_ms, share) for share in (0.5, 0.9, 0.99))
+    print(f"{len(late_ms)} jobs at {options.rate}/s, {len(late_ms) / schedule.pops:.1f} a pop; {disk}")
+    print(f"  p50 {p50_ms:.1f} ms, p90 {p90_ms:.1f} ms, p99 {p99_ms:.1f} ms, most {max(late_ms):.1f} ms")
+    show_target("p50, ms", p50_ms, at_most=3)
+    show_target("p99, ms", p99_ms, at_most=10)
+    service_us, store_us, clients_us = (cpu.us_each(pid, len(late_ms)) for pid in pids)
     print(
-        f"{len(lateness_ms)} jobs at {options.rate}/s, due -> in a consumer's hands: "
-        f"p50 {statistics.median(lateness_ms):.1f} ms, p90 {percentile(lateness_ms, 0.9):.1f} ms, "
-        f"p99 {percentile(lateness_ms, 0.99):.1f} ms, max {max(lateness_ms):.1f} ms; "
-        f"earliest {min(lateness_ms):.1f} ms (this client used {after.user - before.user:.1f} s of CPU)"
+        f"  CPU a job, put included: service {service_us:.0f} us, store {store_us:.0f} us, clients {clients_us:.0f} us"
     )
+    if options.values is not None:
+        options.values.write_text("".join(f"{value:.3f}\n" for value in late_ms))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,159 @@
+"""Jobs as the client hands them out: typed views of the JSON that came, which read a field when it is asked for.
+
+A pop may bring a thousand jobs of which the consumer looks at the body. Building a checked object with three instants
+for each costs more than all the rest of the call, so a view keeps the parsed JSON object and does nothing ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
+
+from deferd.model import Backoff, DeadReason, ExponentialBackoff, FixedBackoff, JobState, ScheduleBackoff
+
+_BACKOFF: TypeAdapter[ExponentialBackoff | FixedBackoff | ScheduleBackoff] = TypeAdapter(Backoff)
+
+
+class Job:
+    """A job as the service showed it. `fields` is its JSON object, as it came; see `deferd.model.Job` for the terms."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = fields
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+        return str(self.fields["topic"])
+
+    @property
+    def id(self) -> str:
+        """Its id, unique within the topic."""
+        return str(self.fields["id"])
+
+    @property
+    def state(self) -> JobState:
+        """Where it was."""
+        return JobState(self.fields["state"])
+
+    @property
+    def body(self) -> Any:
+        """The JSON value that the producer gave."""
+        return self.fields["body"]
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was put."""
+        return datetime.fromisoformat(self.fields["created_at"])
+
+    @property
+    def due_at(self) -> datetime:
+        """When it is, or was, due."""
+        return datetime.fromisoformat(self.fields["due_at"])
+
+    @property
+    def ttr(self) -> float:
+        """Length of a lease in seconds."""
+        return float(self.fields["ttr"])
+
+    @property
+    def attempts(self) -> int:
+        """Deliveries so far, the live one included."""
+        return int(self.fields["attempts"])
+
+    @property
+    def max_attempts(self) -> int | None:
+        """Deliveries after which it goes to dead. None: no limit."""
+        given: int | None = self.fields["max_attempts"]
+        return given
+
+    @property
+    def backoff(self) -> ExponentialBackoff | FixedBackoff | ScheduleBackoff:
+        """How long it waits after a release."""
+        return _BACKOFF.validate_python(self.fields["backoff"])
+
+    @property
+    def ttl(self) -> float | None:
+        """Seconds after `due_at` within which the first delivery must happen. None: no bound."""
+        given: float | None = self.fields["ttl"]
+        return given
+
+    @property
+    def retain(self) -> float:
+        """Seconds for which its record is kept after it is finished. 0: not kept."""
+        return float(self.fields["retain"])
+
+    @property
+    def last_error(self) -> str | None:
+        """What the last release or bury said went wrong."""
+        return self.fields.get("last_error")
+
+    @property
+    def reason(self) -> DeadReason | None:
+        """Why it is dead."""
+        given = self.fields.get("reason")
+        return None if given is None else DeadReason(given)
+
+    @property
+    def reserved_until(self) -> datetime | None:
+        """When the lease ends, unless it is touched; None when no consumer holds the job."""
+        return self._instant("reserved_until")
+
+    @property
+    def reserved_by(self) -> str | None:
+        """The `consumer` that holds it, if that gave its name."""
+        return self.fields.get("reserved_by")
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it was finished."""
+        return self._instant("finished_at")
+
+    @property
+    def result(self) -> Any:
+        """The JSON value that the finish gave; None also when it gave none."""
+        return self.fields.get("result")
+
+    def _instant(self, name: str) -> datetime | None:
+        given = self.fields.get(name)
+        return None if given is None else datetime.fromisoformat(given)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(topic={self.topic!r}, id={self.id!r}, state={self.fields['state']!r})"
+
+
+class Delivery(Job):
+    """A job in the hands of this consumer."""
+
+    __slots__ = ()
+
+    @property
+    def receipt(self) -> str:
+        """Fencing token of this delivery: it goes with finish, release, touch and bury."""
+        return str(self.fields["receipt"])
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is, from 1."""
+        return int(self.fields["attempt"])
+
+
+class PutResult(NamedTuple):
+    """What became of one job of a batch: `status` 201 put, 200 kept or replaced, else `code` says what hindered it."""
+
+    topic: str
+    id: str
+    status: int
+    code: str | None
+
+
+class FinishResult(NamedTuple):
+    """What became of one finish of a batch: `status` 200 finished, else `code` says what hindered it."""
+
+    id: str
+    status: int
+    code: str | None

@@ -1,0 +1,101 @@
+"""The yardstick for single calls: the least an ASGI application can do that reads and answers the same JSON.
+
+    python -m tests.benchmarks.bare_asgi --port 8001 --answers FILE
+
+FILE holds, for each of the three calls, an answer of deferd: status, headers and JSON. The application reads each
+request's JSON and writes an answer of the same shape and size; it checks nothing and stores nothing. It runs on
+uvicorn set up as `deferd.serve` sets it up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvicorn
+
+from deferd.serve import BACKLOG, KEEP_ALIVE_S
+from tests.benchmarks.measuring import new_event_loop
+
+Message = dict[str, Any]
+CALLS = ("put", "pop", "finish")
+
+
+class BareApplication:
+    """Answers `POST /jobs`, `GET .../pop` and `POST .../finish` with what it was given."""
+
+    def __init__(self, answers: dict[str, dict[str, Any]]) -> None:
+        self._answers = {
+            call: (
+                answer["status"],
+                [(name.encode(), value.encode()) for name, value in answer["headers"]],
+                answer["json"],
+            )
+            for call, answer in answers.items()
+        }
+
+    async def __call__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        path = scope["path"]
+        call = "put" if path == "/jobs" else "pop" if path.endswith("/pop") else "finish"
+        status, headers, content = self._answers[call]
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        if body:
+            given = orjson.loads(body)
+            if call == "put":
+                content = {**content, "topic": given["topic"], "body": given["body"]}
+        raw = orjson.dumps(content)
+        length = (b"content-length", b"%d" % len(raw))
+        await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+        await send({"type": "http.response.body", "body": raw})
+
+
+async def _live(receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]) -> None:
+    while True:
+        kind = (await receive())["type"]
+        await send({"type": f"{kind}.complete"})
+        if kind == "lifespan.shutdown":
+            return
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--answers", type=Path, required=True)
+    options = parser.parse_args()
+    config = uvicorn.Config(
+        BareApplication(orjson.loads(options.answers.read_bytes())),
+        host="127.0.0.1",
+        port=options.port,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(uvicorn.Server(config).serve())
+
+
+if __name__ == "__main__":
+    main()

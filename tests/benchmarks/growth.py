@@ -1,0 +1,190 @@
+"""What do calls cost when millions of jobs are stored? Against a store with few.
+
+    python -m tests.benchmarks.growth [--few 10000] [--many 5000000] [--rounds 20] [--calls 500]
+
+Two stores run side by side, one with few delayed jobs, one with many, all in one topic, due at random instants: the
+worst case. The same blocks of calls go to both in turns, through the engine, 100 under way at a time as under load:
+put, cancel, pop and finish; and a turn of the timer that promotes as many jobs. Counted is the time a block takes,
+and for information the CPU time of the store alone; each as the median over the rounds. Nothing is written to disk.
+The jobs that are cancelled lie anywhere between the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import Receipt
+from deferd.model import PutJob
+from deferd.store.connection import connect
+from tests.benchmarks.measuring import OTHER_CORE, SERVICE_CORE, end_in_order, new_event_loop, pin, show_target
+from tests.integration.store_servers import StoreServer
+
+TOPIC = "bench.growth"
+BODY = {"order": 1042, "customer": "c-17"}
+STORED_BATCH = 1000
+AT_ONCE = 100
+FAR_S, SPREAD_S = 86_400.0, 30 * 86_400.0
+"""The stored jobs are due after a day: at random instants of a month, or all with this delay."""
+
+
+class Side:
+    """One of the two stores, its engine, and what the blocks of each step have cost there."""
+
+    def __init__(self, server: StoreServer, stored: int, *, in_order: bool) -> None:
+        self.server = server
+        self.stored = stored
+        self._in_order = in_order
+        self.wall_us: dict[str, list[float]] = {}
+        self.cpu_us: dict[str, list[float]] = {}
+        self._numbers = iter(range(stored, 1 << 60))
+        self._victims = self._stored_ids()
+
+    async def open(self) -> None:
+        """Connect."""
+        self.store = await connect(self.server.url, timeout_s=30)
+        self.engine = Engine(self.store)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self.engine.close()
+        await self.store.close()
+
+    async def fill(self) -> float:
+        """Store the jobs; returns how many a second."""
+        began = time.perf_counter()
+        starts = iter(range(0, self.stored, STORED_BATCH))
+
+        async def fill_part() -> None:
+            for start in starts:
+                numbers = range(start, min(start + STORED_BATCH, self.stored))
+                await self.engine.queue.put_many([self._far_job(number) for number in numbers])
+
+        await asyncio.gather(fill_part(), fill_part())  # one is made while the store works on the other
+        return self.stored / (time.perf_counter() - began)
+
+    def _job(self, number: int, delay_s: float) -> PutJob:
+        return PutJob(topic=TOPIC, id=f"order-{number}", body=BODY, delay=delay_s)
+
+    def _far_job(self, number: int) -> PutJob:
+        return self._job(number, FAR_S if self._in_order else FAR_S + random.random() * SPREAD_S)
+
+    def _stored_ids(self) -> Iterator[str]:
+        """Ids of stored jobs, each once, all over the place."""
+        chosen: set[int] = set()
+        while True:
+            number = random.randrange(self.stored)
+            if number not in chosen:
+                chosen.add(number)
+                yield f"order-{number}"
+
+    async def measure(self, step: str, calls: int, work: Callable[[], Awaitable[None]]) -> None:
+        """Note what `work` costs, which makes `calls` calls of `step`."""
+        cpu = self._store_cpu_us()
+        began = time.perf_counter()
+        await work()
+        self.wall_us.setdefault(step, []).append((time.perf_counter() - began) * 1e6 / calls)
+        self.cpu_us.setdefault(step, []).append((self._store_cpu_us() - cpu) / calls)
+
+    def _store_cpu_us(self) -> float:
+        cpu = self.server.command("INFO", "cpu")
+        return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6
+
+    async def round(self, calls: int) -> None:
+        """A block of each step. Puts and cancels are as many, so that the number of stored jobs stays the same."""
+        queue = self.engine.queue
+        jobs = [self._far_job(next(self._numbers)) for _ in range(calls)]
+        victims = [next(self._victims) for _ in range(calls)]
+        soon = [self._job(next(self._numbers), 0.05) for _ in range(calls)]
+
+        async def put() -> None:
+            await in_groups(jobs, queue.put)
+
+        async def cancel() -> None:
+            await in_groups(victims, lambda job_id: queue.cancel(TOPIC, job_id))
+
+        async def turn() -> None:
+            await self.engine.timers[0].run_once()
+
+        async def pop_and_finish() -> None:
+            for _ in range(0, calls, AT_ONCE):
+                reply = await queue.pop(TOPIC, [PopRequest(1)] * AT_ONCE)
+                given = [job for jobs in reply.jobs for job in jobs]
+                assert len(given) == AT_ONCE, "a due job was not promoted"
+                await in_groups(given, lambda job: queue.finish(TOPIC, job.id, Receipt.of(str(job.receipt))))
+
+        await self.measure("put", calls, put)
+        await self.measure("cancel", calls, cancel)
+        await queue.put_many(soon)
+        await asyncio.sleep(0.1)
+        await self.measure("timer turn", 1, turn)
+        await self.measure("pop+finish", calls, pop_and_finish)
+
+
+async def in_groups(items: list[Any], call: Callable[[Any], Awaitable[Any]]) -> None:
+    """Call for each item, some at once."""
+    for start in range(0, len(items), AT_ONCE):
+        await asyncio.gather(*map(call, items[start : start + AT_ONCE]))
+
+
+async def measure(few: Side, many: Side, rounds: int, calls: int) -> None:
+    """Fill both and run the rounds, each side first in turn."""
+    for side in (few, many):
+        await side.open()
+        rate = await side.fill()
+        info = side.server.command("INFO", "memory")
+        print(
+            f"{side.stored} jobs stored at {rate:.0f}/s; the store uses {info['used_memory'] / 1e6:.0f} MB", flush=True
+        )
+    for number in range(rounds):
+        for side in (few, many) if number % 2 else (many, few):
+            await side.round(calls)
+    for side in (few, many):
+        await side.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--few", type=int, default=10_000)
+    parser.add_argument("--many", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--calls", type=int, default=500, help="calls of each step in a round: 100 to 500")
+    parser.add_argument("--in-order", action="store_true", help="put with one and the same delay, so due in order")
+    options = parser.parse_args()
+    end_in_order()
+    with (
+        tempfile.TemporaryDirectory(prefix="deferd-bench-") as folder,
+        StoreServer(Path(folder) / "few", unix=True) as few_server,
+        StoreServer(Path(folder) / "many", unix=True) as many_server,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        pin(os.getpid(), SERVICE_CORE)
+        for server in (few_server, many_server):
+            pin(server.pid, OTHER_CORE)
+        few, many = (
+            Side(server, stored, in_order=options.in_order)
+            for server, stored in ((few_server, options.few), (many_server, options.many))
+        )
+        runner.run(measure(few, many, options.rounds, options.calls))
+    for step, wall_us in few.wall_us.items():
+        times = statistics.median(wall_us), statistics.median(many.wall_us[step])
+        cpu = statistics.median(few.cpu_us[step]), statistics.median(many.cpu_us[step])
+        print(
+            f" {step:10} with {few.stored} and {many.stored} jobs: {times[0]:.1f} and {times[1]:.1f} us, "
+            f"of which the store's CPU {cpu[0]:.1f} and {cpu[1]:.1f} us (x {cpu[1] / cpu[0]:.2f})"
+        )
+        show_target(f"{step}, growth of its time", times[1] / times[0], at_most=1.3)
+
+
+if __name__ == "__main__":
+    main()

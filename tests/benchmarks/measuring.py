@@ -1,0 +1,193 @@
+"""What all benchmarks share: a service that is pinned to one core, what its processes use, and how figures are shown.
+
+The service has one core of its own. Its store shares another with the benchmark, which plays the clients. On a
+machine with one core all share it. Linux only: it reads `/proc`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import uvloop
+
+from deferd.store.folder import DataFolder
+from tests.acceptance.service_process import ServiceProcess, running_service
+
+_CORES = sorted(os.sched_getaffinity(0))
+SERVICE_CORE = _CORES[0]
+OTHER_CORE = _CORES[-1]
+SETTLE_S = 1.0
+"""What a service gets after its start before anything is measured."""
+
+new_event_loop = uvloop.new_event_loop
+
+
+@dataclass(frozen=True)
+class MeasuredService:
+    """A running `deferd serve` with its embedded store (append-only file, fsync always)."""
+
+    process: ServiceProcess
+    pid: int
+    store_pid: int
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self.process.url
+
+    @property
+    def port(self) -> int:
+        """The port of loopback it listens on."""
+        return self.process.port
+
+    @property
+    def store_socket(self) -> Path:
+        """The unix socket of its store."""
+        return DataFolder(self.process.data_dir).socket
+
+
+@contextlib.contextmanager
+def measured_service(*flags: str, pinned: bool = True, **environment: str) -> Iterator[MeasuredService]:
+    """A service of its own with a fresh data folder. `pinned`: it gets one core, store and benchmark another."""
+    end_in_order()
+    with (
+        tempfile.TemporaryDirectory(prefix="deferd-bench-") as folder,
+        running_service(*flags, data_dir=Path(folder), **environment) as process,
+    ):
+        process.wait_ready()
+        store_pid = process.store_pid()
+        assert store_pid is not None, "the service has no embedded store"
+        service = MeasuredService(process, process.process.pid, store_pid)
+        if pinned:
+            pin(service.pid, SERVICE_CORE)
+            pin(service.store_pid, OTHER_CORE)
+            pin(os.getpid(), OTHER_CORE)
+        time.sleep(SETTLE_S)
+        yield service
+
+
+def end_in_order() -> None:
+    """Let SIGTERM end this process as an error would, so that the processes it has started end with it."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
+def pin(pid: int, core: int) -> None:
+    """Let all threads of a process run on this core alone."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), {core})
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time a process has used so far, user and system, in steps of a hundredth of a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class CpuMeter:
+    """CPU time of processes between entering and leaving the block: `used[pid]` in seconds, `share(pid)` of a core."""
+
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
+        self.used: dict[int, float] = {}
+        self.seconds = 0.0
+
+    def __enter__(self) -> Self:
+        self._before = {pid: cpu_seconds(pid) for pid in self._pids}
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self.used = {pid: cpu_seconds(pid) - before for pid, before in self._before.items()}
+
+    def share(self, pid: int) -> float:
+        """Percent of one core."""
+        return 100 * self.used[pid] / self.seconds
+
+    def us_each(self, pid: int, count: int) -> float:
+        """Microseconds for each of `count` jobs or calls."""
+        return 1e6 * self.used[pid] / count
+
+
+def allow_connections(count: int) -> None:
+    """Raise the limit of open files so that this process, and those it starts, can have `count` connections."""
+    needed = count + 500
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed > hard != resource.RLIM_INFINITY:
+        raise SystemExit(f"{count} connections need {needed} open files; this system allows {hard} (ulimit -Hn)")
+    if soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """The value that `share` (0 to 1) of the `values` do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+class DiskMeter:
+    """How long the disk takes to make a small write durable while the block runs, ten times a second.
+
+    Where `appendfsync always` is measured, this is what the figures stand on; it differs between machines, and when
+    others use the disk.
+    """
+
+    _EVERY_S = 0.1
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._measure, daemon=True)
+        self._taken_ms: list[float] = []
+
+    def _measure(self) -> None:
+        with tempfile.TemporaryFile() as file:
+            while not self._ended.wait(self._EVERY_S):
+                file.write(b"x" * 400)
+                file.flush()
+                began = time.perf_counter()
+                os.fdatasync(file.fileno())
+                self._taken_ms.append((time.perf_counter() - began) * 1000)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def __str__(self) -> str:
+        """One sentence on it."""
+        p50_ms, p99_ms = (percentile(self._taken_ms or [0.0], share) for share in (0.5, 0.99))
+        return f"a durable write took p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms meanwhile"
+
+
+def show_target(what: str, measured: float, *, at_least: float | None = None, at_most: float | None = None) -> None:
+    """Print a figure with its target, and whether it was reached."""
+    bounds: Sequence[tuple[str, float | None, Callable[[float, float], bool]]] = (
+        (">=", at_least, float.__ge__),
+        ("<=", at_most, float.__le__),
+    )
+    for sign, bound, holds in bounds:
+        if bound is not None:
+            verdict = "reached" if holds(float(measured), float(bound)) else "MISSED"
+            print(f"  {what}: {measured:.2f}  (target {sign} {bound:g}: {verdict})")

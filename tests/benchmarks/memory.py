@@ -1,0 +1,77 @@
+"""What memory does a delayed job take, and does the service's own memory grow with stored jobs?
+
+    python -m tests.benchmarks.memory [--jobs 1000000]
+
+Jobs with ids and bodies of their own are put in batches over HTTP; the store's memory is compared before and after.
+Counted for each job is what it takes beyond its id, its body and the given fields as JSON. The service's memory is
+compared after a warm-up with a tenth of the jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Any
+
+import orjson
+import redis
+
+from tests.benchmarks import raw_http
+from tests.benchmarks.measuring import MeasuredService, measured_service, new_event_loop, resident_bytes, show_target
+
+TOPIC = "bench.memory"
+DELAY_S = 86_400.5
+
+
+def job(number: int) -> dict[str, Any]:
+    """A job as a put takes it."""
+    return {
+        "topic": TOPIC,
+        "id": f"order-{number:08d}",
+        "delay": DELAY_S + number % 1000,
+        "body": {"order": number, "customer": f"c-{number % 1000}"},
+    }
+
+
+def given_bytes(number: int) -> int:
+    """How long id and body are. The delay is not counted: due times are the service's own part."""
+    given = job(number)
+    return len(given["id"]) + len(orjson.dumps(given["body"]))
+
+
+def store_memory(service: MeasuredService) -> tuple[int, int]:
+    """What the store has allocated, by its own count, and what of its process is in RAM."""
+    with redis.Redis(unix_socket_path=str(service.store_socket), socket_timeout=10) as client:
+        return int(client.info("memory")["used_memory"]), resident_bytes(service.store_pid)
+
+
+async def measure(service: MeasuredService, jobs: int) -> None:
+    """Put the jobs and print what they took."""
+    connection = await raw_http.connect(service.port)
+    warm_up = jobs // 10
+    await raw_http.put_in_batches(connection, warm_up, job)
+    warm_bytes = resident_bytes(service.pid)
+    await connection.call("DELETE", f"/topics/{TOPIC}")
+    before, resident_before = store_memory(service)
+    await raw_http.put_in_batches(connection, jobs, job)
+    after, resident_after = store_memory(service)
+    full_bytes = resident_bytes(service.pid)
+    given = sum(map(given_bytes, range(jobs))) / jobs
+    each, resident_each = (after - before) / jobs, (resident_after - resident_before) / jobs
+    print(f"{jobs} delayed jobs: {each:.0f} bytes each in the store's count, {resident_each:.0f} in RAM")
+    print(f"  id and body are {given:.0f} bytes of them")
+    show_target("bytes a job beyond id and body", each - given, at_most=150)
+    print(f"  the service: {warm_bytes / 1e6:.1f} MB with {warm_up} jobs stored, {full_bytes / 1e6:.1f} MB with {jobs}")
+    show_target("growth of the service, MB", (full_bytes - warm_bytes) / 1e6, at_most=5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=1_000_000)
+    options = parser.parse_args()
+    with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(measure(service, options.jobs))
+
+
+if __name__ == "__main__":
+    main()

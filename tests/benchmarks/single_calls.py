@@ -1,0 +1,177 @@
+"""How fast are single-job calls, against a bare ASGI application on the same uvicorn?
+
+    python -m tests.benchmarks.single_calls [--rounds 5] [--seconds 4] [--connections 64]
+
+Needs `wrk`. One service process on a core of its own; its embedded store (append-only file, fsync always) shares the
+other core with wrk. The yardstick runs on the service's core, reads the same requests and answers with the same JSON.
+Both are measured in turns, and the medians are compared: first puts alone, then the full cycle put, pop, finish, of
+which each call is a request of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import orjson
+
+from tests.benchmarks import raw_http
+from tests.benchmarks.measuring import (
+    SERVICE_CORE,
+    CpuMeter,
+    DiskMeter,
+    MeasuredService,
+    measured_service,
+    new_event_loop,
+    pin,
+    show_target,
+)
+from tests.integration.store_servers import free_port, wait_until
+
+TOPIC = "bench.single"
+SCRIPT = Path(__file__).with_name("single_calls.lua")
+TARGETS = {"put": 0.65, "cycle": 0.5}
+START_S = 20.0
+OWN_HEADERS = {"content-length", "date", "server"}
+"""What uvicorn, or the yardstick itself, adds to each answer."""
+
+
+class Run(NamedTuple):
+    """What one run of wrk found. `cpu_us` is what the server used for each request, `busy` the share of a core."""
+
+    rate: float
+    cpu_us: float
+    p50_ms: float
+    p99_ms: float
+    service_busy: float
+    other_busy: float
+
+
+def example_answers(base_url: str) -> dict[str, dict[str, Any]]:
+    """What deferd answers to each of the three calls."""
+    with httpx.Client(base_url=base_url, timeout=10) as client:
+        put = client.post("/jobs", json={"topic": TOPIC, "body": {"order": 1042, "customer": "c-17"}})
+        pop = client.get(f"/topics/{TOPIC}/pop", params={"wait": 5})
+        [job] = pop.raise_for_status().json()["jobs"]
+        finish = client.post(f"/jobs/{TOPIC}/{job['id']}/finish", json={"receipt": job["receipt"]})
+    return {
+        call: {
+            "status": answer.raise_for_status().status_code,
+            "headers": [(name, value) for name, value in answer.headers.items() if name not in OWN_HEADERS],
+            "json": answer.json(),
+        }
+        for call, answer in (("put", put), ("pop", pop), ("finish", finish))
+    }
+
+
+@contextlib.contextmanager
+def bare_application(answers: dict[str, dict[str, Any]]) -> Iterator[tuple[str, int]]:
+    """The yardstick, running on the service's core: its URL and process id."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "answers.json"
+        file.write_bytes(orjson.dumps(answers))
+        command = (sys.executable, "-m", "tests.benchmarks.bare_asgi", "--port", str(port), "--answers", str(file))
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
+            try:
+                url = f"http://127.0.0.1:{port}"
+                wait_until(lambda: _answers(url), START_S, "the bare application answers")
+                pin(process.pid, SERVICE_CORE)
+                yield url, process.pid
+            finally:
+                process.terminate()
+                process.wait(10)
+
+
+def _answers(url: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.post(f"{url}/jobs", json={"topic": TOPIC, "body": {}}, timeout=2).is_success
+    return False
+
+
+def run_wrk(mode: str, url: str, options: argparse.Namespace, pid: int, store_pid: int | None) -> Run:
+    """Load `url` for a while. Failed calls, or a pop that found nothing, end the benchmark."""
+    command = [
+        *("wrk", "-t1", f"-c{options.connections}", f"-d{options.seconds}", "--timeout", "10"),
+        *("-s", str(SCRIPT), f"{url}/jobs", "--", mode),
+    ]
+    children = os.times()
+    with CpuMeter(pid, *([] if store_pid is None else [store_pid])) as cpu:
+        output = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, timeout=options.seconds + 60
+        ).stdout
+    after = os.times()
+    wrk_s = after.children_user + after.children_system - children.children_user - children.children_system
+    line = next(line for line in output.splitlines() if line.startswith("RESULT "))
+    requests, duration_us, failed, empty, p50_us, p99_us = map(int, line.split()[1:])
+    if failed or empty:
+        raise SystemExit(f"{mode}: {failed} calls failed and {empty} pops were empty")
+    other_s = wrk_s + (0 if store_pid is None else cpu.used[store_pid])
+    return Run(
+        rate=requests / duration_us * 1e6,
+        cpu_us=cpu.us_each(pid, requests),
+        p50_ms=p50_us / 1000,
+        p99_ms=p99_us / 1000,
+        service_busy=cpu.share(pid),
+        other_busy=100 * other_s / cpu.seconds,
+    )
+
+
+def purge(service: MeasuredService) -> None:
+    """Remove what the runs have left, so that the next ones find an empty topic."""
+
+    async def run() -> None:
+        connection = await raw_http.connect(service.port)
+        await connection.call("DELETE", f"/topics/{TOPIC}")
+        connection.close()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(run())
+    time.sleep(0.5)
+
+
+def show(name: str, runs: list[Run]) -> Run:
+    """Print the medians of the runs, and return them."""
+    middle = Run(*(statistics.median(values) for values in zip(*runs, strict=True)))
+    print(
+        f"  {name:7} {middle.rate:8.0f} requests/s   {middle.cpu_us:5.1f} us of CPU a request   "
+        f"p50 {middle.p50_ms:5.1f} ms   p99 {middle.p99_ms:6.1f} ms   its core {middle.service_busy:3.0f} % busy, "
+        f"the other {middle.other_busy:3.0f} %   runs {' '.join(f'{run.rate:.0f}' for run in runs)}"
+    )
+    return middle
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each; the medians count")
+    parser.add_argument("--seconds", type=int, default=4, help="length of a run")
+    parser.add_argument("--connections", type=int, default=64)
+    options = parser.parse_args()
+    with measured_service() as service, bare_application(example_answers(service.url)) as (bare_url, bare_pid):
+        print(f"single calls over {options.connections} connections", flush=True)
+        for mode, target in TARGETS.items():
+            bare, deferd = [], []
+            with DiskMeter() as disk:
+                for _ in range(options.rounds):
+                    bare.append(run_wrk(mode, bare_url, options, bare_pid, None))
+                    deferd.append(run_wrk(mode, service.url, options, service.pid, service.store_pid))
+                    purge(service)
+            print(f" {mode}; {disk}")
+            yardstick, service_run = show("bare", bare), show("deferd", deferd)
+            show_target(f"{mode}, of bare", service_run.rate / yardstick.rate, at_least=target)
+            print(f"  by CPU time alone: {yardstick.cpu_us / service_run.cpu_us:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

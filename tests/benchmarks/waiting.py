@@ -1,0 +1,148 @@
+"""What do very many waiting consumers cost, and how soon does a job reach one of them?
+
+    python -m tests.benchmarks.waiting [--consumers 10000] [--topics 1] [--idle 10] [--jobs 300]
+
+The consumers long-poll one service process, each over a connection of its own, spread evenly over the topics. First
+nothing happens for a while; then jobs are put one by one at random instants, and the time is taken from just before
+the put is sent until the job is in a consumer's hands; that one finishes it and waits again. One service process on a
+core of its own; its embedded store (append-only file, fsync always) shares the other core with the clients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import time
+
+from tests.benchmarks import raw_http
+from tests.benchmarks.measuring import (
+    CpuMeter,
+    DiskMeter,
+    MeasuredService,
+    allow_connections,
+    measured_service,
+    new_event_loop,
+    percentile,
+    resident_bytes,
+    show_target,
+)
+
+WAIT_S = 60
+"""How long a pop waits: the most that the service allows."""
+PARK_S = 30.0
+"""How long it may take until all wait."""
+PAUSE_S = 0.03
+"""The mean time between two jobs."""
+
+
+class Crowd:
+    """Consumers that wait, and the instants at which jobs came, by their ids."""
+
+    def __init__(self, connections: list[raw_http.Connection], topics: int) -> None:
+        self.topics = [f"bench.waiting.{number}" for number in range(topics)]
+        self.came_s: dict[str, float] = {}
+        self._connections = connections
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def wait(self) -> None:
+        """Let all wait."""
+        for number, connection in enumerate(self._connections):
+            topic = self.topics[number % len(self.topics)]
+            self._tasks.append(asyncio.create_task(self._consume(connection, topic)))
+
+    async def _consume(self, connection: raw_http.Connection, topic: str) -> None:
+        pop = raw_http.request_bytes("GET", f"/topics/{topic}/pop?wait={WAIT_S}")
+        while True:
+            answer = await connection.send(pop)
+            now_s = time.perf_counter()
+            for job in answer.json()["jobs"]:
+                self.came_s[job["id"]] = now_s
+                await connection.call("POST", f"/jobs/{topic}/{job['id']}/finish", {"receipt": job["receipt"]})
+
+    async def leave(self) -> None:
+        """Hang up."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in self._connections:
+            connection.close()
+
+
+async def parked(putter: raw_http.Connection) -> int:
+    """How many consumers the service says are waiting."""
+    text = (await putter.send(raw_http.request_bytes("GET", "/metrics"))).body.decode()
+    values = [line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("deferd_parked_consumers ")]
+    return int(float(values[0]))
+
+
+async def all_parked(putter: raw_http.Connection, consumers: int) -> None:
+    """Return when all wait."""
+    while await parked(putter) < consumers:
+        await asyncio.sleep(0.5)
+
+
+async def hand_over(putter: raw_http.Connection, crowd: Crowd, jobs: int) -> list[float]:
+    """Put jobs one by one; returns how long each took to its consumer, in ms."""
+    put_s: dict[str, float] = {}
+    for number in range(jobs):
+        await asyncio.sleep(random.uniform(0, 2 * PAUSE_S))
+        job_id = f"order-{number}"
+        put = {"topic": random.choice(crowd.topics), "id": job_id, "body": {"order": number}}
+        request = raw_http.request_bytes("POST", "/jobs", put)
+        put_s[job_id] = time.perf_counter()
+        (await putter.send(request)).json()
+    await asyncio.sleep(1)
+    missing = put_s.keys() - crowd.came_s.keys()
+    if missing:
+        raise SystemExit(f"{len(missing)} jobs reached nobody within a second")
+    return [(crowd.came_s[job_id] - at_s) * 1000 for job_id, at_s in put_s.items()]
+
+
+async def measure(service: MeasuredService, options: argparse.Namespace) -> None:
+    """Park the crowd, look at it, hand jobs to it."""
+    putter = await raw_http.connect(service.port)
+    await parked(putter)
+    bytes_before = resident_bytes(service.pid)
+    crowd = Crowd(await raw_http.connect_many(service.port, options.consumers), options.topics)
+    with CpuMeter(service.pid, service.store_pid) as parking:
+        crowd.wait()
+        await raw_http.bounded(all_parked(putter, options.consumers), PARK_S, f"{options.consumers} pops wait")
+    await asyncio.sleep(1)
+    with CpuMeter(service.pid, service.store_pid) as idle:
+        await asyncio.sleep(options.idle)
+    bytes_waiting = resident_bytes(service.pid)
+    if await parked(putter) < options.consumers:
+        raise SystemExit("consumers stopped waiting")
+    with DiskMeter() as disk:
+        took_ms = await hand_over(putter, crowd, options.jobs)
+    await crowd.leave()
+    print(f"{options.consumers} consumers wait on {options.topics} topics")
+    print(f"  the service has {bytes_before / 1e6:.0f} MB without them, {bytes_waiting / 1e6:.0f} MB with them")
+    show_target("memory of the service, MB", bytes_waiting / 1e6, at_most=500)
+    show_target(f"service, % of a core in {options.idle:.0f} s of nothing", idle.share(service.pid), at_most=3)
+    print(f"  the store meanwhile: {idle.share(service.store_pid):.2f} %")
+    renewals_s = options.consumers / WAIT_S
+    pop_us = parking.us_each(service.pid, options.consumers)
+    print(
+        f"  a pop took {pop_us:.0f} us of the service's CPU; asking again every {WAIT_S} s would be {renewals_s:.0f} "
+        f"pops/s, {pop_us * renewals_s / 1e4:.1f} % of a core"
+    )
+    print(f"  {options.jobs} jobs, from put to a consumer's hands: p50 {percentile(took_ms, 0.5):.1f} ms; {disk}")
+    show_target("p99, ms", percentile(took_ms, 0.99), at_most=10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--consumers", type=int, default=10_000)
+    parser.add_argument("--topics", type=int, default=1, help="how many topics they are spread over")
+    parser.add_argument("--idle", type=float, default=10.0, help="seconds in which nothing happens, at most 30")
+    parser.add_argument("--jobs", type=int, default=300)
+    options = parser.parse_args()
+    allow_connections(options.consumers)
+    with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(measure(service, options))
+
+
+if __name__ == "__main__":
+    main()
