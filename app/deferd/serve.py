@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import uvicorn
@@ -23,8 +24,9 @@ from redis.exceptions import RedisError
 
 from deferd import logs
 from deferd.api.application import create_app
+from deferd.api.service import Service
 from deferd.errors import DeferdError
-from deferd.http_protocol import OneWriteProtocol
+from deferd.http_protocol import PlainCallProtocol
 from deferd.settings import Settings, flag, path_text, variable
 from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import connect
@@ -225,12 +227,12 @@ async def serve_application(
 class _Server(uvicorn.Server):
     """uvicorn, which leaves the signals to this module and empties the parked pops before it waits for requests."""
 
-    def __init__(self, application: Any, drain_timeout_s: float, on_started: Callable[[], object]) -> None:
+    def __init__(self, application: Service, drain_timeout_s: float, on_started: Callable[[], object]) -> None:
         self._lifespan = _HeldLifespan(application)
         super().__init__(
             uvicorn.Config(
                 self._lifespan,
-                http=OneWriteProtocol,
+                http=cast("type[asyncio.Protocol]", partial(PlainCallProtocol, application)),  # a maker of protocols
                 ws="none",
                 lifespan="on",
                 interface="asgi3",

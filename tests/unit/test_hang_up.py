@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message
 
-from deferd.api.pop import unless_gone
+from deferd.api.call import unless_gone
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
 from deferd.errors import StoreUnavailable

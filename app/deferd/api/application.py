@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
-
 from deferd.api import contract, deliveries, jobs, operations, pop, topics
 from deferd.api.service import Service
 from deferd.engine.engine import Engine
@@ -24,7 +22,7 @@ _ROUTES = [
 ]
 
 
-def create_app(settings: Settings, store_url: str) -> FastAPI:
+def create_app(settings: Settings, store_url: str) -> Service:
     """The ASGI application over the store at `store_url`.
 
     Its lifespan connects the store and runs an Engine. `app.state.drain()` is for the server to call when it begins

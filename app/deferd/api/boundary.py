@@ -1,22 +1,28 @@
 """The outermost layer: every request finds its route, every error its problem document, every answer is timed.
 
-Pure ASGI, and the only place that catches errors of the routes; what they look like is said in `problems`.
+The only place that catches errors of the routes; what they look like is said in `problems`. For the doors that lead
+here see `deferd.api.call`.
 """
 
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from deferd.api import metrics, problems
+from deferd.api.call import AsgiCall, Call
 from deferd.api.operation import Operation
 from deferd.errors import DeferdError
+
+if TYPE_CHECKING:
+    from deferd.api.service import Service
 
 _NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
 _NO_ANSWER = 0
@@ -25,11 +31,12 @@ _NO_ANSWER = 0
 class Boundary:
     """Wraps the router; see the module's text.
 
-    A request for an `Operation` goes to it straight away: they are looked up by method and number of segments,
-    which leaves a few to hold the path against. The router, which tries one route after the other, takes the rest.
+    A request for an `Operation` does not go through the router, which tries one route after the other: operations
+    are looked up by method and number of segments, which leaves a few to hold the path against.
     """
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, service: Service, router: Router) -> None:
+        self._service = service
         self._router = router
         self._operations: dict[tuple[str, int], list[Operation]] = {}
         for route in router.routes:
@@ -37,10 +44,46 @@ class Boundary:
                 for method in route.methods or ():
                     self._operations.setdefault((method, route.path.count("/")), []).append(route)
 
+    def find(self, method: str, path: str) -> tuple[Operation, dict[str, str]] | None:
+        """The operation that answers `method` at `path`, with the named parts of the path."""
+        for operation in self._operations.get((method, path.count("/")), ()):
+            match = operation.path_regex.match(path)
+            if match:
+                return operation, match.groupdict()
+        return None
+
+    async def answer(self, operation: Operation, call: Call) -> Response | None:
+        """The answer of `operation`, or that of the error it ended with; None when the client is gone."""
+        began = time.perf_counter()
+        answer: Response | None = None
+        try:
+            answer = await operation.answer(call)
+        except ClientDisconnect:
+            pass  # there is nobody to answer
+        except Exception as error:  # noqa: BLE001 (whatever it is, it gets an answer)
+            answer = self._answer_to(error)
+        finally:
+            status = _NO_ANSWER if answer is None else answer.status_code
+            metrics.observe_request(operation.path, call.method, status, time.perf_counter() - began)
+        return answer
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The door for ASGI servers."""
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
+        _keep_slashes_in_segments(scope)
+        found = self.find(scope["method"], scope["path"].removeprefix(scope.get("root_path", "")))
+        if found is None:
+            await self._visit_page(scope, receive, send)
+            return
+        operation, path_values = found
+        answer = await self.answer(operation, AsgiCall(self._service, path_values, scope, receive))
+        if answer is not None:
+            await answer(scope, receive, send)
+
+    async def _visit_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Everything that is no operation: the pages, and what there is not."""
         began = time.perf_counter()
         status = _NO_ANSWER
 
@@ -51,10 +94,9 @@ class Boundary:
             await send(message)
 
         try:
-            _keep_slashes_in_segments(scope)
-            await self._find(scope)(scope, receive, send_noting_status)
+            await self._router(scope, receive, send_noting_status)
         except ClientDisconnect:
-            pass  # there is nobody to answer
+            pass
         except Exception as error:
             if status != _NO_ANSWER:
                 raise  # an answer is under way already: the server can only cut it off
@@ -62,21 +104,10 @@ class Boundary:
         finally:
             metrics.observe_request(_template(scope), scope["method"], status, time.perf_counter() - began)
 
-    def _find(self, scope: Scope) -> ASGIApp:
-        path: str = scope["path"]
-        if not scope.get("root_path"):
-            for operation in self._operations.get((scope["method"], path.count("/")), ()):
-                match = operation.path_regex.match(path)
-                if match:
-                    scope["path_params"] = match.groupdict()
-                    scope["route"] = operation
-                    return operation.app
-        return self._router
-
-    def _answer_to(self, error: Exception, scope: Scope) -> Response:
+    def _answer_to(self, error: Exception, scope: Scope | None = None) -> Response:
         if isinstance(error, DeferdError):
             return problems.answer(error)
-        if isinstance(error, HTTPException):
+        if isinstance(error, HTTPException) and scope is not None:
             if error.status_code == _NOT_FOUND:
                 return problems.answer(problems.UnknownPath(scope["path"]))
             if error.status_code == _METHOD_NOT_ALLOWED:

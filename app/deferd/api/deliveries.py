@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
-from starlette.requests import Request
 from starlette.responses import Response
 
 from deferd.api import job_json, shapes
 from deferd.api.answers import JsonAnswer
+from deferd.api.call import CurrentCall
 from deferd.api.contract import problems
 from deferd.api.operation import Operation
-from deferd.api.service import engine_of
 from deferd.engine.record import Receipt, to_ms
 from deferd.model import BuryJob, FinishBatch, FinishJob, JobId, JobState, ReleaseJob, Topic, TouchJob
 
@@ -34,8 +33,8 @@ _PROBLEMS = problems("job_not_found", "receipt_stale", "job_cancelled", "validat
     response_description="The job is finished.",
     responses=_PROBLEMS,
 )
-async def finish_job(request: Request, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
-    await engine_of(request).queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
+async def finish_job(call: CurrentCall, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
+    await call.engine.queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
     return JsonAnswer({"topic": topic, "id": id, "state": JobState.FINISHED})
 
 
@@ -49,8 +48,8 @@ async def finish_job(request: Request, topic: Topic, id: JobId, finish: FinishJo
     response_description="Where the job is now.",
     responses=_PROBLEMS,
 )
-async def release_job(request: Request, topic: Topic, id: JobId, release: ReleaseJob = _RELEASE) -> Response:
-    released = await engine_of(request).queue.release(
+async def release_job(call: CurrentCall, topic: Topic, id: JobId, release: ReleaseJob = _RELEASE) -> Response:
+    released = await call.engine.queue.release(
         topic,
         id,
         Receipt.of(release.receipt),
@@ -71,9 +70,9 @@ async def release_job(request: Request, topic: Topic, id: JobId, release: Releas
     response_description="The lease goes on.",
     responses=_PROBLEMS,
 )
-async def touch_job(request: Request, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> Response:
+async def touch_job(call: CurrentCall, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> Response:
     ttr_ms = None if touch.ttr is None else to_ms(touch.ttr)
-    reserved_until_ms = await engine_of(request).queue.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
+    reserved_until_ms = await call.engine.queue.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
     return JsonAnswer({"reserved_until": job_json.instant(reserved_until_ms)})
 
 
@@ -86,8 +85,8 @@ async def touch_job(request: Request, topic: Topic, id: JobId, touch: TouchJob =
     response_description="The job is dead.",
     responses=_PROBLEMS,
 )
-async def bury_job(request: Request, topic: Topic, id: JobId, bury: BuryJob = _BURY) -> Response:
-    await engine_of(request).queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
+async def bury_job(call: CurrentCall, topic: Topic, id: JobId, bury: BuryJob = _BURY) -> Response:
+    await call.engine.queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
     return JsonAnswer({"state": JobState.DEAD})
 
 
@@ -101,8 +100,8 @@ async def bury_job(request: Request, topic: Topic, id: JobId, bury: BuryJob = _B
     response_description="What became of each job.",
     responses=problems("validation", "store_unavailable", body=True),
 )
-async def finish_jobs(request: Request, topic: Topic, batch: FinishBatch) -> Response:
-    results = await engine_of(request).queue.finish_many(topic, batch.jobs)
+async def finish_jobs(call: CurrentCall, topic: Topic, batch: FinishBatch) -> Response:
+    results = await call.engine.queue.finish_many(topic, batch.jobs)
     return JsonAnswer(
         {
             "results": [

@@ -6,14 +6,13 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
 from starlette.responses import Response
 
 from deferd.api import job_json, shapes
 from deferd.api.answers import JsonAnswer
+from deferd.api.call import CurrentCall
 from deferd.api.contract import problems
 from deferd.api.operation import Operation
-from deferd.api.service import engine_of
 from deferd.model import ChangeJob, Job, JobId, PutBatch, PutJob, Topic
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
@@ -40,8 +39,8 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
         **problems("job_exists", "job_reserved", "validation", "topic_full", "store_unavailable", body=True),
     },
 )
-async def put_job(request: Request, job: PutJob) -> Response:
-    put = await engine_of(request).queue.put(job)
+async def put_job(call: CurrentCall, job: PutJob) -> Response:
+    put = await call.engine.queue.put(job)
     if put.outcome != "created":
         return JsonAnswer(job_json.job(put.record))
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
@@ -59,8 +58,8 @@ async def put_job(request: Request, job: PutJob) -> Response:
     response_description="What became of each job.",
     responses=problems("validation", "store_unavailable", body=True),
 )
-async def put_jobs(request: Request, batch: PutBatch) -> Response:
-    results = await engine_of(request).queue.put_many(batch.jobs)
+async def put_jobs(call: CurrentCall, batch: PutBatch) -> Response:
+    results = await call.engine.queue.put_many(batch.jobs)
     return JsonAnswer(
         {
             "results": [
@@ -80,8 +79,8 @@ async def put_jobs(request: Request, batch: PutBatch) -> Response:
     response_description="The job.",
     responses=problems("job_not_found", "validation", "store_unavailable"),
 )
-async def get_job(request: Request, topic: Topic, id: JobId) -> Response:
-    return JsonAnswer(job_json.job(await engine_of(request).queue.look(topic, id)))
+async def get_job(call: CurrentCall, topic: Topic, id: JobId) -> Response:
+    return JsonAnswer(job_json.job(await call.engine.queue.look(topic, id)))
 
 
 @router.patch(
@@ -95,8 +94,8 @@ async def get_job(request: Request, topic: Topic, id: JobId) -> Response:
     response_description="The job as it is now.",
     responses=problems("job_not_found", "job_reserved", "validation", "store_unavailable", body=True),
 )
-async def change_job(request: Request, topic: Topic, id: JobId, change: ChangeJob) -> Response:
-    return JsonAnswer(job_json.job(await engine_of(request).queue.change(topic, id, change)))
+async def change_job(call: CurrentCall, topic: Topic, id: JobId, change: ChangeJob) -> Response:
+    return JsonAnswer(job_json.job(await call.engine.queue.change(topic, id, change)))
 
 
 class CancelQuery(BaseModel):
@@ -121,7 +120,7 @@ class CancelQuery(BaseModel):
     response_description="The job is cancelled.",
     responses=problems("job_not_found", "job_reserved", "validation", "store_unavailable"),
 )
-async def cancel_job(request: Request, topic: Topic, id: JobId, query: Annotated[CancelQuery, Query()]) -> Response:
+async def cancel_job(call: CurrentCall, topic: Topic, id: JobId, query: Annotated[CancelQuery, Query()]) -> Response:
     refuse = query.if_reserved == "refuse"
-    was = await engine_of(request).queue.cancel(topic, id, refuse_reserved=refuse)
+    was = await call.engine.queue.cancel(topic, id, refuse_reserved=refuse)
     return JsonAnswer({"topic": topic, "id": id, "state": "cancelled", "was": was})

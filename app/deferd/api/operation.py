@@ -2,7 +2,7 @@
 
 A function declares what it takes in its signature, and FastAPI draws the OpenAPI document from it::
 
-    async def change_job(request: Request, topic: Topic, id: JobId, change: ChangeJob) -> Response
+    async def change_job(call: CurrentCall, topic: Topic, id: JobId, change: ChangeJob) -> Response
 
 Here the same signature is read once, when the route is made, and each request is bound to it in three steps: the
 parts of the path, one model for all query parameters (`Annotated[Model, Query()]`), one model for the body. This
@@ -19,10 +19,10 @@ from urllib.parse import parse_qsl
 from fastapi import params
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from deferd.api import request_json
+from deferd.api.call import Call
 from deferd.api.faults import faults_of
 from deferd.errors import FieldFault, InvalidInput
 
@@ -62,12 +62,11 @@ class Operation(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        self._request_name: str | None = None
+        self._call_name: str | None = None
         self._path_values: list[tuple[str, Callable[[str], Any]]] = []
         self._query_model: tuple[str, type[BaseModel]] | None = None
         self._body: _Body | None = None
         self._read_signature(endpoint)
-        self.app = self._answer
 
     def _read_signature(self, endpoint: Callable[..., Any]) -> None:
         hints = get_type_hints(endpoint, include_extras=True)
@@ -81,27 +80,27 @@ class Operation(APIRoute):
             elif issubclass(bare, BaseModel):
                 left_out = None if parameter.default is inspect.Parameter.empty else parameter.default
                 self._body = _Body(name, bare, left_out)
-            elif bare is Request:
-                self._request_name = name
+            elif bare is Call:
+                self._call_name = name
             else:
                 raise TypeError(f"{endpoint}: nothing of a request can be bound to {name}")
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, call: Call) -> Response:
+        """Answer `call`. Raises InvalidInput for what does not fit the signature, else what the function raises."""
         arguments: dict[str, Any] = {}
         faults: list[FieldFault] = []
         if self._path_values:
-            self._bind_path(scope["path_params"], arguments, faults)
-        if self._query_model is not None or scope["query_string"]:
-            self._bind_query(scope["query_string"], arguments, faults)
+            self._bind_path(call.path_values, arguments, faults)
+        if self._query_model is not None or call.query:
+            self._bind_query(call.query, arguments, faults)
         if faults:
             raise InvalidInput(faults)
         if self._body is not None:
-            raw = await request_json.read_body(scope, receive, scope["app"].settings.max_body_bytes)
-            arguments[self._body.name] = self._body.read(raw)
-        if self._request_name is not None:
-            arguments[self._request_name] = Request(scope, receive)
-        response = await self.endpoint(**arguments)
-        await response(scope, receive, send)
+            arguments[self._body.name] = self._body.read(await call.read_body())
+        if self._call_name is not None:
+            arguments[self._call_name] = call
+        answer: Response = await self.endpoint(**arguments)
+        return answer
 
     def _bind_path(self, given: dict[str, str], arguments: dict[str, Any], faults: list[FieldFault]) -> None:
         for name, validate in self._path_values:

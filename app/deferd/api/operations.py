@@ -14,9 +14,10 @@ from starlette.routing import Route
 
 from deferd.api import contract, metrics, shapes
 from deferd.api.answers import JsonAnswer
+from deferd.api.call import CurrentCall
 from deferd.api.contract import problems
 from deferd.api.operation import Operation
-from deferd.api.service import Service, engine_of
+from deferd.api.service import Service
 from deferd.errors import StoreUnavailable
 
 router = APIRouter(route_class=Operation, tags=["operations"])
@@ -47,10 +48,10 @@ async def check_health() -> Response:
     response_description="It can.",
     responses=problems("validation", "store_unavailable"),
 )
-async def check_readiness(request: Request) -> Response:
+async def check_readiness(call: CurrentCall) -> Response:
     try:
         async with asyncio.timeout(_PING_TIMEOUT_S):
-            await engine_of(request).ping()
+            await call.engine.ping()
     except TimeoutError as error:
         raise StoreUnavailable("the store did not answer in time") from error
     return JsonAnswer(_OK)
@@ -66,9 +67,8 @@ async def check_readiness(request: Request) -> Response:
     response_description="Metrics in Prometheus' text format.",
     responses=problems("validation"),
 )
-async def get_metrics(request: Request) -> Response:
-    service: Service = request.scope["app"]
-    text = await metrics.exposition(service.engine, service.settings.max_topic_labels)
+async def get_metrics(call: CurrentCall) -> Response:
+    text = await metrics.exposition(call.engine, call.service.settings.max_topic_labels)
     return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
 

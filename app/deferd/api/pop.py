@@ -1,34 +1,26 @@
-"""Popping: the long poll, and what becomes of its jobs when the client does not wait for them."""
+"""Popping: the long poll."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive
 
 from deferd import limits
 from deferd.api import job_json, shapes
 from deferd.api.answers import JsonAnswer
+from deferd.api.call import Call, CurrentCall
 from deferd.api.contract import problems
 from deferd.api.operation import NOTHING, NoFields, Operation
-from deferd.api.service import engine_of
-from deferd.engine.engine import Engine
-from deferd.engine.record import JobRecord, to_ms
-from deferd.errors import DeferdError
+from deferd.engine.record import to_ms
 from deferd.model import Ttr
 
 _ONE_TOPIC = limits.TOPIC_PATTERN.removeprefix("^").removesuffix("$")
 _TOPICS_PATTERN = f"^{_ONE_TOPIC}(,{_ONE_TOPIC}){{0,{limits.POP_TOPICS_MAX - 1}}}$"
 _NO_STORE = ((b"cache-control", b"no-store"),)
 
-_log = logging.getLogger(__name__)
 router = APIRouter(route_class=Operation, tags=["consumers"])
 
 
@@ -88,11 +80,10 @@ class PopQuery(BaseModel):
     )
 
 
-async def _pop(request: Request, topic: str, query: PopQuery) -> Response:
-    engine = engine_of(request)
-    popping = asyncio.create_task(
-        engine.dispatcher.pop(
-            topic.split(","),
+async def _pop(call: Call, topics: str, query: PopQuery) -> Response:
+    jobs = await call.unless_gone(
+        call.engine.dispatcher.pop(
+            topics.split(","),
             count=query.count,
             wait_ms=to_ms(query.wait),
             ttr_ms=None if query.ttr is None else to_ms(query.ttr),
@@ -100,36 +91,7 @@ async def _pop(request: Request, topic: str, query: PopQuery) -> Response:
             request_id=query.request_id,
         )
     )
-    jobs = await unless_gone(popping, request.receive, engine)
     return JsonAnswer({"jobs": [job_json.delivery(job) for job in jobs]}, headers=_NO_STORE)
-
-
-async def unless_gone(popping: asyncio.Task[list[JobRecord]], receive: Receive, engine: Engine) -> Sequence[JobRecord]:
-    """What `popping` brings, or nothing when the client hangs up first: its jobs go back, if it had got any."""
-    leaving = asyncio.create_task(_hang_up(receive))
-    try:
-        await asyncio.wait((popping, leaving), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone = leaving.done()
-        leaving.cancel()
-        if not popping.done():
-            # The client is gone, or this server is stopping. The dispatcher gives back what it has for this pop.
-            popping.cancel()
-            await asyncio.wait((popping,))
-    if not gone:
-        return popping.result()
-    if not popping.cancelled() and popping.exception() is None and (jobs := popping.result()):
-        try:
-            await engine.queue.give_back(jobs)
-        except DeferdError as error:
-            _log.warning("%d jobs of a client that hung up come back when their leases end: %s", len(jobs), error)
-    return ()
-
-
-async def _hang_up(receive: Receive) -> None:
-    """Return when the client has hung up. What is left of the request's body is dropped."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 _SUMMARY = "Take jobs that are ready"
@@ -154,8 +116,8 @@ hangs up while it waits strands nothing.
     response_description=_ANSWER,
     responses=problems("validation", "store_unavailable"),
 )
-async def pop_jobs(request: Request, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
-    return await _pop(request, topic, query)
+async def pop_jobs(call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
+    return await _pop(call, topic, query)
 
 
 @router.post(
@@ -168,6 +130,6 @@ async def pop_jobs(request: Request, topic: PopTopics, query: Annotated[PopQuery
     responses=problems("validation", "store_unavailable", body=True),
 )
 async def pop_jobs_post(
-    request: Request, topic: PopTopics, query: Annotated[PopQuery, Query()], _nothing: NoFields = NOTHING
+    call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()], _nothing: NoFields = NOTHING
 ) -> Response:
-    return await _pop(request, topic, query)
+    return await _pop(call, topic, query)

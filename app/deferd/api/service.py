@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from deferd.api import contract
 from deferd.api.boundary import Boundary
@@ -15,10 +14,11 @@ from deferd.settings import Settings
 
 
 class Service(FastAPI):
-    """FastAPI with deferd's settings and engine. `engine` is there from the end of start-up on."""
+    """FastAPI with deferd's settings and engine. `engine` and `boundary` are there from the end of start-up on."""
 
     settings: Settings
     engine: Engine
+    boundary: Boundary
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; without FastAPI's look for a tracer, which each request would pay for."""
@@ -28,22 +28,17 @@ class Service(FastAPI):
         else:
             await super().__call__(scope, receive, send)
 
-    def build_middleware_stack(self) -> ASGIApp:
+    def build_middleware_stack(self) -> Boundary:
         """One layer, `Boundary`, in place of FastAPI's own five.
 
         It does what they do for this service (errors become answers) and costs a third of their time. A layer that
         is added later (keys, rate limits) goes between it and the router.
         """
-        return Boundary(self.router)
+        self.boundary = Boundary(self, self.router)
+        return self.boundary
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, built once."""
         if self.openapi_schema is None:
             self.openapi_schema = contract.document(self.routes)
         return self.openapi_schema
-
-
-def engine_of(request: Request) -> Engine:
-    """The engine that serves this request."""
-    engine: Engine = request.scope["app"].engine
-    return engine

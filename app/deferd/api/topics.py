@@ -6,15 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
 from starlette.responses import Response
 
 from deferd import limits
 from deferd.api import job_json, shapes
 from deferd.api.answers import JsonAnswer
+from deferd.api.call import CurrentCall
 from deferd.api.contract import problems
 from deferd.api.operation import NOTHING, NoFields, Operation
-from deferd.api.service import engine_of
 from deferd.model import JobState, Redrive, Topic, TopicSettings
 
 router = APIRouter(route_class=Operation, tags=["topics"])
@@ -74,8 +73,8 @@ class PurgeQuery(_Strict):
     response_description="One page of topics.",
     responses=problems("validation", "store_unavailable"),
 )
-async def list_topics(request: Request, query: Annotated[TopicsQuery, Query()]) -> Response:
-    views, next_cursor = await engine_of(request).topics.list_topics(query.cursor, query.limit)
+async def list_topics(call: CurrentCall, query: Annotated[TopicsQuery, Query()]) -> Response:
+    views, next_cursor = await call.engine.topics.list_topics(query.cursor, query.limit)
     return JsonAnswer({"topics": [job_json.topic(view) for view in views], "next_cursor": next_cursor})
 
 
@@ -89,8 +88,8 @@ async def list_topics(request: Request, query: Annotated[TopicsQuery, Query()]) 
     response_description="The topic.",
     responses=problems("topic_not_found", "validation", "store_unavailable"),
 )
-async def get_topic(request: Request, topic: Topic) -> Response:
-    return JsonAnswer(job_json.topic(await engine_of(request).topics.show(topic)))
+async def get_topic(call: CurrentCall, topic: Topic) -> Response:
+    return JsonAnswer(job_json.topic(await call.engine.topics.show(topic)))
 
 
 @router.put(
@@ -103,8 +102,8 @@ async def get_topic(request: Request, topic: Topic) -> Response:
     response_description="The topic as it is now.",
     responses=problems("validation", "store_unavailable", body=True),
 )
-async def set_topic(request: Request, topic: Topic, settings: TopicSettings) -> Response:
-    return JsonAnswer(job_json.topic(await engine_of(request).topics.configure(topic, settings)))
+async def set_topic(call: CurrentCall, topic: Topic, settings: TopicSettings) -> Response:
+    return JsonAnswer(job_json.topic(await call.engine.topics.configure(topic, settings)))
 
 
 @router.post(
@@ -116,8 +115,8 @@ async def set_topic(request: Request, topic: Topic, settings: TopicSettings) -> 
     response_description="The topic as it is now.",
     responses=problems("validation", "store_unavailable", body=True),
 )
-async def pause_topic(request: Request, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
-    return JsonAnswer(job_json.topic(await engine_of(request).topics.pause(topic)))
+async def pause_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
+    return JsonAnswer(job_json.topic(await call.engine.topics.pause(topic)))
 
 
 @router.post(
@@ -129,8 +128,8 @@ async def pause_topic(request: Request, topic: Topic, _nothing: NoFields = NOTHI
     response_description="The topic as it is now.",
     responses=problems("validation", "store_unavailable", body=True),
 )
-async def resume_topic(request: Request, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
-    return JsonAnswer(job_json.topic(await engine_of(request).topics.resume(topic)))
+async def resume_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
+    return JsonAnswer(job_json.topic(await call.engine.topics.resume(topic)))
 
 
 @router.get(
@@ -142,8 +141,8 @@ async def resume_topic(request: Request, topic: Topic, _nothing: NoFields = NOTH
     response_description="One page of jobs.",
     responses=problems("topic_not_found", "validation", "store_unavailable"),
 )
-async def list_jobs(request: Request, topic: Topic, query: Annotated[JobsQuery, Query()]) -> Response:
-    records, next_cursor = await engine_of(request).topics.jobs(topic, query.state, query.cursor, query.limit)
+async def list_jobs(call: CurrentCall, topic: Topic, query: Annotated[JobsQuery, Query()]) -> Response:
+    records, next_cursor = await call.engine.topics.jobs(topic, query.state, query.cursor, query.limit)
     return JsonAnswer({"jobs": [job_json.job(record) for record in records], "next_cursor": next_cursor})
 
 
@@ -157,8 +156,8 @@ async def list_jobs(request: Request, topic: Topic, query: Annotated[JobsQuery, 
     response_description="How many are ready again.",
     responses=problems("topic_not_found", "validation", "store_unavailable", body=True),
 )
-async def redrive_jobs(request: Request, topic: Topic, redrive: Redrive = _OLDEST) -> Response:
-    redriven = await engine_of(request).topics.redrive(topic, redrive.ids, redrive.limit)
+async def redrive_jobs(call: CurrentCall, topic: Topic, redrive: Redrive = _OLDEST) -> Response:
+    redriven = await call.engine.topics.redrive(topic, redrive.ids, redrive.limit)
     return JsonAnswer({"redriven": redriven})
 
 
@@ -172,5 +171,5 @@ async def redrive_jobs(request: Request, topic: Topic, redrive: Redrive = _OLDES
     response_description="How many were removed.",
     responses=problems("topic_not_found", "validation", "store_unavailable"),
 )
-async def purge_topic(request: Request, topic: Topic, query: Annotated[PurgeQuery, Query()]) -> Response:
-    return JsonAnswer({"removed": await engine_of(request).topics.purge(topic, query.state)})
+async def purge_topic(call: CurrentCall, topic: Topic, query: Annotated[PurgeQuery, Query()]) -> Response:
+    return JsonAnswer({"removed": await call.engine.topics.purge(topic, query.state)})

@@ -1,0 +1,114 @@
+"""One request to an operation, whichever door it came through.
+
+There are two doors. Any server of ASGI applications hands requests to `deferd.api.service.Service`, which makes an
+`AsgiCall` of each. Under `deferd serve` requests that are small and plain, nearly all, take the short way of
+`deferd.http_protocol`, which saves three quarters of what ASGI costs. Behind the doors there is one way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends
+from starlette.types import Receive, Scope
+
+from deferd.api import request_json
+from deferd.engine.engine import Engine
+from deferd.engine.record import JobRecord
+from deferd.errors import DeferdError
+
+if TYPE_CHECKING:
+    from deferd.api.service import Service
+
+_log = logging.getLogger(__name__)
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Call:
+    """What a route can know of a request. `path_values` are the named parts of its path, `query` is still encoded."""
+
+    __slots__ = ("headers", "method", "path_values", "query", "service")
+
+    def __init__(
+        self, service: Service, method: str, path_values: dict[str, str], query: bytes, headers: Headers
+    ) -> None:
+        self.service = service
+        self.method = method
+        self.path_values = path_values
+        self.query = query
+        self.headers = headers
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that serves this call."""
+        return self.service.engine
+
+    async def read_body(self) -> bytes:
+        """The request's body, empty when there is none.
+
+        Raises PayloadTooLarge, UnsupportedMediaType, and starlette's ClientDisconnect when the rest does not come.
+        """
+        raise NotImplementedError
+
+    async def unless_gone(self, popping: Coroutine[Any, Any, list[JobRecord]]) -> Sequence[JobRecord]:
+        """What `popping` brings; when the client hangs up first it is cancelled, and what it brought goes back."""
+        raise NotImplementedError
+
+
+def _bound_by_the_operation() -> Call:
+    raise NotImplementedError("an Operation binds its calls itself")
+
+
+CurrentCall = Annotated[Call, Depends(_bound_by_the_operation)]
+"""How a route asks for its Call. `Depends` tells FastAPI that this is no part of the request."""
+
+
+class AsgiCall(Call):
+    """A request that came through ASGI."""
+
+    __slots__ = ("_receive", "_scope")
+
+    def __init__(self, service: Service, path_values: dict[str, str], scope: Scope, receive: Receive) -> None:
+        super().__init__(service, scope["method"], path_values, scope["query_string"], scope["headers"])
+        self._scope = scope
+        self._receive = receive
+
+    async def read_body(self) -> bytes:
+        """See Call."""
+        return await request_json.read_body(self._scope, self._receive, self.service.settings.max_body_bytes)
+
+    async def unless_gone(self, popping: Coroutine[Any, Any, list[JobRecord]]) -> Sequence[JobRecord]:
+        """See Call."""
+        return await unless_gone(asyncio.create_task(popping), self._receive, self.engine)
+
+
+async def unless_gone(popping: asyncio.Task[list[JobRecord]], receive: Receive, engine: Engine) -> Sequence[JobRecord]:
+    """What `popping` brings, or nothing when the client hangs up first: its jobs go back, if it had got any."""
+    leaving = asyncio.create_task(_hang_up(receive))
+    try:
+        await asyncio.wait((popping, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone = leaving.done()
+        leaving.cancel()
+        if not popping.done():
+            # The client is gone, or this server is stopping. The dispatcher gives back what it has for this pop.
+            popping.cancel()
+            await asyncio.wait((popping,))
+    if not gone:
+        return popping.result()
+    if not popping.cancelled() and popping.exception() is None and (jobs := popping.result()):
+        try:
+            await engine.queue.give_back(jobs)
+        except DeferdError as error:
+            _log.warning("%d jobs of a client that hung up come back when their leases end: %s", len(jobs), error)
+    return ()
+
+
+async def _hang_up(receive: Receive) -> None:
+    """Return when the client has hung up. What is left of the request's body is dropped."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
