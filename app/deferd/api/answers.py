@@ -15,7 +15,7 @@ _JSON = b"application/json"
 class JsonAnswer(Response):
     """A JSON answer of `status_code`.
 
-    `content` is what orjson can write; bytes that already are JSON go in as `orjson.Fragment` and are not read again.
+    `content` is what orjson can write, or the bytes of its JSON; inside of a value such bytes are an `orjson.Fragment`.
     """
 
     media_type = "application/json"
@@ -30,7 +30,7 @@ class JsonAnswer(Response):
         # Response.__init__ is left out on purpose: it takes longer than the rest of the answer together.
         self.status_code = status_code
         self.background = None
-        self.body = orjson.dumps(content)
+        self.body = content if isinstance(content, bytes) else orjson.dumps(content)
         self.raw_headers = [
             (b"content-type", content_type),
             (b"content-length", b"%d" % len(self.body)),

@@ -101,11 +101,4 @@ async def bury_job(call: CurrentCall, topic: Topic, id: JobId, bury: BuryJob = _
     responses=problems("validation", "store_unavailable", body=True),
 )
 async def finish_jobs(call: CurrentCall, topic: Topic, batch: FinishBatch) -> Response:
-    results = await call.engine.queue.finish_many(topic, batch.jobs)
-    return JsonAnswer(
-        {
-            "results": [
-                {"id": job_id, "status": status} | ({"code": code} if code else {}) for job_id, status, code in results
-            ]
-        }
-    )
+    return JsonAnswer(job_json.finish_results(await call.engine.queue.finish_many(topic, batch.jobs)))

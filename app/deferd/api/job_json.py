@@ -5,17 +5,21 @@ The engine speaks in milliseconds and in JSON bytes; nothing here parses a body 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
+import orjson
 from orjson import Fragment
 
-from deferd.engine.record import JobRecord
+from deferd.engine.queue import FinishResult, PutResult
+from deferd.engine.record import JobRecord, receipt_text
 from deferd.engine.topics import TopicView
 from deferd.model import JobState
 
 
+@lru_cache(maxsize=4096)  # the jobs of a batch share most of theirs
 def instant(at_ms: int) -> str:
     """Milliseconds since the epoch as RFC 3339 in UTC, always with three decimals."""
     epoch_s, ms = divmod(at_ms, 1000)
@@ -32,43 +36,99 @@ def seconds(duration_ms: int) -> int | float:
     return duration_ms / 1000 if duration_ms % 1000 else duration_ms // 1000
 
 
-def job(record: JobRecord) -> dict[str, Any]:
+def job(record: JobRecord) -> bytes:
     """The job, without those of its fields that only some jobs have when it has none."""
-    shown: dict[str, Any] = {
-        "topic": record.topic,
-        "id": record.id,
-        "state": record.state,
-        "body": Fragment(record.body),
-        "created_at": instant(record.created_at_ms),
-        "due_at": instant(record.due_at_ms),
+    return b"".join((*_members(record), b"}"))
+
+
+def delivery(record: JobRecord) -> bytes:
+    """A reserved job with what its consumer needs: `receipt` and `attempt`."""
+    receipt = receipt_text(record.nonce, record.attempts)
+    return b"".join((*_members(record), f',"receipt":"{receipt}","attempt":{record.attempts}}}'.encode()))
+
+
+def _members(record: JobRecord) -> list[bytes]:
+    """The pieces of the job's JSON object up to its last member.
+
+    Written as text since this runs for each job of each answer: topics, ids, consumers and instants have no character
+    that JSON would escape. Whatever may have one goes through orjson.
+    """
+    told = ""
+    if record.reserved_until_ms is not None:
+        told = f',"reserved_until":"{instant(record.reserved_until_ms)}"'
+        if record.reserved_by is not None:
+            told += f',"reserved_by":"{record.reserved_by}"'
+    pieces = [
+        f'{{"topic":"{record.topic}","id":"{record.id}","state":"{record.state}","body":'.encode(),
+        record.body,
+        f',"created_at":"{instant(record.created_at_ms)}","due_at":"{instant(record.due_at_ms)}",'
+        f'"attempts":{record.attempts}{_policy(record)}{told}'.encode(),
+    ]
+    if record.last_error is not None or record.reason is not None or record.finished_at_ms is not None:
+        pieces.append(_outcome(record))
+    return pieces
+
+
+def _outcome(record: JobRecord) -> bytes:
+    outcome: dict[str, Any] = {}
+    if record.last_error is not None:
+        outcome["last_error"] = record.last_error
+    if record.reason is not None:
+        outcome["reason"] = record.reason
+    if record.finished_at_ms is not None:
+        outcome["finished_at"] = instant(record.finished_at_ms)
+    if record.result is not None:
+        outcome["result"] = Fragment(record.result)
+    return b"," + orjson.dumps(outcome)[1:-1]
+
+
+def _policy(record: JobRecord) -> str:
+    if (
+        record.ttr_ms == _DEFAULT.ttr_ms
+        and record.backoff is None
+        and not record.max_attempts
+        and not record.ttl_ms
+        and not record.retain_ms
+    ):
+        return _DEFAULT_POLICY
+    return _policy_members(record)
+
+
+def _policy_members(record: JobRecord) -> str:
+    policy = {
         "ttr": seconds(record.ttr_ms),
-        "attempts": record.attempts,
         "max_attempts": record.max_attempts or None,
         "backoff": _whole_numbers(record.backoff) if record.backoff else record.effective_backoff,
         "ttl": seconds(record.ttl_ms) if record.ttl_ms else None,
         "retain": seconds(record.retain_ms),
     }
-    if record.last_error is not None:
-        shown["last_error"] = record.last_error
-    if record.reason is not None:
-        shown["reason"] = record.reason
-    if record.reserved_until_ms is not None:
-        shown["reserved_until"] = instant(record.reserved_until_ms)
-    if record.reserved_by is not None:
-        shown["reserved_by"] = record.reserved_by
-    if record.finished_at_ms is not None:
-        shown["finished_at"] = instant(record.finished_at_ms)
-    if record.result is not None:
-        shown["result"] = Fragment(record.result)
-    return shown
+    return "," + orjson.dumps(policy)[1:-1].decode()
 
 
-def delivery(record: JobRecord) -> dict[str, Any]:
-    """A reserved job with what its consumer needs: `receipt` and `attempt`."""
-    shown = job(record)
-    shown["receipt"] = str(record.receipt)
-    shown["attempt"] = record.attempts
-    return shown
+_DEFAULT = JobRecord("", "", JobState.READY, 0, 0, 0, 0, b"null")
+_DEFAULT_POLICY = _policy_members(_DEFAULT)
+
+
+def put_results(results: Iterable[PutResult]) -> bytes:
+    """The answer to a batch put."""
+    lines = [
+        f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}}}'
+        for topic, job_id, status, code in results
+    ]
+    return _results(lines)
+
+
+def finish_results(results: Iterable[FinishResult]) -> bytes:
+    """The answer to a batch finish."""
+    return _results([f'{{"id":"{job_id}","status":{status}{_code(code)}}}' for job_id, status, code in results])
+
+
+def _code(code: str | None) -> str:
+    return "" if code is None else f',"code":"{code}"'
+
+
+def _results(lines: list[str]) -> bytes:
+    return f'{{"results":[{",".join(lines)}]}}'.encode()
 
 
 def topic(view: TopicView) -> dict[str, Any]:

@@ -59,15 +59,7 @@ async def put_job(call: CurrentCall, job: PutJob) -> Response:
     responses=problems("validation", "store_unavailable", body=True),
 )
 async def put_jobs(call: CurrentCall, batch: PutBatch) -> Response:
-    results = await call.engine.queue.put_many(batch.jobs)
-    return JsonAnswer(
-        {
-            "results": [
-                {"topic": topic, "id": job_id, "status": status} | ({"code": code} if code else {})
-                for topic, job_id, status, code in results
-            ]
-        }
-    )
+    return JsonAnswer(job_json.put_results(await call.engine.queue.put_many(batch.jobs)))
 
 
 @router.get(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from orjson import Fragment
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -143,7 +144,7 @@ async def resume_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOT
 )
 async def list_jobs(call: CurrentCall, topic: Topic, query: Annotated[JobsQuery, Query()]) -> Response:
     records, next_cursor = await call.engine.topics.jobs(topic, query.state, query.cursor, query.limit)
-    return JsonAnswer({"jobs": [job_json.job(record) for record in records], "next_cursor": next_cursor})
+    return JsonAnswer({"jobs": [Fragment(job_json.job(record)) for record in records], "next_cursor": next_cursor})
 
 
 @router.post(

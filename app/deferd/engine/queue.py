@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,17 @@ from typing import Any, Literal, NamedTuple
 from deferd.engine import metrics
 from deferd.engine.joiner import Joiner
 from deferd.engine.keys import Keys
-from deferd.engine.record import NONCE_BITS, JobRecord, Receipt, json_bytes, policy_extra, read_record, to_ms
+from deferd.engine.record import (
+    NONCE_BITS,
+    POLICY_FIELDS,
+    JobRecord,
+    Receipt,
+    instant_ms,
+    json_bytes,
+    policy_extra,
+    read_record,
+    to_ms,
+)
 from deferd.engine.scripts import Scripts
 from deferd.errors import (
     DeferdError,
@@ -38,7 +49,13 @@ _OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
     _KEPT: "kept",
     _REPLACED: "replaced",
 }
+_STATES = {state.value.encode(): state for state in JobState}
 _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
+_PUT_HEAD = struct.Struct("<BBQQ")
+"""How lua/put.lua wants what it needs to know of a job besides id, policy and body."""
+_ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
+_DELAY, _INSTANT = 0, 1
+_CANCELS_AT_ONCE = 100
 _TOPICS_AT_ONCE = 8
 """How many topics of one batch are put at the same time; more would take the store's connections from others."""
 
@@ -103,6 +120,7 @@ class JobQueue:
         self._dead_retention_ms = dead_retention_ms
         self._puts = Joiner(self._send_puts, size=_size)
         self._finishes = Joiner(self._send_finishes, size=_size)
+        self._cancels = Joiner(self._send_cancels, size=_size, most_items=_CANCELS_AT_ONCE)
 
     async def _send_puts(self, topic: str, jobs: list[_Args]) -> list[tuple[int, Any]]:
         """For each job the topic's `max_jobs`, and the code (below 0) or the code and the job as it is stored."""
@@ -114,6 +132,14 @@ class JobQueue:
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
         metrics.FINISHES.labels(self._label(topic)).inc(codes.count(_OK))
         return codes
+
+    async def _send_cancels(self, topic: str, jobs: list[_Args]) -> list[JobState | int]:
+        """For each job the state it was in, or why it was not cancelled."""
+        reply = await self._run("cancel", topic, *chain.from_iterable(jobs))
+        answers: list[JobState | int] = [one if isinstance(one, int) else _STATES[one] for one in reply]
+        for was, count in Counter(one for one in answers if isinstance(one, JobState)).items():
+            metrics.CANCELS.labels(self._label(topic), was.value).inc(count)
+        return answers
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
@@ -204,7 +230,7 @@ class JobQueue:
             "change",
             topic,
             job_id,
-            *_when_args(change, otherwise=("", 0)),
+            *_when_args(change),
             json_bytes(extra) if extra else "",
             1 if has_body else 0,
             json_bytes(change.body) if has_body else "",
@@ -228,14 +254,10 @@ class JobQueue:
             JobNotFound: there is no such job.
             JobReserved: a consumer holds it and `refuse_reserved` is set.
         """
-        reply = await self._run("cancel", topic, job_id, 1 if refuse_reserved else 0)
-        if reply[0] == 1:
-            raise JobNotFound(topic, job_id)
-        if reply[0] == 2:
-            raise JobReserved(topic, job_id)
-        was = JobState(reply[1].decode())
-        metrics.CANCELS.labels(self._label(topic), was.value).inc()
-        return was
+        answer = await self._cancels.ask(topic, (job_id, 1 if refuse_reserved else 0))
+        if isinstance(answer, JobState):
+            return answer
+        raise (JobNotFound if answer == _NOT_FOUND else JobReserved)(topic, job_id)
 
     # Consumers
 
@@ -258,15 +280,10 @@ class JobQueue:
         now_ms, more, expired, answers = await self._scripts.run(
             "pop", (*self._keys.of_topic(topic), *request_keys), args
         )
-        jobs = []
         if not expired and not any(answers):  # a topic that has nothing takes no metric label
             return PopReply([[] for _ in requests], bool(more))
-        label = self._label(topic)
-        if expired:
-            metrics.DEATHS.labels(label, "expired").inc(expired)
-        ready_wait = metrics.READY_WAIT.labels(label)
-        for request, flat in zip(requests, answers, strict=True):
-            given = [
+        jobs = [
+            [
                 read_record(
                     topic,
                     flat[at].decode(),
@@ -278,13 +295,18 @@ class JobQueue:
                 )
                 for at in range(0, len(flat), 3)
             ]
-            for job in given:
-                if job.attempts == 1:
-                    ready_wait.observe(max(now_ms - job.due_at_ms, 0) / 1000)
-            if given:
-                metrics.POPS.labels(label).inc(len(given))
-            jobs.append(given)
+            for request, flat in zip(requests, answers, strict=True)
+        ]
+        self._count_pops(topic, list(chain.from_iterable(jobs)), now_ms, expired)
         return PopReply(jobs, bool(more))
+
+    def _count_pops(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int) -> None:
+        label = self._label(topic)
+        if expired:
+            metrics.DEATHS.labels(label, "expired").inc(expired)
+        if jobs:
+            metrics.POPS.labels(label).inc(len(jobs))
+            metrics.READY_WAIT.labels(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
 
     async def give_back(self, deliveries: Iterable[JobRecord]) -> int:
         """Take back deliveries that never reached their consumer, to the head of the line; no attempt is counted.
@@ -350,7 +372,7 @@ class JobQueue:
             self._dead_retention_ms,
         )
         _raise_unless_ok(reply[0], topic, job_id)
-        state = JobState(reply[1].decode())
+        state = _STATES[reply[1]]
         label = self._label(topic)
         metrics.RELEASES.labels(label).inc()
         if state is JobState.DEAD:
@@ -416,24 +438,25 @@ def _put_error(code: int, topic: str, job_id: str, max_jobs: int) -> DeferdError
     return JobReserved(topic, job_id) if code == _HELD else JobExists(topic, job_id)
 
 
-def _put_args(spec: PutJob, job_id: str) -> tuple[str | bytes | int, ...]:
-    extra = policy_extra(spec)
-    return (
-        job_id,
-        spec.on_conflict,
-        *_when_args(spec, otherwise=("delay", 0)),
-        json_bytes(extra) if extra else "",
-        random.getrandbits(NONCE_BITS),
-        json_bytes(spec.body),
-    )
-
-
-def _when_args(spec: PutJob | ChangeJob, *, otherwise: tuple[str, int]) -> tuple[str, int]:
+def _put_args(spec: PutJob, job_id: str) -> tuple[str, bytes, bytes]:
+    given = spec.model_fields_set
+    extra = b"" if given.isdisjoint(POLICY_FIELDS) else json_bytes(policy_extra(spec))
     if spec.delay is not None:
-        return "delay", to_ms(spec.delay)
-    if spec.run_at is not None:
-        return "at", max(round(spec.run_at.timestamp() * 1000), 0)
-    return otherwise
+        when, when_ms = _DELAY, to_ms(spec.delay)
+    elif spec.run_at is not None:
+        when, when_ms = _INSTANT, instant_ms(spec.run_at)
+    else:
+        when, when_ms = _DELAY, 0
+    head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, random.getrandbits(NONCE_BITS))
+    return job_id, head + extra, json_bytes(spec.body)
+
+
+def _when_args(change: ChangeJob) -> tuple[str, int]:
+    if change.delay is not None:
+        return "delay", to_ms(change.delay)
+    if change.run_at is not None:
+        return "at", instant_ms(change.run_at)
+    return "", 0
 
 
 def _finish_args(job_id: str, receipt: Receipt, result: Any) -> tuple[str | bytes | int, ...]:
@@ -451,6 +474,7 @@ def _new_id() -> str:
 def located(topic: str, job_id: str, place: Sequence[Any]) -> JobRecord:
     """The job of a script's answer `state, record, score, consumer`; the score is its lease end while reserved."""
     state, raw, score, consumer = place
-    where = JobState(state.decode())
-    lease_end_ms = int(score) if where is JobState.RESERVED else None
-    return read_record(topic, job_id, where, raw, lease_end_ms=lease_end_ms, consumer=consumer.decode() or None)
+    where = _STATES[state]
+    if where is not JobState.RESERVED:
+        return read_record(topic, job_id, where, raw)
+    return read_record(topic, job_id, where, raw, lease_end_ms=int(score), consumer=consumer.decode() or None)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import orjson
@@ -28,6 +29,7 @@ from deferd import limits
 from deferd.model import ExponentialBackoff, FixedBackoff, JobPolicy, JobState, ScheduleBackoff
 
 _HEADER = struct.Struct("<IHIHIHII")
+_HEADER_SIZE = _HEADER.size
 _DEFAULT_BACKOFF: dict[str, Any] = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
 NO_LIMIT = 0
 NONCE_BITS = 47
@@ -40,7 +42,7 @@ class Receipt(NamedTuple):
     attempt: int
 
     def __str__(self) -> str:
-        return f"{self.nonce:012x}.{self.attempt}"
+        return receipt_text(self.nonce, self.attempt)
 
     @classmethod
     def of(cls, text: str | None) -> Receipt:
@@ -56,6 +58,11 @@ class Receipt(NamedTuple):
         except ValueError:
             return IMPOSSIBLE_RECEIPT
         return parsed if dot and parsed.attempt > 0 and str(parsed) == text else IMPOSSIBLE_RECEIPT
+
+
+def receipt_text(nonce: int, attempt: int) -> str:
+    """The receipt as consumers know it."""
+    return f"{nonce:012x}.{attempt}"
 
 
 ANY_RECEIPT = Receipt(0, 0)
@@ -118,30 +125,33 @@ def read_record(
     created_low, created_high, due_low, due_high, nonce_low, nonce_high, attempts, extra_length = _HEADER.unpack_from(
         raw
     )
-    body_at = _HEADER.size + extra_length
-    extra: dict[str, Any] = orjson.loads(raw[_HEADER.size : body_at]) if extra_length else {}
-    result = None
-    if "n" in extra:
-        result = raw[body_at : body_at + extra["n"]]
-        body_at += extra["n"]
-    return JobRecord(
-        topic=topic,
-        id=job_id,
-        state=state,
-        created_at_ms=created_high << 32 | created_low,
-        due_at_ms=due_high << 32 | due_low,
-        nonce=nonce_high << 32 | nonce_low,
-        attempts=attempts + (state is JobState.RESERVED),
-        body=raw[body_at:],
-        **read_policy(extra),
-        last_error=extra.get("e"),
-        reason=extra.get("d"),
-        reserved_until_ms=lease_end_ms,
-        reserved_by=consumer,
-        finished_at_ms=extra.get("f"),
-        result=result,
-        request_id=request_id,
+    body_at = _HEADER_SIZE + extra_length
+    record = JobRecord(
+        topic,
+        job_id,
+        state,
+        created_high << 32 | created_low,
+        due_high << 32 | due_low,
+        nonce_high << 32 | nonce_low,
+        attempts + (state is JobState.RESERVED),
+        raw[body_at:],
     )
+    record.reserved_until_ms = lease_end_ms
+    record.reserved_by = consumer
+    record.request_id = request_id
+    if extra_length:
+        _read_extra(record, orjson.loads(raw[_HEADER_SIZE:body_at]))
+    return record
+
+
+def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
+    for name, value in read_policy(extra).items():
+        setattr(record, name, value)
+    record.last_error = extra.get("e")
+    record.reason = extra.get("d")
+    record.finished_at_ms = extra.get("f")
+    if "n" in extra:
+        record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
 
 
 def read_policy(extra: dict[str, Any]) -> dict[str, Any]:
@@ -153,6 +163,9 @@ def read_policy(extra: dict[str, Any]) -> dict[str, Any]:
         "ttl_ms": extra.get("x", 0),
         "retain_ms": extra.get("r", 0),
     }
+
+
+POLICY_FIELDS = frozenset(JobPolicy.model_fields)
 
 
 def policy_extra(policy: JobPolicy) -> dict[str, Any]:
@@ -182,6 +195,11 @@ def _backoff_json(backoff: ExponentialBackoff | FixedBackoff | ScheduleBackoff) 
 def to_ms(seconds: float) -> int:
     """Seconds as whole milliseconds, to the nearest."""
     return round(seconds * 1000)
+
+
+def instant_ms(at: datetime) -> int:
+    """An instant as milliseconds since the epoch, to the nearest; none before it."""
+    return max(round(at.timestamp() * 1000), 0)
 
 
 def json_bytes(value: Any) -> bytes:

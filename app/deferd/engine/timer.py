@@ -172,9 +172,7 @@ class Timer:
             "promote", self._keys.of_topic(topic), (topic, _JOBS_PER_STEP, self._dead_retention_ms)
         )
         label = self._label(topic)
-        lateness = metrics.PROMOTION_LATENESS.labels(label)
-        for late_ms in lateness_ms:
-            lateness.observe(late_ms / 1000)
+        metrics.PROMOTION_LATENESS.labels(label).observe_all_ms(lateness_ms)
         for counter, count in (
             (metrics.REDELIVERIES.labels(label), redelivered),
             (metrics.DEATHS.labels(label, "expired"), expired),

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import hiredis
 from redis.asyncio import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.connection import AbstractConnection
-from redis.connection import HiredisRespSerializer
-
-_WRITER = HiredisRespSerializer()
 
 
 class _Packing:
     def pack_command(self, *args: Any) -> list[bytes]:
         """One command in the store's protocol."""
-        packed: list[bytes] = _WRITER.pack(*args)
-        return packed
+        if isinstance(args[0], str) and " " in args[0]:  # such as SCRIPT LOAD
+            args = (*args[0].split(), *args[1:])
+        return [hiredis.pack_command(args)]
 
 
 class PackingConnection(_Packing, Connection):

@@ -1,13 +1,41 @@
--- Cancel a job in any state. After this it is never handed out, and its holder, if any, is told (410).
+-- Cancel jobs in any state. After this they are never handed out, and their holders, if any, are told (410).
 -- @include clock topic record places
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] id | ARGV[3] 1: refuse when a consumer holds it
--- Returns { 0, the state it was in }; { 1 } not found; { 2 } refused, a consumer holds it
--- Bound: one job, looked for among 2000 of the Ready list.
-local id = ARGV[2]
-if redis.call('HEXISTS', POOL, id) == 0 then return { 1 } end
-local state, score = state_of(id)
-if state == 'reserved' and ARGV[3] == '1' then return { 2 } end
-remove_job(id, state, score, now_ms())
-if state == 'ready' then leave_line(id) end
-return { 0, state }
+-- ARGV[1] topic | ARGV[2..] two for each job: id | 1: refuse when a consumer holds it
+-- Returns for each job the state it was in; or 1 not found, 2 refused, a consumer holds it
+-- Bound: the jobs given, at most 100, each looked for among 2000 of the Ready list.
+local NOT_FOUND, HELD = 1, 2
+local now = now_ms()
+local ids = {}
+for at = 2, #ARGV, 2 do
+  ids[#ids + 1] = ARGV[at]
+end
+
+local function cancel(id, refuse_reserved)
+  if redis.call('HEXISTS', POOL, id) == 0 then return NOT_FOUND end
+  local state, score = state_of(id)
+  if state == 'reserved' and refuse_reserved then return HELD end
+  remove_job(id, state, score, now)
+  if state == 'ready' then leave_line(id) end
+  return state
+end
+
+-- Nearly all are delayed: those are found and removed together.
+local delayed, is_removed, answers = {}, {}, {}
+for index, score in ipairs(redis.call('ZMSCORE', DELAY, unpack(ids))) do
+  local id = ids[index]
+  if score and not is_removed[id] then
+    is_removed[id] = true
+    delayed[#delayed + 1] = id
+    answers[index] = 'delayed'
+  end
+end
+if #delayed > 0 then
+  redis.call('ZREM', DELAY, unpack(delayed))
+  redis.call('ZREM', EXPIRY, unpack(delayed))
+  redis.call('HDEL', POOL, unpack(delayed))
+end
+for index, id in ipairs(ids) do
+  if not answers[index] then answers[index] = cancel(id, ARGV[2 * index + 1] == '1') end
+end
+return answers

@@ -3,12 +3,13 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 1: answer with the jobs as they are stored, 0: with the codes alone
--- ARGV[3..] seven for each job:
---   id | on conflict: reject, keep, replace | delay or at | that delay or instant, ms |
---   extra (JSON of record.lua, '' for none) | nonce | body
+-- ARGV[3..] three for each job: id | head | body; the head is made of
+--   on conflict u8 (0 reject, 1 keep, 2 replace) | 0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
+--   extra (JSON of record.lua, '' for none)
 -- Returns { now ms, the topic's max_jobs or 0, { code or { code, state, record, lease end ms, consumer } ... } }
 --   1 created, 2 kept, 3 replaced, -1 the id is taken, -2 a consumer holds it, -3 the topic is full
 -- Bound: the caller sends at most 1000 jobs.
+local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
 local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
 local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
 local now = now_ms()
@@ -80,8 +81,8 @@ local function put(id, on_conflict, due, extra, nonce, body)
     return CREATED, record
   end
   if redis.call('HEXISTS', POOL, id) == 0 then return FULL end
-  if on_conflict == 'reject' then return EXISTS end
-  if on_conflict == 'keep' then return KEPT end
+  if on_conflict == REJECT then return EXISTS end
+  if on_conflict == KEEP then return KEPT end
   flush()
   local state, score = state_of(id)
   if state == 'reserved' then return HELD end
@@ -99,10 +100,12 @@ local function put(id, on_conflict, due, extra, nonce, body)
 end
 
 local answers = {}
-for at = 3, #ARGV, 7 do
-  local due = tonumber(ARGV[at + 3])
-  due = ARGV[at + 2] == 'delay' and now + due or math.max(due, now)
-  local code, record = put(ARGV[at], ARGV[at + 1], due, ARGV[at + 4], tonumber(ARGV[at + 5]), ARGV[at + 6])
+for at = 3, #ARGV, 3 do
+  local head = ARGV[at + 1]
+  local on_conflict, kind, ms, nonce, extra_at = struct.unpack('<BBI8I8', head)
+  local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
+  local extra = #head < extra_at and '' or string.sub(head, extra_at)
+  local code, record = put(ARGV[at], on_conflict, due, extra, nonce, ARGV[at + 2])
   if not with_records or code < 0 then
     answers[#answers + 1] = code
   elseif record then
