@@ -51,8 +51,8 @@ _OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
 }
 _STATES = {state.value.encode(): state for state in JobState}
 _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
-_PUT_HEAD = struct.Struct("<BBQQ")
-"""How lua/put.lua wants what it needs to know of a job besides id, policy and body."""
+_PUT_HEAD = struct.Struct("<BBQQI")
+"""What lua/put.lua wants to know of a job ahead of its policy and body."""
 _ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
 _DELAY, _INSTANT = 0, 1
 _CANCELS_AT_ONCE = 100
@@ -438,7 +438,7 @@ def _put_error(code: int, topic: str, job_id: str, max_jobs: int) -> DeferdError
     return JobReserved(topic, job_id) if code == _HELD else JobExists(topic, job_id)
 
 
-def _put_args(spec: PutJob, job_id: str) -> tuple[str, bytes, bytes]:
+def _put_args(spec: PutJob, job_id: str) -> tuple[str, bytes]:
     given = spec.model_fields_set
     extra = b"" if given.isdisjoint(POLICY_FIELDS) else json_bytes(policy_extra(spec))
     if spec.delay is not None:
@@ -447,8 +447,9 @@ def _put_args(spec: PutJob, job_id: str) -> tuple[str, bytes, bytes]:
         when, when_ms = _INSTANT, instant_ms(spec.run_at)
     else:
         when, when_ms = _DELAY, 0
-    head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, random.getrandbits(NONCE_BITS))
-    return job_id, head + extra, json_bytes(spec.body)
+    head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, random.getrandbits(NONCE_BITS), len(extra))
+    # One argument and not two: bytes that orjson has written hold on to a kilobyte until they are copied.
+    return job_id, head + extra + json_bytes(spec.body)
 
 
 def _when_args(change: ChangeJob) -> tuple[str, int]:

@@ -3,9 +3,9 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 1: answer with the jobs as they are stored, 0: with the codes alone
--- ARGV[3..] three for each job: id | head | body; the head is made of
+-- ARGV[3..] two for each job: id | job, which is made of
 --   on conflict u8 (0 reject, 1 keep, 2 replace) | 0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
---   extra (JSON of record.lua, '' for none)
+--   the rest of a record as lib/record.lua has it: length of extra u32 | extra | body
 -- Returns { now ms, the topic's max_jobs or 0, { code or { code, state, record, lease end ms, consumer } ... } }
 --   1 created, 2 kept, 3 replaced, -1 the id is taken, -2 a consumer holds it, -3 the topic is full
 -- Bound: the caller sends at most 1000 jobs.
@@ -27,17 +27,19 @@ for _, key in ipairs(POLICY_KEYS) do
 end
 local has_defaults = next(topic_defaults) ~= nil
 
--- The job's own policy, completed by the topic's; and its ttl.
-local function complete(extra)
-  if extra == '' and not has_defaults then return '', nil end
-  local policy = extra == '' and {} or cjson.decode(extra)
+-- The rest of a job's record, its policy completed by the topic's defaults; and its ttl, nil for none.
+local function complete(rest)
+  local length = struct.unpack('<I4', rest)
+  if length == 0 and not has_defaults then return rest, nil end
+  local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
   if has_defaults then
     for key, value in pairs(topic_defaults) do
       if policy[key] == nil then policy[key] = value end
     end
-    extra = cjson.encode(policy)
+    local extra = cjson.encode(policy)
+    rest = struct.pack('<I4', #extra) .. extra .. string.sub(rest, 5 + length)
   end
-  return extra, policy.x
+  return rest, policy.x
 end
 
 local delayed, ready, watched = {}, {}, {}
@@ -71,9 +73,9 @@ end
 -- A call without a receipt means the latest job of its id: it must not hear that an earlier one was cancelled.
 local has_tombstones = redis.call('EXISTS', CANCELLED) == 1
 
-local function put(id, on_conflict, due, extra, nonce, body)
-  local policy, ttl = complete(extra)
-  local record = struct.pack('<I6I6I6I4I4', now, due, nonce, 0, #policy) .. policy .. body
+local function put(id, on_conflict, due, nonce, job_rest)
+  local rest, ttl = complete(job_rest)
+  local record = struct.pack('<I6I6I6I4', now, due, nonce, 0) .. rest
   if room > 0 and redis.call('HSETNX', POOL, id, record) == 1 then
     room = room - 1
     if has_tombstones then redis.call('ZREM', CANCELLED, id) end
@@ -100,12 +102,11 @@ local function put(id, on_conflict, due, extra, nonce, body)
 end
 
 local answers = {}
-for at = 3, #ARGV, 3 do
-  local head = ARGV[at + 1]
-  local on_conflict, kind, ms, nonce, extra_at = struct.unpack('<BBI8I8', head)
+for at = 3, #ARGV, 2 do
+  local job = ARGV[at + 1]
+  local on_conflict, kind, ms, nonce, rest_at = struct.unpack('<BBI8I8', job)
   local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
-  local extra = #head < extra_at and '' or string.sub(head, extra_at)
-  local code, record = put(ARGV[at], on_conflict, due, extra, nonce, ARGV[at + 2])
+  local code, record = put(ARGV[at], on_conflict, due, nonce, string.sub(job, rest_at))
   if not with_records or code < 0 then
     answers[#answers + 1] = code
   elseif record then
