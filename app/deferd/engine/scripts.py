@@ -71,16 +71,16 @@ class Scripts:
             StoreUnavailable: the store cannot be reached, did not answer in time, or refused.
         """
         with _observed(verb):
-            client = self._store.client
+            call = self._store.call
             try:
-                return await client.evalsha(self._digests[verb], len(keys), *keys, *args)
+                return await call("EVALSHA", self._digests[verb], len(keys), *keys, *args)
             except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
-                return await client.eval(self._sources[verb], len(keys), *keys, *args)
+                return await call("EVAL", self._sources[verb], len(keys), *keys, *args)
 
     async def command(self, name: str, *args: str | bytes | int) -> Any:
         """Run one plain command. Raises StoreUnavailable as `run` does."""
         with _observed(name.lower()):
-            return await self._store.client.execute_command(name, *args)
+            return await self._store.call(name, *args)
 
 
 @contextmanager

@@ -160,7 +160,7 @@ def link_cluster(address: StoreAddress, *, timeout_s: float) -> Link:
         own_pool = ConnectionPool(**subscriber_options({**options, "host": host, "port": port}, timeout_s=timeout_s))
         return WatchedPubSub(own_pool, deadline_s=timeout_s)
 
-    return Link(client, subscribe, client.close_all)
+    return Link(client, client.execute_command, subscribe, client.close_all)
 
 
 def _forget_error(task: asyncio.Task[None]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
@@ -25,12 +26,15 @@ _LINKS = {"server": link_server, "unix": link_server, "sentinel": link_sentinel,
 class Store:
     """A store and how to talk to it.
 
-    `client` answers or fails within the time-out given to `connect`, for single commands: execute_command and all
-    that is built on it (eval, evalsha, get ...). Pipelines are outside of that promise. `description` is for people
-    and holds no secret; `server` is the server's name and version once `check` has asked for it.
+    `call` runs one command, and so does `client` with execute_command and all that is built on it (info, get ...): both
+    answer or fail within the time-out given to `connect`. `call` is the one for load; to a single server (`cluster`
+    is false) its calls are carried out in the order in which they were begun. redis-py's pipelines are outside of
+    these promises. `description` is for people and holds no secret; `server` is the server's name and version once
+    `check` has asked for it.
     """
 
     client: Redis | RedisCluster
+    call: Callable[..., Awaitable[Any]]
     cluster: bool
     description: str
     server: str = ""
@@ -68,6 +72,7 @@ async def connect(url: str, *, timeout_s: float) -> Store:
     link = _LINKS[address.kind](address, timeout_s=timeout_s)
     return Store(
         client=link.client,
+        call=link.call,
         cluster=address.kind == "cluster",
         description=str(address),
         _subscribe=link.subscribe,

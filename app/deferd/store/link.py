@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
@@ -11,8 +11,9 @@ from redis.asyncio.cluster import RedisCluster
 
 
 class Link(NamedTuple):
-    """A client for commands, a maker of subscriptions, and how to close the client's connections."""
+    """A client, a way to make the calls that carry the load, a maker of subscriptions, and how to close it all."""
 
     client: Redis | RedisCluster
+    call: Callable[..., Awaitable[Any]]
     subscribe: Callable[[], PubSub]
     close: Callable[[], Awaitable[None]]

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from deferd.store.address import StoreAddress
 from deferd.store.bounded import POOL_SIZE, BoundedRedis, WatchedPubSub, no_retry, server_options, subscriber_options
 from deferd.store.link import Link
+from deferd.store.pipeline import Pipeline
 
 
 class _Sentinels(Sentinel):
@@ -61,11 +62,14 @@ def link_sentinel(address: StoreAddress, *, timeout_s: float) -> Link:
         )
         return WatchedPubSub(own_pool, deadline_s=timeout_s)
 
+    pipeline = Pipeline(pool, deadline_s=timeout_s)
+
     async def close() -> None:
+        await pipeline.close()
         await pool.aclose()
         await sentinels.aclose()
 
-    return Link(BoundedRedis(pool, deadline_s=timeout_s), subscribe, close)
+    return Link(BoundedRedis(pool, deadline_s=timeout_s), pipeline.call, subscribe, close)
 
 
 def _sentinel_options(address: StoreAddress, *, timeout_s: float) -> dict[str, Any]:
