@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
@@ -48,10 +48,15 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
 
 
 class Scripts:
-    """All scripts, ready to run. With `movable_clock` tests can shift time by `deferd:{s}:clock`."""
+    """All scripts, ready to run. With `movable_clock` tests can shift time by `deferd:{s}:clock`.
+
+    `on_late_run` is called when a script has run that the store did not know at first: it came after calls that were
+    begun after it.
+    """
 
     def __init__(self, store: Store, *, movable_clock: bool = False) -> None:
         self._store = store
+        self.on_late_run: Callable[[], None] = lambda: None
         folder = files("deferd.engine") / "lua"
         self._sources: dict[str, str] = {}
         self._digests: dict[str, str] = {}
@@ -75,7 +80,9 @@ class Scripts:
             try:
                 return await call("EVALSHA", self._digests[verb], len(keys), *keys, *args)
             except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
-                return await call("EVAL", self._sources[verb], len(keys), *keys, *args)
+                reply = await call("EVAL", self._sources[verb], len(keys), *keys, *args)
+                self.on_late_run()
+                return reply
 
     async def command(self, name: str, *args: str | bytes | int) -> Any:
         """Run one plain command. Raises StoreUnavailable as `run` does."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from deferd.engine import metrics
@@ -34,7 +35,11 @@ class _NextWork(NamedTuple):
 
 
 class Timer:
-    """Does the due work of shard `shard`."""
+    """Does the due work of shard `shard`.
+
+    `on_promoting(topic)` is called when a promotion is on its way to the store, for those who want to follow it there
+    at once; they need not listen to the message that `name` has made something ready.
+    """
 
     def __init__(
         self,
@@ -45,6 +50,7 @@ class Timer:
         *,
         tick_s: float,
         dead_retention_ms: int,
+        on_promoting: Callable[[str], None] = lambda _topic: None,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
@@ -53,7 +59,8 @@ class Timer:
         self._label = labels.label
         self._tick_s = tick_s
         self._dead_retention_ms = dead_retention_ms
-        self._name = os.urandom(8).hex()
+        self.name = os.urandom(8).hex()
+        self._on_promoting = on_promoting
         self._lock_ms = min(int(tick_s * 2000) + 500, _LOCK_MAX_MS)
         self._holds_lock = False
         self._in_turn = False
@@ -119,7 +126,7 @@ class Timer:
         self._in_turn = True
         try:
             reply = await self._scripts.run(
-                "turn", (self._due_key, self._lock_key), (self._name, self._lock_ms, _TOPICS_PER_TURN)
+                "turn", (self._due_key, self._lock_key), (self.name, self._lock_ms, _TOPICS_PER_TURN)
             )
             self._holds_lock = reply[0] == 1
         finally:
@@ -156,7 +163,7 @@ class Timer:
         """Let another timer take over at once. For shutdown; does nothing when the store is away."""
         if self._holds_lock:
             try:
-                await self._scripts.run("resign", (self._lock_key,), (self._name,))
+                await self._scripts.run("resign", (self._lock_key,), (self.name,))
             except StoreUnavailable:
                 _LOG.debug("could not give up the timer's lock; it ends by itself")
 
@@ -168,9 +175,12 @@ class Timer:
             return
 
     async def _promote(self, topic: str) -> _NextWork:
-        redelivered, expired, exhausted, retention_ended, wait_ms, next_topic, *lateness_ms = await self._scripts.run(
-            "promote", self._keys.of_topic(topic), (topic, _JOBS_PER_STEP, self._dead_retention_ms)
+        promotion = self._scripts.run(
+            "promote", self._keys.of_topic(topic), (topic, _JOBS_PER_STEP, self._dead_retention_ms, self.name)
         )
+        # Who is told starts to work when this task waits, and the promotion is on its way.
+        self._on_promoting(topic)
+        redelivered, expired, exhausted, retention_ended, wait_ms, next_topic, *lateness_ms = await promotion
         label = self._label(topic)
         metrics.PROMOTION_LATENESS.labels(label).observe_all_ms(lateness_ms)
         for counter, count in (

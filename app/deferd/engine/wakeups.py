@@ -21,13 +21,17 @@ _RETRY_MAX_S = 1.0
 
 
 class Wakeups:
-    """One subscription for the whole process."""
+    """One subscription for the whole process.
+
+    `on_ready(topic, timer)` hears of a topic with something ready, and the name of the timer that made it so, empty
+    when it was not a timer; `on_due(key)` which timer may have something sooner to do, as `Timer.wake` takes it.
+    """
 
     def __init__(
         self,
         store: Store,
         *,
-        on_ready: Callable[[str], None],
+        on_ready: Callable[[str, str], None],
         on_due: Callable[[str], None],
         on_gap: Callable[[], None],
     ) -> None:
@@ -74,6 +78,7 @@ class Wakeups:
 
     def _hear(self, channel: bytes, payload: str) -> None:
         if channel == READY_CHANNEL:
-            self._on_ready(payload)
+            topic, _, timer = payload.partition(" ")
+            self._on_ready(topic, timer)
         else:
             self._on_due(payload)

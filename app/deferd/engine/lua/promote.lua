@@ -2,6 +2,7 @@
 -- @include clock topic record places
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each place | ARGV[3] how long a dead job is kept, ms
+-- ARGV[4] who promotes: goes with the message that something is ready
 -- Returns { redelivered, expired, exhausted, retention ended, ms until the shard's next work (-1: none, 0: now),
 --   the topic of that work or '', how late each promoted job was, ms ... }
 --   Due jobs become ready; leases that ran out give their job back at once, with the attempt counted, or to dead
@@ -57,7 +58,7 @@ end
 
 if #ready > 0 then
   redis.call('RPUSH', READY, unpack(ready))
-  wake_consumers()
+  redis.call('PUBLISH', 'deferd:ready', TOPIC .. ' ' .. ARGV[4])
 end
 
 for _, job in ipairs(taken_from(EXPIRY, due_in(EXPIRY))) do
