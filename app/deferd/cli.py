@@ -1,6 +1,6 @@
-"""The command `deferd`. Its flags are made from `deferd.settings.Settings`: nothing is declared twice.
+"""The command `deferd`. The flags of `serve` are made from `deferd.settings.Settings`: nothing is declared twice.
 
-The base install is the client alone, so the service is imported only when it is asked for.
+The base install is the client alone, so the service, and what measures it, are imported only when they are asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
+from typing import Any
 
 EXAMPLES = """examples:
   deferd serve
@@ -31,12 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from deferd.supervisor import work  # noqa: PLC0415
 
         return work(int(words[1]))
-    parser = _parser(with_flags="serve" in words)
+    parser = _parser(flags_of=next((word for word in words if not word.startswith("-")), None))
     given = parser.parse_args(words)
     if given.command is None:
         parser.print_help()
         return 2
-    return _serve(given)
+    flags = {name: value for name, value in vars(given).items() if name != "command"}
+    return _bench(flags) if given.command == "bench" else _serve(flags)
 
 
 def version() -> str:
@@ -47,7 +49,7 @@ def version() -> str:
         return "(not installed)"
 
 
-def _parser(*, with_flags: bool) -> argparse.ArgumentParser:
+def _parser(*, flags_of: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deferd",
         description="A delayed-job service: put a job with a delay, and one consumer gets it when it is due.",
@@ -64,12 +66,23 @@ def _parser(*, with_flags: bool) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    if with_flags:
-        _add_flags(serve)
+    if flags_of == "serve":
+        _add_settings(serve)
+    bench = commands.add_parser(
+        "bench",
+        help="measure a running deployment, to size it",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    if flags_of == "bench":
+        from deferd.bench import options  # noqa: PLC0415
+
+        bench.description, bench.epilog = options.DESCRIPTION, options.EXAMPLES
+        options.add_flags(bench)
     return parser
 
 
-def _add_flags(parser: argparse.ArgumentParser) -> None:
+def _add_settings(parser: argparse.ArgumentParser) -> None:
     with _service_extra():
         from deferd.settings import Settings, default_text, flag, variable  # noqa: PLC0415
 
@@ -85,12 +98,11 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def _serve(given: argparse.Namespace) -> int:
+def _serve(flags: dict[str, str]) -> int:
     with _service_extra():
         from deferd.settings import SettingsError, load_settings, problem, unknown_variables  # noqa: PLC0415
         from deferd.store.address import AddressError, parse_address  # noqa: PLC0415
 
-    flags = {name: value for name, value in vars(given).items() if name != "command"}
     try:
         settings = load_settings(flags)
         if settings.redis_url is not None:
@@ -105,15 +117,30 @@ def _serve(given: argparse.Namespace) -> int:
     return serve.run(settings, version=version(), warnings=unknown_variables(os.environ))
 
 
+def _bench(flags: dict[str, Any]) -> int:
+    try:
+        with _extra("bench", "tables and progress bars", "cli"):
+            from deferd.bench import command  # noqa: PLC0415 (serve does without it)
+    except KeyboardInterrupt:  # the import takes half a second, and nothing has begun
+        return 130
+
+    as_json, histogram = flags.pop("json"), flags.pop("histogram")
+    return command.run(flags, as_json=as_json, histogram=histogram)
+
+
+def _service_extra() -> contextlib.AbstractContextManager[None]:
+    return _extra("serve", "the service", "server")
+
+
 @contextlib.contextmanager
-def _service_extra() -> Iterator[None]:
-    """Around imports of what only `deferd[server]` brings: says so and exits when it is not installed."""
+def _extra(command: str, what: str, extra: str) -> Iterator[None]:
+    """Around imports of what only an extra of the package brings: says so and exits when it is not installed."""
     try:
         yield
     except ModuleNotFoundError as exc:
         if (exc.name or "deferd").partition(".")[0] == "deferd":
             raise
-        sys.exit(_fail(f"`deferd serve` needs the service, and {exc.name} is missing: pip install 'deferd[server]'"))
+        sys.exit(_fail(f"`deferd {command}` needs {what}, and {exc.name} is missing: pip install 'deferd[{extra}]'"))
 
 
 def _fail(*sentences: str, code: int = 1) -> int:

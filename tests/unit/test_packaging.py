@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 BASE: list[str] = PYPROJECT["project"]["dependencies"]
 SERVER: list[str] = PYPROJECT["project"]["optional-dependencies"]["server"]
+CLI: list[str] = PYPROJECT["project"]["optional-dependencies"]["cli"]
 DEV: list[str] = PYPROJECT["dependency-groups"]["dev"]
 
 
@@ -34,7 +35,7 @@ def pins(lock: str) -> dict[str, Version]:
 
 @pytest.mark.parametrize(
     ("lock", "wanted"),
-    [("requirements.lock", BASE + SERVER), ("requirements-dev.lock", BASE + SERVER + DEV)],
+    [("requirements.lock", BASE + SERVER + CLI), ("requirements-dev.lock", BASE + SERVER + CLI + DEV)],
 )
 def test_a_lock_holds_what_the_package_asks_for(lock: str, wanted: list[str]) -> None:
     pinned = pins(lock)

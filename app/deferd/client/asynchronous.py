@@ -11,7 +11,7 @@ import httpx
 from deferd.client import calls
 from deferd.client.calls import Answer, Call
 from deferd.client.failures import NoAnswer
-from deferd.client.jobs import Delivery, FinishResult, PutResult
+from deferd.client.jobs import Delivery, FinishResult, Job, PutResult
 from deferd.limits import BATCH_MAX, WAIT_DEFAULT_S
 from deferd.model import FinishItem, PutJob
 
@@ -34,7 +34,8 @@ class AsyncClient:
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections), trust_env=False
         )
 
-    async def _send(self, call: Call[Answer]) -> Answer:
+    async def send(self, call: Call[Answer]) -> Answer:
+        """Send a call made by `deferd.client.calls`; the other methods are the usual ones of these."""
         timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + call.wait_s)
         request = httpx.Request(
             call.method,
@@ -54,6 +55,14 @@ class AsyncClient:
             raise NoAnswer(f"{call.method} {call.path}: {str(error) or type(error).__name__}") from error
         return calls.read_answer(call, response.status_code, content)
 
+    async def put(self, job: PutJob | Mapping[str, Any]) -> Job:
+        """Put a job; returns it as it is stored.
+
+        When its id is taken, `on_conflict` decides: `reject` (the default) raises CallRefused `job_exists`, `keep`
+        returns the job that was there, `replace` puts this one in its place, or raises `job_reserved`.
+        """
+        return await self.send(calls.put(job))
+
     async def put_many(self, jobs: Sequence[PutJob | Mapping[str, Any]]) -> list[PutResult]:
         """Put jobs, each answered on its own and in order; none for no jobs.
 
@@ -63,7 +72,7 @@ class AsyncClient:
         results: list[PutResult] = []
         for start in range(0, len(jobs), BATCH_MAX):
             batch = calls.put_many(jobs[start : start + BATCH_MAX])
-            answer = await self._send(batch)
+            answer = await self.send(batch)
             results += answer
         return results
 
@@ -82,9 +91,17 @@ class AsyncClient:
         Several topics are served in strict priority. `ttr` is the length of the lease in seconds, in place of each
         job's own; `consumer` is shown as the holder. Asking again with the same `request_id` gives the same jobs.
         """
-        return await self._send(
+        return await self.send(
             calls.pop(topics, count=count, wait=wait, ttr=ttr, consumer=consumer, request_id=request_id)
         )
+
+    async def finish(self, job: Delivery, result: Any = None) -> None:
+        """Say that a job is done. `result`, a JSON value, is kept with its record if the job has a `retain`.
+
+        Raises CallRefused `receipt_stale` when the delivery is over, `job_cancelled` when the job was cancelled
+        meanwhile, `job_not_found` when it is gone.
+        """
+        await self.send(calls.finish(job, result))
 
     async def finish_many(
         self, topic: str, jobs: Sequence[Delivery | FinishItem | Mapping[str, Any]]
@@ -93,9 +110,16 @@ class AsyncClient:
         results: list[FinishResult] = []
         for start in range(0, len(jobs), BATCH_MAX):
             batch = calls.finish_many(topic, jobs[start : start + BATCH_MAX])
-            answer = await self._send(batch)
+            answer = await self.send(batch)
             results += answer
         return results
+
+    async def purge(self, topic: str) -> int:
+        """Remove all jobs of a topic and return how many; holders of reserved ones are told that they are cancelled.
+
+        A topic without settings is then forgotten. Raises CallRefused `topic_not_found` when it is not known.
+        """
+        return await self.send(calls.purge(topic))
 
     async def close(self) -> None:
         """Close the connections; calls under way fail."""

@@ -1,0 +1,127 @@
+"""Runs `deferd bench` from its options to its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from deferd.bench import report
+from deferd.bench.clock import Clock
+from deferd.bench.deployment import Deployment
+from deferd.bench.failures import BenchFailed
+from deferd.bench.figures import Figures
+from deferd.bench.loads import Loads, Topics
+from deferd.bench.options import Options, OptionsError, read_options
+from deferd.bench.processes import Processes
+from deferd.bench.progress import Board
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+class _Terminated(BaseException):
+    """SIGTERM came."""
+
+
+def run(flags: Mapping[str, Any], *, as_json: bool, histogram: bool) -> int:
+    """Measure as the flags say (field name to text), print the figures and return the exit code.
+
+    0: measured. 1: the service could not be reached, failed or answered wrongly; the loads before that are shown.
+    2: a flag's value is wrong. 130, 143: ended by Ctrl-C or SIGTERM. In any case what it put is removed.
+    """
+    try:
+        options = read_options(flags)
+    except OptionsError as error:
+        for problem in error.problems:
+            _say(problem)
+        return USAGE
+    try:
+        with _sigterm_raises():
+            figures = _measure(options)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return INTERRUPTED
+    except _Terminated:
+        _say("terminated")
+        return 128 + signal.SIGTERM
+    if as_json:
+        print(json.dumps(figures.as_json()))  # noqa: T201 (the command's output)
+    else:
+        report.show(figures, histogram=histogram)
+    if figures.error is not None:
+        _say(figures.error)
+        return FAILED
+    return DONE
+
+
+def _measure(options: Options) -> Figures:
+    """Run the loads one after the other. When one fails the figures say why, and hold what was found before."""
+    figures = Figures(options.url, options.processes)
+    deployment, topics = Deployment(options.url), Topics(options.processes)
+    with Board() as board:
+        try:
+            with _traces_removed(deployment, topics, board), contextlib.ExitStack() as running:
+                with board.part("connecting"):
+                    clock = _look(deployment, topics)
+                figures.clock_offset_ms = round(clock.offset_ms, 3)
+                figures.clock_error_ms = round(clock.error_ms, 3)
+                with board.part("starting the load generator"):
+                    processes = running.enter_context(Processes(options.processes, options.url, clock))
+                loads = Loads(options, deployment, processes, clock=clock, topics=topics, board=board)
+                if "single" in options.loads:
+                    figures.single = loads.single()
+                if "batch" in options.loads:
+                    figures.batch = loads.batch()
+                if "lateness" in options.loads:
+                    figures.lateness = loads.lateness()
+        except BenchFailed as failure:
+            figures.error = str(failure)
+    return figures
+
+
+def _look(deployment: Deployment, topics: Topics) -> Clock:
+    """See that the service is there, and what its clock says."""
+    probe = topics.name("probe")
+    deployment.greet(probe)
+    topics.in_use.add(probe)
+    clock = deployment.read_clock(probe)
+    deployment.remove(probe)
+    topics.in_use.remove(probe)
+    return clock
+
+
+@contextlib.contextmanager
+def _traces_removed(deployment: Deployment, topics: Topics, board: Board) -> Iterator[None]:
+    """Remove the topics that are in use at the end of the block, however that comes."""
+    try:
+        yield
+    finally:
+        if topics.in_use:
+            left = sorted(topics.in_use)
+            try:
+                with board.part("removing what was put"):
+                    deployment.remove_all(left)
+            except BaseException as failure:  # a second Ctrl-C among them
+                _say(f"these topics may be left behind, DELETE /topics/... removes them: {', '.join(left)}")
+                if not isinstance(failure, BenchFailed):
+                    raise
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(_number: int, _frame: object) -> NoReturn:
+    raise _Terminated
+
+
+def _say(sentence: str) -> None:
+    print(f"deferd: {sentence}", file=sys.stderr)  # noqa: T201 (the command's own words)

@@ -1,0 +1,127 @@
+"""The load generator's HTTP connection reads what a server, or a proxy before it, may send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from deferd.bench.connection import Connection
+from deferd.client import CallRefused, NoAnswer, calls
+
+ANSWER = b'{"removed":3}'
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+CALL = calls.purge("orders")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Server:
+    """Answers each request with the next of its answers, a list of pieces sent one by one; None hangs up."""
+
+    def __init__(self, answers: Sequence[list[bytes | None]]) -> None:
+        self._answers = list(answers)
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self.url = ""
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while self._answers:
+                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+                for piece in self._answers.pop(0):
+                    if piece is None:
+                        return
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0.005)
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(*answers: list[bytes | None]) -> AsyncIterator[tuple[Server, Connection]]:
+    script = Server(answers)
+    server = await asyncio.start_server(script.talk, "127.0.0.1", 0)
+    script.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    connection = Connection(f"{script.url}/behind/a/proxy", timeout_s=0.5)
+    try:
+        yield script, connection
+    finally:
+        connection.close()
+        server.close()
+        await asyncio.sleep(0)
+
+
+def whole(content: bytes = ANSWER, *, head: str = "HTTP/1.1 200 OK", more: str = "") -> bytes:
+    return f"{head}\r\nContent-Length: {len(content)}\r\n{more}\r\n".encode() + content
+
+
+async def test_it_asks_as_the_contract_says_and_keeps_the_connection() -> None:
+    async with serving([whole()], [whole()]) as (server, connection):
+        assert await connection.send(CALL) == 3
+        assert await connection.send(CALL) == 3
+
+    assert server.connections == 1
+    assert server.requests[0].startswith(b"DELETE /behind/a/proxy/topics/orders HTTP/1.1\r\nhost: 127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [whole()[:20], whole()[20:60], whole()[60:]],
+        [CHUNKED + b"5\r\n" + ANSWER[:5] + b"\r\n8\r", b"\n" + ANSWER[5:] + b"\r\n0\r\n", b"\r\n"],
+        [b"HTTP/1.1 200 OK\r\n\r\n" + ANSWER[:5], ANSWER[5:], None],
+    ],
+    ids=["in pieces", "in chunks", "until the end"],
+)
+async def test_an_answer_is_read_however_it_is_framed(pieces: list[bytes | None]) -> None:
+    async with serving(pieces) as (_, connection):
+        assert await connection.send(CALL) == 3
+
+
+@pytest.mark.parametrize("closing", [whole(more="Connection: close\r\n"), whole(head="HTTP/1.0 200 OK")])
+async def test_it_connects_anew_when_the_server_wants_to_close(closing: bytes) -> None:
+    async with serving([closing], [whole()]) as (server, connection):
+        assert await connection.send(CALL) == 3
+        assert await connection.send(CALL) == 3
+
+    assert server.connections == 2
+
+
+async def test_a_refusal_is_that_of_the_client() -> None:
+    refusal = whole(b'{"code":"topic_not_found","detail":"there is no topic"}', head="HTTP/1.1 404 Not Found")
+    async with serving([refusal]) as (_, connection):
+        with pytest.raises(CallRefused) as refused:
+            await connection.send(CALL)
+
+    assert (refused.value.status, refused.value.code) == (404, "topic_not_found")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "said"),
+    [
+        ([whole()[:-1], None], "closed"),
+        ([None], "closed"),
+        ([b"SSH-2.0-OpenSSH_9.7\r\n\r\n"], "not HTTP"),
+        ([b"HTTP/1.1 200 OK\r\n"], "too long"),
+    ],
+    ids=["half an answer", "none", "no HTTP", "never ending"],
+)
+async def test_what_is_no_answer_is_said(pieces: list[bytes | None], said: str) -> None:
+    async with serving(pieces, []) as (_, connection):
+        with pytest.raises(NoAnswer, match=said):
+            await connection.send(CALL)
+
+
+async def test_nobody_there_is_no_answer() -> None:
+    with pytest.raises(NoAnswer, match="DELETE /topics/orders: "):
+        await Connection("http://127.0.0.1:9", timeout_s=2).send(CALL)
