@@ -1,0 +1,200 @@
+"""Both doors, the short way for plain requests and the one through ASGI, lead to the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.acceptance.http_calls import Http
+from tests.acceptance.service_process import ServiceProcess
+
+_TIMEOUT_S = 10.0
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Wire:
+    """A connection on which requests are written byte for byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, *pieces: bytes) -> None:
+        self.writer.writelines(pieces)
+
+    async def answer(self) -> Answer:
+        async with asyncio.timeout(_TIMEOUT_S):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            status_line, *lines = head.rstrip().split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+            body = await self.reader.readexactly(int(headers["content-length"]))
+        return Answer(int(status_line.split()[1]), headers, body)
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(_TIMEOUT_S):
+            return await self.reader.read(1) == b""
+
+
+@pytest.fixture
+async def wire(shared_service: ServiceProcess) -> AsyncIterator[Wire]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", shared_service.port)
+    yield Wire(reader, writer)
+    writer.close()
+
+
+def request(method: str, path: str, body: Any = None, *headers: str, through_asgi: bool = False) -> bytes:
+    """A request; one that is to go through ASGI asks to be told to continue, or has a path with an escape."""
+    raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", *headers]
+    if through_asgi:
+        lines.append("Transfer-Encoding: chunked")
+        raw = b"".join((b"%x\r\n%b\r\n" % (len(raw), raw) if raw else b"", b"0\r\n\r\n"))
+    elif body is not None:
+        lines.append(f"Content-Length: {len(raw)}")
+    return "\r\n".join((*lines, "", "")).encode() + raw
+
+
+CALLS: list[tuple[str, str, Any, tuple[str, ...]]] = [
+    ("POST", "/jobs", {"topic": "{topic}", "id": "j"}, ()),
+    ("POST", "/jobs", {"topic": "{topic}", "id": "taken"}, ()),
+    ("POST", "/jobs", {"topic": "no good"}, ()),
+    ("POST", "/jobs", b"", ()),
+    ("POST", "/jobs", b"{", ("Content-Type: application/json",)),
+    ("POST", "/jobs", b"{}", ("Content-Type: text/plain",)),
+    ("POST", "/jobs", b"{}", ("Content-Encoding: gzip",)),
+    ("POST", "/jobs", b'{"topic": "t", "body": "' + b"x" * 1024 * 1024 + b'"}', ()),
+    ("POST", "/jobs?unknown=1", {"topic": "{topic}"}, ()),
+    ("POST", "/jobs/batch", {"jobs": [{"topic": "{topic}", "id": "a"}, {"topic": "{topic}", "id": "taken"}]}, ()),
+    ("GET", "/jobs/{topic}/taken", None, ()),
+    ("GET", "/jobs/{topic}/missing", None, ()),
+    ("PATCH", "/jobs/{topic}/taken", {"delay": 5000.5, "ttr": 3}, ()),
+    ("DELETE", "/jobs/{topic}/taken", None, ()),
+    ("DELETE", "/jobs/{topic}/taken?if_reserved=maybe", None, ()),
+    ("POST", "/jobs/{topic}/taken/finish", {"receipt": "x.1"}, ()),
+    ("GET", "/topics/{topic}/pop?wait=0", None, ()),
+    ("GET", "/topics/{topic}/pop?wait=61", None, ()),
+    ("GET", "/topics/{topic}/pop?wait=0&wait=1", None, ()),
+    ("GET", "/topics/{topic}", None, ()),
+    ("GET", "/topics/missing", None, ()),
+    ("GET", "/healthz", None, ()),
+    ("GET", "/nowhere", None, ()),
+    ("PUT", "/jobs", {}, ()),
+]
+_OF_THE_MOMENT = {"created_at", "due_at", "reserved_until", "oldest_ready_age", "next_due_at"}
+
+
+def without_instants(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_instants(inner) for name, inner in value.items() if name not in _OF_THE_MOMENT}
+    return [without_instants(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call[0]} {call[1]}")
+async def test_both_doors_answer_alike(http: Http, wire: Wire, call: tuple[str, str, Any, tuple[str, ...]]) -> None:
+    method, path, body, headers = call
+    answers = []
+    for through_asgi in (False, True):
+        await http.put_job("taken", delay=1000)
+        given = body if isinstance(body, bytes | None) else json.dumps(body).replace("{topic}", http.topic).encode()
+        raw = request(method, path.replace("{topic}", http.topic), given, *headers, through_asgi=through_asgi)
+        wire.send(raw)
+        answer = await wire.answer()
+        answers.append((answer.status, sorted(answer.headers), without_instants(answer.json())))
+        await http.client.delete(f"/topics/{http.topic}")
+    assert answers[0] == answers[1]
+
+
+async def test_a_request_that_comes_byte_by_byte_is_read(http: Http, wire: Wire) -> None:
+    for byte in request("POST", "/jobs", {"topic": http.topic, "id": "j"}):
+        wire.send(bytes((byte,)))
+        await wire.writer.drain()
+        await asyncio.sleep(0)
+    assert (await wire.answer()).status == 201
+    assert await http.has_job("j")
+
+
+async def test_a_large_body_in_pieces_is_read(http: Http, wire: Wire) -> None:
+    body = {"topic": http.topic, "id": "j", "body": "x" * 900_000}
+    raw = request("POST", "/jobs", body)
+    for at in range(0, len(raw), 100_000):
+        wire.send(raw[at : at + 100_000])
+        await wire.writer.drain()
+        await asyncio.sleep(0.001)
+    assert (await wire.answer()).json()["body"] == body["body"]
+
+
+async def test_requests_sent_ahead_are_answered_in_order(http: Http, wire: Wire) -> None:
+    wire.send(*(request("POST", "/jobs", {"topic": http.topic, "id": f"j{n}", "delay": 1000}) for n in range(20)))
+    answers = [await wire.answer() for _ in range(20)]
+    assert [f"j{n}" for n in range(20)] == [answer.json()["id"] for answer in answers]
+
+
+async def test_doors_can_change_from_one_request_to_the_next(http: Http, wire: Wire) -> None:
+    for n in range(6):
+        wire.send(request("POST", "/jobs", {"topic": http.topic, "id": f"j{n}"}, through_asgi=n % 2 == 1))
+        assert (await wire.answer()).status == 201
+
+
+async def test_a_request_that_waits_for_the_word_to_go_on_hears_it(http: Http, wire: Wire) -> None:
+    body = json.dumps({"topic": http.topic, "id": "j"}).encode()
+    head = f"POST /jobs HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    wire.send(head)
+    async with asyncio.timeout(_TIMEOUT_S):
+        assert (await wire.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+    wire.send(body)
+    assert (await wire.answer()).status == 201
+
+
+@pytest.mark.parametrize("through_asgi", [False, True])
+async def test_a_connection_closes_when_the_client_asks_so(http: Http, wire: Wire, through_asgi: bool) -> None:
+    body = {"topic": http.topic}
+    wire.send(request("POST", "/jobs", body, "Connection: close", through_asgi=through_asgi))
+    answer = await wire.answer()
+    assert (answer.status, answer.headers["connection"]) == (201, "close")
+    assert await wire.is_closed()
+
+
+async def test_a_client_of_http_1_0_is_served(http: Http, wire: Wire) -> None:
+    wire.send(f"GET /topics/{http.topic}/pop?wait=0 HTTP/1.0\r\n\r\n".encode())
+    assert (await wire.answer()).json() == {"jobs": []}
+    assert await wire.is_closed()
+
+
+@pytest.mark.parametrize("through_asgi", [False, True])
+async def test_a_pop_whose_client_hangs_up_strands_nothing(http: Http, wire: Wire, through_asgi: bool) -> None:
+    path = f"/topics/{http.topic}/pop?wait=20" if not through_asgi else f"/topics/{http.topic}/pop?wait=%320"
+    wire.send(request("GET", path))
+    await asyncio.sleep(0.2)
+    wire.writer.close()
+    await asyncio.sleep(0.1)
+    await http.put_job("j")
+    [job] = await http.pop(wait=5)
+    assert (job["id"], job["attempt"]) == ("j", 1)
+
+
+async def test_a_pop_that_waits_does_not_end_when_more_is_sent(http: Http, wire: Wire) -> None:
+    wire.send(request("GET", f"/topics/{http.topic}/pop?wait=20"))
+    await asyncio.sleep(0.1)
+    wire.send(request("GET", "/healthz"))
+    await asyncio.sleep(0.1)
+    await http.put_job("j")
+    assert [job["id"] for job in (await wire.answer()).json()["jobs"]] == ["j"]
+    assert (await wire.answer()).json() == {"status": "ok"}
+
+
+async def test_what_is_no_http_is_told_so(wire: Wire) -> None:
+    wire.send(b"BLA\x00 /jobs HTTP/1.1\r\n\r\n")
+    assert (await wire.answer()).status == 400
+    assert await wire.is_closed()

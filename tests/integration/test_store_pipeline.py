@@ -1,0 +1,220 @@
+"""The pipeline to one server: calls in order, each sent once and bounded in time, and working again by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from deferd.store.connection import Store, connect
+from tests.integration.store_servers import StoreServer, free_port
+
+TIMEOUT_S = 0.4
+SLACK_S = 0.4
+"""What a loaded machine may add."""
+
+both_transports = pytest.mark.parametrize("own_server", ["tcp", "unix"], indirect=True)
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreServer]:
+    with StoreServer(tmp_path / "v", unix=getattr(request, "param", "tcp") == "unix") as server:
+        yield server
+
+
+@pytest.fixture
+async def own_store(own_server: StoreServer) -> AsyncIterator[Store]:
+    store = await connect(own_server.url, timeout_s=TIMEOUT_S)
+    yield store
+    await store.close()
+
+
+def connections(server: StoreServer) -> int:
+    """How many connections the server has besides the one that asks."""
+    with server.client() as client:
+        return len(client.client_list()) - 1
+
+
+@both_transports
+async def test_calls_are_carried_out_in_order_over_one_connection(own_server: StoreServer, own_store: Store) -> None:
+    await own_store.call("SET", "key", "")
+
+    lengths = await asyncio.gather(*(own_store.call("APPEND", "key", f"{n:03d}") for n in range(300)))
+
+    assert lengths == [3 * (n + 1) for n in range(300)]
+    assert own_server.command("GET", "key") == "".join(f"{n:03d}" for n in range(300)).encode()
+    assert connections(own_server) == 1
+
+
+async def test_the_first_calls_share_the_connection_that_is_opened_for_them(
+    own_server: StoreServer, own_store: Store
+) -> None:
+    lengths = await asyncio.gather(*(own_store.call("APPEND", "key", "x") for _ in range(50)))
+
+    assert lengths == list(range(1, 51))
+    assert connections(own_server) == 1
+
+
+async def test_large_values_come_whole(own_store: Store) -> None:
+    value = bytes(range(256)) * 8192
+    await own_store.call("SET", "key", value)
+
+    assert await asyncio.gather(*(own_store.call("GET", "key") for _ in range(4))) == [value] * 4
+
+
+async def test_an_error_is_raised_for_its_call_alone(own_store: Store) -> None:
+    commands: list[tuple[str | int, ...]] = [
+        ("SET", "key", "text"),
+        ("EVALSHA", "0" * 40, 0),
+        ("INCR", "key"),
+        ("GET", "key"),
+    ]
+
+    answers = await asyncio.gather(*(own_store.call(*command) for command in commands), return_exceptions=True)
+
+    assert [b"OK", b"text"] == answers[::3]
+    assert [NoScriptError, ResponseError] == [type(answer) for answer in answers[1:3]]
+
+
+async def test_a_caller_that_has_gone_takes_no_other_callers_answer(own_store: Store) -> None:
+    await own_store.call("SET", "key", 0)
+    calls = [asyncio.ensure_future(own_store.call("INCR", "key")) for _ in range(10)]
+    await asyncio.sleep(0)
+    for call in calls[::2]:
+        call.cancel()
+
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [2, 4, 6, 8, 10] == answers[1::2]  # those of the others were carried out as well
+
+
+@both_transports
+async def test_calls_to_a_server_that_hangs_fail_in_time_and_are_sent_once(
+    own_server: StoreServer, own_store: Store
+) -> None:
+    await own_store.call("PING")
+    own_server.pause()
+    began = time.monotonic()
+
+    answers = await asyncio.gather(
+        *(own_store.call("EVAL", "return redis.call('INCR', KEYS[1])", 1, f"key{n}") for n in range(200)),
+        return_exceptions=True,
+    )
+
+    assert {type(answer) for answer in answers} == {RedisTimeoutError}
+    assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+    own_server.unpause()
+    assert set(own_server.command("MGET", *(f"key{n}" for n in range(200)))) <= {b"1", None}
+    assert await own_store.call("PING") == b"PONG"
+
+
+async def test_a_call_has_its_own_time_when_others_were_answered_before(own_store: Store) -> None:
+    for _ in range(4):  # together longer than the time-out
+        assert await own_store.call("EVAL", "return 1", 0) == 1
+        await asyncio.sleep(TIMEOUT_S / 3)
+    began = time.monotonic()
+
+    with pytest.raises(RedisTimeoutError):
+        await own_store.call("BLPOP", "nothing", 0)
+
+    assert TIMEOUT_S - 0.05 < time.monotonic() - began < TIMEOUT_S + SLACK_S
+
+
+async def test_a_server_that_does_not_answer_when_connected_to_fails_the_call_in_time(own_server: StoreServer) -> None:
+    own_server.pause()
+    store = await connect(own_server.url.replace("redis://", "redis://user:word@"), timeout_s=TIMEOUT_S)
+    began = time.monotonic()
+
+    answers = await asyncio.gather(*(store.call("PING") for _ in range(20)), return_exceptions=True)
+
+    assert {type(answer) for answer in answers} == {RedisTimeoutError}
+    assert time.monotonic() - began < TIMEOUT_S + SLACK_S
+    own_server.unpause()
+    await store.close()
+
+
+async def test_without_a_server_each_call_fails_at_once() -> None:
+    store = await connect(f"redis://127.0.0.1:{free_port()}", timeout_s=TIMEOUT_S)
+
+    for _ in range(2):
+        answers = await asyncio.gather(*(store.call("PING") for _ in range(3)), return_exceptions=True)
+        assert {type(answer) for answer in answers} == {RedisConnectionError}
+    await store.close()
+
+
+async def test_a_call_whose_connection_breaks_is_not_sent_again(own_server: StoreServer, own_store: Store) -> None:
+    call = asyncio.ensure_future(own_store.call("BLPOP", "nothing", 0))
+    await asyncio.sleep(0.1)
+
+    own_server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    # Sent again it would wait once more and end with a time-out.
+    with pytest.raises(RedisConnectionError):
+        await call
+    assert await own_store.call("PING") == b"PONG"
+
+
+@both_transports
+async def test_calls_work_again_after_a_restart(own_server: StoreServer, own_store: Store) -> None:
+    await asyncio.gather(*(own_store.call("SET", f"key{n}", n) for n in range(50)))
+    own_server.kill()
+    with pytest.raises(RedisConnectionError):
+        await own_store.call("GET", "key1")
+    own_server.start()
+
+    assert await asyncio.gather(*(own_store.call("GET", f"key{n}") for n in range(50))) == [None] * 50
+
+
+async def test_a_master_that_became_a_replica_is_left(own_server: StoreServer, own_store: Store) -> None:
+    await own_store.call("SET", "key", "before")
+    connection_before = await own_store.call("CLIENT", "ID")
+    own_server.command("REPLICAOF", "127.0.0.1", free_port())
+    with pytest.raises(ReadOnlyError):
+        await own_store.call("SET", "key", "after")
+    own_server.command("REPLICAOF", "NO", "ONE")
+
+    assert await own_store.call("SET", "key", "after") == b"OK"
+    assert await own_store.call("CLIENT", "ID") != connection_before
+
+
+async def test_what_is_no_answer_closes_the_connection() -> None:
+    async def talk_nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(talk_nonsense, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    store = await connect(f"redis://127.0.0.1:{port}", timeout_s=TIMEOUT_S)
+
+    with pytest.raises((RedisConnectionError, InvalidResponse)):
+        await store.call("PING")
+
+    await store.close()
+    server.close()
+
+
+async def test_closing_fails_the_calls_under_way(own_server: StoreServer) -> None:
+    store = await connect(own_server.url, timeout_s=TIMEOUT_S)
+    call = asyncio.ensure_future(store.call("BLPOP", "nothing", 0))
+    await asyncio.sleep(0.1)
+
+    await store.close()
+
+    with pytest.raises(RedisError):
+        await call
+    assert connections(own_server) == 0
+
+
+async def test_a_user_and_a_password_are_given_to_the_server(tmp_path: Path) -> None:
+    with StoreServer(tmp_path / "v", requirepass="sesame") as server:
+        store = await connect(server.url, timeout_s=TIMEOUT_S)
+        assert await store.call("PING") == b"PONG"
+        await store.close()
