@@ -94,8 +94,7 @@ async def bury_job(call: CurrentCall, topic: Topic, id: JobId, bury: BuryJob = _
     "/topics/{topic}/finish",
     operation_id="finish_jobs",
     summary="Finish many jobs",
-    description="Finishes up to 1000 jobs of one topic in one step. Each is answered on its own, in the order of the "
-    "request.",
+    description="Finishes up to 1000 jobs of one topic. Each is answered on its own, in the order of the request.",
     response_model=shapes.FinishResults,
     response_description="What became of each job.",
     responses=problems("validation", "store_unavailable", body=True),

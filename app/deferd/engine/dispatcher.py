@@ -22,7 +22,8 @@ from deferd.engine.record import JobRecord
 from deferd.errors import DeferdError, StoreUnavailable
 
 _LOG = logging.getLogger(__name__)
-_JOBS_PER_CALL = 1000
+_JOBS_PER_CALL = 500
+"""A single waiter may ask for more."""
 _NEWCOMERS_PER_CALL = 128
 _PARKED_PER_CALL = 16
 """How many waiters that already found the topic empty are asked for at once when it has something again."""
@@ -199,7 +200,7 @@ class Dispatcher:
         for waiter in line.parked if ask_parked else ():
             if not waiter.may_be_served_by(line.topic):
                 waiter.passed_over.add(line.topic)
-            elif len(chosen) == _PARKED_PER_CALL or jobs + waiter.missing > _JOBS_PER_CALL:
+            elif len(chosen) == _PARKED_PER_CALL or (chosen and jobs + waiter.missing > _JOBS_PER_CALL):
                 break
             else:
                 jobs += waiter.missing
@@ -208,7 +209,7 @@ class Dispatcher:
         for waiter in line.newcomers:
             if not waiter.may_be_served_by(line.topic):
                 waiter.passed_over.add(line.topic)
-            elif len(chosen) == most or jobs + waiter.missing > _JOBS_PER_CALL:
+            elif len(chosen) == most or (chosen and jobs + waiter.missing > _JOBS_PER_CALL):
                 return chosen, True
             else:
                 jobs += waiter.missing

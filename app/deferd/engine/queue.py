@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from deferd.engine import metrics
+from deferd.engine.arguments import Args, finish_args, new_id, put_args, size, when_args
 from deferd.engine.joiner import Joiner
 from deferd.engine.keys import Keys
-from deferd.engine.record import (
-    NONCE_BITS,
-    POLICY_FIELDS,
-    JobRecord,
-    Receipt,
-    instant_ms,
-    json_bytes,
-    policy_extra,
-    read_record,
-    to_ms,
-)
+from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_record
 from deferd.engine.scripts import Scripts
 from deferd.errors import (
     DeferdError,
@@ -42,7 +33,6 @@ from deferd.errors import (
 )
 from deferd.model import ChangeJob, FinishItem, JobState, PutJob
 
-_Args = tuple[str | bytes | int, ...]
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
 _OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
     _CREATED: "created",
@@ -51,13 +41,13 @@ _OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
 }
 _STATES = {state.value.encode(): state for state in JobState}
 _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
-_PUT_HEAD = struct.Struct("<BBQQI")
-"""What lua/put.lua wants to know of a job ahead of its policy and body."""
-_ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
-_DELAY, _INSTANT = 0, 1
 _CANCELS_AT_ONCE = 100
-_TOPICS_AT_ONCE = 8
-"""How many topics of one batch are put at the same time; more would take the store's connections from others."""
+_BULK = 50
+"""Calls for more jobs than this are bulk: they keep the store busy for a while."""
+_BULK_AT_ONCE = 2
+"""How many of them may be on their way to the store, so that a small call finds no long line there."""
+_CHUNK = 250
+"""Most jobs of one bulk put or finish: about two milliseconds of the store's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +108,23 @@ class JobQueue:
         self._keys = keys
         self._label = labels.label
         self._dead_retention_ms = dead_retention_ms
-        self._puts = Joiner(self._send_puts, size=_size)
-        self._finishes = Joiner(self._send_finishes, size=_size)
-        self._cancels = Joiner(self._send_cancels, size=_size, most_items=_CANCELS_AT_ONCE)
+        self._bulk = asyncio.Semaphore(_BULK_AT_ONCE)
+        self._puts = Joiner(self._send_puts, size=size, most_items=_CHUNK)
+        self._finishes = Joiner(self._send_finishes, size=size, most_items=_CHUNK)
+        self._cancels = Joiner(self._send_cancels, size=size, most_items=_CANCELS_AT_ONCE)
 
-    async def _send_puts(self, topic: str, jobs: list[_Args]) -> list[tuple[int, Any]]:
+    async def _send_puts(self, topic: str, jobs: list[Args]) -> list[tuple[int, Any]]:
         """For each job the topic's `max_jobs`, and the code (below 0) or the code and the job as it is stored."""
         _, max_jobs, answers = await self._run("put", topic, 1, *chain.from_iterable(jobs))
         self._count_puts(topic, [answer if isinstance(answer, int) else answer[0] for answer in answers])
         return [(max_jobs, answer) for answer in answers]
 
-    async def _send_finishes(self, topic: str, jobs: list[_Args]) -> list[int]:
+    async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int]:
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
         metrics.FINISHES.labels(self._label(topic)).inc(codes.count(_OK))
         return codes
 
-    async def _send_cancels(self, topic: str, jobs: list[_Args]) -> list[JobState | int]:
+    async def _send_cancels(self, topic: str, jobs: list[Args]) -> list[JobState | int]:
         """For each job the state it was in, or why it was not cancelled."""
         reply = await self._run("cancel", topic, *chain.from_iterable(jobs))
         answers: list[JobState | int] = [one if isinstance(one, int) else _STATES[one] for one in reply]
@@ -154,15 +145,15 @@ class JobQueue:
             JobReserved: `on_conflict` is `replace` and a consumer holds the old job.
             TopicFull: the topic holds its `max_jobs`.
         """
-        job_id = spec.id or _new_id()
-        max_jobs, answer = await self._puts.ask(spec.topic, _put_args(spec, job_id))
+        job_id = spec.id or new_id()
+        max_jobs, answer = await self._puts.ask(spec.topic, put_args(spec, job_id))
         if isinstance(answer, int):
             raise _put_error(answer, spec.topic, job_id, max_jobs)
         code = answer[0]
         return PutOutcome(located(spec.topic, job_id, answer[1:]), _OUTCOMES[code])
 
     async def put_many(self, specs: Sequence[PutJob]) -> list[PutResult]:
-        """Store jobs, each answered on its own and in order; jobs of one topic are stored in one step.
+        """Store jobs, each answered on its own and in order.
 
         When the store fails in the middle, the jobs it did not confirm have status 503 and may or may not be
         stored; asking again with the same ids is safe.
@@ -171,20 +162,16 @@ class JobQueue:
             StoreUnavailable: the store confirmed none of them.
         """
         of_topic: dict[str, list[int]] = {}
-        ids = [spec.id or _new_id() for spec in specs]
+        ids = [spec.id or new_id() for spec in specs]
         for index, spec in enumerate(specs):
             of_topic.setdefault(spec.topic, []).append(index)
         results: list[PutResult | None] = [None] * len(specs)
-        free_places = asyncio.Semaphore(_TOPICS_AT_ONCE)
-
         failure: StoreUnavailable | None = None
 
-        async def put_topic(topic: str, indexes: list[int]) -> None:
+        async def put_some(topic: str, indexes: list[int]) -> None:
             nonlocal failure
-            args: list[Any] = []
-            for index in indexes:
-                args += _put_args(specs[index], ids[index])
-            async with free_places:
+            args = chain.from_iterable(put_args(specs[index], ids[index]) for index in indexes)
+            async with self._bulk:
                 try:
                     if failure is not None:  # one wait for a store that is away is enough
                         raise failure
@@ -201,6 +188,10 @@ class JobQueue:
                     results[index] = PutResult(topic, ids[index], 429 if code == _FULL else 409, refusal.code)
                 else:
                     results[index] = PutResult(topic, ids[index], 201 if code == _CREATED else 200, None)
+
+        async def put_topic(topic: str, indexes: list[int]) -> None:
+            for start in range(0, len(indexes), _CHUNK):  # in order: an id may come twice
+                await put_some(topic, indexes[start : start + _CHUNK])
 
         async with asyncio.TaskGroup() as group:
             for topic, indexes in of_topic.items():
@@ -230,7 +221,7 @@ class JobQueue:
             "change",
             topic,
             job_id,
-            *_when_args(change),
+            *when_args(change),
             json_bytes(extra) if extra else "",
             1 if has_body else 0,
             json_bytes(change.body) if has_body else "",
@@ -277,9 +268,11 @@ class JobQueue:
                 request.consumer or "",
                 0 if request.request_id is None else 1,
             )
-        now_ms, more, expired, answers = await self._scripts.run(
-            "pop", (*self._keys.of_topic(topic), *request_keys), args
-        )
+        is_bulk = sum(request.count for request in requests) > _BULK
+        async with self._bulk if is_bulk else nullcontext():
+            now_ms, more, expired, answers = await self._scripts.run(
+                "pop", (*self._keys.of_topic(topic), *request_keys), args
+            )
         if not expired and not any(answers):  # a topic that has nothing takes no metric label
             return PopReply([[] for _ in requests], bool(more))
         jobs = [
@@ -335,18 +328,30 @@ class JobQueue:
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
         """
-        code = await self._finishes.ask(topic, _finish_args(job_id, receipt, result))
+        code = await self._finishes.ask(topic, finish_args(job_id, receipt, result))
         _raise_unless_ok(code, topic, job_id)
 
     async def finish_many(self, topic: str, items: Sequence[FinishItem]) -> list[FinishResult]:
-        """Finish jobs of one topic in one step, each answered on its own and in order."""
-        codes = await self._send_finishes(
-            topic, [_finish_args(item.id, Receipt.of(item.receipt), item.result) for item in items]
-        )
-        results = []
-        for item, code in zip(items, codes, strict=True):
-            status, error = _FINISH_STATUS[code]
-            results.append(FinishResult(item.id, status, error))
+        """Finish jobs of one topic, each answered on its own and in order.
+
+        When the store fails in the middle, the jobs it did not confirm have status 503.
+
+        Raises:
+            StoreUnavailable: the store confirmed none of them.
+        """
+        results: list[FinishResult] = []
+        for start in range(0, len(items), _CHUNK):
+            some = items[start : start + _CHUNK]
+            args = [finish_args(item.id, Receipt.of(item.receipt), item.result) for item in some]
+            try:
+                async with self._bulk:
+                    codes = await self._send_finishes(topic, args)
+            except StoreUnavailable as exc:
+                if not results:
+                    raise
+                results += [FinishResult(item.id, 503, exc.code) for item in items[start:]]
+                break
+            results += [FinishResult(item.id, *_FINISH_STATUS[code]) for item, code in zip(some, codes, strict=True)]
         return results
 
     async def release(
@@ -436,40 +441,6 @@ def _put_error(code: int, topic: str, job_id: str, max_jobs: int) -> DeferdError
     if code == _FULL:
         return TopicFull(topic, max_jobs)
     return JobReserved(topic, job_id) if code == _HELD else JobExists(topic, job_id)
-
-
-def _put_args(spec: PutJob, job_id: str) -> tuple[str, bytes]:
-    given = spec.model_fields_set
-    extra = b"" if given.isdisjoint(POLICY_FIELDS) else json_bytes(policy_extra(spec))
-    if spec.delay is not None:
-        when, when_ms = _DELAY, to_ms(spec.delay)
-    elif spec.run_at is not None:
-        when, when_ms = _INSTANT, instant_ms(spec.run_at)
-    else:
-        when, when_ms = _DELAY, 0
-    head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, random.getrandbits(NONCE_BITS), len(extra))
-    # One argument and not two: bytes that orjson has written hold on to a kilobyte until they are copied.
-    return job_id, head + extra + json_bytes(spec.body)
-
-
-def _when_args(change: ChangeJob) -> tuple[str, int]:
-    if change.delay is not None:
-        return "delay", to_ms(change.delay)
-    if change.run_at is not None:
-        return "at", instant_ms(change.run_at)
-    return "", 0
-
-
-def _finish_args(job_id: str, receipt: Receipt, result: Any) -> tuple[str | bytes | int, ...]:
-    return job_id, receipt.nonce, receipt.attempt, b"" if result is None else json_bytes(result)
-
-
-def _size(args: _Args) -> int:
-    return sum(len(arg) for arg in args if isinstance(arg, (str, bytes)))
-
-
-def _new_id() -> str:
-    return f"{random.getrandbits(128):032x}"
 
 
 def located(topic: str, job_id: str, place: Sequence[Any]) -> JobRecord:

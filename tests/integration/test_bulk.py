@@ -1,0 +1,69 @@
+"""The largest calls there are, which go to the store in several steps."""
+
+from __future__ import annotations
+
+import asyncio
+
+from deferd import limits
+from deferd.engine.engine import Engine
+from deferd.model import FinishItem, JobState, PutJob
+from deferd.store.connection import connect
+from tests.integration.store_servers import StoreServer
+
+TOPIC = "bulk"
+IDS = [f"j{n:04d}" for n in range(limits.BATCH_MAX)]
+
+
+async def test_a_thousand_jobs_are_put_popped_and_finished_in_order(engine: Engine) -> None:
+    put = await engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
+    assert IDS == [result.id for result in put]
+    assert {201} == {result.status for result in put}
+
+    popped = await engine.dispatcher.pop([TOPIC], count=limits.POP_COUNT_MAX)
+    assert IDS == [job.id for job in popped]
+
+    items = [FinishItem(id=job.id, receipt=str(job.receipt)) for job in popped]
+    finished = await engine.queue.finish_many(TOPIC, items)
+    assert [(job_id, 200, None) for job_id in IDS] == finished
+    assert {404} == {result.status for result in await engine.queue.finish_many(TOPIC, items)}
+
+
+async def test_an_id_that_comes_twice_in_a_batch_is_put_once(engine: Engine) -> None:
+    batch = [PutJob(topic=TOPIC, id=job_id) for job_id in [*IDS[:-1], IDS[0]]]
+
+    put = await engine.queue.put_many(batch)
+
+    assert (201, 409) == (put[0].status, put[-1].status)
+
+
+async def test_many_large_calls_at_once_all_end(engine: Engine) -> None:
+    topics = [f"{TOPIC}{n}" for n in range(8)]
+    await asyncio.gather(
+        *(engine.queue.put_many([PutJob(topic=topic, id=job_id) for job_id in IDS]) for topic in topics)
+    )
+    pops = await asyncio.gather(*(engine.dispatcher.pop([topic], count=limits.POP_COUNT_MAX) for topic in topics))
+    assert [IDS] * len(topics) == [[job.id for job in jobs] for jobs in pops]
+
+
+async def test_what_a_store_that_goes_away_did_not_confirm_is_said(server: StoreServer) -> None:
+    """Those before the store went are done, those after are not known to be."""
+    store = await connect(server.url, timeout_s=0.5)
+    engine = Engine(store)
+    await engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
+    popped = await engine.dispatcher.pop([TOPIC], count=limits.POP_COUNT_MAX)
+    finishing = asyncio.ensure_future(
+        engine.queue.finish_many(TOPIC, [FinishItem(id=job.id, receipt=str(job.receipt)) for job in popped])
+    )
+    while (await engine.topics.show(TOPIC)).counts[JobState.RESERVED] == len(IDS):
+        await asyncio.sleep(0)
+    server.pause()
+    try:
+        results = await finishing
+    finally:
+        server.unpause()
+        await store.close()
+    statuses = [result.status for result in results]
+    assert IDS == [result.id for result in results]
+    assert 200 == statuses[0]
+    assert statuses == sorted(statuses)
+    assert set(statuses) <= {200, 503}
