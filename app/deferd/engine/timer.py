@@ -23,15 +23,17 @@ _TOPICS_PER_TURN = 1000
 _JOBS_PER_STEP = 500
 """Most jobs one script call moves from each place: about a millisecond of the store's time."""
 _TOPICS_AT_ONCE = 4
+_TOPICS_NAMED = 8
+"""How many topics lua/promote.lua names at most."""
 _LOCK_MAX_MS = 3000
 """How long the death of the timer that works can hold up the others, whatever the tick."""
 
 
 class _NextWork(NamedTuple):
-    """When the shard has work next, in ms from now (-1: none), and at which topic."""
+    """When the shard has work next, in ms from now (-1: none), and at which topics."""
 
     wait_ms: int
-    topic: str
+    topics: list[str]
 
 
 class Timer:
@@ -65,7 +67,7 @@ class Timer:
         self._holds_lock = False
         self._in_turn = False
         self._renew_lock_at = 0.0
-        self._expected: str | None = None
+        self._expected: list[str] = []
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
@@ -95,14 +97,12 @@ class Timer:
         Returns the seconds until the next turn is due, at most the tick; 0 when work may be left.
         """
         began = time.perf_counter()
-        expected, self._expected = self._expected, None
-        if expected is not None and began < self._renew_lock_at:
-            topics = [expected]
-        else:
+        topics, self._expected = self._expected, []
+        if not topics or began >= self._renew_lock_at:
             wait_s, topics = await self._begin_turn(began)
             if not topics:
                 return wait_s
-        next_work: list[_NextWork] = []
+        next_work: _NextWork | None = None
         failed = False
         for at in range(0, len(topics), _TOPICS_AT_ONCE):
             some = topics[at : at + _TOPICS_AT_ONCE]
@@ -115,11 +115,11 @@ class Timer:
                     _LOG.error("the timer's turn at topic %s failed", topic, exc_info=done)
                     failed = True
                 else:
-                    next_work.append(done)
+                    next_work = done  # promotions are carried out in order: the last one knows best
         metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
         if failed:
             return self._tick_s
-        return self._rest_until(next_work[0]) if len(next_work) == 1 else 0
+        return 0 if next_work is None else self._rest_until(next_work)
 
     async def _begin_turn(self, now_s: float) -> tuple[float, list[str]]:
         """Take or keep the lock; the seconds until the next turn, and the topics that have work now."""
@@ -139,24 +139,23 @@ class Timer:
         return self._tick_s if wait_ms < 0 else min(wait_ms / 1000, self._tick_s), [t.decode() for t in reply[2:]]
 
     def _rest_until(self, work: _NextWork) -> float:
-        """The seconds to sleep; when that is until due work, its topic is promoted next without asking which it is."""
-        wait_s = work.wait_ms / 1000
-        if work.wait_ms < 0 or wait_s > self._tick_s:
+        """The seconds to sleep. What to do after that is known if the topics that have work are all named."""
+        if work.wait_ms < 0 or work.wait_ms > self._tick_s * 1000:
             return self._tick_s
-        if wait_s > 0:
-            self._expected = work.topic
-        return wait_s
+        if len(work.topics) < _TOPICS_NAMED:
+            self._expected = work.topics
+        return work.wait_ms / 1000
 
     def wake(self, key: str) -> None:
         """Something sooner came up: `key` is the shard's due key, or its lock key when the lock became free."""
         # A message may be ahead of the reply that says who holds the lock.
         if key == self._lock_key or (key == self._due_key and (self._holds_lock or self._in_turn)):
-            self._expected = None
+            self._expected = []
             self._woken.set()
 
     def wake_anyhow(self) -> None:
         """Messages may have been missed: look."""
-        self._expected = None
+        self._expected = []
         self._woken.set()
 
     async def resign(self) -> None:
@@ -180,7 +179,7 @@ class Timer:
         )
         # Who is told starts to work when this task waits, and the promotion is on its way.
         self._on_promoting(topic)
-        redelivered, expired, exhausted, retention_ended, wait_ms, next_topic, *lateness_ms = await promotion
+        redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, *lateness_ms = await promotion
         label = self._label(topic)
         metrics.PROMOTION_LATENESS.labels(label).observe_all_ms(lateness_ms)
         for counter, count in (
@@ -191,4 +190,4 @@ class Timer:
         ):
             if count:
                 counter.inc(count)
-        return _NextWork(wait_ms, next_topic.decode())
+        return _NextWork(wait_ms, [next_topic.decode() for next_topic in next_topics])

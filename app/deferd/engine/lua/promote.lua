@@ -4,7 +4,8 @@
 -- ARGV[1] topic | ARGV[2] most jobs to move from each place | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] who promotes: goes with the message that something is ready
 -- Returns { redelivered, expired, exhausted, retention ended, ms until the shard's next work (-1: none, 0: now),
---   the topic of that work or '', how late each promoted job was, ms ... }
+--   { the topics that have work then, longest overdue first }, how late each promoted job was, ms ... }
+--   At most MOST_TOPICS are named; as many of them may not be all.
 --   Due jobs become ready; leases that ran out give their job back at once, with the attempt counted, or to dead
 --   when that was the last; jobs whose ttl passed before a first delivery go to dead; records whose retention
 --   ended go. Afterwards `due` says when the topic next needs a turn (now, when this one was not enough).
@@ -15,7 +16,8 @@ local function due_in(key)
   return redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
 end
 
-local reply = { 0, 0, 0, 0, -1, '' }
+local MOST_TOPICS = 8
+local reply = { 0, 0, 0, 0, -1, {} }
 local ready = {}
 
 local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
@@ -88,6 +90,8 @@ redis.call('ZREM', DUE, TOPIC)
 if next_ms < math.huge then redis.call('ZADD', DUE, next_ms, TOPIC) end
 local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
 if head[2] then
-  reply[5], reply[6] = math.max(tonumber(head[2]) - now, 0), head[1]
+  local next_work = math.max(tonumber(head[2]), now)
+  reply[5] = next_work - now
+  reply[6] = redis.call('ZRANGE', DUE, '-inf', next_work, 'BYSCORE', 'LIMIT', 0, MOST_TOPICS)
 end
 return reply
