@@ -15,12 +15,15 @@ from deferd.model import JobState
 
 TOPICS = ("busy", "other")
 JOB_IDS = ("a", "b", "c", "d", "e")
+REQUEST_IDS = ("r1", "r2")
 
 topics = st.sampled_from([TOPICS[0]] * 7 + [TOPICS[1]])
 job_ids = st.sampled_from(JOB_IDS)
 delays = st.sampled_from([0, 0, 0, 10, 60])
 waits = st.sampled_from([None, None, 0, 10])
 moves = st.sampled_from([10, 2, 30, 10, 60, 120])
+delays_of_timer = st.sampled_from([0, 10])
+"""How late the timer is, in seconds: a pop then meets ended leases, and jobs past their ttl."""
 backoffs = st.sampled_from(
     [
         {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0},
@@ -35,7 +38,7 @@ _policy_fields: dict[str, st.SearchStrategy[Any]] = {
     "ttr": st.sampled_from([10, 30]),
     "max_attempts": st.sampled_from([None, 2, None, 1]),
     "backoff": backoffs,
-    "ttl": st.sampled_from([None, 60, None, 10]),
+    "ttl": st.sampled_from([10, None, 10, 60]),
     "retain": st.sampled_from([0, 30]),
 }
 policies = st.fixed_dictionaries({}, optional=_policy_fields)
@@ -50,7 +53,7 @@ puts = st.fixed_dictionaries(
 topic_settings = st.fixed_dictionaries({}, optional={**_policy_fields, "max_jobs": st.integers(1, 4)})
 leases_ms = st.sampled_from([None, None, 10_000, 120_000])
 consumers = st.sampled_from(["worker-1", "worker-2", None])
-request_ids = st.sampled_from([None, None, "r1", "r2"])
+request_ids = st.sampled_from([None, None, *REQUEST_IDS])
 errors = st.sampled_from([None, "", "it went wrong"])
 states = st.sampled_from([*JobState, None, None])
 receipts = st.one_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -180,30 +180,41 @@ class EngineAndModel(RuleBasedStateMachine):
             return
         assert -1 <= actual_ms - self.began_ms - virtual_s * 1000 <= self.elapsed_ms() + 1
 
+    def run_together(self, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """The answers of calls that come at the same time, in this order: the engine joins them where it can."""
+
+        async def together() -> list[Any]:
+            return list(await asyncio.gather(*map(_error_or, calls)))
+
+        answers: list[Any] = self.run(together())
+        return answers
+
     def look(self, topic: str, job_id: str) -> Any:
         return self.run(self.queue.look(topic, job_id))
 
     def hand_out(self, topic: str, requests: list[PopRequest]) -> None:
         """Pop for consumers, all in one call."""
         model = self.models[topic]
-        late = [job.id for job in model.in_state(JobState.READY) if model.is_late(job)]
+        too_late = [job.id for job in model.in_state(JobState.READY) if model.is_expired(job)]
         reply = self.run(self.queue.pop(topic, requests))
-        expired = {job_id for job_id in late if self.look(topic, job_id).state is JobState.DEAD}
+        expired = {job_id for job_id in too_late if self.look(topic, job_id).state is JobState.DEAD}
         for request, records in zip(requests, reply.jobs, strict=True):
-            takes_nothing_new = model.given_before(request.request_id)
+            repeated = bool(model.given_before(request.request_id))
             deliveries = model.pop(
                 request.count,
                 [record.id for record in records],
                 ttr_s=None if request.ttr_ms is None else request.ttr_ms // 1000,
                 consumer=request.consumer,
                 request_id=request.request_id,
-                expired=() if takes_nothing_new else expired,
+                expired=() if repeated else expired,
             )
             for record, delivery in zip(records, deliveries, strict=True):
                 self._note(topic, record, delivery)
-            if not takes_nothing_new:
+                job = model.jobs[record.id]
+                self.is_as_modelled(record, job)
+            if not repeated:
                 expired = set()
-        assert not expired
+        assert not expired, "a repeated request takes nothing off the Ready list"
         if model.in_state(JobState.READY) and not model.paused:
             assert reply.more
 

@@ -47,8 +47,8 @@ _LIVE_STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
 
 
 class Place(NamedTuple):
-    """A place in the line of ready jobs: behind all of an earlier turn. Within a turn, jobs that became ready for
-    the same reason stand in the order of their keys; no order is promised among the others.
+    """A place in the Ready list: behind all of an earlier turn. Within a turn, jobs that became ready for the same
+    reason stand in the order of their keys; no order is promised among the others.
     """
 
     turn: int
@@ -152,11 +152,11 @@ class JobModel:
         return {state: len(self.in_state(state)) for state in JobState}
 
     def may_stand_so(self, job_ids: Sequence[str]) -> bool:
-        """Whether these ready jobs may stand in line in this order."""
+        """Whether these ready jobs may stand in the Ready list in this order."""
         places = [self.jobs[job_id].place for job_id in job_ids]
         return not any(later.is_before(earlier) for earlier, later in combinations(places, 2))
 
-    def is_late(self, job: ModelJob) -> bool:
+    def is_expired(self, job: ModelJob) -> bool:
         """Whether it may no longer be handed out, and is dead as soon as somebody notices."""
         return job.first_delivery_until_s is not None and job.first_delivery_until_s <= self.now_s
 
@@ -237,12 +237,18 @@ class JobModel:
         request_id: str | None = None,
         expired: Collection[str] = (),
     ) -> list[Delivery]:
-        """Hand out `given`, in this order, and bury `expired`: jobs too late that the pop met on its way."""
+        """Hand out `given`, in this order, and bury `expired`: jobs past their ttl that the pop met on its way.
+
+        A request that is repeated gets its live deliveries again and meets no others, paused or not.
+        """
         before = self.given_before(request_id)
         if request_id is not None and before:
             assert given == [delivery.job_id for delivery in before]
             assert not expired
             self._requests[request_id].asked_again = True
+            for delivery in before:  # who asks again is the holder from now on
+                self.jobs[delivery.job_id].consumer = consumer
+                self._change(self.jobs[delivery.job_id], JobState.RESERVED)
             return before
         if self.paused:
             assert not given
@@ -359,7 +365,7 @@ class JobModel:
     def run_timer(self) -> None:
         self._turns += 1
         for job in list(self.jobs.values()):
-            if self.is_late(job):
+            if self.is_expired(job):
                 self._bury(job, DeadReason.EXPIRED)
             elif job.state is JobState.DELAYED and job.due_s <= self.now_s:
                 self._change(job, JobState.READY, Place(self._turns, "due", job.exact_ms))
@@ -442,14 +448,14 @@ class JobModel:
 
     def _may_meet(self, count: int, given: Sequence[str], expired: Collection[str]) -> None:
         ready = {job.id: job for job in self.in_state(JobState.READY)}
-        late = {job.id for job in ready.values() if self.is_late(job)}
-        good = ready.keys() - late
+        too_late = {job.id for job in ready.values() if self.is_expired(job)}
+        good = ready.keys() - too_late
         assert len(given) == len(set(given))
         assert set(given) <= good, "handed out what is not there to be handed out"
-        assert set(expired) <= late
+        assert set(expired) <= too_late
         assert len(given) == min(count, len(good))
         if len(given) < count:
-            assert set(expired) == late
+            assert set(expired) == too_late
         assert self.may_stand_so(given)
         for job_id in ready.keys() - set(given) - set(expired):
             assert all(self.may_stand_so((first, job_id)) for first in given), f"{job_id} was passed over"

@@ -17,23 +17,36 @@ import pytest
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PutOutcome, Released
 from deferd.engine.record import JobRecord
+from deferd.engine.scripts import Scripts
 from deferd.errors import DeferdError, JobCancelled, JobExists, JobNotFound, JobReserved, ReceiptStale
 from deferd.model import FinishItem, JobState, PutJob
-from deferd.store.connection import connect
+from deferd.store.connection import Store, connect
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.store_contents import KEYS
 from tests.integration.store_servers import StoreServer
 
 ROUNDS = 200
 
 
 @pytest.fixture
-async def rival(driver: EngineDriver, server: StoreServer) -> AsyncIterator[EngineDriver]:
-    """Another engine on the same store; its clock is the same."""
+async def rival_store(server: StoreServer) -> AsyncIterator[Store]:
+    """The same store, by connections of its own."""
     store = await connect(server.url, timeout_s=5)
-    engine = Engine(store, movable_clock=True, dead_retention_ms=3_600_000)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def rival(driver: EngineDriver, rival_store: Store, server: StoreServer) -> AsyncIterator[EngineDriver]:
+    """Another engine on the same store; its clock is the same."""
+    engine = Engine(rival_store, movable_clock=True, dead_retention_ms=3_600_000)
     yield EngineDriver(engine, server)
     await engine.close()
-    await store.close()
+
+
+@pytest.fixture
+def rival_scripts(rival_store: Store) -> Scripts:
+    return Scripts(rival_store, movable_clock=True)
 
 
 async def race(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -54,9 +67,10 @@ async def race(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
     return answers
 
 
-async def promote(by: EngineDriver, topic: str) -> None:
-    """What a timer does at one topic when its turn comes, whoever has the lock."""
-    await by.engine.timers[0]._promote(topic)
+async def promote(by: Scripts, topic: str) -> None:
+    """What a timer does at one topic when its turn comes, whoever has the lock; its arguments stand in promote.lua."""
+    most_jobs, dead_retention_ms, timer = 500, 3_600_000, "timer-1"
+    await by.run("promote", KEYS.of_topic(topic), (topic, most_jobs, dead_retention_ms, timer))
 
 
 def both_sides_won(winners: Counter[Any]) -> bool:
@@ -156,13 +170,17 @@ async def test_of_two_releases_with_one_receipt_one_counts(driver: EngineDriver,
         assert (await driver.queue.look(TOPIC, "a")).attempts == number + 1
 
 
-async def test_of_release_and_the_leases_end_one_takes_the_job_back(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_of_release_and_the_leases_end_one_takes_the_job_back(
+    driver: EngineDriver, rival_scripts: Scripts
+) -> None:
     winners: Counter[str] = Counter()
     await driver.put(ttr=10)
     for number in range(ROUNDS):
         held = await driver.pop_one()
         driver.move_clock(11)
-        released, _ = await race(driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000), promote(rival, TOPIC))
+        released, _ = await race(
+            driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000), promote(rival_scripts, TOPIC)
+        )
         winners["timer" if released is ReceiptStale else "release"] += 1
         looked = await driver.queue.look(TOPIC, "a")
         assert looked.state is (JobState.READY if released is ReceiptStale else JobState.DELAYED)
@@ -171,20 +189,23 @@ async def test_of_release_and_the_leases_end_one_takes_the_job_back(driver: Engi
     assert both_sides_won(winners)
 
 
-async def test_of_touch_and_the_leases_end_one_wins(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_of_touch_and_the_leases_end_one_wins(driver: EngineDriver, rival_scripts: Scripts) -> None:
     winners: Counter[str] = Counter()
     for _ in range(ROUNDS):
         await driver.put(ttr=10)
         held = await driver.pop_one()
         driver.move_clock(11)
-        touched, _ = await race(driver.queue.touch(TOPIC, "a", held.receipt), promote(rival, TOPIC))
+        touched, _ = await race(driver.queue.touch(TOPIC, "a", held.receipt), promote(rival_scripts, TOPIC))
         winners["timer" if touched is ReceiptStale else "touch"] += 1
         assert await driver.counts() == ({"ready": 1} if touched is ReceiptStale else {"reserved": 1})
         await driver.queue.cancel(TOPIC, "a")
     assert both_sides_won(winners)
 
 
-async def test_two_timers_at_once_lose_nothing_and_double_nothing(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_two_timers_at_once_lose_nothing_and_double_nothing(
+    driver: EngineDriver, store: Store, rival_scripts: Scripts
+) -> None:
+    timers = (Scripts(store, movable_clock=True), rival_scripts)
     topics = [f"topic{number}" for number in range(5)]
     ids = [f"j{number}" for number in range(2000)]
     for topic in topics:
@@ -193,7 +214,7 @@ async def test_two_timers_at_once_lose_nothing_and_double_nothing(driver: Engine
                 [PutJob(topic=topic, id=job_id, delay=10) for job_id in ids[start : start + 1000]]
             )
     driver.move_clock(11)
-    turns = [promote(by, topic) for topic in topics for _ in range(5) for by in (driver, rival)]
+    turns = [promote(by, topic) for topic in topics for _ in range(5) for by in timers]
     assert set(await race(*turns)) == {None}
     await driver.run_timer()
     for topic in topics:

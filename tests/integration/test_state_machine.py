@@ -31,14 +31,15 @@ class EveryCall(EngineAndModel):
 
     # Producers
 
-    @drawn.verb(4, topic=drawn.topics, put=drawn.puts)
-    def put(self, topic: str, put: dict[str, Any]) -> None:
-        put = {**put, "body": self.new_body()}
-        actual = self.run(self.queue.put(_put_job(topic, put)))
-        expected = answer_of(lambda: self.models[topic].put(**put))
-        assert (actual if isinstance(actual, type) else actual.outcome) == expected
-        if not isinstance(actual, type):
-            self.is_as_modelled(actual.record, self.models[topic].jobs[actual.record.id])
+    @drawn.verb(4, topic=drawn.topics, puts=st.lists(drawn.puts, min_size=1, max_size=3))
+    def put(self, topic: str, puts: list[dict[str, Any]]) -> None:
+        puts = [{**put, "body": self.new_body()} for put in puts]
+        answers = self.run_together([self.queue.put(_put_job(topic, put)) for put in puts])
+        for put, actual in zip(puts, answers, strict=True):
+            expected = answer_of(partial(self.models[topic].put, **put))
+            assert (actual if isinstance(actual, type) else actual.outcome) == expected
+            if not isinstance(actual, type):
+                self.is_as_modelled(actual.record, self.models[topic].jobs[actual.record.id])
 
     @drawn.verb(3, topic=drawn.topics, many=st.lists(drawn.puts, min_size=2, max_size=6))
     def put_many(self, topic: str, many: list[dict[str, Any]]) -> None:
@@ -69,11 +70,14 @@ class EveryCall(EngineAndModel):
         else:
             assert actual == expected
 
-    @drawn.verb(2, topic=drawn.topics, which=drawn.jobs, refuse=st.booleans())
-    def cancel(self, topic: str, which: tuple[str, int], refuse: bool) -> None:
-        job_id, _ = self.meant(topic, which)
-        actual = self.run(self.queue.cancel(topic, job_id, refuse_reserved=refuse))
-        assert actual == answer_of(lambda: self.models[topic].cancel(job_id, refuse_reserved=refuse))
+    @drawn.verb(2, topic=drawn.topics, which=st.lists(st.tuples(drawn.jobs, st.booleans()), min_size=1, max_size=4))
+    def cancel(self, topic: str, which: list[tuple[tuple[str, int], bool]]) -> None:
+        meant = [(self.meant(topic, pick)[0], refuse) for pick, refuse in which]
+        actual = self.run_together(
+            [self.queue.cancel(topic, job_id, refuse_reserved=refuse) for job_id, refuse in meant]
+        )
+        cancel = self.models[topic].cancel
+        assert actual == [answer_of(partial(cancel, job_id, refuse_reserved=refuse)) for job_id, refuse in meant]
 
     # Consumers
 
@@ -89,17 +93,27 @@ class EveryCall(EngineAndModel):
         self.hand_out(topic, [PopRequest(count, ttr_ms, consumer, request_id)])
 
     @drawn.verb(
-        2,
+        3,
         topic=drawn.topics,
-        counts=st.tuples(st.integers(1, 2), st.integers(1, 2)),
-        request_ids=st.tuples(drawn.request_ids, drawn.request_ids),
+        requests=st.lists(st.tuples(st.integers(1, 2), drawn.request_ids, drawn.consumers), min_size=2, max_size=3),
+        late_s=drawn.delays_of_timer,
     )
-    def pop_for_two(self, topic: str, counts: tuple[int, int], request_ids: tuple[str | None, str | None]) -> None:
-        consumers = ("worker-1", "worker-2")
-        wanted = zip(counts, consumers, request_ids, strict=True)
-        self.hand_out(topic, [PopRequest(count, None, consumer, request_id) for count, consumer, request_id in wanted])
+    def pop_for_several(self, topic: str, requests: list[tuple[int, str | None, str | None]], late_s: int) -> None:
+        """In one call, as the engine does for consumers that wait; the timer is late by `late_s`."""
+        self.move_clock(late_s)
+        self.hand_out(
+            topic, [PopRequest(count, None, consumer, request_id) for count, request_id, consumer in requests]
+        )
 
-    @drawn.verb(topic=drawn.topics, which=st.lists(drawn.receipts, min_size=1, max_size=3))
+    @drawn.verb(2, topic=drawn.topics, count=st.integers(1, 2), consumer=drawn.consumers, late_s=drawn.delays_of_timer)
+    def pop_again(self, topic: str, count: int, consumer: str | None, late_s: int) -> None:
+        """Repeat a request that was given jobs which are still held, if there is one."""
+        self.move_clock(late_s)
+        model = self.models[topic]
+        request_id = next(filter(model.given_before, drawn.REQUEST_IDS), drawn.REQUEST_IDS[0])
+        self.hand_out(topic, [PopRequest(count, None, consumer, request_id)])
+
+    @drawn.verb(2, topic=drawn.topics, which=st.lists(drawn.receipts, min_size=1, max_size=3))
     def give_back(self, topic: str, which: list[tuple[str, int]]) -> None:
         deliveries = [self.meant(topic, pick)[1] for pick in which]
         deliveries = [delivery for delivery in deliveries if delivery.job_id]
@@ -262,7 +276,20 @@ def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> Non
     )
 
 
-# What the machine found, at its smallest
+# What the machine seldom meets, or found, at its smallest
+
+
+async def test_a_repeated_request_leaves_expired_jobs_to_those_that_take_new_ones(driver: EngineDriver) -> None:
+    await driver.put("given")
+    first = await driver.pop(1, request_id="r1")
+    await driver.put("expired", ttl=10)
+    driver.move_clock(11)
+    await driver.put("new")
+    assert await driver.pop(1, request_id="r1") == first
+    assert driver.ready_list() == ["expired", "new"]
+    reply = await driver.queue.pop(TOPIC, [PopRequest(1, request_id="r1"), PopRequest(1)])
+    assert [[popped.id for popped in jobs] for jobs in reply.jobs] == [["given"], ["new"]]
+    assert await driver.state("expired") is JobState.DEAD
 
 
 async def test_a_call_without_receipt_does_not_hear_of_an_earlier_jobs_cancel(driver: EngineDriver) -> None:

@@ -75,7 +75,7 @@ def test_the_npm_lock_works_with_any_registry() -> None:
 
 
 def test_the_client_is_the_base_install() -> None:
-    assert {"httpx", "pydantic"} == {Requirement(line).name for line in BASE}
+    assert {"httpx", "pydantic", "sniffio"} == {Requirement(line).name for line in BASE}
 
 
 def test_the_wheel_holds_the_package_with_its_scripts_and_types(tmp_path: Path) -> None:

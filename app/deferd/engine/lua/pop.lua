@@ -7,7 +7,7 @@
 -- Returns { now ms, 1 when the topic may have more ready jobs, else 0, jobs dropped as expired,
 --   for each request { id, record, lease end ms, id, record, lease end ms ... } }
 -- A request id that was answered before gets the deliveries that are still live among those it got; when none is,
--- it counts as a new request. A job whose ttl has passed is never handed out: it goes to dead.
+-- it counts as a new request. It is remembered until the longest lease it gave would have ended untouched. A job whose ttl has passed is never handed out: it goes to dead.
 -- Fewer than asked for are handed out when their records reach 8 MiB, at least one: a larger answer would not arrive
 -- in time, and its jobs would have been delivered to nobody.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 8 MiB and 8 jobs, and at most 1000 left-over ids.
@@ -19,8 +19,9 @@ local dead_retention = tonumber(ARGV[2])
 local settings = redis.call('HGET', SETTINGS, TOPIC)
 local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
 
-local function replay(request_key)
-  local answer = redis.call('GET', request_key)
+-- The deliveries of an earlier answer to this request that still live. Who asks again is their holder from now on.
+local function replay(request)
+  local answer = redis.call('GET', request.key)
   if not answer then return nil end
   local given, last_lease_end = {}, 0
   for id, nonce, attempt in string.gmatch(string.sub(answer, 2), '(%S+) (%d+) (%d+)') do
@@ -31,12 +32,14 @@ local function replay(request_key)
       given[#given + 1] = raw
       given[#given + 1] = tonumber(lease_end)
       last_lease_end = math.max(last_lease_end, tonumber(lease_end))
+      redis.call('HDEL', HOLDERS, id)  -- first a write that an out-of-memory store allows
+      if request.consumer ~= '' then redis.call('HSET', HOLDERS, id, request.consumer) end
     end
   end
   if #given == 0 then return nil end
   if string.sub(answer, 1, 1) ~= 'R' then
-    redis.call('DEL', request_key)  -- first a write that an out-of-memory store allows
-    redis.call('SET', request_key, 'R' .. string.sub(answer, 2), 'PX', math.max(last_lease_end - now, 1000))
+    redis.call('DEL', request.key)  -- first a write that an out-of-memory store allows
+    redis.call('SET', request.key, 'R' .. string.sub(answer, 2), 'PX', math.max(last_lease_end - now, 1000))
   end
   return given
 end
@@ -101,7 +104,7 @@ for _, request in ipairs(requests) do
   else
     if request.key then
       first_with_key[request.key] = true
-      request.given = replay(request.key)
+      request.given = replay(request)
     end
     if not request.given and not paused then wanted = wanted + request.count end
   end
@@ -150,7 +153,7 @@ if #leases > 0 then
   schedule(earliest)
 end
 for index, request in ipairs(requests) do
-  if request.repeated then answers[index] = replay(request.key) or {} end
+  if request.repeated then answers[index] = replay(request) or {} end
 end
 local more = not paused and redis.call('EXISTS', READY) or 0
 return { now, more, expired, answers }
