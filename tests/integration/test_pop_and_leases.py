@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from prometheus_client import REGISTRY
 
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, Receipt
@@ -152,6 +155,28 @@ async def test_a_repeated_request_gets_the_same_deliveries(driver: EngineDriver)
     assert again == first
     await driver.queue.finish(TOPIC, "a", first[0].receipt)
     assert [popped.id for popped in await driver.pop(2, request_id="r1")] == ["b"]
+
+
+async def test_who_asks_again_is_the_holder(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.pop_one(request_id="r1", consumer="worker-1")
+    again = await driver.pop_one(request_id="r1", consumer="worker-2")
+    assert again.reserved_by == "worker-2"
+    assert await driver.queue.look(TOPIC, "a") == replace(again, request_id=None)
+    nameless = await driver.pop_one(request_id="r1")
+    assert await driver.queue.look(TOPIC, "a") == replace(nameless, request_id=None)
+
+
+async def test_what_is_given_again_is_not_counted_again(driver: EngineDriver) -> None:
+    def popped_and_waited() -> list[float | None]:
+        names = ("deferd_pops_total", "deferd_ready_wait_seconds_count")
+        return [REGISTRY.get_sample_value(name, {"topic": TOPIC}) for name in names]
+
+    await driver.put()
+    await driver.pop_one(request_id="r1")
+    counted = popped_and_waited()
+    await driver.pop_one(request_id="r1")
+    assert counted == popped_and_waited()
 
 
 async def test_a_request_id_whose_deliveries_have_ended_is_new(driver: EngineDriver) -> None:

@@ -273,24 +273,25 @@ class JobQueue:
             now_ms, more, expired, answers = await self._scripts.run(
                 "pop", (*self._keys.of_topic(topic), *request_keys), args
             )
-        if not expired and not any(answers):  # a topic that has nothing takes no metric label
+        if not expired and all(len(answer) == 1 for answer in answers):  # an empty topic takes no metric label
             return PopReply([[] for _ in requests], bool(more))
         jobs = [
             [
                 read_record(
                     topic,
-                    flat[at].decode(),
+                    answer[at].decode(),
                     JobState.RESERVED,
-                    flat[at + 1],
-                    lease_end_ms=flat[at + 2],
+                    answer[at + 1],
+                    lease_end_ms=answer[at + 2],
                     consumer=request.consumer,
                     request_id=request.request_id,
                 )
-                for at in range(0, len(flat), 3)
+                for at in range(1, len(answer), 3)
             ]
-            for request, flat in zip(requests, answers, strict=True)
+            for request, answer in zip(requests, answers, strict=True)
         ]
-        self._count_pops(topic, list(chain.from_iterable(jobs)), now_ms, expired)
+        handed_out = [job for answer, given in zip(answers, jobs, strict=True) if not answer[0] for job in given]
+        self._count_pops(topic, handed_out, now_ms, expired)
         return PopReply(jobs, bool(more))
 
     def _count_pops(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int) -> None:

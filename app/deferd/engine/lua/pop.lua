@@ -5,12 +5,13 @@
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | 1 when it has a request id
 -- Returns { now ms, 1 when the topic may have more ready jobs, else 0, jobs dropped as expired,
---   for each request { id, record, lease end ms, id, record, lease end ms ... } }
+--   for each request { 1 when these were handed out before, else 0, id, record, lease end ms, id, ... } }
 -- A request id that was answered before gets the deliveries that are still live among those it got; when none is,
 -- it counts as a new request. It is remembered until the longest lease it gave would have ended untouched. A job whose ttl has passed is never handed out: it goes to dead.
 -- Fewer than asked for are handed out when their records reach 8 MiB, at least one: a larger answer would not arrive
 -- in time, and its jobs would have been delivered to nobody.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 8 MiB and 8 jobs, and at most 1000 left-over ids.
+local FOR_THE_FIRST_TIME, AGAIN = 0, 1
 local LEFT_OVERS = 1000
 local MOST_BYTES = 8 * 1024 * 1024
 local FIRST_CHUNK, MOST_IN_CHUNK = 8, 500
@@ -23,7 +24,7 @@ local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
 local function replay(request)
   local answer = redis.call('GET', request.key)
   if not answer then return nil end
-  local given, last_lease_end = {}, 0
+  local given, last_lease_end = { AGAIN }, 0
   for id, nonce, attempt in string.gmatch(string.sub(answer, 2), '(%S+) (%d+) (%d+)') do
     local raw = redis.call('HGET', POOL, id)
     local lease_end = redis.call('ZSCORE', RESERVED, id)
@@ -36,7 +37,7 @@ local function replay(request)
       if request.consumer ~= '' then redis.call('HSET', HOLDERS, id, request.consumer) end
     end
   end
-  if #given == 0 then return nil end
+  if #given == 1 then return nil end
   if string.sub(answer, 1, 1) ~= 'R' then
     redis.call('DEL', request.key)  -- first a write that an out-of-memory store allows
     redis.call('SET', request.key, 'R' .. string.sub(answer, 2), 'PX', math.max(last_lease_end - now, 1000))
@@ -114,8 +115,8 @@ local taken, next_taken, leases, earliest = {}, 1, {}, math.huge
 if wanted > 0 then taken = take(wanted) end
 
 local function serve(request)
-  local given, answer, longest, holders = {}, {}, 0, {}
-  while #given < request.count * 3 and taken[next_taken] do
+  local given, answer, longest, holders = { FOR_THE_FIRST_TIME }, {}, 0, {}
+  while #given <= request.count * 3 and taken[next_taken] do
     local id, raw = taken[next_taken][1], taken[next_taken][2]
     next_taken = next_taken + 1
     local ttr = request.ttr
@@ -135,7 +136,7 @@ local function serve(request)
       answer[#answer + 1] = string.format('%s %.0f %d', id, nonce, attempts + 1)
     end
   end
-  if #given > 0 then
+  if #given > 1 then
     if request.consumer ~= '' then redis.call('HSET', HOLDERS, unpack(holders)) end
     if request.key then redis.call('SET', request.key, '-' .. table.concat(answer, ' '), 'PX', longest) end
   end
@@ -153,7 +154,7 @@ if #leases > 0 then
   schedule(earliest)
 end
 for index, request in ipairs(requests) do
-  if request.repeated then answers[index] = replay(request) or {} end
+  if request.repeated then answers[index] = replay(request) or { AGAIN } end
 end
 local more = not paused and redis.call('EXISTS', READY) or 0
 return { now, more, expired, answers }
