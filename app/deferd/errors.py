@@ -180,7 +180,12 @@ class RateLimited(TryLater):
 class StoreUnavailable(TryLater):
     """The store does not answer, is loading, is out of memory or refuses to write.
 
-    After this a put may or may not have been stored; asking again with the same id is safe.
+    After this a put may or may not have been stored; asking again with the same id is safe. `timed_out`: it left the
+    call without an answer.
     """
 
     code = "store_unavailable"
+
+    def __init__(self, detail: str, retry_after_s: int = 1, *, timed_out: bool = False) -> None:
+        self.timed_out = timed_out
+        super().__init__(detail, retry_after_s)

@@ -2,7 +2,7 @@
 
 A request to an operation that comes plainly (HTTP/1.1, no pipelining, a body of known length within the limit) is
 answered without ASGI between: no scope, no receive and send, no event, and head and body of the answer in one write.
-All others go uvicorn's way. Both ways end at `Boundary.answer`; see `deferd.api.call`.
+All others go uvicorn's way. For operations both ways end at `Boundary.answer`; see `deferd.api.call`.
 
 This builds on the inside of uvicorn's HttpToolsProtocol, whose versions pyproject.toml bounds for that reason.
 """
@@ -32,7 +32,7 @@ class PlainCall(Call):
     __slots__ = ("body", "body_length", "disconnected", "keep_alive", "operation", "pop", "response_complete", "task")
 
     message_event: ClassVar[asyncio.Event] = asyncio.Event()
-    """What a cycle is woken by; nobody waits for this one."""
+    """What uvicorn wakes a cycle by. Nobody waits for this one, so it may stay set."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class PlainCall(Call):
         """See Call."""
         if self.body:
             check_media_type(self.headers)
-        return bytes(self.body)
+        body, self.body = bytes(self.body), b""  # a connection remembers its last call, however long it is idle
+        return body
 
     async def unless_gone(self, popping: Coroutine[Any, Any, list[JobRecord]]) -> Sequence[JobRecord]:
         """See Call."""
@@ -125,6 +126,8 @@ class PlainCallProtocol(HttpToolsProtocol):
         self.url, self.expect_100_continue = url, expect
         self.headers += headers
         super().on_headers_complete()
+        if self._answering is not None and len(self.pipeline) == 1:
+            self.flow.resume_reading()  # else nobody would notice that the client of a waiting pop hangs up
 
     def _plain_call(self) -> PlainCall | None:
         url = self.url
@@ -181,6 +184,13 @@ class PlainCallProtocol(HttpToolsProtocol):
         call.task = self.loop.create_task(self._answer(call))
         self.tasks.add(call.task)
 
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP. The answer to a request before it goes first, and is the last one then."""
+        if self._answering is None:
+            super().send_400_response(msg)
+        else:
+            self._answering.keep_alive = False
+
     async def _answer(self, call: PlainCall) -> None:
         answer: Response | None = None
         try:
@@ -188,6 +198,7 @@ class PlainCallProtocol(HttpToolsProtocol):
         finally:
             self._answering = None
             call.response_complete = True
+            call.body = b""
             if call.task is not None:
                 self.tasks.discard(call.task)
             if answer is None:  # the client is gone, or the server stops without waiting any longer

@@ -55,7 +55,7 @@ async def wire(shared_service: ServiceProcess) -> AsyncIterator[Wire]:
 
 
 def request(method: str, path: str, body: Any = None, *headers: str, through_asgi: bool = False) -> bytes:
-    """A request; one that is to go through ASGI asks to be told to continue, or has a path with an escape."""
+    """A request; one that is to go through ASGI has its body in chunks."""
     raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"{method} {path} HTTP/1.1", "Host: x", *headers]
     if through_asgi:
@@ -182,6 +182,23 @@ async def test_a_pop_whose_client_hangs_up_strands_nothing(http: Http, wire: Wir
     await http.put_job("j")
     [job] = await http.pop(wait=5)
     assert (job["id"], job["attempt"]) == ("j", 1)
+
+
+async def test_a_pop_with_a_request_sent_behind_it_strands_nothing_either(http: Http, wire: Wire) -> None:
+    wire.send(request("GET", f"/topics/{http.topic}/pop?wait=20"), request("GET", "/healthz"))
+    await asyncio.sleep(0.2)
+    wire.writer.close()
+    await asyncio.sleep(0.1)
+    await http.put_job("j")
+    [job] = await http.pop(wait=5)
+    assert (job["id"], job["attempt"]) == ("j", 1)
+
+
+async def test_the_answer_to_a_request_is_not_lost_to_nonsense_behind_it(http: Http, wire: Wire) -> None:
+    wire.send(request("POST", "/jobs", {"topic": http.topic, "id": "j"}), b"BLA\x00 nonsense\r\n\r\n")
+    answer = await wire.answer()
+    assert (answer.status, answer.headers["connection"]) == (201, "close")
+    assert await wire.is_closed()
 
 
 async def test_a_pop_that_waits_does_not_end_when_more_is_sent(http: Http, wire: Wire) -> None:

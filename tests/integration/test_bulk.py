@@ -6,6 +6,8 @@ import asyncio
 
 from deferd import limits
 from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.errors import StoreUnavailable
 from deferd.model import FinishItem, JobState, PutJob
 from deferd.store.connection import connect
 from tests.integration.store_servers import StoreServer
@@ -67,3 +69,26 @@ async def test_what_a_store_that_goes_away_did_not_confirm_is_said(server: Store
     assert 200 == statuses[0]
     assert statuses == sorted(statuses)
     assert set(statuses) <= {200, 503}
+
+
+async def test_bulk_calls_to_a_store_that_hangs_fail_together(server: StoreServer) -> None:
+    """Their turns must not add up: a call answers or fails within the store's time-out."""
+    store = await connect(server.url, timeout_s=0.5)
+    engine = Engine(store)
+    await engine.ping()
+    server.pause()
+    began = asyncio.get_running_loop().time()
+    try:
+        answers = await asyncio.gather(
+            *(engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS]) for _ in range(12)),
+            *(engine.queue.finish_many(TOPIC, [FinishItem(id=job_id) for job_id in IDS]) for _ in range(4)),
+            *(engine.queue.pop(TOPIC, [PopRequest(500)]) for _ in range(4)),
+            return_exceptions=True,
+        )
+        took_s = asyncio.get_running_loop().time() - began
+    finally:
+        server.unpause()
+    assert {StoreUnavailable} == {type(answer) for answer in answers}
+    assert took_s < 1.5
+    assert (await engine.queue.put_many([PutJob(topic=TOPIC, id="after")]))[0].status == 201
+    await store.close()

@@ -61,6 +61,24 @@ async def test_the_first_calls_share_the_connection_that_is_opened_for_them(
     assert connections(own_server) == 1
 
 
+async def test_calls_keep_their_order_while_the_connection_opens(own_store: Store) -> None:
+    calls = []
+    for number in range(40):  # some before it is open, some as it opens, some after
+        calls.append(asyncio.ensure_future(own_store.call("RPUSH", "list", number)))
+        await asyncio.sleep(0)
+    await asyncio.gather(*calls)
+
+    assert await own_store.call("LRANGE", "list", 0, -1) == [str(number).encode() for number in range(40)]
+
+
+async def test_a_caller_that_has_gone_while_the_connection_opens_is_not_sent(own_store: Store) -> None:
+    gone = asyncio.ensure_future(own_store.call("SET", "key", "gone"))
+    await asyncio.sleep(0)
+    gone.cancel()
+
+    assert await own_store.call("GET", "key") is None
+
+
 async def test_large_values_come_whole(own_store: Store) -> None:
     value = bytes(range(256)) * 8192
     await own_store.call("SET", "key", value)
@@ -210,6 +228,20 @@ async def test_closing_fails_the_calls_under_way(own_server: StoreServer) -> Non
 
     with pytest.raises(RedisError):
         await call
+    assert connections(own_server) == 0
+
+
+async def test_closing_while_the_connection_opens_fails_those_who_wait(own_server: StoreServer) -> None:
+    store = await connect(own_server.url, timeout_s=TIMEOUT_S)
+    calls = [asyncio.ensure_future(store.call("PING")) for _ in range(3)]
+    await asyncio.sleep(0)
+
+    await store.close()
+
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert {RedisConnectionError} == {type(answer) for answer in answers}
+    with pytest.raises(RedisConnectionError):
+        await store.call("PING")
     assert connections(own_server) == 0
 
 

@@ -11,8 +11,8 @@ from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.errors import StoreUnavailable
 from deferd.model import JobState, PutJob
-from deferd.store.connection import Store
-from tests.integration.engine_driver import TOPIC, EngineDriver, job
+from deferd.store.connection import Store, connect
+from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer
 
 
@@ -126,6 +126,35 @@ async def test_a_topic_the_script_cannot_handle_does_not_stop_the_others(
     assert await driver.engine.timers[0].run_once() == 1.0
     assert (await driver.topics.show("whole")).counts[JobState.READY] == 1
     assert TOPIC in caplog.text
+
+
+async def test_a_damaged_record_costs_no_other_job(driver: EngineDriver) -> None:
+    await driver.put("good", delay=1)
+    driver.server.command("HSET", f"{KEY}:pool", "bad", "x")
+    driver.server.command("ZADD", f"{KEY}:reserved", 1, "bad")
+    await driver.pass_time(2)
+    assert (await driver.pop_one()).id == "good"
+
+
+async def test_a_promotion_without_an_answer_leaves_its_message_to_be_heard(server: StoreServer) -> None:
+    """It may be carried out later, when no consumer asks right behind it any more."""
+    store = await connect(server.url, timeout_s=0.3)
+    engine = Engine(store)
+    timer = engine.timers[0]
+    await engine.queue.put_many([job("a"), job("b", delay=0.05), job("c", delay=0.2)])
+    await timer.run_once()
+    await asyncio.sleep(0.1)
+    await timer.run_once()  # it knows now what comes next, and will promote that without asking
+    mark = timer.mark
+    server.pause()
+    try:
+        await asyncio.sleep(0.15)
+        with pytest.raises(StoreUnavailable):
+            await timer.run_once()
+    finally:
+        server.unpause()
+    assert timer.mark != mark
+    await store.close()
 
 
 async def test_a_running_timer_is_woken_by_a_sooner_job(engine: Engine) -> None:

@@ -112,3 +112,21 @@ async def test_nothing_is_kept_of_a_topic_that_is_served(store: SlowStore) -> No
     await turns()
     assert joiner._waiting == {}
     assert joiner._tasks == set()
+
+
+async def test_an_answer_that_is_too_short_fails_those_it_leaves_out_and_nobody_after_them(store: SlowStore) -> None:
+    async def send(topic: str, items: list[str]) -> Sequence[str]:
+        answers = await store.send(topic, items)
+        return answers if len(store.calls) != 2 else answers[:-1]
+
+    joiner = Joiner(send, size=len)
+    first = asking(joiner, "a")
+    await turns()
+    later = asking(joiner, "b", "c")
+    await turns()
+    store.gate.set()
+    assert await asyncio.gather(*first) == ["A"]
+    answers = await asyncio.gather(*later, return_exceptions=True)
+    assert "B" == answers[0]
+    assert isinstance(answers[1], ValueError)
+    assert await joiner.ask("t", "d") == "D"

@@ -22,8 +22,8 @@ from deferd.engine.record import JobRecord
 from deferd.errors import DeferdError, StoreUnavailable
 
 _LOG = logging.getLogger(__name__)
-_JOBS_PER_CALL = 200
-"""So that other calls need not wait long behind it; a waiter that wants more is served by several."""
+_JOBS_PER_CALL = 500
+"""A single waiter may ask for more."""
 _NEWCOMERS_PER_CALL = 128
 _PARKED_PER_CALL = 16
 """How many waiters that already found the topic empty are asked for at once when it has something again."""
@@ -37,8 +37,6 @@ class _Waiter:
     turn: int | None = 0
     """Which of its topics alone may serve it, until all have been asked once; then None."""
     in_call: bool = False
-    asked_for: int = 0
-    """How many jobs the call under way, or the last one, asks for it."""
     time_is_up: bool = False
     hung_up: bool = False
     passed_over: set[str] = field(default_factory=set)
@@ -52,12 +50,8 @@ class _Waiter:
     def missing(self) -> int:
         return self.request.count - len(self.jobs)
 
-    def wanted(self, most: int) -> int:
-        """How many jobs to ask for in a call. What has a request id comes in one, so that it can come again as one."""
-        return self.missing if self.request.request_id is not None else min(self.missing, most)
-
-    def share(self) -> PopRequest:
-        return self.request if self.asked_for == self.request.count else replace(self.request, count=self.asked_for)
+    def wanted(self) -> PopRequest:
+        return replace(self.request, count=self.missing) if self.jobs else self.request
 
 
 class _Line:
@@ -202,25 +196,23 @@ class Dispatcher:
     def _choose(self, line: _Line, ask_parked: bool) -> tuple[list[_Waiter], bool]:
         """Whom to ask for in one call, and whether newcomers are left for the next."""
         chosen: list[_Waiter] = []
-        room = _JOBS_PER_CALL
+        jobs = 0
         for waiter in line.parked if ask_parked else ():
             if not waiter.may_be_served_by(line.topic):
                 waiter.passed_over.add(line.topic)
-            elif len(chosen) == _PARKED_PER_CALL or room <= 0:
+            elif len(chosen) == _PARKED_PER_CALL or (chosen and jobs + waiter.missing > _JOBS_PER_CALL):
                 break
             else:
-                waiter.asked_for = waiter.wanted(room)
-                room -= waiter.asked_for
+                jobs += waiter.missing
                 chosen.append(waiter)
         most = len(chosen) + _NEWCOMERS_PER_CALL
         for waiter in line.newcomers:
             if not waiter.may_be_served_by(line.topic):
                 waiter.passed_over.add(line.topic)
-            elif len(chosen) == most or room <= 0:
+            elif len(chosen) == most or (chosen and jobs + waiter.missing > _JOBS_PER_CALL):
                 return chosen, True
             else:
-                waiter.asked_for = waiter.wanted(room)
-                room -= waiter.asked_for
+                jobs += waiter.missing
                 chosen.append(waiter)
         return chosen, False
 
@@ -228,7 +220,7 @@ class Dispatcher:
         for waiter in waiters:
             waiter.in_call = True
         try:
-            reply = await self._queue.pop(line.topic, [waiter.share() for waiter in waiters])
+            reply = await self._queue.pop(line.topic, [waiter.wanted() for waiter in waiters])
         except Exception as exc:  # noqa: BLE001 (whatever it is, nobody may be left waiting)
             if not isinstance(exc, DeferdError):
                 _LOG.exception("pop of topic %s failed", line.topic)
@@ -241,8 +233,6 @@ class Dispatcher:
         for waiter, jobs in zip(waiters, reply.jobs, strict=True):
             waiter.in_call = False
             waiter.jobs += jobs
-            if reply.more and waiter.missing and len(jobs) == waiter.asked_for and not waiter.hung_up:
-                continue  # the line, which is looked at again, asks for the rest
             self._settle(waiter, more=reply.more)
 
     def _settle(self, waiter: _Waiter, *, more: bool) -> None:

@@ -110,8 +110,8 @@ class Engine:
         if self._in_order:
             self.dispatcher.on_ready(topic)
 
-    def _look_at_topic(self, topic: str, timer: str) -> None:
-        if not self._in_order or all(timer != own.name for own in self.timers):
+    def _look_at_topic(self, topic: str, mark: str) -> None:
+        if not self._in_order or all(mark != timer.mark for timer in self.timers):
             self.dispatcher.on_ready(topic)
 
     def _wake_timers(self, key: str) -> None:

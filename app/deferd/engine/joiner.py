@@ -60,14 +60,13 @@ class Joiner(Generic[Item, Answer]):
             batch = self._take(self._waiting[topic])
             try:
                 answers = await self._send(topic, [item for item, _ in batch])
+                for (_, future), answer in zip(batch, answers, strict=True):
+                    if not future.done():
+                        future.set_result(answer)
             except Exception as exc:  # noqa: BLE001 (whatever it is, those who asked must hear of it)
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(exc)
-                continue
-            for (_, future), answer in zip(batch, answers, strict=True):
-                if not future.done():
-                    future.set_result(answer)
         del self._waiting[topic]
 
     def _take(self, waiting: list[tuple[Item, asyncio.Future[Answer]]]) -> list[tuple[Item, asyncio.Future[Answer]]]:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from deferd.engine import metrics
+from deferd.engine import bulk, metrics
 from deferd.engine.arguments import Args, finish_args, new_id, put_args, size, when_args
+from deferd.engine.bulk import BulkTurns
 from deferd.engine.joiner import Joiner
 from deferd.engine.keys import Keys
 from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_record
@@ -42,12 +43,6 @@ _OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
 _STATES = {state.value.encode(): state for state in JobState}
 _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
 _CANCELS_AT_ONCE = 100
-_BULK = 50
-"""Calls for more jobs than this are bulk: they keep the store busy for a while."""
-_BULK_AT_ONCE = 2
-"""How many of them may be on their way to the store, so that a small call finds no long line there."""
-_CHUNK = 250
-"""Most jobs of one bulk put or finish: about two milliseconds of the store's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +103,9 @@ class JobQueue:
         self._keys = keys
         self._label = labels.label
         self._dead_retention_ms = dead_retention_ms
-        self._bulk = asyncio.Semaphore(_BULK_AT_ONCE)
-        self._puts = Joiner(self._send_puts, size=size, most_items=_CHUNK)
-        self._finishes = Joiner(self._send_finishes, size=size, most_items=_CHUNK)
+        self._bulk = BulkTurns()
+        self._puts = Joiner(self._send_puts, size=size, most_items=bulk.MOST_JOBS)
+        self._finishes = Joiner(self._send_finishes, size=size, most_items=bulk.MOST_JOBS)
         self._cancels = Joiner(self._send_cancels, size=size, most_items=_CANCELS_AT_ONCE)
 
     async def _send_puts(self, topic: str, jobs: list[Args]) -> list[tuple[int, Any]]:
@@ -171,16 +166,16 @@ class JobQueue:
         async def put_some(topic: str, indexes: list[int]) -> None:
             nonlocal failure
             args = chain.from_iterable(put_args(specs[index], ids[index]) for index in indexes)
-            async with self._bulk:
-                try:
+            try:
+                async with self._bulk.turn():
                     if failure is not None:  # one wait for a store that is away is enough
                         raise failure
                     _, max_jobs, codes = await self._run("put", topic, 0, *args)
-                except StoreUnavailable as exc:
-                    failure = exc
-                    for index in indexes:
-                        results[index] = PutResult(topic, ids[index], 503, exc.code)
-                    return
+            except StoreUnavailable as exc:
+                failure = exc
+                for index in indexes:
+                    results[index] = PutResult(topic, ids[index], 503, exc.code)
+                return
             self._count_puts(topic, codes)
             for index, code in zip(indexes, codes, strict=True):
                 if code < 0:
@@ -190,8 +185,8 @@ class JobQueue:
                     results[index] = PutResult(topic, ids[index], 201 if code == _CREATED else 200, None)
 
         async def put_topic(topic: str, indexes: list[int]) -> None:
-            for start in range(0, len(indexes), _CHUNK):  # in order: an id may come twice
-                await put_some(topic, indexes[start : start + _CHUNK])
+            for start in range(0, len(indexes), bulk.MOST_JOBS):  # in order: an id may come twice
+                await put_some(topic, indexes[start : start + bulk.MOST_JOBS])
 
         async with asyncio.TaskGroup() as group:
             for topic, indexes in of_topic.items():
@@ -268,8 +263,8 @@ class JobQueue:
                 request.consumer or "",
                 0 if request.request_id is None else 1,
             )
-        is_bulk = sum(request.count for request in requests) > _BULK
-        async with self._bulk if is_bulk else nullcontext():
+        is_bulk = sum(request.count for request in requests) > bulk.FROM_JOBS
+        async with self._bulk.turn() if is_bulk else nullcontext():
             now_ms, more, expired, answers = await self._scripts.run(
                 "pop", (*self._keys.of_topic(topic), *request_keys), args
             )
@@ -341,11 +336,11 @@ class JobQueue:
             StoreUnavailable: the store confirmed none of them.
         """
         results: list[FinishResult] = []
-        for start in range(0, len(items), _CHUNK):
-            some = items[start : start + _CHUNK]
+        for start in range(0, len(items), bulk.MOST_JOBS):
+            some = items[start : start + bulk.MOST_JOBS]
             args = [finish_args(item.id, Receipt.of(item.receipt), item.result) for item in some]
             try:
-                async with self._bulk:
+                async with self._bulk.turn():
                     codes = await self._send_finishes(topic, args)
             except StoreUnavailable as exc:
                 if not results:

@@ -36,7 +36,6 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
         "the store refuses the service's user",
         30,
     ),
-    ((redis_errors.TimeoutError, TimeoutError), "the store did not answer in time", 1),
     (
         (redis_errors.ClusterError, redis_errors.AskError, redis_errors.TryAgainError),
         "the store's cluster is being rearranged",
@@ -107,6 +106,8 @@ def _observed(call: str) -> Iterator[None]:
 
 def translate(exc: Exception) -> StoreUnavailable | None:
     """The StoreUnavailable that a client error means, or None when it is a fault of ours (a broken script)."""
+    if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
+        return StoreUnavailable("the store did not answer in time", timed_out=True)
     for kinds, detail, retry_after_s in _UNAVAILABLE:
         if isinstance(exc, kinds):
             return StoreUnavailable(detail, retry_after_s)

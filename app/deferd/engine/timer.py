@@ -24,7 +24,7 @@ _JOBS_PER_STEP = 500
 """Most jobs one script call moves from each place: about a millisecond of the store's time."""
 _TOPICS_AT_ONCE = 4
 _TOPICS_NAMED = 8
-"""How many topics lua/promote.lua names at most."""
+"""How many topics with work a promotion names at most."""
 _LOCK_MAX_MS = 3000
 """How long the death of the timer that works can hold up the others, whatever the tick."""
 
@@ -40,7 +40,7 @@ class Timer:
     """Does the due work of shard `shard`.
 
     `on_promoting(topic)` is called when a promotion is on its way to the store, for those who want to follow it there
-    at once; they need not listen to the message that `name` has made something ready.
+    at once; they need not listen to the message that it, by its `mark`, has made something ready.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class Timer:
         self._label = labels.label
         self._tick_s = tick_s
         self._dead_retention_ms = dead_retention_ms
-        self.name = os.urandom(8).hex()
+        self._name = os.urandom(8).hex()
+        self.mark = self._name
         self._on_promoting = on_promoting
         self._lock_ms = min(int(tick_s * 2000) + 500, _LOCK_MAX_MS)
         self._holds_lock = False
@@ -126,7 +127,7 @@ class Timer:
         self._in_turn = True
         try:
             reply = await self._scripts.run(
-                "turn", (self._due_key, self._lock_key), (self.name, self._lock_ms, _TOPICS_PER_TURN)
+                "turn", (self._due_key, self._lock_key), (self._name, self._lock_ms, _TOPICS_PER_TURN)
             )
             self._holds_lock = reply[0] == 1
         finally:
@@ -162,7 +163,7 @@ class Timer:
         """Let another timer take over at once. For shutdown; does nothing when the store is away."""
         if self._holds_lock:
             try:
-                await self._scripts.run("resign", (self._lock_key,), (self.name,))
+                await self._scripts.run("resign", (self._lock_key,), (self._name,))
             except StoreUnavailable:
                 _LOG.debug("could not give up the timer's lock; it ends by itself")
 
@@ -175,11 +176,21 @@ class Timer:
 
     async def _promote(self, topic: str) -> _NextWork:
         promotion = self._scripts.run(
-            "promote", self._keys.of_topic(topic), (topic, _JOBS_PER_STEP, self._dead_retention_ms, self.name)
+            "promote",
+            self._keys.of_topic(topic),
+            (topic, _JOBS_PER_STEP, self._dead_retention_ms, self.mark, _TOPICS_NAMED),
         )
         # Who is told starts to work when this task waits, and the promotion is on its way.
         self._on_promoting(topic)
-        redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, *lateness_ms = await promotion
+        try:
+            reply = await promotion
+        except Exception:
+            # It may have been carried out, or be carried out yet, with nobody asking behind it. Its message, with the
+            # mark of before, counts from now on; if that has come already, this look makes up for it.
+            self.mark = os.urandom(8).hex()
+            self._on_promoting(topic)
+            raise
+        redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, *lateness_ms = reply
         label = self._label(topic)
         metrics.PROMOTION_LATENESS.labels(label).observe_all_ms(lateness_ms)
         for counter, count in (

@@ -23,7 +23,7 @@ _RETRY_MAX_S = 1.0
 class Wakeups:
     """One subscription for the whole process.
 
-    `on_ready(topic, timer)` hears of a topic with something ready, and the name of the timer that made it so, empty
+    `on_ready(topic, mark)` hears of a topic with something ready, and the mark of the timer that made it so, empty
     when it was not a timer; `on_due(key)` which timer may have something sooner to do, as `Timer.wake` takes it.
     """
 
@@ -78,7 +78,7 @@ class Wakeups:
 
     def _hear(self, channel: bytes, payload: str) -> None:
         if channel == READY_CHANNEL:
-            topic, _, timer = payload.partition(" ")
-            self._on_ready(topic, timer)
+            topic, _, mark = payload.partition(" ")
+            self._on_ready(topic, mark)
         else:
             self._on_due(payload)

@@ -20,6 +20,7 @@ from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _INCOMPLETE = object()
+_CLOSED = "the service closes"
 
 
 class Pipeline:
@@ -35,34 +36,41 @@ class Pipeline:
         self._deadline_s = deadline_s
         self._open: _Connection | None = None
         self._opening: asyncio.Task[_Connection] | None = None
+        self._in_line: list[tuple[bytes, asyncio.Future[Any], float]] = []
+        self._closed = False
 
     async def call(self, *args: str | bytes | float) -> Any:
         """Run one command and return its answer; an error that the server answers with is raised."""
         must_end_at = asyncio.get_running_loop().time() + self._deadline_s
+        command = _pack(args)
         connection = self._open
-        if connection is None or connection.closed:
-            connection = await self._connect()
-        return await connection.send(_pack(args), must_end_at)
+        if connection is not None and not connection.closed:
+            return await connection.send(command, must_end_at)
+        return await self._send_when_open(command, must_end_at)
 
     async def close(self) -> None:
-        """Close the connection; calls under way fail."""
+        """Close the connection; calls under way fail, and so do all later ones."""
+        self._closed = True
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait((self._opening,))
         if self._open is not None:
-            self._open.abort("the service closes")
+            self._open.abort(_CLOSED)
 
-    async def _connect(self) -> _Connection:
-        """Open a connection, or wait with the others for the one that is being opened."""
-        opening = self._opening
-        if opening is None:
-            opening = self._opening = asyncio.create_task(self._open_one())
-            opening.add_done_callback(self._opened)
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                return await asyncio.shield(opening)
-        except TimeoutError as exc:
-            raise RedisTimeoutError(f"no connection within {self._deadline_s} s") from exc
+    def _send_when_open(self, command: bytes, must_end_at: float) -> asyncio.Future[Any]:
+        """Stand in line for the connection that is being opened: the line goes out in its order, ahead of later calls.
+
+        The wait is bounded by the deadline of opening, which began before.
+        """
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            answer.set_exception(RedisConnectionError(_CLOSED))
+            return answer
+        self._in_line.append((command, answer, must_end_at))
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open_one())
+            self._opening.add_done_callback(self._opened)
+        return answer
 
     async def _open_one(self) -> _Connection:
         async with asyncio.timeout(self._deadline_s):
@@ -76,8 +84,21 @@ class Pipeline:
 
     def _opened(self, opening: asyncio.Task[_Connection]) -> None:
         self._opening = None
-        if not opening.cancelled() and opening.exception() is None:
+        in_line, self._in_line = self._in_line, []
+        error: BaseException | None = RedisConnectionError(_CLOSED)
+        if not opening.cancelled():
+            error = opening.exception()
+            if isinstance(error, TimeoutError):
+                error = RedisTimeoutError(f"no connection within {self._deadline_s} s")
+        if error is None:
             self._open = opening.result()
+        for command, answer, must_end_at in in_line:
+            if answer.done():  # its caller has gone
+                continue
+            if error is not None:
+                answer.set_exception(error)
+            elif self._open is not None:
+                self._open.send(command, must_end_at, answer)
 
 
 def _pack(command: tuple[str | bytes | float, ...]) -> bytes:
@@ -89,7 +110,6 @@ class _Connection(asyncio.Protocol):
     """An open connection, taken over from redis-py once it has greeted the server."""
 
     def __init__(self, link: AbstractConnection) -> None:
-        self.closed = False
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._watch: asyncio.TimerHandle | None = None
@@ -101,10 +121,14 @@ class _Connection(asyncio.Protocol):
         writer = cast("asyncio.StreamWriter", link._writer)
         self._transport = writer.transport
         self._transport.set_protocol(self)
+        self.closed = self._transport.is_closing()  # then nobody calls connection_lost here
 
-    def send(self, command: bytes, must_end_at: float) -> asyncio.Future[Any]:
+    def send(
+        self, command: bytes, must_end_at: float, answer: asyncio.Future[Any] | None = None
+    ) -> asyncio.Future[Any]:
         """Send a packed command; its answer comes in the future, by `must_end_at` on the loop's clock."""
-        answer: asyncio.Future[Any] = self._loop.create_future()
+        if answer is None:
+            answer = self._loop.create_future()
         if self.closed:  # since it was opened, a moment ago
             answer.set_exception(RedisConnectionError("the connection to the store broke"))
             return answer
@@ -118,17 +142,21 @@ class _Connection(asyncio.Protocol):
         """Called by the event loop."""
         self._reader.feed(data)
         try:
-            while (reply := self._reader.gets()) is not _INCOMPLETE:
+            while not self.closed and (reply := self._reader.gets()) is not _INCOMPLETE:
                 self._answer(reply)
-        except (InvalidResponse, IndexError) as exc:
+        except InvalidResponse as exc:
             self.abort(f"the store sent what is no answer: {exc}")
 
     def _answer(self, reply: Any) -> None:
+        if not self._waiting:
+            self.abort("the store answered what nobody had asked")
+            return
         answer, _ = self._waiting.popleft()
         if isinstance(reply, RedisError):
             if not answer.done():
                 answer.set_exception(reply)
-            if isinstance(reply, ReadOnlyError):  # it was the master, and is no longer
+            # It was the master, and is no longer. Servers before 7.0 wrap the error when it came from a script.
+            if isinstance(reply, ReadOnlyError) or "-READONLY " in str(reply):
                 self.abort("the store became a read-only replica")
         elif not answer.done():  # else its caller has gone
             answer.set_result(reply)

@@ -2,10 +2,10 @@
 -- @include clock topic record places
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each place | ARGV[3] how long a dead job is kept, ms
--- ARGV[4] who promotes: goes with the message that something is ready
+-- ARGV[4] the timer's mark: goes with the message that something is ready | ARGV[5] most topics to name
 -- Returns { redelivered, expired, exhausted, retention ended, ms until the shard's next work (-1: none, 0: now),
 --   { the topics that have work then, longest overdue first }, how late each promoted job was, ms ... }
---   At most MOST_TOPICS are named; as many of them may not be all.
+--   As many topics as ARGV[5] may not be all.
 --   Due jobs become ready; leases that ran out give their job back at once, with the attempt counted, or to dead
 --   when that was the last; jobs whose ttl passed before a first delivery go to dead; records whose retention
 --   ended go. Afterwards `due` says when the topic next needs a turn (now, when this one was not enough).
@@ -16,7 +16,6 @@ local function due_in(key)
   return redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
 end
 
-local MOST_TOPICS = 8
 local reply = { 0, 0, 0, 0, -1, {} }
 local ready = {}
 
@@ -27,20 +26,23 @@ for at = 1, #due, 2 do
 end
 if #ready > 0 then
   redis.call('ZREMRANGEBYRANK', DELAY, 0, #ready - 1)
+  redis.call('RPUSH', READY, unpack(ready))
 end
 
--- The records of jobs, each just taken from `key`. An id without a record is only dropped: a store damaged by
--- other hands must not stop the timer.
+-- The records of jobs, each just taken from `key`. An id without a record, or with one that cannot be read, is only
+-- dropped: a store damaged by other hands must not stop the timer.
 local function taken_from(key, ids)
   local records = {}
   for _, id in ipairs(ids) do
     redis.call('ZREM', key, id)
     local raw = redis.call('HGET', POOL, id)
-    if raw then records[#records + 1] = { id = id, record = read_record(raw) } end
+    local is_read, record = pcall(read_record, raw)
+    if is_read then records[#records + 1] = { id = id, record = record } end
   end
   return records
 end
 
+local given_back = {}
 for _, job in ipairs(taken_from(RESERVED, due_in(RESERVED))) do
   local id, record = job.id, job.record
   local limit_of_attempts = record.extra.m or 0
@@ -53,15 +55,13 @@ for _, job in ipairs(taken_from(RESERVED, due_in(RESERVED))) do
   else
     record.due = now
     redis.call('HSET', POOL, id, write_record(record))
-    ready[#ready + 1] = id
+    given_back[#given_back + 1] = id
     reply[1] = reply[1] + 1
   end
 end
 
-if #ready > 0 then
-  redis.call('RPUSH', READY, unpack(ready))
-  redis.call('PUBLISH', 'deferd:ready', TOPIC .. ' ' .. ARGV[4])
-end
+if #given_back > 0 then redis.call('RPUSH', READY, unpack(given_back)) end
+if #ready + #given_back > 0 then wake_consumers(ARGV[4]) end
 
 for _, job in ipairs(taken_from(EXPIRY, due_in(EXPIRY))) do
   redis.call('ZREM', DELAY, job.id)
@@ -92,6 +92,6 @@ local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
 if head[2] then
   local next_work = math.max(tonumber(head[2]), now)
   reply[5] = next_work - now
-  reply[6] = redis.call('ZRANGE', DUE, '-inf', next_work, 'BYSCORE', 'LIMIT', 0, MOST_TOPICS)
+  reply[6] = redis.call('ZRANGE', DUE, '-inf', next_work, 'BYSCORE', 'LIMIT', 0, ARGV[5])
 end
 return reply

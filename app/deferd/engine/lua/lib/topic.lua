@@ -15,9 +15,9 @@ local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], 
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local TOPIC = ARGV[1]
 
--- Tell every process that the topic may have something for a waiting consumer. (A timer adds who it is.)
-local function wake_consumers()
-  redis.call('PUBLISH', 'deferd:ready', TOPIC)
+-- Tell every process that the topic may have something for a waiting consumer; `mark` is that of a timer, if it did it.
+local function wake_consumers(mark)
+  redis.call('PUBLISH', 'deferd:ready', mark and TOPIC .. ' ' .. mark or TOPIC)
 end
 
 -- See to it that the timer visits the topic at `ms`; wake it when that is sooner than all it has to do.
