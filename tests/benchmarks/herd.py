@@ -1,6 +1,6 @@
 """A herd: very many jobs of one topic due in the same millisecond. How soon are they out, and do others wait for them?
 
-    python -m tests.benchmarks.herd [--jobs 100000] [--consumers 4] [--count 500] [--other-rate 100]
+    python -m tests.benchmarks.herd [--jobs 100000] [--consumers 4] [--count 200] [--other-rate 100]
 
 Consumers pop up to `count` jobs and finish them in one call. The yardstick is the same number of jobs that are ready
 already, taken by the same consumers: the batch rate, without any promotion. While the herd runs, jobs of another topic
@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--consumers", type=int, default=4)
-    parser.add_argument("--count", type=int, default=500, help="most jobs a consumer asks for at once")
+    parser.add_argument("--count", type=int, default=200, help="most jobs a consumer asks for at once")
     parser.add_argument("--other-rate", type=int, default=100, help="jobs a second of the other topic")
     options = parser.parse_args()
     with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner, DiskMeter() as disk:

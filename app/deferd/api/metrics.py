@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _REQUEST_SECONDS = Histogram(
     "deferd_http_request_seconds",
-    "From the first byte of a request to its answer, in seconds; a pop's includes its wait.",
+    "From a request to its answer, in seconds, its body read on the way or before; a pop's includes its wait.",
     ["route", "method", "status"],
     buckets=_BUCKETS,
 )

@@ -30,9 +30,13 @@ _LOCK_MAX_MS = 3000
 
 
 class _NextWork(NamedTuple):
-    """When the shard has work next, in ms from now (-1: none), and at which topics."""
+    """When the shard has work next, in ms from `since_s` on the loop's clock (-1: none), and at which topics.
+
+    `since_s` is when the store was asked: it looks at its clock soon after, and then makes us wait for its fsync.
+    """
 
     wait_ms: int
+    since_s: float
     topics: list[str]
 
 
@@ -145,7 +149,7 @@ class Timer:
             return self._tick_s
         if len(work.topics) < _TOPICS_NAMED:
             self._expected = work.topics
-        return work.wait_ms / 1000
+        return max(work.since_s + work.wait_ms / 1000 - asyncio.get_running_loop().time(), 0)
 
     def wake(self, key: str) -> None:
         """Something sooner came up: `key` is the shard's due key, or its lock key when the lock became free."""
@@ -175,6 +179,7 @@ class Timer:
             return
 
     async def _promote(self, topic: str) -> _NextWork:
+        asked_at_s = asyncio.get_running_loop().time()
         promotion = self._scripts.run(
             "promote",
             self._keys.of_topic(topic),
@@ -201,4 +206,4 @@ class Timer:
         ):
             if count:
                 counter.inc(count)
-        return _NextWork(wait_ms, [next_topic.decode() for next_topic in next_topics])
+        return _NextWork(wait_ms, asked_at_s, [next_topic.decode() for next_topic in next_topics])

@@ -86,8 +86,13 @@ for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED }) do
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if head[2] then next_ms = math.min(next_ms, tonumber(head[2])) end
 end
-redis.call('ZREM', DUE, TOPIC)
-if next_ms < math.huge then redis.call('ZADD', DUE, next_ms, TOPIC) end
+-- A visit that came a moment too early changes nothing, and so costs no fsync.
+local planned = tonumber(redis.call('ZSCORE', DUE, TOPIC) or nil)
+if next_ms == math.huge then
+  redis.call('ZREM', DUE, TOPIC)
+elseif next_ms ~= planned then
+  redis.call('ZADD', DUE, next_ms, TOPIC)
+end
 local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
 if head[2] then
   local next_work = math.max(tonumber(head[2]), now)
