@@ -199,7 +199,7 @@ def test_a_server_of_something_else_ends_it_with_1_and_one_line() -> None:
 
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
-    assert line.startswith(f"deferd: {url} answers, but not as a deferd service does: status 501, ")
+    assert line.startswith(f"deferd: {url} answers, but not as a deferd service does: status 501: ")
 
 
 def test_wrong_flags_end_it_with_2_and_a_line_each() -> None:

@@ -1,85 +1,305 @@
-"""The client against a real service."""
+"""The client against a real service: what each call does. How it meets trouble is in test_client_trouble.py."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import inspect
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deferd.client import AsyncClient, CallRefused, NoAnswer
-from deferd.model import FinishItem, PutJob
+import deferd
+from deferd import (
+    AsyncClient,
+    Client,
+    InvalidInput,
+    JobCancelled,
+    JobExists,
+    JobNotFound,
+    JobRef,
+    JobReserved,
+    PutJob,
+    PutResult,
+    ReceiptStale,
+    TopicNotFound,
+)
+from deferd.model import FinishItem, FixedBackoff, TopicSettings
+from tests.acceptance.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 
 
 @pytest.fixture
-async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
+def client(shared_service: ServiceProcess) -> Iterator[Client]:
+    with Client(shared_service.url) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(shared_service.url) as client:
         yield client
 
 
-async def test_jobs_go_round_in_batches(client: AsyncClient, topic: str) -> None:
-    jobs = [{"topic": topic, "id": f"j{number}", "body": {"n": number}} for number in range(1500)]
-    put = await client.put_many(jobs)
-    assert [result.id for result in put] == [f"j{number}" for number in range(1500)]
-    assert {result.status for result in put} == {201}
-    popped = [*await client.pop(topic, count=1000), *await client.pop(topic, count=1000)]
-    assert [delivery.body["n"] for delivery in popped] == list(range(1500))
-    finished = await client.finish_many(
-        topic, [FinishItem(id=delivery.id, receipt=delivery.receipt) for delivery in popped]
-    )
-    assert {result.status for result in finished} == {200}
-    assert await client.pop(topic, wait=0) == []
-
-
-async def test_a_job_goes_round_alone(client: AsyncClient, topic: str) -> None:
-    put = await client.put({"topic": topic, "id": "a", "body": {"n": 1}, "retain": 60})
-    assert (put.topic, put.id, put.state, put.body) == (topic, "a", "ready", {"n": 1})
-    [delivery] = await client.pop(topic)
-    await client.finish(delivery, result=["done"])
-    kept = await client.put(PutJob(topic=topic, id="a", on_conflict="keep"))
+def test_a_job_goes_round(client: Client, topic: str) -> None:
+    put = client.put(topic, {"n": 1}, id="a", retain=timedelta(minutes=1))
+    assert (put.topic, put.id, put.state, put.body, put.retain) == (topic, "a", "ready", {"n": 1}, 60)
+    [delivery] = client.pop(topic, consumer="me")
+    assert (delivery.attempt, delivery.reserved_by, delivery.state) == (1, "me", "reserved")
+    client.finish(delivery, result=["done"])
+    kept = client.look(topic, "a")
     assert (kept.state, kept.result) == ("finished", ["done"])
 
 
-async def test_a_put_of_a_taken_id_is_refused_kept_or_replaced(client: AsyncClient, topic: str) -> None:
-    await client.put({"topic": topic, "id": "a", "body": "old"})
-    with pytest.raises(CallRefused) as refused:
-        await client.put({"topic": topic, "id": "a", "body": "new"})
-    assert (refused.value.status, refused.value.code) == (409, "job_exists")
-    assert (await client.put({"topic": topic, "id": "a", "body": "new", "on_conflict": "keep"})).body == "old"
-    assert (await client.put({"topic": topic, "id": "a", "body": "new", "on_conflict": "replace"})).body == "new"
+async def test_a_job_goes_round_with_asyncio(async_client: AsyncClient, topic: str) -> None:
+    put = await async_client.put(topic, {"n": 1}, retain=60)
+    [delivery] = await async_client.pop([topic], count=5)
+    assert (delivery.id, delivery.body) == (put.id, {"n": 1})
+    await async_client.finish(delivery)
+    assert [job.state async for job in async_client.jobs(topic)] == ["finished"]
 
 
-async def test_a_finish_of_a_delivery_that_is_over_is_refused(client: AsyncClient, topic: str) -> None:
-    await client.put({"topic": topic})
-    [first] = await client.pop(topic, ttr=0.1)
-    [second] = await client.pop(topic, wait=5)
-    with pytest.raises(CallRefused) as refused:
-        await client.finish(first)
-    assert (refused.value.status, refused.value.code) == (409, "receipt_stale")
-    await client.finish(second)
+def test_when_a_job_is_due_is_said_by_numbers_timedeltas_and_aware_datetimes(client: Client, topic: str) -> None:
+    assert client.put(topic, delay=1800).due_at - client.put(topic).due_at >= timedelta(minutes=29)
+    half_an_hour = client.put(topic, delay=timedelta(minutes=30))
+    assert timedelta(minutes=30) == half_an_hour.due_at - half_an_hour.created_at
+    at = datetime(2030, 1, 31, 10, 30, tzinfo=UTC) + timedelta(milliseconds=123)
+    assert at == client.put(topic, run_at=at).due_at
+    assert at == client.put(topic, run_at=at.astimezone()).due_at
 
 
-async def test_a_purge_removes_and_counts_all_jobs(client: AsyncClient, topic: str) -> None:
-    await client.put_many([{"topic": topic, "delay": delay} for delay in (0, 0, 60)])
-    await client.pop(topic)
-    assert await client.purge(topic) == 3
-    with pytest.raises(CallRefused) as refused:
-        await client.purge(topic)
-    assert (refused.value.status, refused.value.code) == (404, "topic_not_found")
+def test_a_naive_datetime_is_refused_before_anything_is_sent(client: Client, topic: str) -> None:
+    naive = datetime(2030, 1, 31, 9, 30)  # noqa: DTZ001 (that is the point)
+    with pytest.raises(InvalidInput, match=r"run_at.*zone"):
+        client.put(topic, run_at=naive)
+    with pytest.raises(InvalidInput, match=r"run_at.*zone"):
+        [*client.put_many([{"topic": topic, "run_at": naive}])]
+    with pytest.raises(TopicNotFound):
+        client.topic(topic)
 
 
-async def test_each_job_of_a_batch_has_its_own_answer(client: AsyncClient, topic: str) -> None:
-    put = await client.put_many([{"topic": topic, "id": "a"}, {"topic": topic, "id": "a"}])
-    assert [(result.status, result.code) for result in put] == [(201, None), (409, "job_exists")]
+def test_a_refused_value_names_field_value_and_bound(client: Client, topic: str) -> None:
+    with pytest.raises(InvalidInput, match=r"ttr") as refused:
+        client.put(topic, ttr=0.01)
+    [fault] = refused.value.faults
+    assert (fault.path, fault.value) == (("body", "ttr"), 0.01)
+    assert "0.1" in fault.message
 
 
-async def test_a_refusal_carries_its_status_and_code(client: AsyncClient) -> None:
-    with pytest.raises(CallRefused) as refused:
-        await client.put_many([{"topic": "no topic"}])
-    assert (refused.value.status, refused.value.code) == (422, "validation")
+def test_a_put_of_a_taken_id_is_refused_kept_or_replaced(client: Client, topic: str) -> None:
+    client.put(topic, "old", id="a")
+    with pytest.raises(JobExists) as refused:
+        client.put(topic, "new", id="a")
+    assert (refused.value.topic, refused.value.job_id) == (topic, "a")
+    assert client.put(topic, "new", id="a", on_conflict="keep").body == "old"
+    assert client.put(topic, "new", id="a", on_conflict="replace").body == "new"
 
 
-async def test_a_service_that_is_not_there_gives_no_answer() -> None:
-    async with AsyncClient("http://127.0.0.1:9", timeout=2) as client:
-        with pytest.raises(NoAnswer):
-            await client.pop("orders", wait=0)
+def test_none_lifts_a_limit_that_the_topic_sets_and_leaving_out_takes_it(client: Client, topic: str) -> None:
+    client.set_topic(topic, TopicSettings(max_attempts=3, ttl=60, backoff=FixedBackoff(kind="fixed", seconds=5)))
+    taken = client.put(topic)
+    assert (taken.max_attempts, taken.ttl, taken.backoff) == (3, 60, FixedBackoff(kind="fixed", seconds=5))
+    lifted = client.put(topic, max_attempts=None, ttl=None, backoff={"kind": "exponential"})
+    assert (lifted.max_attempts, lifted.ttl, lifted.backoff.kind) == (None, None, "exponential")
+
+
+def test_a_waiting_job_can_be_changed_and_cancelled(client: Client, topic: str) -> None:
+    client.put(topic, "old", id="a", delay=3600, max_attempts=2)
+    changed = client.change(topic, "a", body="new", delay=timedelta(0), max_attempts=None)
+    assert (changed.body, changed.state, changed.max_attempts) == ("new", "ready", None)
+    assert client.cancel(topic, "a").was == "ready"
+    with pytest.raises(JobNotFound):
+        client.look(topic, "a")
+
+
+def test_the_holder_of_a_cancelled_job_is_told(client: Client, topic: str) -> None:
+    client.put(topic, id="a")
+    [delivery] = client.pop(topic)
+    with pytest.raises(JobReserved):
+        client.cancel(topic, "a", if_reserved="refuse")
+    assert client.cancel(topic, "a").was == "reserved"
+    for call in (client.touch, client.release, client.bury, client.finish):
+        with pytest.raises(JobCancelled):
+            call(delivery)
+
+
+def test_a_delivery_can_be_touched_released_and_buried(client: Client, topic: str) -> None:
+    client.put(topic, id="a")
+    [delivery] = client.pop(topic)
+    assert client.touch(delivery, ttr=timedelta(hours=1)) - delivery.due_at > timedelta(minutes=59)
+    released = client.release(delivery, delay=0, error="not yet")
+    assert (released.state, released.attempts) == ("delayed", 1)
+    [again] = client.pop(topic)
+    assert (again.attempt, again.last_error) == (2, "not yet")
+    client.bury(again, error="no use")
+    dead = client.look(topic, "a")
+    assert (dead.state, dead.reason, dead.last_error) == ("dead", "buried", "no use")
+    assert client.redrive(topic) == 1
+
+
+def test_a_job_can_be_named_in_place_of_its_delivery(client: Client, topic: str) -> None:
+    client.put(topic, id="a")
+    client.put(topic, id="b")
+    first, _ = client.pop(topic, count=2)
+    client.finish(JobRef(topic, "a", first.receipt))
+    client.finish(JobRef(topic, "b"))
+    with pytest.raises(JobNotFound):
+        client.finish(JobRef(topic, "a"))
+
+
+def test_a_finish_of_a_delivery_that_is_over_is_refused(client: Client, topic: str) -> None:
+    client.put(topic)
+    [first] = client.pop(topic, ttr=0.1)
+    [second] = client.pop(topic, wait=5)
+    with pytest.raises(ReceiptStale):
+        client.finish(first)
+    client.finish(second)
+
+
+def test_any_number_of_jobs_is_put_in_batches_as_results_are_asked_for(client: Client, topic: str) -> None:
+    taken = 0
+
+    def jobs() -> Iterator[PutJob]:
+        nonlocal taken
+        for number in range(2500):
+            taken += 1
+            yield PutJob(topic=topic, id=f"j{number}", body=number, delay=0)
+
+    results = client.put_many(jobs())
+    assert next(results).id == "j0"
+    assert taken == 1000
+    rest = [*results]
+    assert [f"j{number}" for number in range(1, 2500)] == [result.id for result in rest]
+    assert {result.status for result in rest} == {201}
+    popped = [delivery for _ in range(3) for delivery in client.pop(topic, count=1000)]
+    assert list(range(2500)) == [delivery.body for delivery in popped]
+    finished = client.finish_many(
+        topic, [*popped[:2000], *(FinishItem(id=j.id, receipt=j.receipt) for j in popped[2000:])]
+    )
+    assert {result.status for result in finished} == {200}
+    assert client.pop(topic, wait=0) == []
+
+
+async def test_put_many_takes_an_asynchronous_source(async_client: AsyncClient, topic: str) -> None:
+    async def jobs() -> AsyncIterator[dict[str, object]]:
+        for number in range(1001):
+            yield {"topic": topic, "body": number, "delay": timedelta(days=1)}
+
+    assert [201] * 1001 == [result.status async for result in async_client.put_many(jobs())]
+    assert (await async_client.topic(topic)).counts["delayed"] == 1001
+
+
+def test_a_bad_job_of_a_stream_is_named_by_its_place_among_all(client: Client, topic: str) -> None:
+    jobs = [{"topic": topic, "id": f"j{number}"} for number in range(1100)]
+    jobs[1050]["id"] = "not an id"
+    with pytest.raises(InvalidInput) as refused:
+        [*client.put_many(jobs)]
+    assert (1050, "id") == refused.value.faults[0].path
+    assert client.topic(topic).counts["ready"] == 1000
+
+
+def test_jobs_that_are_too_large_for_one_call_go_in_several(client: Client, topic: str) -> None:
+    jobs = [{"topic": topic, "id": f"j{number}", "body": "x" * 20_000} for number in range(120)]
+    assert [f"j{number}" for number in range(120)] == [result.id for result in client.put_many(jobs)]
+    deliveries = client.pop(topic, count=120)
+    items = [{"id": job.id, "receipt": job.receipt, "result": job.body} for job in deliveries]
+    assert [200] * 120 == [result.status for result in client.finish_many(topic, items)]
+
+
+def test_each_job_of_a_batch_has_its_own_answer(client: Client, topic: str) -> None:
+    put = client.put_batch([{"topic": topic, "id": "a"}, {"topic": topic, "id": "a"}])
+    assert [(201, None), (409, "job_exists")] == [(result.status, result.code) for result in put]
+
+
+def test_topics_are_shown_paused_listed_and_purged(client: Client, topic: str) -> None:
+    client.put(topic, delay=3600)
+    client.put(topic, id="r")
+    assert client.pause(topic).paused
+    assert client.pop(topic, wait=0) == []
+    assert not client.resume(topic).paused
+    view = next(view for view in client.topics() if view.topic == topic)
+    assert (view.counts["delayed"], view.counts["ready"]) == (1, 1)
+    assert view.next_due_at is not None
+    assert view.oldest_ready_age is not None
+    assert ["r"] == [job.id for job in client.jobs(topic, state="ready")]
+    assert client.purge(topic, state="ready") == 1
+    assert client.purge(topic) == 1
+    with pytest.raises(TopicNotFound) as refused:
+        client.purge(topic)
+    assert refused.value.topic == topic
+
+
+def test_lists_go_on_over_pages(client: Client, topic: str) -> None:
+    ids = {result.id for result in client.put_many({"topic": topic} for _ in range(250))}
+    assert ids == {job.id for job in client.jobs(topic)}
+
+
+def test_the_service_tells_whether_it_is_ready_and_how_it_does(client: Client) -> None:
+    assert client.is_ready()
+    assert "deferd_store_up 1" in client.metrics()
+
+
+def test_puts_of_many_threads_are_joined_into_batches(shared_service: ServiceProcess, topic: str) -> None:
+    with lossy_proxy(shared_service.url) as proxy, Client(proxy.url) as client, ThreadPoolExecutor(51) as threads:
+        buffer = client.buffer()
+
+        def put(number: int) -> PutResult:
+            return buffer.put({"topic": topic, "id": f"j{number}"})
+
+        with proxy.answers_held():
+            first = threads.submit(put, 0)
+            while not proxy.heads:
+                time.sleep(0.005)
+            others = [threads.submit(put, number) for number in range(1, 51)]
+            while buffer.waiting < 50:
+                time.sleep(0.005)
+        results = [first.result(), *(other.result() for other in others)]
+    assert [f"j{number}" for number in range(51)] == [result.id for result in results]
+    assert {201} == {result.status for result in results}
+    assert len(proxy.heads) == 2
+
+
+def test_a_bad_job_in_a_buffer_costs_nobody_else(client: Client, topic: str) -> None:
+    buffer = client.buffer()
+    statuses: list[int] = []
+
+    def put(number: int) -> None:
+        statuses.append(buffer.put({"topic": topic, "id": f"j{number}"}).status)
+
+    threads = [threading.Thread(target=put, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(InvalidInput, match=r"ttr"):
+        buffer.put({"topic": topic, "ttr": -1})
+    for thread in threads:
+        thread.join()
+    assert [201] * 10 == statuses
+
+
+def test_many_threads_share_one_client(client: Client, topic: str) -> None:
+    def go_round(number: int) -> int:
+        client.put(topic, number)
+        [delivery] = client.pop(topic, wait=5)
+        client.finish(delivery)
+        return int(delivery.body)
+
+    with ThreadPoolExecutor(16) as threads:
+        assert list(range(200)) == sorted(threads.map(go_round, range(200)))
+
+
+def test_both_clients_have_the_same_calls() -> None:
+    def calls(of: type) -> dict[str, list[str]]:
+        members = inspect.getmembers(of, inspect.isfunction)
+        return {name: [*inspect.signature(call).parameters][1:] for name, call in members if name[0] != "_"}
+
+    blocking, asynchronous = calls(Client), calls(AsyncClient)
+    assert asynchronous == blocking
+    assert inspect.signature(Client).parameters == inspect.signature(AsyncClient).parameters
+
+
+def test_all_public_names_can_be_imported() -> None:
+    assert deferd.__all__ == sorted(deferd.__all__)
+    for name in deferd.__all__:
+        assert getattr(deferd, name).__name__ == name

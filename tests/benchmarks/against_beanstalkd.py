@@ -92,7 +92,7 @@ class Deferd:
         batch = [{"topic": TOPIC, "body": BODY, **due} for _ in range(self._load.batch)]
         while self._unput > 0:
             self._unput -= self._load.batch
-            results = await self._client.put_many(batch)
+            results = await self._client.put_batch(batch)
             assert all(result.status == 201 for result in results), "a put was refused"
 
     async def _consume(self) -> None:

@@ -21,7 +21,7 @@ from tests.benchmarks.measuring import MeasuredService, measured_service, new_ev
 
 TOPIC, DUE_TOPIC = "bench.stored", "bench.due"
 BATCH = 500
-CANCELLERS = 64
+FILLERS, CANCELLERS = 2, 64
 FAR_S, SPREAD_S = 86_400.0, 30 * 86_400.0
 STEPS = "10000,100000,500000,2000000"
 
@@ -39,7 +39,7 @@ class Filler:
     """Puts delayed jobs, numbered on and on."""
 
     def __init__(self, connections: list[raw_http.Connection]) -> None:
-        self._connections = connections
+        self.connections = connections
         self.put = 0
         self._cancelled = 0
 
@@ -59,7 +59,7 @@ class Filler:
             while self.put < until:
                 await connection.call("POST", "/jobs/batch", self._batch())
 
-        await asyncio.gather(*map(fill_over, self._connections[:2]))
+        await asyncio.gather(*map(fill_over, self.connections[:FILLERS]))
 
     async def puts(self, seconds: float) -> float:
         """Put for a while; returns jobs a second."""
@@ -69,7 +69,7 @@ class Filler:
             while time.perf_counter() - began < seconds:
                 await connection.call("POST", "/jobs/batch", self._batch())
 
-        await asyncio.gather(*map(put_over, self._connections[:2]))
+        await asyncio.gather(*map(put_over, self.connections[:2]))
         return (self.put - first) / (time.perf_counter() - began)
 
     async def cancels(self, seconds: float) -> float:
@@ -86,7 +86,7 @@ class Filler:
                 if time.perf_counter() - began >= seconds:
                     return
 
-        await asyncio.gather(*map(cancel_over, self._connections))
+        await asyncio.gather(*map(cancel_over, self.connections))
         return cancelled / (time.perf_counter() - began)
 
     async def cycles(self, seconds: float) -> float:
@@ -108,16 +108,18 @@ class Filler:
                     left -= len(given)
                 done += BATCH
 
-        await asyncio.gather(*map(cycle_over, self._connections[:4]))
+        await asyncio.gather(*map(cycle_over, self.connections[:4]))
         return done / (time.perf_counter() - began)
 
 
 async def measure(service: MeasuredService, steps: list[int], seconds: float) -> list[Step]:
     """Fill and measure, step by step."""
-    filler = Filler(await raw_http.connect_many(service.port, CANCELLERS))
+    filler = Filler(await raw_http.connect_many(service.port, FILLERS))
     measured = []
     for stored in steps:
         await filler.fill(stored)
+        # Anew: while it fills, the service hangs up on those that are idle.
+        filler.connections = await raw_http.connect_many(service.port, CANCELLERS)
         step = Step(stored, await filler.puts(seconds), await filler.cycles(seconds), await filler.cancels(seconds))
         print(
             f"  {step.stored:>9} stored: put {step.put:7.0f} jobs/s   full cycle {step.cycle:7.0f} jobs/s   "

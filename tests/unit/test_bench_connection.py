@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from deferd.bench.connection import Connection
-from deferd.client import CallRefused, NoAnswer, calls
+from deferd.client import NoAnswer, calls
+from deferd.errors import TopicNotFound
 
 ANSWER = b'{"removed":3}'
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-CALL = calls.purge("orders")
+CALL = replace(calls.purge("orders"), wait_s=0)
 
 
 @pytest.fixture
@@ -98,12 +100,13 @@ async def test_it_connects_anew_when_the_server_wants_to_close(closing: bytes) -
 
 
 async def test_a_refusal_is_that_of_the_client() -> None:
-    refusal = whole(b'{"code":"topic_not_found","detail":"there is no topic"}', head="HTTP/1.1 404 Not Found")
+    problem = b'{"code":"topic_not_found","detail":"there is no topic","topic":"orders"}'
+    refusal = whole(problem, head="HTTP/1.1 404 Not Found")
     async with serving([refusal]) as (_, connection):
-        with pytest.raises(CallRefused) as refused:
+        with pytest.raises(TopicNotFound) as refused:
             await connection.send(CALL)
 
-    assert (refused.value.status, refused.value.code) == (404, "topic_not_found")
+    assert refused.value.topic == "orders"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
         self._received = bytearray()
 
     async def send(self, call: Call[Answer]) -> Answer:
-        """Send the call and read its answer. Raises CallRefused and NoAnswer as the client does."""
+        """Send the call and read its answer. Raises the errors that the client raises."""
         loop = asyncio.get_running_loop()
         what = f"{call.method} {call.path}"
         transport = self._transport

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from deferd.bench.clock import Clock, epoch_ms
 from deferd.bench.failures import BenchFailed, explained
-from deferd.client import AsyncClient, CallFailed, CallRefused, NoAnswer
+from deferd.client import AsyncClient, NoAnswer
+from deferd.errors import DeferdError, TopicNotFound
 
 _SIGHTINGS = 20
 _TIMEOUT_S = 10.0
@@ -46,7 +47,7 @@ class Deployment:
             sightings = []
             for _ in range(_SIGHTINGS):
                 sent_s = time.time()
-                job = await client.put({"topic": topic, "delay": 3600})
+                job = await client.put(topic, delay=3600)
                 answered_s = time.time()
                 sightings.append((sent_s * 1000, epoch_ms(job.fields["created_at"]), answered_s * 1000))
             return Clock.seen_in(sightings)
@@ -74,7 +75,7 @@ class Deployment:
                 try:
                     if {await _purge(client, topic) for topic in topics} == {None}:
                         return
-                except CallFailed:
+                except DeferdError:
                     if time.monotonic() > give_up_s:
                         raise
             raise BenchFailed(f"jobs keep coming into {', '.join(topics)}")
@@ -83,12 +84,12 @@ class Deployment:
 
     def _with_client(self, work: Callable[[AsyncClient], Awaitable[Value]], timeout_s: float = _TIMEOUT_S) -> Value:
         async def run() -> Value:
-            async with AsyncClient(self.url, timeout=timeout_s, connections=1) as client:
+            async with AsyncClient(self.url, timeout=timeout_s, retry_for=0, connections=1) as client:
                 return await work(client)
 
         try:
             return asyncio.run(run())
-        except CallFailed as failure:
+        except DeferdError as failure:
             raise explained(failure, self.url) from failure
 
 
@@ -96,7 +97,5 @@ async def _purge(client: AsyncClient, topic: str) -> int | None:
     """How many jobs were removed, None when there is no such topic."""
     try:
         return await client.purge(topic)
-    except CallRefused as refusal:
-        if refusal.code == "topic_not_found":
-            return None
-        raise
+    except TopicNotFound:
+        return None

@@ -18,7 +18,7 @@ from typing import Self
 from deferd.bench.clock import Clock
 from deferd.bench.failures import BenchFailed, explained
 from deferd.bench.steps import Outcome, Site, Step
-from deferd.client import CallFailed
+from deferd.errors import DeferdError
 
 _START_S = 60.0
 _REPORT_EVERY_S = 0.1
@@ -167,7 +167,7 @@ async def _carry_out(order: _Order, site: Site, connection: Connection) -> Outco
         return work.result()
     except BenchFailed as failure:
         return _Failed(str(failure))
-    except CallFailed as failure:
+    except DeferdError as failure:
         return _Failed(str(explained(failure, site.url)))
     finally:
         work.cancel()

@@ -69,7 +69,7 @@ class Site:
     def client(self) -> AsyncClient:
         """The official client, with a connection for each batch under way."""
         if self._client is None:
-            self._client = AsyncClient(self.url, timeout=CALL_TIMEOUT_S, connections=2 * BATCHES_AT_ONCE)
+            self._client = AsyncClient(self.url, timeout=CALL_TIMEOUT_S, retry_for=0, connections=2 * BATCHES_AT_ONCE)
         return self._client
 
     @contextlib.asynccontextmanager
@@ -92,7 +92,7 @@ class Step(Protocol):
     """One thing to do."""
 
     async def run(self, site: Site) -> Outcome:
-        """Do it. Raises BenchFailed for a wrong answer, CallFailed for none or a refusal."""
+        """Do it. Raises BenchFailed for a wrong answer, DeferdError for none or a refusal."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +182,7 @@ class PutAhead:
                 size = min(self.batch, unput)
                 unput -= size
                 dues = self._dues(size)
-                results = await site.client.put_many([self._job(due) for due in dues])
-                if len(results) != size:
-                    raise BenchFailed(f"a batch of {size} puts was answered for {len(results)}")
+                results = await site.client.put_batch([self._job(due) for due in dues])
                 for result, due in zip(results, dues, strict=True):
                     ledger.put_answer(result, due)
                 outcome.jobs += size

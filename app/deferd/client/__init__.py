@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 from deferd.client.asynchronous import AsyncClient
-from deferd.client.failures import CallFailed, CallRefused, NoAnswer
-from deferd.client.jobs import Delivery, FinishResult, Job, PutResult
+from deferd.client.blocking import Client
+from deferd.client.failures import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, JobRef, PutResult, Released, TopicView
 
-__all__ = ["AsyncClient", "CallFailed", "CallRefused", "Delivery", "FinishResult", "Job", "NoAnswer", "PutResult"]
+__all__ = [
+    "AsyncClient",
+    "CallFailed",
+    "Cancelled",
+    "Client",
+    "Delivery",
+    "FinishResult",
+    "Job",
+    "JobRef",
+    "NoAnswer",
+    "PutResult",
+    "Released",
+    "TopicView",
+    "UnexpectedAnswer",
+    "Unreachable",
+]

@@ -1,4 +1,4 @@
-"""The calls of the HTTP contract as values: what to send, and how to read the answer.
+"""The calls of the HTTP contract as values: what to send, how to read the answer, and what is safe to send again.
 
 A `Call` does no input or output, so that clients of every kind (asyncio, threads) share all that is known about the
 contract and differ only in how they send.
@@ -8,129 +8,387 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Final, Generic, Literal, TypeVar
 from urllib.parse import quote
 
+from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from deferd.client.failures import CallRefused
-from deferd.client.jobs import Delivery, FinishResult, Job, PutResult
-from deferd.limits import WAIT_DEFAULT_S
-from deferd.model import FinishItem, JobState, PutJob
+from deferd.client.failures import UnexpectedAnswer, read_problem
+from deferd.client.jobs import (
+    Cancelled,
+    Delivery,
+    FinishResult,
+    Job,
+    JobRef,
+    PutResult,
+    Released,
+    TopicView,
+)
+from deferd.client.times import Seconds, instant, seconds
+from deferd.errors import FieldFault, InvalidInput
+from deferd.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
+from deferd.model import (
+    ExponentialBackoff,
+    FinishItem,
+    FixedBackoff,
+    JobState,
+    PutJob,
+    ScheduleBackoff,
+    TopicSettings,
+)
 
 Answer = TypeVar("Answer")
+Backoff = ExponentialBackoff | FixedBackoff | ScheduleBackoff | Mapping[str, Any]
+JobToPut = PutJob | Mapping[str, Any]
+JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
 
-_DETAIL_MAX = 500
-"""Characters that are shown of an answer that is not the service's own."""
+_MANY_JOBS_S = 600.0
+"""What a million jobs may take to be purged or redriven."""
+_DURATIONS = ("delay", "ttr", "ttl", "retain")
+
+
+class Unset(Enum):
+    """For a value that is left out, where None says something of its own."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Answer]):
-    """One request. `read` turns the JSON value of a good answer into what the caller gets.
+    """One request. `read` turns the body of a good answer into what the caller gets.
 
-    `wait_s` is how long the service may wait on purpose before it answers; `good` are the statuses of good answers.
+    `wait_s` is how long the service may take for good reason before it answers, `good` are the statuses of good
+    answers. `repeatable`: carrying it out twice does no harm, so it may be sent again when its answer was lost.
     """
 
     method: str
     path: str
-    read: Callable[[Any], Answer]
+    read: Callable[[bytes], Answer]
     query: Mapping[str, str | int | float] | None = None
     body: bytes | None = None
     wait_s: float = 0
     good: tuple[int, ...] = (200,)
+    repeatable: bool = True
 
 
-def put(job: PutJob | Mapping[str, Any]) -> Call[Job]:
+# Producers
+
+
+def put(job: JobToPut) -> Call[Job]:
     """`POST /jobs`: one job, a PutJob or the JSON object that the contract describes."""
-    given = _put_item(job)
+    given = job_fields(job)
     taken_is_fine = given.get("on_conflict", "reject") != "reject"
-    return Call("POST", "/jobs", Job, body=to_json(given), good=(200, 201) if taken_is_fine else (201,))
+    good = (200, 201) if taken_is_fine else (201,)
+    return Call("POST", "/jobs", _read_job, body=_body(given), good=good, repeatable="id" in given)
 
 
-def put_many(jobs: Sequence[PutJob | Mapping[str, Any]]) -> Call[list[PutResult]]:
+def put_many(jobs: Sequence[JobToPut]) -> Call[list[PutResult]]:
     """`POST /jobs/batch`: 1 to 1000 jobs, each a PutJob or the JSON object that the contract describes."""
-    given = [_put_item(job) for job in jobs]
-    return Call("POST", "/jobs/batch", _read_put_results, body=to_json({"jobs": given}))
+    given = [job_fields(job) for job in jobs]
+    repeatable = all("id" in fields for fields in given)
+    return Call("POST", "/jobs/batch", _read_put_results, body=_body({"jobs": given}), repeatable=repeatable)
+
+
+def look(topic: str, id: str) -> Call[Job]:
+    """`GET /jobs/{topic}/{id}`."""
+    return Call("GET", _job_path(topic, id), _read_job)
+
+
+def change(topic: str, id: str, fields: Mapping[str, Any]) -> Call[Job]:
+    """`PATCH /jobs/{topic}/{id}`: what to change; see `job_fields`."""
+    return Call("PATCH", _job_path(topic, id), _read_job, body=_body(job_fields(fields)))
+
+
+def cancel(topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> Call[Cancelled]:
+    """`DELETE /jobs/{topic}/{id}`."""
+    query = {"if_reserved": if_reserved} if if_reserved != "cancel" else None
+    return Call("DELETE", _job_path(topic, id), _read_cancelled, query=query)
+
+
+# Consumers
 
 
 def pop(
     topics: str | Sequence[str],
     *,
     count: int = 1,
-    wait: float = WAIT_DEFAULT_S,
-    ttr: float | None = None,
+    wait: Seconds = WAIT_DEFAULT_S,
+    ttr: Seconds | None = None,
     consumer: str | None = None,
     request_id: str | None = None,
 ) -> Call[list[Delivery]]:
     """`POST /topics/{topic}/pop`: up to `count` jobs of one topic, or of several in strict priority."""
     names = topics if isinstance(topics, str) else ",".join(topics)
-    optional = {"ttr": ttr, "consumer": consumer, "request_id": request_id}
-    query = {"count": count, "wait": wait, **{name: value for name, value in optional.items() if value is not None}}
-    return Call("POST", f"/topics/{quote(names, safe=',:')}/pop", _read_deliveries, query=query, wait_s=wait)
+    optional = {"ttr": None if ttr is None else seconds(ttr), "consumer": consumer, "request_id": request_id}
+    wait_s = seconds(wait)
+    query = {"count": count, "wait": wait_s, **{name: value for name, value in optional.items() if value is not None}}
+    return Call(
+        "POST",
+        f"/topics/{quote(names, safe=',:')}/pop",
+        _read_deliveries,
+        query=query,
+        wait_s=wait_s,
+        repeatable=request_id is not None,
+    )
 
 
-def finish(job: Delivery, result: Any = None) -> Call[None]:
+def finish(job: JobRef | Delivery, result: Any = None) -> Call[None]:
     """`POST /jobs/{topic}/{id}/finish`: this delivery, with a result that is kept if the job has a `retain`."""
-    given = {"receipt": job.receipt} if result is None else {"receipt": job.receipt, "result": result}
-    path = f"/jobs/{quote(job.topic, safe=':')}/{quote(job.id, safe=':')}/finish"
-    return Call("POST", path, _read_finished, body=to_json(given))
+    return _of_delivery("finish", job, {} if result is None else {"result": result}, _read_finished)
 
 
-def finish_many(topic: str, jobs: Iterable[Delivery | FinishItem | Mapping[str, Any]]) -> Call[list[FinishResult]]:
+def release(job: JobRef | Delivery, *, delay: Seconds | None = None, error: str | None = None) -> Call[Released]:
+    """`POST /jobs/{topic}/{id}/release`: give it back, for after `delay` or its backoff."""
+    return _of_delivery("release", job, _given(delay=delay, error=error), _read_released)
+
+
+def touch(job: JobRef | Delivery, *, ttr: Seconds | None = None) -> Call[datetime]:
+    """`POST /jobs/{topic}/{id}/touch`: the lease ends `ttr` from now, the job's own when left out."""
+    return _of_delivery("touch", job, _given(ttr=ttr), _read_touched)
+
+
+def bury(job: JobRef | Delivery, *, error: str | None = None) -> Call[None]:
+    """`POST /jobs/{topic}/{id}/bury`: it is dead."""
+    return _of_delivery("bury", job, _given(error=error), _read_nothing)
+
+
+def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> Call[list[FinishResult]]:
     """`POST /topics/{topic}/finish`: 1 to 1000 jobs of one topic, by their deliveries or with a result each."""
     given = [_finish_item(job) for job in jobs]
-    return Call("POST", f"/topics/{quote(topic, safe=':')}/finish", _read_finish_results, body=to_json({"jobs": given}))
+    repeatable = all("receipt" in item for item in given)
+    path = f"{_topic_path(topic)}/finish"
+    return Call("POST", path, _read_finish_results, body=_body({"jobs": given}), repeatable=repeatable)
 
 
-def purge(topic: str) -> Call[int]:
-    """`DELETE /topics/{topic}`: all its jobs, whatever their state."""
-    return Call("DELETE", f"/topics/{quote(topic, safe=':')}", _read_removed)
+# Topics
 
 
-def _put_item(job: PutJob | Mapping[str, Any]) -> Mapping[str, Any]:
-    return job.model_dump(mode="json", exclude_unset=True) if isinstance(job, PutJob) else job
+def topics(cursor: str | None = None) -> Call[tuple[list[TopicView], str | None]]:
+    """`GET /topics`: one page, and the cursor of the next."""
+    return Call("GET", "/topics", _read_topics, query=None if cursor is None else {"cursor": cursor})
 
 
-def _finish_item(job: Delivery | FinishItem | Mapping[str, Any]) -> Any:
+def topic(name: str) -> Call[TopicView]:
+    """`GET /topics/{topic}`."""
+    return Call("GET", _topic_path(name), _read_topic)
+
+
+def set_topic(name: str, settings: TopicSettings | Mapping[str, Any]) -> Call[TopicView]:
+    """`PUT /topics/{topic}`: replaces the settings as a whole."""
+    return Call("PUT", _topic_path(name), _read_topic, body=_body(_in_seconds(_fields(settings))))
+
+
+def pause(name: str) -> Call[TopicView]:
+    """`POST /topics/{topic}/pause`."""
+    return Call("POST", f"{_topic_path(name)}/pause", _read_topic)
+
+
+def resume(name: str) -> Call[TopicView]:
+    """`POST /topics/{topic}/resume`."""
+    return Call("POST", f"{_topic_path(name)}/resume", _read_topic)
+
+
+def jobs(
+    name: str, *, state: JobState | str | None = None, cursor: str | None = None, limit: int | None = None
+) -> Call[tuple[list[Job], str | None]]:
+    """`GET /topics/{topic}/jobs`: one page, and the cursor of the next."""
+    return Call("GET", f"{_topic_path(name)}/jobs", _read_jobs, query=_given(state=state, cursor=cursor, limit=limit))
+
+
+def redrive(name: str, *, ids: Sequence[str] | None = None, limit: int = REDRIVE_DEFAULT) -> Call[int]:
+    """`POST /topics/{topic}/redrive`: dead jobs back to ready; how many. Repeating would redrive further ones."""
+    given = {"limit": limit} if ids is None else {"ids": list(ids)}
+    path, read = f"{_topic_path(name)}/redrive", _read_count("redriven")
+    return Call("POST", path, read, body=_body(given), wait_s=_MANY_JOBS_S, repeatable=False)
+
+
+def purge(name: str, *, state: JobState | str | None = None) -> Call[int]:
+    """`DELETE /topics/{topic}`: all its jobs, or those in one state; how many.
+
+    Not repeated: it would remove jobs that were put since, and the count would be wrong.
+    """
+    query, read = _given(state=state), _read_count("removed")
+    return Call("DELETE", _topic_path(name), read, query=query, wait_s=_MANY_JOBS_S, repeatable=False)
+
+
+# Operations
+
+
+def ready() -> Call[None]:
+    """`GET /readyz`."""
+    return Call("GET", "/readyz", _read_nothing)
+
+
+def metrics() -> Call[str]:
+    """`GET /metrics`: text for Prometheus."""
+    return Call("GET", "/metrics", lambda content: content.decode())
+
+
+# What is sent
+
+
+def job_fields(job: JobToPut) -> dict[str, Any]:
+    """A job as the JSON object of the contract: durations as seconds, `run_at` as RFC 3339.
+
+    Raises:
+        InvalidInput: `run_at` is naive.
+    """
+    fields = _in_seconds(_fields(job))
+    run_at = fields.get("run_at")
+    if isinstance(run_at, datetime):
+        fields["run_at"] = instant("run_at", run_at)
+    elif run_at is not None and not isinstance(run_at, str):
+        raise InvalidInput([FieldFault(("run_at",), "must be a datetime with a zone", repr(run_at))])
+    return fields
+
+
+def as_json(job: Mapping[str, Any]) -> Any:
+    """A job as `job_fields` makes it, as it looks when it has gone through JSON."""
+    return from_json(_body(job))
+
+
+def _fields(given: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(given, BaseModel):
+        return {name: getattr(given, name) for name in given.model_fields_set}
+    return dict(given)
+
+
+def _in_seconds(fields: dict[str, Any]) -> dict[str, Any]:
+    for name in _DURATIONS:
+        value = fields.get(name)
+        if isinstance(value, timedelta):
+            fields[name] = value.total_seconds()
+    return fields
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return _in_seconds({name: value for name, value in values.items() if value is not None})
+
+
+def _body(value: Any) -> bytes:
+    """As JSON. Raises TypeError for what has none, and InvalidInput for a number that JSON does not know."""
+    return to_json(value, inf_nan_mode="constants")
+
+
+def _job_path(topic: str, id: str) -> str:
+    return f"/jobs/{quote(topic, safe=':')}/{quote(id, safe=':')}"
+
+
+def _topic_path(topic: str) -> str:
+    return f"/topics/{quote(topic, safe=':')}"
+
+
+def _of_delivery(
+    verb: str, job: JobRef | Delivery, said: dict[str, Any], read: Callable[[bytes], Answer]
+) -> Call[Answer]:
+    if job.receipt is not None:
+        said["receipt"] = job.receipt
+    return Call(
+        "POST", f"{_job_path(job.topic, job.id)}/{verb}", read, body=_body(said), repeatable=job.receipt is not None
+    )
+
+
+def _finish_item(job: JobToFinish) -> Mapping[str, Any]:
     if isinstance(job, Delivery):
         return {"id": job.fields["id"], "receipt": job.fields["receipt"]}
-    return job.model_dump(mode="json", exclude_unset=True) if isinstance(job, FinishItem) else job
+    if isinstance(job, JobRef):
+        return {"id": job.id} if job.receipt is None else {"id": job.id, "receipt": job.receipt}
+    return _fields(job) if isinstance(job, FinishItem) else job
 
 
-def _read_put_results(answer: Any) -> list[PutResult]:
-    return [PutResult(one["topic"], one["id"], one["status"], one.get("code")) for one in answer["results"]]
+# What is read
 
 
-def _read_deliveries(answer: Any) -> list[Delivery]:
-    return [Delivery(one) for one in answer["jobs"]]
+def _parsed(content: bytes) -> Any:
+    return from_json(content, cache_strings="keys")
 
 
-def _read_finished(answer: Any) -> None:
+def _read_job(content: bytes) -> Job:
+    return Job(_parsed(content))
+
+
+def _read_put_results(content: bytes) -> list[PutResult]:
+    return [PutResult(one["topic"], one["id"], one["status"], one.get("code")) for one in _parsed(content)["results"]]
+
+
+def _read_cancelled(content: bytes) -> Cancelled:
+    answer = _parsed(content)
+    return Cancelled(answer["topic"], answer["id"], JobState(answer["was"]))
+
+
+def _read_deliveries(content: bytes) -> list[Delivery]:
+    return [Delivery(one) for one in _parsed(content)["jobs"]]
+
+
+def _read_finished(content: bytes) -> None:
+    answer = _parsed(content)
     if answer["state"] != JobState.FINISHED:
         raise ValueError(f"the state is {answer['state']!r}")
 
 
-def _read_removed(answer: Any) -> int:
-    return int(answer["removed"])
+def _read_released(content: bytes) -> Released:
+    answer = _parsed(content)
+    due_at = answer.get("due_at")
+    return Released(
+        JobState(answer["state"]), None if due_at is None else datetime.fromisoformat(due_at), answer["attempts"]
+    )
 
 
-def _read_finish_results(answer: Any) -> list[FinishResult]:
-    return [FinishResult(one["id"], one["status"], one.get("code")) for one in answer["results"]]
+def _read_touched(content: bytes) -> datetime:
+    return datetime.fromisoformat(_parsed(content)["reserved_until"])
 
 
-def read_answer(call: Call[Answer], status: int, content: bytes) -> Answer:
-    """What the call's caller gets. Raises CallRefused for an error, and for what is no answer of this service."""
+def _read_nothing(content: bytes) -> None:
+    _parsed(content)
+
+
+def _read_finish_results(content: bytes) -> list[FinishResult]:
+    return [FinishResult(one["id"], one["status"], one.get("code")) for one in _parsed(content)["results"]]
+
+
+def _read_topic(content: bytes) -> TopicView:
+    return TopicView(_parsed(content))
+
+
+def _read_topics(content: bytes) -> tuple[list[TopicView], str | None]:
+    answer = _parsed(content)
+    return [TopicView(one) for one in answer["topics"]], answer["next_cursor"]
+
+
+def _read_jobs(content: bytes) -> tuple[list[Job], str | None]:
+    answer = _parsed(content)
+    return [Job(one) for one in answer["jobs"]], answer["next_cursor"]
+
+
+def _read_count(name: str) -> Callable[[bytes], int]:
+    return lambda content: int(_parsed(content)[name])
+
+
+def read_answer(call: Call[Answer], status: int, content: bytes, retry_after: str | None = None) -> Answer:
+    """What the call's caller gets.
+
+    Raises:
+        DeferdError: the service refused; the error that it named.
+        UnexpectedAnswer: the answer is not what a deferd service sends.
+    """
     if status not in call.good:
-        raise _refusal(status, content)
+        raise read_problem(status, content, _whole_seconds(retry_after))
     try:
-        return call.read(from_json(content, cache_strings="keys"))
+        return call.read(content)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise CallRefused(status, None, f"the answer is not what a deferd service sends: {error!r}") from error
+        detail = f"the answer is not what a deferd service sends: {error!r}"
+        raise UnexpectedAnswer(status, detail) from error
 
 
-def _refusal(status: int, content: bytes) -> CallRefused:
-    try:
-        problem = from_json(content)
-        return CallRefused(status, problem["code"], problem["detail"])
-    except (ValueError, KeyError, TypeError):
-        return CallRefused(status, None, content[:_DETAIL_MAX].decode(errors="replace"))
+def _whole_seconds(retry_after: str | None) -> int | None:
+    """`Retry-After` in seconds; its form as a date, which deferd does not use, is passed over."""
+    return int(retry_after) if retry_after is not None and retry_after.isdecimal() else None

@@ -1,32 +1,97 @@
-"""What a call of the client can fail with.
+"""What a call of the client can fail with, besides the service's own refusals.
 
-::
+A refusal comes as the error that the service named: the tree in `deferd.errors`, with the same fields. What the
+service did not say is one of these::
 
-    CallFailed
-    ├── CallRefused    the service answered, with an error
-    └── NoAnswer       no answer came: whether the call was carried out is not known
+    DeferdError
+    └── CallFailed
+        ├── NoAnswer           no answer came: whether the call was carried out is not known
+        │   └── Unreachable    the call was never sent, so it was not carried out
+        └── UnexpectedAnswer   an answer came that is none of a deferd service's, or an internal error of it
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
 
-class CallFailed(Exception):
-    """Base of all failures of a call."""
+from pydantic_core import from_json
+
+from deferd import errors
+from deferd.errors import DeferdError, FieldFault
+
+_SHOWN_CHARACTERS = 500
+"""Of an answer that is not the service's own."""
 
 
-class CallRefused(CallFailed):
-    """The service answered with an error.
+class CallFailed(DeferdError):
+    """Base of the failures for which the service gave no reason."""
 
-    `status` is the HTTP status and `code` the error's stable word, such as `validation` or `store_unavailable`; it
-    is None when the answer came from something else on the way, such as a proxy. `detail` is for people.
-    """
-
-    def __init__(self, status: int, code: str | None, detail: str) -> None:
-        self.status = status
-        self.code = code
-        self.detail = detail
-        super().__init__(f"{status} {code or 'without a code'}: {detail}")
+    code = "call_failed"
 
 
 class NoAnswer(CallFailed):
-    """The service could not be reached, did not answer in time, or the connection broke."""
+    """The service did not answer in time, or the connection broke: whether the call was carried out is not known."""
+
+    code = "no_answer"
+
+
+class Unreachable(NoAnswer):
+    """No connection to the service could be had, so the call was not carried out."""
+
+    code = "unreachable"
+
+
+class UnexpectedAnswer(CallFailed):
+    """Something else answered, such as a proxy, or the service had an error inside. `status` is the HTTP status."""
+
+    code = "unexpected_answer"
+
+    def __init__(self, status: int, detail: str) -> None:
+        self.status = status
+        super().__init__(f"status {status}: {detail}")
+
+
+def read_problem(status: int, content: bytes, retry_after_s: int | None) -> DeferdError:
+    """The error that an answer which is no success tells of."""
+    try:
+        problem = from_json(content)
+        code, detail = str(problem["code"]), str(problem["detail"])
+        make = _BY_CODE.get(code)
+        return UnexpectedAnswer(status, f"{code}: {detail}") if make is None else make(problem, detail, retry_after_s)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return UnexpectedAnswer(status, content[:_SHOWN_CHARACTERS].decode(errors="replace"))
+
+
+def _invalid_input(problem: Mapping[str, Any], detail: str, _retry_after_s: int | None) -> DeferdError:
+    told = problem.get("errors") or [{"field": "", "message": detail}]
+    return errors.InvalidInput([FieldFault(_path(one["field"]), one["message"], one.get("value")) for one in told])
+
+
+def _path(field: str) -> tuple[str | int, ...]:
+    return tuple(int(step) if step.isdecimal() else step for step in field.split(".") if step)
+
+
+_Maker = Callable[[Mapping[str, Any], str, int | None], DeferdError]
+
+_BY_CODE: dict[str, _Maker] = {
+    "validation": _invalid_input,
+    "payload_too_large": lambda problem, _, __: errors.PayloadTooLarge(int(problem["limit_bytes"])),
+    "unauthorized": lambda _, detail, __: errors.Unauthorized(detail),
+    "forbidden": lambda _, detail, __: errors.Forbidden(detail),
+    "job_not_found": lambda problem, detail, _: errors.JobNotFound(problem["topic"], problem["id"], detail),
+    "topic_not_found": lambda problem, _, __: errors.TopicNotFound(problem["topic"]),
+    "job_exists": lambda problem, _, __: errors.JobExists(problem["topic"], problem["id"]),
+    "job_reserved": lambda problem, _, __: errors.JobReserved(problem["topic"], problem["id"]),
+    "receipt_stale": lambda problem, _, __: errors.ReceiptStale(problem["topic"], problem["id"]),
+    "job_cancelled": lambda problem, _, __: errors.JobCancelled(problem["topic"], problem["id"]),
+    "topic_full": lambda problem, _, wait_s: _later(errors.TopicFull(problem["topic"], problem["max_jobs"]), wait_s),
+    "rate_limited": lambda _, detail, wait_s: errors.RateLimited(detail, wait_s or 1),
+    "store_unavailable": lambda _, detail, wait_s: errors.StoreUnavailable(detail, wait_s or 1),
+}
+"""How each code of the contract becomes its error; tests hold that none is left out."""
+
+
+def _later(error: errors.TryLater, retry_after_s: int | None) -> errors.TryLater:
+    error.retry_after_s = retry_after_s or error.retry_after_s
+    return error

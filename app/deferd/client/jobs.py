@@ -12,9 +12,22 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from deferd.model import Backoff, DeadReason, ExponentialBackoff, FixedBackoff, JobState, ScheduleBackoff
+from deferd.model import (
+    Backoff,
+    DeadReason,
+    ExponentialBackoff,
+    FixedBackoff,
+    JobState,
+    ScheduleBackoff,
+    TopicSettings,
+)
 
 _BACKOFF: TypeAdapter[ExponentialBackoff | FixedBackoff | ScheduleBackoff] = TypeAdapter(Backoff)
+
+
+def read_backoff(value: Any) -> ExponentialBackoff | FixedBackoff | ScheduleBackoff:
+    """A backoff from its JSON object, with what that leaves out."""
+    return _BACKOFF.validate_python(value)
 
 
 class Job:
@@ -74,7 +87,7 @@ class Job:
     @property
     def backoff(self) -> ExponentialBackoff | FixedBackoff | ScheduleBackoff:
         """How long it waits after a release."""
-        return _BACKOFF.validate_python(self.fields["backoff"])
+        return read_backoff(self.fields["backoff"])
 
     @property
     def ttl(self) -> float | None:
@@ -114,6 +127,11 @@ class Job:
         return self._instant("finished_at")
 
     @property
+    def traceparent(self) -> str | None:
+        """The W3C trace context of the put, if it gave one."""
+        return self.fields.get("traceparent")
+
+    @property
     def result(self) -> Any:
         """The JSON value that the finish gave; None also when it gave none."""
         return self.fields.get("result")
@@ -140,6 +158,77 @@ class Delivery(Job):
     def attempt(self) -> int:
         """Which delivery this is, from 1."""
         return int(self.fields["attempt"])
+
+
+class JobRef(NamedTuple):
+    """A job by its name, for the calls of a consumer that has no Delivery at hand.
+
+    Without a receipt the call means whichever delivery is live.
+    """
+
+    topic: str
+    id: str
+    receipt: str | None = None
+
+
+class Cancelled(NamedTuple):
+    """A job that is cancelled. `was` tells if that was in time: `reserved` means that a consumer had it already."""
+
+    topic: str
+    id: str
+    was: JobState
+
+
+class Released(NamedTuple):
+    """A job that was given back: delayed until `due_at`, or dead (`due_at` None) when it had no attempt left."""
+
+    state: JobState
+    due_at: datetime | None
+    attempts: int
+
+
+class TopicView:
+    """A topic as the service showed it. `fields` is its JSON object, as it came."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = fields
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+        return str(self.fields["topic"])
+
+    @property
+    def paused(self) -> bool:
+        """Whether handing out is stopped."""
+        return bool(self.fields["paused"])
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many jobs are in each state."""
+        return {str(JobState(state)): count for state, count in self.fields["counts"].items()}
+
+    @property
+    def oldest_ready_age(self) -> float | None:
+        """Seconds since the first job of the Ready list was due. None: none is ready."""
+        age: float | None = self.fields["oldest_ready_age"]
+        return age
+
+    @property
+    def next_due_at(self) -> datetime | None:
+        """When the next delayed job is due. None: none is delayed."""
+        given = self.fields["next_due_at"]
+        return None if given is None else datetime.fromisoformat(given)
+
+    @property
+    def settings(self) -> TopicSettings:
+        """The defaults for its jobs, and its `max_jobs`."""
+        return TopicSettings.model_validate(self.fields["settings"])
+
+    def __repr__(self) -> str:
+        return f"TopicView(topic={self.topic!r}, counts={self.fields['counts']!r})"
 
 
 class PutResult(NamedTuple):

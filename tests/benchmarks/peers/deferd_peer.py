@@ -25,7 +25,7 @@ def enqueue(url: str, jobs: int, due: float) -> None:
             async def produce(count: int) -> None:
                 for start in range(0, count, BATCH):
                     batch = [{"topic": TOPIC, "run_at": due_at}] * min(BATCH, count - start)
-                    assert all(result.status == 201 for result in await client.put_many(batch)), "a put was refused"
+                    assert all(result.status == 201 for result in await client.put_batch(batch)), "a put was refused"
 
             await asyncio.gather(*map(produce, shares(jobs, PRODUCERS)))
 

@@ -1,0 +1,109 @@
+"""Joins puts of concurrent tasks or threads into batches: a group commit on the client's side."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from deferd.client.calls import JobToPut, job_fields
+from deferd.client.identity import with_id
+from deferd.client.jobs import PutResult
+from deferd.errors import DeferdError, FieldFault, InvalidInput
+from deferd.limits import BATCH_MAX
+from deferd.model import PutJob
+
+
+class PutsBatch(Protocol):
+    """Puts up to 1000 jobs that have an id each. `doubtful`: they may have been put before."""
+
+    def __call__(self, jobs: list[dict[str, Any]], *, doubtful: bool) -> Awaitable[list[PutResult]]: ...
+
+
+class _Waiting:
+    """A put on its way; one of `result` and `error` is there when its batch was answered."""
+
+    __slots__ = ("doubtful", "error", "fields", "given_up", "result")
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.fields = fields
+        self.doubtful = False
+        self.given_up = False
+        self.result: PutResult | None = None
+        self.error: DeferdError | None = None
+
+
+class PutBuffer:
+    """Puts of many tasks at once, sent as batches.
+
+    A put returns when its batch is answered, so it is exactly as durable as a put alone: with a result of status 201
+    or 200 the job is stored. Nothing is held back to wait for company: whoever finds no batch under way sends at once
+    all that has gathered, up to 1000 jobs.
+    """
+
+    def __init__(self, put_batch: PutsBatch, turn: AbstractAsyncContextManager[Any]) -> None:
+        self._put_batch = put_batch
+        self._turn = turn
+        self._waiting: deque[_Waiting] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many puts wait for the next batch."""
+        return len(self._waiting)
+
+    async def put(self, job: JobToPut) -> PutResult:
+        """Put a job, a PutJob or a mapping of the arguments of `Client.put`, in the next batch.
+
+        Raises:
+            InvalidInput: it is not valid; it is in no batch then.
+            DeferdError: the batch failed, as a call of `put_many` may.
+        """
+        mine = _Waiting(_checked(job))
+        self._waiting.append(mine)
+        try:
+            async with self._turn:
+                while mine.result is None and mine.error is None:
+                    await self._send_some()
+        finally:
+            mine.given_up = True
+        if mine.result is None:
+            raise mine.error or AssertionError("a batch ended without a word on one of its jobs")
+        return mine.result
+
+    async def _send_some(self) -> None:
+        """Send what has gathered. When that is cut off, the jobs of others go back to the head of the line."""
+        batch: list[_Waiting] = []
+        while self._waiting and len(batch) < BATCH_MAX:
+            one = self._waiting.popleft()
+            if not one.given_up:
+                batch.append(one)
+        try:
+            results = await self._put_batch([one.fields for one in batch], doubtful=any(one.doubtful for one in batch))
+        except DeferdError as error:
+            for one in batch:
+                one.error = error
+        except BaseException:
+            for one in batch:
+                one.doubtful = True
+            self._waiting.extendleft(reversed(batch))
+            raise
+        else:
+            for one, result in zip(batch, results, strict=True):
+                one.result = result
+
+
+def _checked(job: JobToPut) -> dict[str, Any]:
+    """With its id. A wrong value is found here, where it costs nobody else's job."""
+    fields = with_id(job_fields(job))
+    try:
+        PutJob.model_validate(fields)
+    except ValidationError as error:
+        faults = [
+            FieldFault(("body", *fault["loc"]), fault["msg"], fault["input"])
+            for fault in error.errors(include_url=False, include_context=False)
+        ]
+        raise InvalidInput(faults) from None
+    return fields

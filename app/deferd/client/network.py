@@ -1,0 +1,261 @@
+"""One exchange over the network, waiting, and taking turns: all that asyncio and threads do differently.
+
+What the client knows is written once, as coroutines over a `Network`. Over `AsyncNetwork` they run on an event loop.
+Over `BlockingNetwork` each `await` blocks the thread and is done when it returns, so such a coroutine never pauses
+and `run` takes it to its end in one go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import threading
+import time
+from collections.abc import Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+from deferd.client.calls import Call
+from deferd.client.failures import NoAnswer, Unreachable
+
+Value = TypeVar("Value")
+
+URL_VARIABLE, KEY_VARIABLE = "DEFERD_URL", "DEFERD_KEY"
+"""Variables that say where the service is (several URLs with commas), and the key, when a program does not."""
+DEFAULT_URL = "http://127.0.0.1:8000"
+_IDLE_S = 60
+"""How long an idle connection is kept: less than the 75 s for which the service does."""
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+
+
+class Reply(NamedTuple):
+    """An answer as it came. `retry_after` is the header of that name."""
+
+    status: int
+    content: bytes
+    retry_after: str | None
+
+
+class Network(Protocol):
+    """What the client needs of the world outside."""
+
+    async def exchange(self, url: str, call: Call[Any]) -> Reply:
+        """Send the call to the service at `url` once and wait for its answer.
+
+        Raises:
+            Unreachable: it was not sent.
+            NoAnswer: no answer, or only a part of one, came in time.
+        """
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    def lock(self) -> AbstractAsyncContextManager[Any]:
+        """A new lock, which its holders get in the order they ask."""
+
+    async def close(self) -> None:
+        """Close the connections, each when it is not in use; what comes after is Unreachable."""
+
+
+class Wire:
+    """What both networks put into httpx: `timeout_s` for the service's answer, the key, the most connections."""
+
+    def __init__(
+        self,
+        urls: str | Iterable[str] | None,
+        *,
+        timeout_s: float,
+        key: str | None,
+        connections: int,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        if urls is None:
+            urls = os.environ.get(URL_VARIABLE, DEFAULT_URL).split(",")
+        self.urls = [_checked(url.strip()) for url in ([urls] if isinstance(urls, str) else urls)]
+        key = os.environ.get(KEY_VARIABLE) if key is None else key
+        if not self.urls:
+            raise ValueError("a client needs at least one URL")
+        if connections < 1:
+            raise ValueError(f"connections must be at least 1, not {connections}")
+        self.timeout_s = timeout_s
+        self.connections = connections
+        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._headers_with_body = {**self._headers, "content-type": "application/json"}
+        # Loading the system's certificates takes longer than a hundred calls: once, and not for plain HTTP.
+        encrypted = any(url.startswith("https:") for url in self.urls)
+        self.tls = tls or (httpx.create_ssl_context(trust_env=False) if encrypted else False)
+        self.limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_IDLE_S)
+
+    def request(self, url: str, call: Call[Any]) -> httpx.Request:
+        timeout = httpx.Timeout(self.timeout_s, read=self.timeout_s + call.wait_s)
+        return httpx.Request(
+            call.method,
+            url + call.path,
+            params=call.query,
+            content=call.body,
+            headers=self._headers if call.body is None else self._headers_with_body,
+            extensions={"timeout": timeout.as_dict()},
+        )
+
+    def no_turn(self, call: Call[Any]) -> Unreachable:
+        text = f"all {self.connections} connections of the client were in use for {self.timeout_s:g} s"
+        return Unreachable(f"{call.method} {call.path}: {text}")
+
+
+def _checked(url: str) -> str:
+    """A URL on which the paths of the contract can be put."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"a service's URL looks like http://host:8000 or https://host/path, not {url!r}")
+    return url.rstrip("/")
+
+
+def _reply(response: httpx.Response, content: bytes) -> Reply:
+    return Reply(response.status_code, content, response.headers.get("retry-after"))
+
+
+def _failure(url: str, call: Call[Any], error: httpx.HTTPError) -> NoAnswer:
+    kind = Unreachable if isinstance(error, _NEVER_SENT) else NoAnswer
+    return kind(f"{call.method} {url}{call.path}: {str(error) or type(error).__name__}")
+
+
+class AsyncNetwork:
+    """Network for an event loop.
+
+    Each connection is a transport of its own: httpx's pool looks through all its connections at every call, which with
+    64 calls at once takes several times as long as the calls.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._turns = asyncio.Semaphore(wire.connections)
+        self._idle: list[httpx.AsyncHTTPTransport] = []
+        self._closed = False
+
+    async def exchange(self, url: str, call: Call[Any]) -> Reply:
+        try:
+            async with asyncio.timeout(self._wire.timeout_s):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise self._wire.no_turn(call) from None
+        try:
+            if self._closed:
+                raise Unreachable("the client is closed")
+            transport = self._idle.pop() if self._idle else self._connect()
+            try:
+                # The transport alone: cookies, redirects and the like of httpx.AsyncClient take as long again.
+                response = await transport.handle_async_request(self._wire.request(url, call))
+                try:
+                    return _reply(response, await response.aread())
+                finally:
+                    await response.aclose()
+            except httpx.HTTPError as error:
+                raise _failure(url, call, error) from error
+            finally:
+                await self._put_back(transport)
+        finally:
+            self._turns.release()
+
+    def _connect(self) -> httpx.AsyncHTTPTransport:
+        return httpx.AsyncHTTPTransport(limits=self._wire.limits, verify=self._wire.tls, trust_env=False)
+
+    async def _put_back(self, transport: httpx.AsyncHTTPTransport) -> None:
+        if self._closed:
+            await transport.aclose()
+        else:
+            self._idle.append(transport)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def lock(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().aclose()
+
+
+class BlockingNetwork:
+    """Network for threads: any number of them may use one. A transport for each connection, as in AsyncNetwork."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._turns = threading.BoundedSemaphore(wire.connections)
+        self._idle: list[httpx.HTTPTransport] = []
+        self._closed = False
+
+    async def exchange(self, url: str, call: Call[Any]) -> Reply:
+        if not self._turns.acquire(timeout=self._wire.timeout_s):
+            raise self._wire.no_turn(call)
+        try:
+            if self._closed:
+                raise Unreachable("the client is closed")
+            transport = self._free()
+            try:
+                response = transport.handle_request(self._wire.request(url, call))
+                try:
+                    return _reply(response, response.read())
+                finally:
+                    response.close()
+            except httpx.HTTPError as error:
+                raise _failure(url, call, error) from error
+            finally:
+                self._put_back(transport)
+        finally:
+            self._turns.release()
+
+    def _put_back(self, transport: httpx.HTTPTransport) -> None:
+        if self._closed:
+            transport.close()
+        else:
+            self._idle.append(transport)
+
+    def _free(self) -> httpx.HTTPTransport:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return httpx.HTTPTransport(limits=self._wire.limits, verify=self._wire.tls, trust_env=False)
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 (see the module's docstring)
+
+    def lock(self) -> _ThreadLock:
+        return _ThreadLock()
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+
+class _ThreadLock:
+    """A lock of threads in the dress of an asynchronous one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        self._lock.acquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+def run(coroutine: Coroutine[Any, Any, Value]) -> Value:
+    """Take a coroutine over a BlockingNetwork to its end, in this thread."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        value: Value = end.value
+        return value
+    coroutine.close()
+    raise RuntimeError("a coroutine over a blocking network paused")

@@ -1,0 +1,271 @@
+"""The client when answers get lost, gateways fail and services go away: nothing lost, nothing twice, nothing hidden."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deferd import (
+    AsyncClient,
+    Client,
+    JobExists,
+    JobRef,
+    NoAnswer,
+    ReceiptStale,
+    TopicFull,
+    UnexpectedAnswer,
+    Unreachable,
+)
+from tests.acceptance.lossy_proxy import LossyProxy, lossy_proxy
+from tests.acceptance.service_process import ServiceProcess, running_service
+
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def proxy(shared_service: ServiceProcess) -> Iterator[LossyProxy]:
+    with lossy_proxy(shared_service.url) as proxy:
+        yield proxy
+        assert proxy.is_done(), "not all faults that the test planned have happened"
+
+
+@pytest.fixture
+def client(proxy: LossyProxy) -> Iterator[Client]:
+    with Client(proxy.url, timeout=5) as client:
+        yield client
+
+
+@pytest.fixture
+def straight(shared_service: ServiceProcess) -> Iterator[Client]:
+    """A client that has no proxy between itself and the service."""
+    with Client(shared_service.url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("own_id", [None, "a"])
+def test_a_put_whose_answer_was_lost_is_reported_as_done(
+    proxy: LossyProxy, client: Client, topic: str, own_id: str | None
+) -> None:
+    proxy.lose_answers(2)
+    backoff = {"kind": "fixed", "seconds": 3}
+    job = client.put(topic, {"n": [1.5, None]}, id=own_id, delay=60, ttr=7, max_attempts=3, backoff=backoff)
+    assert (job.state, job.body) == ("delayed", {"n": [1.5, None]})
+    assert client.topic(topic).counts["delayed"] == 1
+
+
+async def test_a_put_whose_answer_was_lost_is_reported_as_done_with_asyncio(proxy: LossyProxy, topic: str) -> None:
+    async with AsyncClient(proxy.url, timeout=5) as client:
+        proxy.cut_answer()
+        job = await client.put(topic, "body", id="a")
+        assert (job.id, job.state) == ("a", "ready")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"body": "other"}, {"delay": 61}, {"delay": 60, "ttr": 8}, {"delay": 60, "backoff": {"kind": "fixed"}}],
+    ids=["body", "due time", "ttr", "backoff"],
+)
+def test_a_lost_answer_does_not_make_anothers_job_ones_own(
+    proxy: LossyProxy, client: Client, topic: str, other: dict[str, object]
+) -> None:
+    client.put_batch([{"topic": topic, "id": "a", "body": None, "delay": 60, **other}])
+    proxy.lose_answers()
+    with pytest.raises(JobExists):
+        client.put(topic, id="a", delay=60, ttr=7, backoff={"kind": "exponential"})
+
+
+def test_a_batch_whose_answer_was_lost_is_reported_as_done_but_for_real_conflicts(
+    proxy: LossyProxy, client: Client, topic: str
+) -> None:
+    client.put(topic, "theirs", id="taken")
+    proxy.lose_answers()
+    results = client.put_batch(
+        [{"topic": topic, "id": "mine", "body": 1}, {"topic": topic, "id": "taken", "body": 2}, {"topic": topic}]
+    )
+    assert [None, "job_exists", None] == [result.code for result in results]
+    assert client.topic(topic).counts["ready"] == 3
+
+
+def test_a_pop_whose_answer_was_lost_gives_the_same_jobs(proxy: LossyProxy, client: Client, topic: str) -> None:
+    client.put_batch([{"topic": topic, "id": name} for name in "abc"])
+    proxy.lose_answers()
+    assert ["a", "b"] == [job.id for job in client.pop(topic, count=2, wait=0)]
+    assert ["c"] == [job.id for job in client.pop(topic, count=2, wait=0)]
+
+
+@pytest.mark.parametrize("retain", [0, 60])
+def test_a_finish_whose_answer_was_lost_is_reported_as_done(
+    proxy: LossyProxy, client: Client, topic: str, retain: float
+) -> None:
+    client.put_batch([{"topic": topic, "id": name, "retain": retain} for name in "abc"])
+    first, *others = client.pop(topic, count=3)
+    proxy.lose_answers()
+    client.finish(first)
+    proxy.lose_answers()
+    assert [200, 200] == [result.status for result in client.finish_many(topic, others)]
+
+
+def test_a_cancel_whose_answer_was_lost_says_that_it_does_not_know(
+    proxy: LossyProxy, client: Client, topic: str
+) -> None:
+    client.put(topic, id="a")
+    proxy.lose_answers()
+    with pytest.raises(NoAnswer, match="lost"):
+        client.cancel(topic, "a")
+
+
+def test_what_would_harm_when_done_twice_is_not_repeated(proxy: LossyProxy, client: Client, topic: str) -> None:
+    client.put_batch([{"topic": topic, "id": name} for name in "ab"])
+    client.pop(topic)
+    proxy.lose_answers()
+    with pytest.raises(NoAnswer):
+        client.release(JobRef(topic, "a"), delay=0)  # without a receipt: a second one could hit the next delivery
+    asked = len(proxy.heads)
+    proxy.lose_answers()
+    with pytest.raises(NoAnswer):
+        client.purge(topic)
+    assert len(proxy.heads) == asked + 1
+
+
+def test_a_release_that_was_carried_out_unanswered_is_a_stale_receipt(
+    proxy: LossyProxy, client: Client, topic: str
+) -> None:
+    client.put(topic)
+    [delivery] = client.pop(topic)
+    proxy.lose_answers()
+    with pytest.raises(ReceiptStale):
+        client.release(delivery, delay=60)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_gateways_trouble_is_waited_out(
+    proxy: LossyProxy, client: Client, topic: str, status: int, *, sent: bool
+) -> None:
+    proxy.answer(status, sent=sent)
+    assert client.put(topic, id="a").id == "a"
+    assert client.topic(topic).counts["ready"] == 1
+
+
+def test_another_status_of_a_gateway_is_raised_at_once(proxy: LossyProxy, client: Client, topic: str) -> None:
+    proxy.answer(403, sent=False, body=b"<html>no</html>")
+    with pytest.raises(UnexpectedAnswer, match="no") as failed:
+        client.put(topic)
+    assert failed.value.status == 403
+
+
+def test_retry_after_is_honoured(proxy: LossyProxy, client: Client, topic: str) -> None:
+    problem = json.dumps({"code": "rate_limited", "detail": "slowly"}).encode()
+    proxy.answer(429, "retry-after: 1", sent=False, body=problem)
+    began_s = time.monotonic()
+    client.put(topic)
+    assert time.monotonic() - began_s >= 1
+
+
+def test_a_full_topic_is_tried_again_until_patience_ends(
+    shared_service: ServiceProcess, straight: Client, topic: str
+) -> None:
+    straight.set_topic(topic, {"max_jobs": 1})
+    straight.put(topic, id="a")
+    with Client(shared_service.url, retry_for=0.5) as impatient, pytest.raises(TopicFull) as full:
+        impatient.put(topic)
+    assert (full.value.topic, full.value.max_jobs) == (topic, 1)
+
+
+def test_another_url_takes_over(shared_service: ServiceProcess, topic: str) -> None:
+    with Client([NOBODY, shared_service.url]) as client:
+        assert client.put(topic).topic == topic
+        assert len(client.pop(topic)) == 1
+
+
+def test_each_url_is_asked_once_also_without_patience(shared_service: ServiceProcess, topic: str) -> None:
+    with Client([NOBODY, shared_service.url], retry_for=0) as client:
+        assert client.put(topic).topic == topic
+
+
+def test_patience_ends_in_time_and_says_why() -> None:
+    began_s = time.monotonic()
+    with Client([NOBODY, "http://127.0.0.1:10"], retry_for=1) as client, pytest.raises(Unreachable, match="POST"):
+        client.put("orders")
+    assert time.monotonic() - began_s < 10
+
+
+async def test_patience_ends_in_time_with_asyncio_too() -> None:
+    async with AsyncClient(NOBODY, retry_for=0.5) as client:
+        assert not await client.is_ready()
+        with pytest.raises(Unreachable):
+            await client.put("orders")
+
+
+def test_a_service_that_does_not_answer_in_time_is_no_answer(proxy: LossyProxy, topic: str) -> None:
+    with Client(proxy.url, timeout=0.3, retry_for=0) as client:
+        client.pop(topic, wait=1)  # a wait on purpose is no time-out
+        proxy.hang()
+        with pytest.raises(NoAnswer):
+            client.look(topic, "a")
+
+
+def test_the_key_goes_with_each_call_and_is_not_shown(proxy: LossyProxy, topic: str) -> None:
+    with Client(proxy.url, key="s3cret") as client:
+        client.put(topic)
+        assert "authorization: Bearer s3cret" in proxy.heads[-1]
+        assert "s3cret" not in repr(client)
+        assert "s3cret" not in repr(vars(client))
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "redis://host", "http://", "http://host?x=1", []])
+def test_what_is_no_url_of_a_service_is_refused_at_once(url: str | list[str]) -> None:
+    with pytest.raises(ValueError, match="URL"):
+        Client(url)
+
+
+def test_a_closed_client_says_so() -> None:
+    client = Client(NOBODY, retry_for=0)
+    client.close()
+    with pytest.raises(Unreachable, match="closed"):
+        client.put("orders")
+
+
+async def test_a_put_in_a_buffer_that_is_given_up_takes_no_other_with_it(proxy: LossyProxy, topic: str) -> None:
+    async with AsyncClient(proxy.url, timeout=5) as client:
+        buffer = client.buffer()
+        proxy.hang()
+        first = asyncio.create_task(buffer.put({"topic": topic, "id": "first"}))
+        while not proxy.is_done():
+            await asyncio.sleep(0.01)
+        others = [asyncio.create_task(buffer.put({"topic": topic, "id": f"j{number}"})) for number in range(5)]
+        await asyncio.sleep(0)
+        first.cancel()
+        assert [201] * 5 == [result.status for result in await asyncio.gather(*others)]
+
+
+async def test_jobs_of_a_batch_that_was_given_up_are_sent_again_as_the_same(proxy: LossyProxy, topic: str) -> None:
+    async with AsyncClient(proxy.url, timeout=5) as client:
+        buffer = client.buffer()
+        proxy.hang(sent=False)
+        opening = asyncio.create_task(buffer.put({"topic": topic, "id": "opening"}))
+        while not proxy.is_done():
+            await asyncio.sleep(0.01)
+        puts = [asyncio.create_task(buffer.put({"topic": topic, "id": f"j{number}"})) for number in range(5)]
+        await asyncio.sleep(0)
+        proxy.hang()  # the next batch, of which the first of them is the sender, is carried out unanswered
+        opening.cancel()
+        while not proxy.is_done():
+            await asyncio.sleep(0.01)
+        puts[0].cancel()
+        assert [201] * 4 == [result.status for result in await asyncio.gather(*puts[1:])]
+        assert (await client.topic(topic)).counts["ready"] == 5
+
+
+def test_a_client_goes_on_when_its_service_was_killed_and_came_back(tmp_path: Path) -> None:
+    with running_service(data_dir=tmp_path) as service, Client(service.url, timeout=5) as client:
+        client.put("orders", id="a")
+        service.kill()
+        service.kill_store()
+        service.start()
+        assert client.pop("orders")[0].id == "a"

@@ -1,0 +1,60 @@
+"""How the client turns problem documents back into the errors they were made from."""
+
+from __future__ import annotations
+
+import pytest
+
+from deferd import errors
+from deferd.api import problems
+from deferd.client.failures import UnexpectedAnswer, read_problem
+
+RAISED: list[errors.DeferdError] = [
+    errors.InvalidInput([errors.FieldFault(("body", "jobs", 3, "ttr"), "must be at least 0.1", 0.01)]),
+    errors.PayloadTooLarge(1000),
+    errors.Unauthorized("a key is needed"),
+    errors.Forbidden("this key may only pop"),
+    errors.JobNotFound("orders", "a", "job 'a' is done"),
+    errors.TopicNotFound("orders"),
+    errors.JobExists("orders", "a"),
+    errors.JobReserved("orders", "a"),
+    errors.ReceiptStale("orders", "a"),
+    errors.JobCancelled("orders", "a"),
+    errors.TopicFull("orders", 7),
+    errors.RateLimited("slowly", 9),
+    errors.StoreUnavailable("the store is loading its data", 3),
+]
+ONLY_HTTP = {"not_found", "method_not_allowed", "unsupported_media_type"}
+"""Codes that no call of the client can meet at a deferd service."""
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: error.code)
+def test_an_error_comes_out_as_it_went_in(error: errors.DeferdError) -> None:
+    answer = problems.answer(error)
+    headers = {name.decode(): value.decode() for name, value in answer.raw_headers}
+    retry_after = headers.get("retry-after")
+    read = read_problem(answer.status_code, bytes(answer.body), None if retry_after is None else int(retry_after))
+    assert type(error) is type(read)
+    assert str(error) == str(read)
+    facts = {name: value for name, value in vars(error).items() if name != "timed_out"}
+    assert facts == {name: value for name, value in vars(read).items() if name != "timed_out"}
+
+
+def test_no_code_of_the_service_is_left_out() -> None:
+    assert {row.code for row in problems.ROWS} == {error.code for error in RAISED} | ONLY_HTTP
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (b'{"code":"internal_error","detail":"the log says more"}', "status 500: internal_error: the log says more"),
+        (b"<html>oh no</html>", "status 500: <html>oh no</html>"),
+        (b'{"code":"job_exists","detail":"facts are missing"}', 'status 500: {"code":"job_exists","detail":'),
+        (b"[]", "status 500: []"),
+        (b"\xff\xfe", "status 500: "),
+    ],
+)
+def test_what_is_no_problem_of_the_contract_is_shown_as_it_came(content: bytes, shown: str) -> None:
+    read = read_problem(500, content, None)
+    assert isinstance(read, UnexpectedAnswer)
+    assert read.status == 500
+    assert str(read).startswith(shown)
