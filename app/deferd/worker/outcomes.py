@@ -1,0 +1,106 @@
+"""What becomes of a job once its handler has ended: finished, released or buried."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json, to_json
+
+from deferd.client.times import Seconds, seconds
+from deferd.limits import DELAY_MAX_S, ERROR_TEXT_MAX
+
+
+class Retry(Exception):
+    """Raised by a handler to be given the job again.
+
+    After `delay`, 0 to 10 years in seconds or as a timedelta; None: after the job's own backoff. `error` is kept as the
+    job's `last_error`; without one it is the text of the exception that this one was raised from, if any. The attempt
+    counts, so a job with `max_attempts` may go to dead instead.
+
+    Raises:
+        ValueError: `delay` is out of its range.
+    """
+
+    def __init__(self, delay: Seconds | None = None, error: str | None = None) -> None:
+        self.delay_s = None if delay is None else _delay_s(delay)
+        self.error = error
+        super().__init__(error or "the handler asked for another try")
+
+
+class Reject(Exception):
+    """Raised by a handler to say that no further try can help: the job goes to dead, with the reason as last error."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Finish(NamedTuple):
+    """The job is done, with a result that is JSON."""
+
+    result: Any
+
+
+class Release(NamedTuple):
+    """The job is given back, to be handed out after `delay_s` or (None) after its backoff."""
+
+    delay_s: float | None
+    error: str | None
+
+
+class Bury(NamedTuple):
+    """The job goes to dead."""
+
+    error: str
+
+
+Outcome = Finish | Release | Bury
+
+DONE = Finish(None)
+
+
+def of_value(value: Any) -> Outcome:
+    """What a handler's return value means: the job is done, unless the value has no form in JSON."""
+    if value is None:
+        return DONE
+    try:
+        # There and back: it is written only if it has a form, and read only if that is JSON, which NaN is not.
+        result = from_json(to_json(value, inf_nan_mode="constants"), allow_inf_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return Release(None, bounded(f"the handler returned what is no JSON value: {error_text(error)}"))
+    return Finish(result)
+
+
+def of_error(error: BaseException) -> Release | Bury:
+    """What an exception of a handler means: another try after the job's backoff, unless it says otherwise."""
+    if isinstance(error, Reject):
+        return Bury(bounded(error.reason))
+    if isinstance(error, Retry):
+        text = error.error
+        if text is None and error.__cause__ is not None:
+            text = error_text(error.__cause__)
+        return Release(error.delay_s, None if text is None else bounded(text))
+    return Release(None, error_text(error))
+
+
+def error_text(error: BaseException) -> str:
+    """``ValueError: no such order``, within the bounds of a `last_error`."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 (an exception that cannot say what it is has a name all the same)
+        text = ""
+    name = type(error).__name__
+    return bounded(f"{name}: {text}" if text else name)
+
+
+def bounded(text: str) -> str:
+    """The text as it may be sent: cut to its bound, without the lone surrogates that UTF-8 has no form for."""
+    return str(text)[:ERROR_TEXT_MAX].encode(errors="replace").decode()
+
+
+def _delay_s(delay: float | timedelta) -> float:
+    delay_s = seconds(delay)
+    if not 0 <= delay_s <= DELAY_MAX_S:
+        raise ValueError(f"the delay of a Retry must be 0 to {DELAY_MAX_S} seconds (10 years), not {delay_s:g}")
+    return delay_s

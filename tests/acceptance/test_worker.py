@@ -1,0 +1,399 @@
+"""Handlers on jobs of a real service: what they get, and what becomes of the job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from deferd import AsyncClient, Context, Reject, Retry, Worker
+from deferd.worker.running import CallNext
+from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.worker_runs import gone, in_state, serving, until
+
+SOON = {"kind": "fixed", "seconds": 0.01}
+
+
+class Order(BaseModel):
+    id: int
+
+
+class Closed(BaseModel):
+    order: int
+    by: str
+
+
+@pytest.fixture
+async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(shared_service.url) as client:
+        yield client
+
+
+@pytest.fixture
+def worker(shared_service: ServiceProcess) -> Worker:
+    return Worker(shared_service.url, grace=5)
+
+
+async def test_an_async_handler_gets_the_parsed_body_and_its_value_is_the_result(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    @worker.handler(topic)
+    async def close(order: Order, context: Context) -> Closed:
+        assert threading.current_thread() is threading.main_thread()
+        return Closed(order=order.id, by=context.job.id)
+
+    await client.put(topic, {"id": 7}, id="a", retain=60)
+    async with serving(worker):
+        assert (await in_state(client, topic, "a", "finished")).result == {"order": 7, "by": "a"}
+
+
+async def test_a_plain_handler_runs_in_a_thread_of_its_own(client: AsyncClient, worker: Worker, topic: str) -> None:
+    @worker.handler(topic)
+    def close(order: Order) -> Closed:
+        assert threading.current_thread() is not threading.main_thread()
+        return Closed(order=order.id, by="thread")
+
+    await client.put(topic, {"id": 7}, id="a", retain=60)
+    async with serving(worker):
+        assert (await in_state(client, topic, "a", "finished")).result == {"order": 7, "by": "thread"}
+
+
+async def test_many_jobs_of_both_kinds_are_all_finished(client: AsyncClient, worker: Worker, topic: str) -> None:
+    seen: list[int] = []
+
+    @worker.handler(f"{topic}-async")
+    async def note(number: int) -> None:
+        seen.append(number)
+
+    @worker.handler(f"{topic}-plain")
+    def note_in_thread(number: int) -> None:
+        seen.append(number)
+
+    kinds = ("async", "plain")
+    jobs = ({"topic": f"{topic}-{kinds[n % 2]}", "body": n} for n in range(5000))
+    assert {result.code async for result in client.put_many(jobs)} == {None}
+    async with serving(worker):
+        await until(lambda: len(seen) >= 5000, "all jobs ran")
+    assert sorted(seen) == list(range(5000))
+    for kind in kinds:
+        assert sum((await client.topic(f"{topic}-{kind}")).counts.values()) == 0
+
+
+async def test_a_body_that_does_not_parse_goes_to_dead_with_the_reason(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    @worker.handler(topic)
+    async def close(order: Order) -> None:
+        raise AssertionError("it must not run")
+
+    await client.put(topic, {"id": "seven"}, id="a")
+    async with serving(worker):
+        dead = await in_state(client, topic, "a", "dead")
+    assert dead.last_error == (
+        "the body does not fit: id: Input should be a valid integer, unable to parse string as an integer, not 'seven'"
+    )
+
+
+async def test_an_exception_releases_the_job_with_its_text_and_its_backoff(
+    client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @worker.handler(topic)
+    async def fail(context: Context) -> str:
+        if context.job.attempt == 1:
+            raise ValueError("no such order")
+        return f"attempt {context.job.attempt} after {context.job.last_error}"
+
+    await client.put(topic, id="now", retain=60, backoff=SOON)
+    await client.put(topic, id="later", backoff={"kind": "fixed", "seconds": 600})
+    async with serving(worker):
+        finished = await in_state(client, topic, "now", "finished")
+        waiting = await in_state(client, topic, "later", "delayed")
+    assert finished.result == "attempt 2 after ValueError: no such order"
+    assert (waiting.last_error, waiting.attempts) == ("ValueError: no such order", 1)
+    assert (waiting.due_at - waiting.created_at).total_seconds() > 500
+    [record] = [one for one in caplog.records if getattr(one, "job_id", None) == "later"]
+    assert (record.name, record.levelno) == ("deferd.worker", logging.WARNING)
+    assert record.getMessage().endswith("is released: ValueError: no such order")
+    facts = vars(record)
+    assert (facts["topic"], facts["attempt"], facts["error"]) == (topic, 1, "ValueError: no such order")
+    assert facts["seconds"] >= 0
+    assert record.exc_info is not None
+
+
+async def test_no_line_is_logged_for_a_job_that_goes_well(
+    client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @worker.handler(topic)
+    async def nothing() -> None: ...
+
+    caplog.set_level(logging.INFO, "deferd.worker")
+    await client.put(topic, id="a")
+    async with serving(worker):
+        await gone(client, topic, "a")
+    assert [one for one in caplog.records if hasattr(one, "job_id")] == []
+
+
+async def test_retry_and_reject_say_what_becomes_of_the_job(client: AsyncClient, worker: Worker, topic: str) -> None:
+    @worker.handler(topic)
+    async def decide(body: str) -> None:
+        if body == "retry":
+            raise Retry(delay=600, error="busy")
+        raise Reject("no such customer")
+
+    await client.put(topic, "retry", id="retry")
+    await client.put(topic, "reject", id="reject")
+    async with serving(worker):
+        retried = await in_state(client, topic, "retry", "delayed")
+        rejected = await in_state(client, topic, "reject", "dead")
+    assert retried.last_error == "busy"
+    assert 595 < (retried.due_at - retried.created_at).total_seconds() < 660
+    assert (rejected.last_error, rejected.reason) == ("no such customer", "buried")
+
+
+async def test_a_value_that_is_no_json_releases_the_job(client: AsyncClient, worker: Worker, topic: str) -> None:
+    @worker.handler(topic)
+    async def give_an_object() -> object:
+        return object()
+
+    await client.put(topic, id="a")
+    async with serving(worker):
+        released = await in_state(client, topic, "a", "delayed")
+    assert str(released.last_error).startswith("the handler returned what is no JSON value: ")
+
+
+async def test_a_result_that_the_service_refuses_releases_its_job_and_no_other(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker(shared_service.url, concurrency=3)
+    all_run = asyncio.Barrier(3)
+
+    @worker.handler(topic)
+    async def give_much(length: int) -> str:
+        await all_run.wait()
+        return "x" * length
+
+    for job_id, length in (("a", 10), ("large", 2_000_000), ("b", 20)):
+        await client.put(topic, length, id=job_id, retain=60)
+    async with serving(worker):
+        released = await in_state(client, topic, "large", "delayed")
+        assert (await in_state(client, topic, "a", "finished")).result == "x" * 10
+        assert (await in_state(client, topic, "b", "finished")).result == "x" * 20
+    assert released.last_error == (
+        "the service refused the handler's result: the request body is larger than 1048576 bytes"
+    )
+
+
+def _raise_in_handler(error: type[BaseException]) -> Callable[..., Any]:
+    async def raising(context: Context) -> None:
+        if context.job.attempt == 1:
+            raise error
+
+    return raising
+
+
+def _raise_in_thread(error: type[BaseException]) -> Callable[..., Any]:
+    def raising(context: Context) -> None:
+        if context.job.attempt == 1:
+            raise error
+
+    return raising
+
+
+@pytest.mark.parametrize("make", [_raise_in_handler, _raise_in_thread])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, StopIteration])
+async def test_whatever_a_handler_raises_the_job_comes_again_and_the_worker_goes_on(
+    client: AsyncClient,
+    worker: Worker,
+    topic: str,
+    make: Callable[[type[BaseException]], Callable[..., Any]],
+    error: type[BaseException],
+) -> None:
+    worker.handler(topic)(make(error))
+    await client.put(topic, id="a", retain=60, backoff=SOON)
+    async with serving(worker):
+        finished = await in_state(client, topic, "a", "finished")
+    assert finished.attempts == 2
+    assert error.__name__ in str(finished.last_error)
+
+
+async def test_an_async_handler_is_cancelled_at_its_time_limit_and_its_job_released(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    cleaned_up = []
+
+    @worker.handler(topic, time_limit=0.05)
+    async def hang(context: Context) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            cleaned_up.append(context.cancelled)
+
+    await client.put(topic, id="a")
+    async with serving(worker):
+        released = await in_state(client, topic, "a", "delayed")
+    assert released.last_error == "the time limit of 0.05 s has passed"
+    assert cleaned_up == [True]
+
+
+async def test_a_plain_handler_past_its_time_limit_keeps_its_place_until_it_returns(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker(shared_service.url, concurrency=1)
+    saw_it, may_return, ran = threading.Event(), threading.Event(), []
+
+    @worker.handler(topic, time_limit=0.05)
+    def hang(body: str, context: Context) -> str:
+        ran.append(body)
+        if body == "slow":
+            end_s = time.monotonic() + 10
+            while not context.cancelled and time.monotonic() < end_s:
+                time.sleep(0.005)
+            saw_it.set()
+            may_return.wait(10)
+        return "too late"
+
+    await client.put(topic, "slow", id="slow")
+    async with serving(worker):
+        released = await in_state(client, topic, "slow", "delayed")
+        assert released.last_error == "the time limit of 0.05 s has passed"
+        await until(saw_it.is_set, "the handler saw that it is cancelled")
+        await client.put(topic, "next", id="next", retain=60)
+        await asyncio.sleep(0.2)  # were there a place, it would begin within a few ms
+        assert (ran, (await client.look(topic, "next")).state) == (["slow"], "ready")
+        may_return.set()
+        await in_state(client, topic, "next", "finished")
+    assert (await client.look(topic, "slow")).state == "delayed"
+
+
+async def test_a_handler_that_ends_in_time_has_no_trouble_with_its_limit(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    @worker.handler(topic, time_limit=10)
+    async def quick() -> str:
+        return "done"
+
+    await client.put(topic, id="a", retain=60)
+    async with serving(worker):
+        assert (await in_state(client, topic, "a", "finished")).result == "done"
+
+
+async def test_middleware_goes_around_handlers_the_first_outermost_and_may_say_what_handlers_may(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    calls: list[str] = []
+
+    @worker.middleware
+    async def outer(context: Context, call_next: CallNext) -> Any:
+        calls.append(f"outer {context.job.id}")
+        return {"wrapped": await call_next()}
+
+    @worker.middleware
+    async def inner(context: Context, call_next: CallNext) -> Any:
+        calls.append(f"inner {context.job.id}")
+        if context.job.body == "refuse":
+            raise Reject("not here")
+        return await call_next()
+
+    @worker.handler(topic)
+    def handle(body: str) -> str:
+        calls.append("handler")
+        return body
+
+    await client.put(topic, "fine", id="a", retain=60)
+    async with serving(worker):
+        assert (await in_state(client, topic, "a", "finished")).result == {"wrapped": "fine"}
+        assert calls == ["outer a", "inner a", "handler"]
+        await client.put(topic, "refuse", id="b")
+        assert (await in_state(client, topic, "b", "dead")).last_error == "not here"
+
+
+async def test_puts_from_inside_a_handler_carry_the_trace_on(
+    client: AsyncClient, shared_service: ServiceProcess, worker: Worker, topic: str
+) -> None:
+    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+    @worker.handler(topic)
+    async def follow_up(body: str) -> None:
+        await client.put(f"{topic}-next", id=body, delay=600)
+
+    await client.put(topic, "traced", traceparent=traceparent)
+    await client.put(topic, "untraced")
+    async with serving(worker):
+        traced = await in_state(client, f"{topic}-next", "traced", "delayed")
+        untraced = await in_state(client, f"{topic}-next", "untraced", "delayed")
+    assert (traced.traceparent, untraced.traceparent) == (traceparent, None)
+
+
+async def test_a_handler_can_touch_and_hear_of_a_cancel_at_once(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    touched: dict[str, list[bool]] = {"async": [], "plain": []}
+    go_on = {"async": threading.Event(), "plain": threading.Event()}
+
+    @worker.handler(f"{topic}-async")
+    async def touch_twice(context: Context) -> None:
+        touched["async"].append(await context.touch())
+        await asyncio.to_thread(go_on["async"].wait, 10)
+        touched["async"].append(await context.touch())
+
+    @worker.handler(f"{topic}-plain")
+    def touch_twice_in_thread(context: Context) -> None:
+        touched["plain"].append(context.touch_from_thread())
+        go_on["plain"].wait(10)
+        touched["plain"].append(context.touch_from_thread())
+
+    async with serving(worker):
+        for kind, answers in touched.items():
+            await client.put(f"{topic}-{kind}", id="a", ttr=3600)
+            await until(lambda answers=answers: answers == [True], "it has touched once")  # type: ignore[misc]
+            assert (await client.cancel(f"{topic}-{kind}", "a")).was == "reserved"
+            go_on[kind].set()
+            await until(lambda answers=answers: len(answers) == 2, "it has touched twice")  # type: ignore[misc]
+    assert touched == {"async": [True, False], "plain": [True, False]}
+
+
+async def test_a_worker_is_shown_as_the_holder_of_its_jobs(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker(shared_service.url, name="closer-1")
+    go_on = asyncio.Event()
+
+    @worker.handler(topic)
+    async def wait() -> None:
+        await go_on.wait()
+
+    await client.put(topic, id="a")
+    async with serving(worker):
+        assert (await in_state(client, topic, "a", "reserved")).reserved_by == "closer-1"
+        go_on.set()
+
+
+async def test_a_worker_without_handlers_or_with_an_unfitting_priority_does_not_begin(
+    shared_service: ServiceProcess, topic: str
+) -> None:
+    with pytest.raises(ValueError, match="at least one handler"):
+        await Worker(shared_service.url).serve()
+    worker = Worker(shared_service.url, priority=["other"])
+    worker.handler(topic)(lambda: None)
+    with pytest.raises(ValueError, match="no handler: 'other'"):
+        await worker.serve()
+
+
+async def test_a_worker_can_serve_again_but_not_twice_at_a_time(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    @worker.handler(topic)
+    async def nothing() -> None: ...
+
+    for job_id in ("a", "b"):
+        async with serving(worker):
+            await client.put(topic, id=job_id)
+            await gone(client, topic, job_id)
+            with pytest.raises(RuntimeError, match="runs already"):
+                await worker.serve()

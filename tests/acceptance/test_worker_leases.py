@@ -1,0 +1,255 @@
+"""What a worker does about leases: it extends them, and ends handlers whose job was cancelled or lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deferd import AsyncClient, Context, JobRef, Worker
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.worker_runs import gone, in_state, serving, until
+
+TTR_S = 1.0
+
+
+@pytest.fixture
+async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(shared_service.url) as client:
+        yield client
+
+
+@pytest.fixture
+def worker(shared_service: ServiceProcess) -> Worker:
+    return Worker(shared_service.url, concurrency=20)
+
+
+async def test_a_lease_does_not_end_while_a_handler_runs(client: AsyncClient, worker: Worker, topic: str) -> None:
+    runs: list[str] = []
+
+    @worker.handler(f"{topic}-async")
+    async def take_long(context: Context) -> int:
+        runs.append(context.job.id)
+        await asyncio.sleep(3 * TTR_S)
+        return context.job.attempt
+
+    @worker.handler(f"{topic}-plain")
+    def take_long_in_thread(context: Context) -> int:
+        runs.append(context.job.id)
+        time.sleep(3 * TTR_S)
+        return context.job.attempt
+
+    names = [(f"{topic}-{kind}", f"{kind}-{number}") for kind in ("async", "plain") for number in range(10)]
+    for name, job_id in names:
+        await client.put(name, id=job_id, ttr=TTR_S, retain=60)
+    async with serving(worker):
+        for name, job_id in names:
+            assert (await in_state(client, name, job_id, "finished")).result == 1
+    assert sorted(runs) == sorted(job_id for _, job_id in names)
+
+
+async def test_a_cancel_ends_the_handlers_of_both_kinds(
+    client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "deferd.worker")
+    began: list[str] = []
+    ended: list[str] = []
+
+    @worker.handler(f"{topic}-async")
+    async def wait(context: Context) -> None:
+        began.append("async")
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            ended.append(f"async {context.cancelled}")
+            raise
+
+    @worker.handler(f"{topic}-plain")
+    def wait_in_thread(context: Context) -> str:
+        began.append("plain")
+        end_s = time.monotonic() + 10
+        while not context.cancelled and time.monotonic() < end_s:
+            time.sleep(0.005)
+        ended.append(f"plain {context.cancelled}")
+        return "in vain"
+
+    topics = (f"{topic}-async", f"{topic}-plain")
+    async with serving(worker):
+        for name in topics:
+            await client.put(name, id="a", ttr=TTR_S, retain=60)
+        await until(lambda: len(began) == 2, "both have begun")
+        for name in topics:
+            assert (await client.cancel(name, "a")).was == "reserved"
+        await until(lambda: len(ended) == 2, "both have ended")
+    assert sorted(ended) == ["async True", "plain True"]
+    told = [one for one in caplog.records if getattr(one, "code", None) == "job_cancelled"]
+    assert sorted(vars(one)["topic"] for one in told) == sorted(topics)
+    for name in topics:
+        await gone(client, name, "a")
+
+
+async def test_a_prefetched_job_that_is_cancelled_never_begins(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "deferd.worker")
+    worker = Worker(shared_service.url, concurrency=1, prefetch=10)
+    began: list[str] = []
+    go_on = asyncio.Event()
+
+    @worker.handler(topic)
+    async def handle(context: Context) -> None:
+        began.append(context.job.id)
+        if context.job.id == "slow":
+            await go_on.wait()
+
+    # Only a worker whose handlers are quick fetches ahead: the first job shows that this one's are.
+    await client.put_batch([{"topic": topic, "id": name, "ttr": TTR_S} for name in ("quick", "slow", "next", "last")])
+    async with serving(worker):
+        for job_id in ("slow", "next", "last"):
+            await in_state(client, topic, job_id, "reserved")
+        await client.cancel(topic, "next")
+
+        def heard() -> bool:
+            return any(vars(one).get("job_id") == "next" for one in caplog.records)
+
+        await until(heard, "the worker has heard of the cancel")
+        go_on.set()
+        await until(lambda: "last" in began, "the last one has begun")
+    assert began == ["quick", "slow", "last"]
+
+
+async def test_a_delivery_that_is_over_ends_its_handler_and_is_logged(
+    client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    @worker.handler(topic)
+    async def wait() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+
+    await client.put(topic, id="a", ttr=TTR_S)
+    async with serving(worker), asyncio.timeout(20):
+        await began.wait()
+        await client.release(JobRef(topic, "a"), delay=600)  # without a receipt: somebody else steps in
+        await ended.wait()
+    [record] = [one for one in caplog.records if getattr(one, "code", None) == "receipt_stale"]
+    assert record.levelno == logging.WARNING
+    assert (await client.look(topic, "a")).last_error is None
+
+
+async def test_a_finish_that_comes_too_late_is_logged_and_the_worker_goes_on(
+    client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    @worker.handler(topic)
+    async def wait(body: str | None) -> None:
+        if body is None:
+            began.set()
+            await may_end.wait()
+
+    await client.put(topic, id="a", ttr=3600)
+    async with serving(worker), asyncio.timeout(20):
+        await began.wait()
+        await client.release(JobRef(topic, "a"), delay=600)
+        may_end.set()
+        await client.put(topic, "more", id="b")
+        await gone(client, topic, "b")
+        await until(lambda: bool(caplog.records), "it is logged")
+    [record] = [one for one in caplog.records if getattr(one, "code", None) == "receipt_stale"]
+    assert "could not be finished: its lease has ended" in record.getMessage()
+
+
+async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "deferd.worker")
+    with running_service(data_dir=tmp_path) as service:
+        worker = Worker(service.url)
+        running = {kind: threading.Event() for kind in ("async", "plain", "fails")}
+        away = threading.Event()
+
+        @worker.handler("async")
+        async def wait() -> str:
+            running["async"].set()
+            await asyncio.to_thread(away.wait, 20)
+            return "async"
+
+        @worker.handler("plain")
+        def wait_in_thread() -> str:
+            running["plain"].set()
+            away.wait(20)
+            return "plain"
+
+        @worker.handler("fails")
+        def fail_in_thread() -> None:
+            running["fails"].set()
+            away.wait(20)
+            raise ValueError("no such order")
+
+        async with AsyncClient(service.url) as client, serving(worker):
+            for topic in running:
+                await client.put(topic, id="a", retain=60, backoff={"kind": "fixed", "seconds": 600})
+            for event in running.values():
+                assert await asyncio.to_thread(event.wait, 20)
+            service.kill()
+            away.set()  # the handlers end while nobody is there to hear of it
+
+            def in_vain() -> bool:
+                doing = {vars(one).get("doing") for one in caplog.records}
+                return doing >= {"fetching jobs", "reporting finished jobs"}
+
+            await until(in_vain, "the worker has found that the service is away")
+            await asyncio.to_thread(service.start)
+            for kind in ("async", "plain"):
+                finished = await in_state(client, kind, "a", "finished")
+                assert (finished.result, finished.attempts) == (kind, 1)
+            failed = await in_state(client, "fails", "a", "delayed")
+            assert (failed.last_error, failed.attempts) == ("ValueError: no such order", 1)
+            await client.put("async", id="b", retain=60)
+            await in_state(client, "async", "b", "finished")
+    told = [(vars(one)["doing"], one.levelname) for one in caplog.records if hasattr(one, "doing")]
+    assert sorted(told) == [
+        ("fetching jobs", "INFO"),
+        ("fetching jobs", "WARNING"),
+        ("reporting finished jobs", "INFO"),
+        ("reporting finished jobs", "WARNING"),
+    ]
+
+
+async def test_a_worker_waits_for_a_service_that_is_not_there_yet(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = ServiceProcess(tmp_path)
+    with service:
+        service.stop()  # its port is known now
+        worker = Worker(service.url)
+
+        @worker.handler("t")
+        async def nothing() -> None: ...
+
+        async with serving(worker):
+            await until(lambda: bool(caplog.records), "the worker has found nobody")
+            await asyncio.sleep(1)  # some tries more
+            assert [one.levelname for one in caplog.records] == ["WARNING"]
+            await asyncio.to_thread(service.start)
+            async with AsyncClient(service.url) as client:
+                await client.put("t", id="a")
+                await gone(client, "t", "a")
+
+
+async def test_a_worker_of_two_services_goes_on_with_the_one_that_is_left(
+    shared_service: ServiceProcess, client: AsyncClient, topic: str
+) -> None:
+    worker = Worker(["http://127.0.0.1:9", shared_service.url])
+    worker.handler(topic)(lambda: None)
+    await client.put(topic, id="a")
+    async with serving(worker):
+        await gone(client, topic, "a")

@@ -1,0 +1,72 @@
+"""A job in hand that is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from deferd import Delivery
+from deferd.worker.handlers import Handler
+from deferd.worker.held import Held, Stop
+from deferd.worker.outcomes import DONE, Finish, Release
+
+GIVEN_BACK = Release(0, "the worker stopped")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def nothing() -> None: ...
+
+
+def held() -> Held:
+    delivery = Delivery({"topic": "t", "id": "a", "ttr": 60, "attempt": 1})
+    return Held(delivery, Handler("t", nothing), lambda _: nothing(), asyncio.get_running_loop())
+
+
+async def test_a_task_that_has_not_begun_is_not_cancelled_for_then_it_would_never_run_a_line() -> None:
+    one, begun = held(), []
+
+    async def run() -> None:
+        one.began_s = 1.0
+        begun.append(one.cancelled)
+
+    task = asyncio.create_task(run())
+    one.run(task, None)
+    one.stop(Stop.OVER, None)
+    await task
+    assert begun == [True]
+
+
+async def test_a_task_that_has_begun_is_cancelled_once() -> None:
+    one, cancels = held(), 0
+
+    async def run() -> None:
+        nonlocal cancels
+        one.began_s = 1.0
+        for _ in range(3):
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                cancels += 1
+
+    task = asyncio.create_task(run())
+    one.run(task, None)
+    await asyncio.sleep(0)
+    one.stop(Stop.TIME_LIMIT, GIVEN_BACK)
+    await asyncio.sleep(0)
+    one.stop(Stop.SHUTDOWN, GIVEN_BACK)
+    await task
+    assert (cancels, one.stopped) == (1, Stop.TIME_LIMIT)
+
+
+async def test_what_a_stopped_handler_returns_counts_only_when_the_worker_stops() -> None:
+    for why, counts in ((Stop.TIME_LIMIT, GIVEN_BACK), (Stop.SHUTDOWN, Finish("saved"))):
+        one = held()
+        one.stop(why, GIVEN_BACK)
+        assert one.outcome(Finish("saved"), None) == counts
+        assert one.outcome(DONE, asyncio.CancelledError()) == GIVEN_BACK
+    assert held().outcome(DONE, None) == DONE

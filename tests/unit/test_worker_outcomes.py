@@ -1,0 +1,75 @@
+"""What a returned value and an exception say about a job."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from deferd import Reject, Retry
+from deferd.limits import DELAY_MAX_S, ERROR_TEXT_MAX
+from deferd.worker.outcomes import Bury, Finish, Release, of_error, of_value
+
+
+class Closed(BaseModel):
+    at: datetime
+
+
+def test_a_value_becomes_the_result_as_json() -> None:
+    assert of_value(None) == Finish(None)
+    assert of_value({"a": (1, 2)}) == Finish({"a": [1, 2]})
+    assert of_value(Closed(at=datetime(2030, 1, 1, tzinfo=UTC))) == Finish({"at": "2030-01-01T00:00:00Z"})
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), [float("inf")], "\ud800", lambda: None])
+def test_a_value_that_is_no_json_releases_the_job_and_says_so(value: Any) -> None:
+    outcome = of_value(value)
+    assert isinstance(outcome, Release)
+    assert outcome.delay_s is None
+    assert str(outcome.error).startswith("the handler returned what is no JSON value: ")
+
+
+def test_a_value_that_holds_itself_releases_the_job() -> None:
+    value: list[Any] = []
+    value.append(value)
+    assert isinstance(of_value(value), Release)
+
+
+def test_an_exception_releases_the_job_with_its_name_and_text() -> None:
+    assert of_error(ValueError("no such order")) == Release(None, "ValueError: no such order")
+    assert of_error(ValueError()) == Release(None, "ValueError")
+    assert of_error(asyncio.CancelledError()) == Release(None, "CancelledError")
+    assert of_error(SystemExit(3)) == Release(None, "SystemExit: 3")
+
+
+def test_an_exception_that_cannot_be_shown_or_sent_is_told_all_the_same() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert of_error(Mute()) == Release(None, "Mute")
+    assert of_error(ValueError("x" * 20_000)) == Release(None, f"ValueError: {'x' * (ERROR_TEXT_MAX - 12)}")
+    assert of_error(ValueError("a\ud800b")) == Release(None, "ValueError: a?b")
+
+
+def test_retry_says_when_and_why() -> None:
+    assert of_error(Retry()) == Release(None, None)
+    assert of_error(Retry(timedelta(minutes=2), "busy")) == Release(120, "busy")
+    assert of_error(Retry(0)) == Release(0, None)
+    retry = Retry(5)
+    retry.__cause__ = OSError("no route")
+    assert of_error(retry) == Release(5, "OSError: no route")
+
+
+@pytest.mark.parametrize("delay", [-1, DELAY_MAX_S + 1, float("nan")])
+def test_a_retry_in_the_past_or_too_far_ahead_is_refused(delay: float) -> None:
+    with pytest.raises(ValueError, match="must be 0 to 315576000 seconds"):
+        Retry(delay)
+
+
+def test_reject_buries_with_its_reason() -> None:
+    assert of_error(Reject("no such customer")) == Bury("no such customer")
+    assert of_error(Reject("x" * 20_000)) == Bury("x" * ERROR_TEXT_MAX)
