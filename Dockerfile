@@ -1,4 +1,6 @@
 # The service with its embedded store; its data is in /data. With DEFERD_REDIS_URL it uses an external store instead.
+# Others reach a container, so it wants keys (DEFERD_KEYS_FILE or DEFERD_KEYS, see `deferd key new`), or
+# DEFERD_INSECURE=true where only you do: docker run -e DEFERD_INSECURE=true -p 127.0.0.1:8000:8000 deferd
 
 FROM python:3.13-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from deferd.api.call import Call
+from deferd.api.call import Call, address_of
 from deferd.api.operation import Operation
 from deferd.api.request_json import check_media_type
 from deferd.api.service import Service
@@ -29,10 +29,22 @@ _NOT_PLAIN = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 class PlainCall(Call):
     """A call on the short way. Towards uvicorn's protocol it plays the part of a request-response cycle."""
 
-    __slots__ = ("body", "body_length", "disconnected", "keep_alive", "operation", "pop", "response_complete", "task")
+    __slots__ = (
+        "body",
+        "body_length",
+        "client",
+        "disconnected",
+        "keep_alive",
+        "operation",
+        "pop",
+        "response_complete",
+        "task",
+    )
 
     message_event: ClassVar[asyncio.Event] = asyncio.Event()
     """What uvicorn wakes a cycle by. Nobody waits for this one, so it may stay set."""
+    task: asyncio.Task[None]
+    """What answers it; there from when the request has come as a whole."""
 
     def __init__(
         self,
@@ -45,15 +57,16 @@ class PlainCall(Call):
         headers: list[tuple[bytes, bytes]],
         body_length: int,
         keep_alive: bool,
+        client: tuple[str, int] | None,
     ) -> None:
         super().__init__(service, method, path_values, query, headers)
         self.operation = operation
         self.body_length = body_length
         self.body: bytes | bytearray = b""
         self.keep_alive = keep_alive
+        self.client = client
         self.disconnected = False
         self.response_complete = False
-        self.task: asyncio.Task[None] | None = None
         self.pop: asyncio.Task[Any] | None = None
 
     def take(self, piece: bytes) -> None:
@@ -62,6 +75,10 @@ class PlainCall(Call):
             self.body = piece if len(piece) == self.body_length else bytearray(piece)
         else:
             self.body += piece
+
+    def client_address(self) -> str | None:
+        """See Call."""
+        return address_of(self.client)
 
     def hang_up(self) -> None:
         """The client is gone."""
@@ -165,6 +182,7 @@ class PlainCallProtocol(HttpToolsProtocol):
             headers=self.headers,
             body_length=body_length,
             keep_alive=self.parser.should_keep_alive(),
+            client=self.client,
         )
 
     def on_body(self, body: bytes) -> None:
@@ -199,8 +217,7 @@ class PlainCallProtocol(HttpToolsProtocol):
             self._answering = None
             call.response_complete = True
             call.body = b""
-            if call.task is not None:
-                self.tasks.discard(call.task)
+            self.tasks.discard(call.task)
             if answer is None:  # the client is gone, or the server stops without waiting any longer
                 self.transport.close()
             elif not call.disconnected:

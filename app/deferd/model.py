@@ -16,6 +16,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from deferd import limits
 
+TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
+
 
 class JobState(StrEnum):
     """Where a job is; it is in exactly one of these at any instant."""
@@ -131,6 +133,15 @@ ErrorText = Annotated[
     Field(description=f"What went wrong, kept as `last_error`; at most {limits.ERROR_TEXT_MAX} characters."),
 ]
 
+Traceparent = Annotated[
+    str,
+    StringConstraints(pattern=TRACEPARENT_PATTERN),
+    Field(
+        description="The W3C trace context of the put, as in the HTTP header of that name; shown to the consumer.",
+        examples=["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"],
+    ),
+]
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -217,6 +228,7 @@ class PutJob(_When, JobPolicy):
         "the old job as it is; `replace` puts the new one in its place, unless a consumer holds it (409 "
         "`job_reserved`).",
     )
+    traceparent: Traceparent | None = None
 
 
 class PutBatch(_Strict):
@@ -327,6 +339,7 @@ class Job(BaseModel):
     reserved_until: datetime | None = Field(None, description="When the lease ends, unless it is touched.")
     reserved_by: str | None = Field(None, description="The `consumer` that holds it, if that gave its name.")
     finished_at: datetime | None = Field(None, description="When it was finished.")
+    traceparent: str | None = Field(None, description="The W3C trace context of the put, if it gave one.")
     result: Any = Field(None, description="Any JSON value, as the finish gave it.")
 
 

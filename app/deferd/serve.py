@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import ipaddress
 import logging
 import signal
 import socket
@@ -24,12 +25,16 @@ from redis.exceptions import RedisError
 
 from deferd import logs
 from deferd.api.application import create_app
+from deferd.api.key_source import key_source
+from deferd.api.keys import KeysRefused
 from deferd.api.service import Service
+from deferd.engine.clock import clock_key
+from deferd.engine.keys import Keys
 from deferd.errors import DeferdError
 from deferd.http_protocol import PlainCallProtocol
 from deferd.settings import Settings, flag, path_text, variable
 from deferd.store.checks import StoreRefused, check
-from deferd.store.connection import connect
+from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
 
 _log = logging.getLogger("deferd")
@@ -42,6 +47,12 @@ KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than the minute for which proxies keep theirs."""
 CLOSING_S = 0.3
 """What the application gets to close down after the requests have ended, on top of the drain time."""
+
+_NEEDS_KEYS = (
+    f"{flag('host')} ({variable('host')}) is {{host}}, which others can reach, and no key is asked for: give keys with "
+    f"{flag('keys_file')} ({variable('keys_file')}) or {variable('keys')}, which `deferd key new` makes; or listen on "
+    f"127.0.0.1; or say {flag('insecure')} ({variable('insecure')}=true) to let whoever reaches it do everything"
+)
 
 
 class CannotServe(Exception):
@@ -57,6 +68,10 @@ def run(settings: Settings, *, version: str, warnings: Sequence[str] = ()) -> in
     logs.configure(settings.log_format, settings.log_level)
     for sentence in warnings:
         _log.warning("%s", sentence)
+    if settings.test_clock:
+        _log.warning("%s: whoever reaches this service can move its clock; for tests only", flag("test_clock"))
+    if settings.insecure and key_source(settings) is None:
+        _log.warning("%s: no key is asked for, so whoever reaches this service can do everything", flag("insecure"))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(settings, version))
@@ -68,7 +83,7 @@ def run(settings: Settings, *, version: str, warnings: Sequence[str] = ()) -> in
 def log_refusal(exc: Exception) -> None:
     """Say in one line why the service cannot run; a fault in the application comes with its traceback."""
     cause = exc.__cause__
-    expected = cause is None or isinstance(cause, StoreRefused | DeferdError | OSError | RedisError)
+    expected = cause is None or isinstance(cause, StoreRefused | KeysRefused | DeferdError | OSError | RedisError)
     _log.critical("%s", exc, exc_info=None if expected or isinstance(exc, StoreRefused) else cause)
 
 
@@ -146,29 +161,58 @@ async def premises(settings: Settings, version: str) -> AsyncIterator[Premises]:
     """Claim the data folder, listen, start the store and check it; at the end give all back.
 
     Raises:
-        CannotServe: the port cannot be had.
+        CannotServe: the port cannot be had, the keys cannot be used, or others could reach a service without keys.
         StoreRefused: the folder or the store cannot.
     """
+    guarded = await _check_keys(settings) or settings.insecure
     async with contextlib.AsyncExitStack() as stack:
         if settings.redis_url is not None:
-            listener = stack.enter_context(listen(settings.host, settings.port))
+            listener = stack.enter_context(listen(settings.host, settings.port, anywhere=guarded))
             store_url = settings.redis_url.get_secret_value()
         else:
             embedded = EmbeddedStore(settings.data_dir)
             embedded.claim()
             stack.push_async_callback(embedded.stop)
-            listener = stack.enter_context(listen(settings.host, settings.port))
+            listener = stack.enter_context(listen(settings.host, settings.port, anywhere=guarded))
             await embedded.start()
             store_url = embedded.url
         store = await connect(store_url, timeout_s=settings.store_timeout)
         try:
             await check(store, shards=settings.shards)
+            if settings.redis_url is None and not settings.test_clock:
+                await _check_clock(store, settings)
         finally:
             await store.close()
         where = f"{store.server} at {store.description}"
         if settings.redis_url is None:
             where = f"embedded {store.server} in {path_text(settings.data_dir)}"
         yield _premises(listener, store_url, where, version)
+
+
+async def _check_keys(settings: Settings) -> bool:
+    """Whether the service has keys. Raises CannotServe when they cannot be used."""
+    source = key_source(settings)
+    if source is None:
+        return False
+    try:
+        await asyncio.to_thread(source.read)
+    except KeysRefused as exc:
+        raise CannotServe(str(exc)) from exc
+    return True
+
+
+async def _check_clock(store: Store, settings: Settings) -> None:
+    """The jobs of a store whose clock was moved would be due at other times than was said when they were put."""
+    try:
+        moved_ms = await store.client.get(clock_key(Keys(settings.shards), 0))
+    except (RedisError, OSError) as exc:
+        raise StoreRefused(f"the store at {store.description} cannot be reached: {exc}") from exc
+    if moved_ms is not None:
+        raise StoreRefused(
+            f"the data folder {path_text(settings.data_dir)} is one for tests, which moved its clock by "
+            f"{int(moved_ms) / 1000:g} s: serve it with {flag('test_clock')}, or give this service another one "
+            f"({flag('data_dir')}, {variable('data_dir')})"
+        )
 
 
 def _premises(listener: socket.socket, store_url: str, where: str, version: str) -> Premises:
@@ -180,19 +224,22 @@ def _premises(listener: socket.socket, store_url: str, where: str, version: str)
 
 
 @contextlib.contextmanager
-def listen(host: str, port: int) -> Iterator[socket.socket]:
+def listen(host: str, port: int, *, anywhere: bool) -> Iterator[socket.socket]:
     """A socket that is bound and listens, so that nobody else gets the port; closed at the end.
 
-    Port 0 takes any that is free. Of a name with several addresses the first is taken.
+    Port 0 takes any that is free. Of a name with several addresses the first is taken. Without `anywhere` it must be
+    one that only this machine reaches.
 
     Raises:
-        CannotServe: the port is taken, or this machine does not have the address.
+        CannotServe: the port is taken, or this machine does not have the address, or others could reach it.
     """
     place = f"{host} port {port} ({flag('host')} {variable('host')}, {flag('port')} {variable('port')})"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
+        if not anywhere and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+            raise CannotServe(_NEEDS_KEYS.format(host=host))
         listener = socket.socket(family, kind, protocol)
     except OSError as exc:
         raise CannotServe(f"cannot listen on {place}: {exc.strerror or exc}") from exc

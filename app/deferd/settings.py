@@ -19,6 +19,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from deferd.limits import BODY_DEFAULT_BYTES, TEN_YEARS_S
 
 ENV_PREFIX = "DEFERD_"
+_OF_THE_CLIENT = {"DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"}
+"""Variables of the client and the command line, which may well be set where a service runs."""
 
 
 def _whole(default: int, low: int, high: int, text: str, more: str = "") -> Any:
@@ -67,6 +69,19 @@ class Settings(BaseSettings):
     data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
         Path("./deferd-data"), description="Folder in which the embedded store keeps its data across restarts."
     )
+    keys_file: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
+        None,
+        description="TOML file with the keys that callers must have, hashed; `deferd key new` makes them. It is read "
+        "again when it changes.",
+    )
+    keys: SecretStr | None = Field(
+        None, description="The same as a text in place of a file. As a variable it stays out of the process list."
+    )
+    insecure: bool = Field(
+        False,
+        description="Listen on an address beyond this machine although there are no keys, so that whoever reaches it "
+        "can do everything; true or false.",
+    )
     workers: int = _whole(1, 1, 256, "Number of processes that serve")
     shards: int = _whole(
         1,
@@ -83,6 +98,11 @@ class Settings(BaseSettings):
         100, 0, 10_000, "Number of topics that the metrics name one by one", "Those beyond are counted together."
     )
     drain_timeout: float = _seconds(8.0, 0.0, 60.0, "Time that requests under way get to end at shutdown")
+    test_clock: bool = Field(
+        False,
+        description="For tests only: offer POST /testing/clock, which moves the clock of the service's own embedded "
+        "store; true or false. Not with a store of your own.",
+    )
     log_format: Annotated[Literal["console", "json"], BeforeValidator(_lower_case)] = Field(
         "console", description="Form of the log lines on standard error: console or json."
     )
@@ -103,14 +123,28 @@ def load_settings(flags: Mapping[str, str]) -> Settings:
     """The settings of `flags` (field name to text, only those given), then of the environment, then the defaults.
 
     Raises:
-        SettingsError: a value is of the wrong kind or outside its range. Secrets are not shown.
+        SettingsError: a value is of the wrong kind or outside its range, or two exclude each other. Secrets are not
+            shown.
     """
     given: dict[str, Any] = dict(flags)
     try:
-        return Settings(**given)
+        settings = Settings(**given)
     except ValidationError as exc:
         faults = {str(fault["loc"][0]): fault["input"] for fault in exc.errors(include_url=False)}
         raise SettingsError([problem(name, value) for name, value in faults.items()]) from None
+    if settings.test_clock and settings.redis_url is not None:
+        sentence = (
+            f"{flag('test_clock')} ({variable('test_clock')}) moves the clock of the service's own embedded store, and "
+            f"cannot be had together with {flag('redis_url')} ({variable('redis_url')})"
+        )
+        raise SettingsError([sentence])
+    if settings.keys is not None and settings.keys_file is not None:
+        sentence = (
+            f"{flag('keys')} ({variable('keys')}) cannot be had together with {flag('keys_file')} "
+            f"({variable('keys_file')}): keys are in one place"
+        )
+        raise SettingsError([sentence])
+    return settings
 
 
 def flag(name: str) -> str:
@@ -143,7 +177,7 @@ def accepted(name: str) -> str:
     high = next((bound.le for bound in field.metadata if hasattr(bound, "le")), None)
     if low is not None and high is not None:
         return f"a {'whole number' if kind is int else 'number'} from {_plain(low)} to {_plain(high)}"
-    return {Path: "a path"}.get(kind, "a text that is not empty")
+    return {Path: "a path", bool: "true or false"}.get(kind, "a text that is not empty")
 
 
 def default_text(name: str) -> str | None:
@@ -151,6 +185,8 @@ def default_text(name: str) -> str | None:
     default = Settings.model_fields[name].default
     if isinstance(default, Path):
         return path_text(default)
+    if isinstance(default, bool):
+        return str(default).lower()
     if isinstance(default, int | float):
         return _plain(default)
     return default if isinstance(default, str) else None
@@ -163,7 +199,7 @@ def path_text(path: Path) -> str:
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
     """A sentence for each DEFERD_* variable that is no setting: a typo must not pass in silence."""
-    known = {variable(name) for name in Settings.model_fields}
+    known = {variable(name) for name in Settings.model_fields} | _OF_THE_CLIENT
     sentences = []
     for name in sorted(environment):
         if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
@@ -176,10 +212,10 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
 
 
 def _plain_type(annotation: Any) -> Any:
-    """`X | None` as X."""
+    """`X | None` as X, with or without notes on X."""
     if get_origin(annotation) in {Union, types.UnionType}:
-        return next(part for part in get_args(annotation) if part is not type(None))
-    return annotation
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _is_secret(field: FieldInfo) -> bool:

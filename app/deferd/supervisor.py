@@ -20,6 +20,7 @@ from typing import Any
 
 import uvloop
 from prometheus_client.multiprocess import mark_process_dead
+from pydantic import SecretStr
 
 from deferd import logs
 from deferd.serve import CLOSING_S, CannotServe, Premises, StopSignals, log_refusal, serve_application
@@ -199,8 +200,9 @@ class Worker:
 
 
 def _with_secrets(settings: Settings) -> dict[str, Any]:
-    secret = settings.redis_url.get_secret_value() if settings.redis_url else None
-    return settings.model_dump(mode="json") | {"redis_url": secret}
+    given = {name: getattr(settings, name) for name in type(settings).model_fields}
+    secrets = {name: value.get_secret_value() for name, value in given.items() if isinstance(value, SecretStr)}
+    return settings.model_dump(mode="json") | secrets
 
 
 def work(channel_fd: int) -> int:

@@ -69,6 +69,8 @@ def request(method: str, path: str, body: Any = None, *headers: str, through_asg
 CALLS: list[tuple[str, str, Any, tuple[str, ...]]] = [
     ("POST", "/jobs", {"topic": "{topic}", "id": "j"}, ()),
     ("POST", "/jobs", {"topic": "{topic}", "id": "taken"}, ()),
+    ("POST", "/jobs", {"topic": "{topic}", "id": "j"}, (f"Traceparent: 00-{'a' * 32}-{'b' * 16}-01",)),
+    ("POST", "/jobs", {"topic": "{topic}", "id": "j"}, ("Traceparent: 00-no-good",)),
     ("POST", "/jobs", {"topic": "no good"}, ()),
     ("POST", "/jobs", b"", ()),
     ("POST", "/jobs", b"{", ("Content-Type: application/json",)),

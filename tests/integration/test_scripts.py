@@ -40,6 +40,8 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.topics.jobs(TOPIC)
     await driver.topics.totals([TOPIC])
     await driver.pass_time(3)
+    assert driver.engine.clock is not None
+    await driver.engine.clock.read()
     await driver.topics.purge(TOPIC)
     await driver.engine.timers[0].resign()
 

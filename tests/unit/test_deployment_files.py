@@ -86,6 +86,7 @@ def test_the_image_serves_as_an_ordinary_user_and_hears_sigterm() -> None:
     assert not user.startswith(("0", "root"))
     assert ["deferd", "serve", "--host", "0.0.0.0", "--data-dir", "/data"] == command  # noqa: S104 - in its container
     assert "VOLUME /data" in DOCKERFILE
+    assert not re.search(r"^(ENV|ARG)\b.*DEFERD_(INSECURE|KEYS)", DOCKERFILE, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK .*?/healthz", DOCKERFILE, re.MULTILINE | re.DOTALL)
 
 
@@ -128,7 +129,7 @@ def test_the_compose_file_follows_the_schema() -> None:
 def test_compose_fills_in_only_what_it_is_meant_to() -> None:
     found = set(re.findall(r"\$(\{?\w*)", json.dumps(COMPOSE).replace("$$", "")))
 
-    assert {"{DEFERD_MAX_BODY_BYTES"} == found
+    assert {"{DEFERD_MAX_BODY_BYTES", "{DEFERD_KEYS"} == found
 
 
 def test_compose_runs_two_replicas_behind_one_port() -> None:
@@ -148,6 +149,15 @@ def test_compose_gives_the_service_settings_that_it_has() -> None:
     assert "redis://store:6379/0" == environment["DEFERD_REDIS_URL"]
     assert str(limits.BODY_DEFAULT_BYTES) == interpolated(environment["DEFERD_MAX_BODY_BYTES"])
     assert "--data-dir" not in command
+
+
+def test_compose_listens_without_keys_only_because_this_machine_alone_reaches_it() -> None:
+    environment = COMPOSE["services"]["deferd"]["environment"]
+
+    assert "true" == environment["DEFERD_INSECURE"]
+    assert "" == interpolated(environment["DEFERD_KEYS"])
+    assert "ports" not in COMPOSE["services"]["deferd"]
+    assert all(port.startswith("127.0.0.1:") for port in COMPOSE["services"]["proxy"]["ports"])
 
 
 def test_the_store_keeps_every_acknowledged_write() -> None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from deferd import model
 from deferd.api import openapi, operation, shapes
 from deferd.api.examples import EXAMPLES
+from deferd.api.keys import Scope
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(openapi.render())
 _OPERATION_IDS = {
@@ -131,6 +132,21 @@ class TestOperation:
         assert needs_store == ("503" in described["responses"])
         if needs_store:
             assert "Retry-After" in described["responses"]["503"]["headers"]
+
+    def test_says_what_key_it_needs(self, described: dict[str, Any]) -> None:
+        if described["operationId"] in ("check_health", "check_readiness"):
+            assert described["security"] == []
+            assert not {"401", "403", "429"} & described["responses"].keys()
+            return
+        [needed, none] = described["security"]
+        [[scheme, [scope]]] = needed.items()
+        assert none == {}  # a service may have no keys
+        assert DOCUMENT["components"]["securitySchemes"][scheme]["scheme"] == "bearer"
+        assert scope in set(Scope)
+        for status, code in (("401", "unauthorized"), ("403", "forbidden"), ("429", "rate_limited")):
+            assert code in codes_of(described["responses"][status])
+        assert {"WWW-Authenticate"} == described["responses"]["401"]["headers"].keys()
+        assert {"Retry-After", "RateLimit", "RateLimit-Policy"} == described["responses"]["429"]["headers"].keys()
 
 
 @pytest.mark.parametrize(

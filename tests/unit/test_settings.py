@@ -71,6 +71,7 @@ def test_settings_cannot_be_changed() -> None:
         ("store_timeout", "inf", "a number from 0.1 to 60"),
         ("dead_retention", "-1", "a number from 1 to 315576000"),
         ("max_body_bytes", "1e3", "a whole number from 1024 to 67108864"),
+        ("test_clock", "perhaps", "true or false"),
         ("log_format", "xml", "one of console, json"),
         ("log_level", "loud", "one of debug, info, warning, error, critical"),
         ("host", "", "a text that is not empty"),
@@ -97,6 +98,23 @@ def test_all_wrong_values_are_named_at_once() -> None:
     assert [sentence.split()[0] for sentence in caught.value.problems] == ["--port", "--tick"]
 
 
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("false", False), ("", False)])
+def test_a_switch_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> None:
+    monkeypatch.setenv("DEFERD_TEST_CLOCK", text)
+
+    assert load_settings({}).test_clock is value
+
+
+def test_a_clock_that_tests_move_is_refused_on_a_store_that_others_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFERD_REDIS_URL", "redis://:sesame@db")
+
+    assert refusal(test_clock="true") == (
+        "--test-clock (DEFERD_TEST_CLOCK) moves the clock of the service's own embedded store, and cannot be had "
+        "together with --redis-url (DEFERD_REDIS_URL)"
+    )
+    assert load_settings({"test_clock": "false"}).redis_url is not None
+
+
 def test_the_variables_that_kubernetes_makes_for_a_service_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFERD_PORT", "tcp://10.0.0.1:8000")
 
@@ -118,6 +136,11 @@ def test_a_variable_that_is_no_setting_is_pointed_out() -> None:
     assert sentence == "the environment variable DEFERD_PROT is no setting of deferd; is DEFERD_PORT meant?"
 
 
+def test_the_clients_variables_are_no_typos() -> None:
+    assert [] == unknown_variables(["DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"])
+
+
+
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_description_says_the_range_that_is_enforced(name: str) -> None:
     description = Settings.model_fields[name].description
@@ -131,3 +154,23 @@ def test_a_home_folder_is_written_as_in_a_shell(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HOME", "/home/me")
 
     assert load_settings({"data_dir": "~/jobs"}).data_dir == Path("/home/me/jobs")
+
+
+def test_keys_are_a_secret_and_in_one_place() -> None:
+    assert "sesame" not in repr(load_settings({"keys": "sesame"}))
+    assert "--keys (DEFERD_KEYS) cannot be had together with --keys-file" in refusal(keys="sesame", keys_file="k.toml")
+    assert "sesame" not in refusal(keys="sesame", keys_file="k.toml")
+
+
+def test_nobody_is_asked_for_a_key_and_nothing_is_insecure_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFERD_KEYS", "")  # as a compose file passes it on when it is not set
+    settings = load_settings({})
+
+    assert (settings.keys, settings.keys_file, settings.insecure) == (None, None, False)
+
+
+def test_a_keys_file_may_be_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+
+    assert load_settings({"keys_file": "~/keys.toml"}).keys_file == Path("/home/me/keys.toml")
+    assert accepted("keys_file") == "a path"

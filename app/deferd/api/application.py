@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
-from deferd.api import contract, deliveries, jobs, operations, pop, topics
+from deferd.api import clock, contract, deliveries, jobs, operations, pop, topics
+from deferd.api.access import Access
+from deferd.api.key_source import key_source
 from deferd.api.service import Service
 from deferd.engine.engine import Engine
 from deferd.engine.record import to_ms
@@ -39,11 +41,13 @@ def create_app(settings: Settings, store_url: str) -> Service:
                 tick_s=settings.tick,
                 dead_retention_ms=to_ms(settings.dead_retention),
                 max_topic_labels=settings.max_topic_labels,
+                movable_clock=settings.test_clock,
             )
             await app.engine.start()
             app.state.drain = app.engine.drain
             try:
-                yield
+                async with nullcontext() if app.access is None else app.access.keeping():
+                    yield
             finally:
                 await app.engine.close()
         finally:
@@ -59,8 +63,12 @@ def create_app(settings: Settings, store_url: str) -> Service:
         telemetry={"tracing": False, "metrics": False},
     )
     app.settings = settings
+    source = key_source(settings)
+    app.access = None if source is None else Access(source)
     app.state.drain = _nothing_to_drain
     app.router.routes.extend(_ROUTES)
+    if settings.test_clock:
+        app.router.routes.extend(clock.router.routes)
     return app
 
 

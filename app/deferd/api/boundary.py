@@ -17,7 +17,8 @@ from starlette.routing import BaseRoute, Match, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from deferd.api import metrics, problems
-from deferd.api.call import AsgiCall, Call
+from deferd.api.call import AsgiCall, Call, address_of
+from deferd.api.keys import Scope as KeyScope
 from deferd.api.operation import Operation
 from deferd.errors import DeferdError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
 _NO_ANSWER = 0
+_PATH_LOGGED = 200
 
 
 class Boundary:
@@ -38,6 +40,7 @@ class Boundary:
     def __init__(self, service: Service, router: Router) -> None:
         self._service = service
         self._router = router
+        self._access = service.access
         self._operations: dict[tuple[str, int], list[Operation]] = {}
         for route in router.routes:
             if isinstance(route, Operation):
@@ -57,7 +60,10 @@ class Boundary:
         began = time.perf_counter()
         answer: Response | None = None
         try:
-            answer = await operation.answer(call)
+            if self._access is None:
+                answer = await operation.answer(call)
+            else:
+                answer = await self._access.answer(operation, call)
         except ClientDisconnect:
             pass  # there is nobody to answer
         except Exception as error:  # noqa: BLE001 (whatever it is, it gets an answer)
@@ -94,7 +100,8 @@ class Boundary:
             await send(message)
 
         try:
-            await self._router(scope, receive, send_noting_status)
+            refusal = self._refusal_of_page(scope)
+            await (refusal or self._router)(scope, receive, send_noting_status)
         except ClientDisconnect:
             pass
         except Exception as error:
@@ -103,6 +110,18 @@ class Boundary:
             await self._answer_to(error, scope)(scope, receive, send_noting_status)
         finally:
             metrics.observe_request(_template(scope), scope["method"], status, time.perf_counter() - began)
+
+    def _refusal_of_page(self, scope: Scope) -> Response | None:
+        """With keys, a page needs one that may read, and whoever looks for what there is not needs one at all."""
+        if self._access is None:
+            return None
+        known = any(route.matches(scope)[0] is Match.FULL for route in self._router.routes)
+        return self._access.refusal_of_page(
+            scope["headers"],
+            KeyScope.READ if known else None,
+            f"{scope['method'][:20]} {scope['path'][:_PATH_LOGGED]}",
+            address_of(scope.get("client")),
+        )
 
     def _answer_to(self, error: Exception, scope: Scope | None = None) -> Response:
         if isinstance(error, DeferdError):

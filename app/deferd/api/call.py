@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +22,12 @@ from deferd.engine.record import JobRecord
 from deferd.errors import DeferdError
 
 if TYPE_CHECKING:
+    from deferd.api.keys import Key
     from deferd.api.service import Service
 
 _log = logging.getLogger(__name__)
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""What W3C Trace Context (section 3.2) calls a valid header of this version; any other is to be ignored."""
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -31,7 +35,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 class Call:
     """What a route can know of a request. `path_values` are the named parts of its path, `query` is still encoded."""
 
-    __slots__ = ("headers", "method", "path_values", "query", "service")
+    __slots__ = ("headers", "key", "method", "path_values", "query", "service")
+
+    key: Key
+    """Whose call it is; not there when the service has no keys, or the call needs none."""
 
     def __init__(
         self, service: Service, method: str, path_values: dict[str, str], query: bytes, headers: Headers
@@ -46,6 +53,22 @@ class Call:
     def engine(self) -> Engine:
         """The engine that serves this call."""
         return self.service.engine
+
+    def traceparent(self) -> str | None:
+        """The W3C trace context in the request's headers; None when there is none that is valid."""
+        found = None
+        for name, value in self.headers:
+            if name == b"traceparent":
+                if found is not None:
+                    return None
+                found = value
+        if found is None or _TRACEPARENT.fullmatch(found) is None:
+            return None
+        return found.decode("ascii")
+
+    def client_address(self) -> str | None:
+        """The address that the connection came from; None when the server does not know it."""
+        raise NotImplementedError
 
     async def read_body(self) -> bytes:
         """The request's body, empty when there is none.
@@ -77,6 +100,10 @@ class AsgiCall(Call):
         self._scope = scope
         self._receive = receive
 
+    def client_address(self) -> str | None:
+        """See Call."""
+        return address_of(self._scope.get("client"))
+
     async def read_body(self) -> bytes:
         """See Call."""
         return await request_json.read_body(self._scope, self._receive, self.service.settings.max_body_bytes)
@@ -84,6 +111,11 @@ class AsgiCall(Call):
     async def unless_gone(self, popping: Coroutine[Any, Any, list[JobRecord]]) -> Sequence[JobRecord]:
         """See Call."""
         return await unless_gone(asyncio.create_task(popping), self._receive, self.engine)
+
+
+def address_of(client: Sequence[Any] | None) -> str | None:
+    """The host of what ASGI calls a client, (host, port)."""
+    return str(client[0]) if client else None
 
 
 async def unless_gone(popping: asyncio.Task[list[JobRecord]], receive: Receive, engine: Engine) -> Sequence[JobRecord]:

@@ -14,6 +14,8 @@ from starlette.routing import BaseRoute
 from deferd import limits
 from deferd.api import problems as faces
 from deferd.api.examples import EXAMPLES
+from deferd.api.keys import Scope
+from deferd.api.operation import Operation
 from deferd.api.shapes import Problem
 from deferd.api.tidy import tidy
 
@@ -50,6 +52,8 @@ delivery can change nothing.
 - Unknown fields and unknown query parameters are refused.
 - Errors are `application/problem+json` (RFC 9457). Decide by `code`. Answers with status 429 and 503 carry
   `Retry-After` in seconds. After a 503 it is not known whether the call was carried out.
+- Where the service has keys, a call needs one: `Authorization: Bearer` and its token. What scope a call needs is
+  said with it; the key must also be for the topics of the call. `/healthz` and `/readyz` are open.
 - On every path: a method that it does not have answers 405 `method_not_allowed` with `Allow`; a path that does not
   exist answers 404 `not_found`.
 """
@@ -72,6 +76,9 @@ _DETAILS = {
     "job_cancelled": "job 'order-1042' of topic 'orders.close' was cancelled",
     "topic_full": "topic 'orders.close' holds 100000 live jobs, which is its max_jobs",
     "store_unavailable": "the store did not answer in time",
+    "unauthorized": "a key is needed, as `Authorization: Bearer` and its token",
+    "forbidden": "key 'shop' does not have scope pop for topic 'orders.close'",
+    "rate_limited": "key 'shop' asks more often than it may",
 }
 _JOB_FACTS = {"topic": "orders.close", "id": "order-1042"}
 _FACTS: dict[str, dict[str, Any]] = {
@@ -82,11 +89,30 @@ _FACTS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("job_not_found", "job_exists", "job_reserved", "receipt_stale", "job_cancelled"), _JOB_FACTS),
 }
 _BODY_CODES = ("payload_too_large", "unsupported_media_type")
+_KEY_CODES = ("unauthorized", "forbidden", "rate_limited")
+_SECURITY_SCHEME = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "A key that `deferd key new` made. Needed only where the service has keys.",
+}
 _RETRY_AFTER = {
     "Retry-After": {
         "description": "Seconds after which the same call may succeed.",
         "schema": {"type": "integer", "minimum": 1},
     }
+}
+_RATE_LIMIT = {
+    "RateLimit-Policy": {
+        "description": "With `rate_limited`: `q` requests in `w` seconds are allowed (IETF draft ratelimit-headers).",
+        "schema": {"type": "string", "examples": ['"requests";q=200;w=2']},
+    },
+    "RateLimit": {
+        "description": "With `rate_limited`: `r` requests are left, and all of them again in `t` seconds.",
+        "schema": {"type": "string", "examples": ['"requests";r=0;t=2']},
+    },
+}
+_WWW_AUTHENTICATE = {
+    "WWW-Authenticate": {"description": "`Bearer`.", "schema": {"type": "string", "examples": ["Bearer"]}}
 }
 
 
@@ -110,7 +136,11 @@ def _problem_answer(status: int, codes: list[str]) -> dict[str, Any]:
         },
     }
     if status in (429, 503):
-        answer["headers"] = _RETRY_AFTER
+        answer["headers"] = dict(_RETRY_AFTER)
+    if "rate_limited" in codes:
+        answer["headers"] |= _RATE_LIMIT
+    if "unauthorized" in codes:
+        answer["headers"] = _WWW_AUTHENTICATE
     return answer
 
 
@@ -130,6 +160,10 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         routes=routes,
         separate_input_output_schemas=False,
     )
+    for route in routes:
+        if isinstance(route, Operation) and route.include_in_schema:
+            for method in route.methods or ():
+                _say_what_key_is_needed(drawn["paths"][route.path][method.lower()], route.need.scope)
     schemas = drawn["components"]["schemas"]
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(problem.pop("$defs"), Problem=problem)
@@ -142,5 +176,20 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         "examples": {
             code: {"value": faces.document(code, detail, **_FACTS.get(code, {}))} for code, detail in _DETAILS.items()
         },
+        "securitySchemes": {"key": _SECURITY_SCHEME},
     }
     return drawn
+
+
+def _say_what_key_is_needed(operation: dict[str, Any], scope: Scope | None) -> None:
+    """Add to a call its scope and the refusals; the empty requirement stands for a service that has no keys."""
+    if scope is None:
+        operation["security"] = []
+        return
+    operation["security"] = [{"key": [scope.value]}, {}]
+    answers: dict[str, Any] = operation["responses"]
+    for code in _KEY_CODES:
+        status = faces.BY_CODE[code].status
+        told = answers.get(str(status), {}).get("content", {}).get(faces.MEDIA_TYPE, {}).get("examples", {})
+        answers[str(status)] = _problem_answer(status, [*told, code])
+    operation["responses"] = dict(sorted(answers.items()))

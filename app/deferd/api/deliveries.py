@@ -9,6 +9,8 @@ from deferd.api import job_json, shapes
 from deferd.api.answers import JsonAnswer
 from deferd.api.call import CurrentCall
 from deferd.api.contract import problems
+from deferd.api.keys import Scope
+from deferd.api.needs import needs
 from deferd.api.operation import Operation
 from deferd.engine.record import Receipt, to_ms
 from deferd.model import BuryJob, FinishBatch, FinishJob, JobId, JobState, ReleaseJob, Topic, TouchJob
@@ -33,6 +35,7 @@ _PROBLEMS = problems("job_not_found", "receipt_stale", "job_cancelled", "validat
     response_description="The job is finished.",
     responses=_PROBLEMS,
 )
+@needs(Scope.POP)
 async def finish_job(call: CurrentCall, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
     await call.engine.queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
     return JsonAnswer({"topic": topic, "id": id, "state": JobState.FINISHED})
@@ -48,6 +51,7 @@ async def finish_job(call: CurrentCall, topic: Topic, id: JobId, finish: FinishJ
     response_description="Where the job is now.",
     responses=_PROBLEMS,
 )
+@needs(Scope.POP)
 async def release_job(call: CurrentCall, topic: Topic, id: JobId, release: ReleaseJob = _RELEASE) -> Response:
     released = await call.engine.queue.release(
         topic,
@@ -70,6 +74,7 @@ async def release_job(call: CurrentCall, topic: Topic, id: JobId, release: Relea
     response_description="The lease goes on.",
     responses=_PROBLEMS,
 )
+@needs(Scope.POP)
 async def touch_job(call: CurrentCall, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> Response:
     ttr_ms = None if touch.ttr is None else to_ms(touch.ttr)
     reserved_until_ms = await call.engine.queue.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
@@ -85,6 +90,7 @@ async def touch_job(call: CurrentCall, topic: Topic, id: JobId, touch: TouchJob 
     response_description="The job is dead.",
     responses=_PROBLEMS,
 )
+@needs(Scope.POP)
 async def bury_job(call: CurrentCall, topic: Topic, id: JobId, bury: BuryJob = _BURY) -> Response:
     await call.engine.queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
     return JsonAnswer({"state": JobState.DEAD})
@@ -99,5 +105,6 @@ async def bury_job(call: CurrentCall, topic: Topic, id: JobId, bury: BuryJob = _
     response_description="What became of each job.",
     responses=problems("validation", "store_unavailable", body=True),
 )
+@needs(Scope.POP)
 async def finish_jobs(call: CurrentCall, topic: Topic, batch: FinishBatch) -> Response:
     return JsonAnswer(job_json.finish_results(await call.engine.queue.finish_many(topic, batch.jobs)))

@@ -7,6 +7,7 @@ from typing import Any
 _ID, _TOPIC = "order-1042", "orders.close"
 _BACKOFF = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
 _RECEIPT = "0f3a9c21b7d4.1"
+_TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 _JOB = {
     "topic": _TOPIC,
@@ -37,6 +38,7 @@ _DELIVERY = {
     "attempts": 1,
     "reserved_until": "2026-11-21T07:27:58.130Z",
     "reserved_by": "worker-1",
+    "traceparent": _TRACEPARENT,
     "receipt": _RECEIPT,
     "attempt": 1,
 }
@@ -64,6 +66,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
             "topic": "reminders",
             "run_at": "2030-01-31T09:30:00.000Z",
             "body": "pay the rent",
+            "traceparent": _TRACEPARENT,
             "max_attempts": 5,
             "backoff": {"kind": "schedule", "seconds": [120, 600, 3600], "then": "dead"},
         },

@@ -12,12 +12,13 @@ from deferd import limits, model
 from deferd.errors import FieldFault
 
 _FAULTS_MAX = 5000
-_SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait"})
+_SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait", "advance"})
 _BACKOFF_KINDS = tuple(
     get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(model.Backoff)[0])
 )
 _SHAPES = {
     limits.TOPIC_PATTERN: f"1 to {limits.TOPIC_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
+    model.TRACEPARENT_PATTERN: "four lower-case hexadecimal numbers with - between: version, trace, span, flags",
     limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
 }
 _NO_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"

@@ -64,22 +64,29 @@ def _members(record: JobRecord) -> list[bytes]:
         f',"created_at":"{instant(record.created_at_ms)}","due_at":"{instant(record.due_at_ms)}",'
         f'"attempts":{record.attempts}{_policy(record)}{told}'.encode(),
     ]
-    if record.last_error is not None or record.reason is not None or record.finished_at_ms is not None:
-        pieces.append(_outcome(record))
+    if (
+        record.last_error is not None
+        or record.reason is not None
+        or record.finished_at_ms is not None
+        or record.traceparent is not None
+    ):
+        pieces.append(_rare_members(record))
     return pieces
 
 
-def _outcome(record: JobRecord) -> bytes:
-    outcome: dict[str, Any] = {}
+def _rare_members(record: JobRecord) -> bytes:
+    members: dict[str, Any] = {}
+    if record.traceparent is not None:
+        members["traceparent"] = record.traceparent
     if record.last_error is not None:
-        outcome["last_error"] = record.last_error
+        members["last_error"] = record.last_error
     if record.reason is not None:
-        outcome["reason"] = record.reason
+        members["reason"] = record.reason
     if record.finished_at_ms is not None:
-        outcome["finished_at"] = instant(record.finished_at_ms)
+        members["finished_at"] = instant(record.finished_at_ms)
     if record.result is not None:
-        outcome["result"] = Fragment(record.result)
-    return b"," + orjson.dumps(outcome)[1:-1]
+        members["result"] = Fragment(record.result)
+    return b"," + orjson.dumps(members)[1:-1]
 
 
 def _policy(record: JobRecord) -> str:

@@ -12,6 +12,8 @@ from deferd.api import job_json, shapes
 from deferd.api.answers import JsonAnswer
 from deferd.api.call import CurrentCall
 from deferd.api.contract import problems
+from deferd.api.keys import Scope
+from deferd.api.needs import needs
 from deferd.api.operation import Operation
 from deferd.model import ChangeJob, Job, JobId, PutBatch, PutJob, Topic
 
@@ -25,7 +27,8 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
     description="Stores one job. It becomes ready at its due time (`delay` seconds from now, or at `run_at`; at once "
     "when both are left out) and is handed out from then on. Give `delay` or `run_at`, not both. What the job leaves "
     "out of `ttr`, `max_attempts`, `backoff`, `ttl` and `retain` comes from the topic's settings. When this answers "
-    "201 or 200 the job is stored.",
+    "201 or 200 the job is stored. A job without a `traceparent` takes that of the request's header of this name, if "
+    "there is a valid one.",
     status_code=201,
     response_model=Job,
     response_description="The job is put.",
@@ -39,7 +42,10 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
         **problems("job_exists", "job_reserved", "validation", "topic_full", "store_unavailable", body=True),
     },
 )
+@needs(Scope.PUT, topics=lambda given: (given["job"].topic,))
 async def put_job(call: CurrentCall, job: PutJob) -> Response:
+    if job.traceparent is None and (traceparent := call.traceparent()) is not None:
+        job = job.model_copy(update={"traceparent": traceparent})
     put = await call.engine.queue.put(job)
     if put.outcome != "created":
         return JsonAnswer(job_json.job(put.record))
@@ -58,6 +64,7 @@ async def put_job(call: CurrentCall, job: PutJob) -> Response:
     response_description="What became of each job.",
     responses=problems("validation", "store_unavailable", body=True),
 )
+@needs(Scope.PUT, topics=lambda given: {job.topic for job in given["batch"].jobs})
 async def put_jobs(call: CurrentCall, batch: PutBatch) -> Response:
     return JsonAnswer(job_json.put_results(await call.engine.queue.put_many(batch.jobs)))
 
@@ -71,6 +78,7 @@ async def put_jobs(call: CurrentCall, batch: PutBatch) -> Response:
     response_description="The job.",
     responses=problems("job_not_found", "validation", "store_unavailable"),
 )
+@needs(Scope.READ)
 async def get_job(call: CurrentCall, topic: Topic, id: JobId) -> Response:
     return JsonAnswer(job_json.job(await call.engine.queue.look(topic, id)))
 
@@ -86,6 +94,7 @@ async def get_job(call: CurrentCall, topic: Topic, id: JobId) -> Response:
     response_description="The job as it is now.",
     responses=problems("job_not_found", "job_reserved", "validation", "store_unavailable", body=True),
 )
+@needs(Scope.PUT)
 async def change_job(call: CurrentCall, topic: Topic, id: JobId, change: ChangeJob) -> Response:
     return JsonAnswer(job_json.job(await call.engine.queue.change(topic, id, change)))
 
@@ -112,6 +121,7 @@ class CancelQuery(BaseModel):
     response_description="The job is cancelled.",
     responses=problems("job_not_found", "job_reserved", "validation", "store_unavailable"),
 )
+@needs(Scope.CANCEL)
 async def cancel_job(call: CurrentCall, topic: Topic, id: JobId, query: Annotated[CancelQuery, Query()]) -> Response:
     refuse = query.if_reserved == "refuse"
     was = await call.engine.queue.cancel(topic, id, refuse_reserved=refuse)

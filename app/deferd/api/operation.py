@@ -12,7 +12,7 @@ takes a quarter of the time of FastAPI's own way and gives one place for strictn
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -21,9 +21,11 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from deferd.api import request_json
+from deferd.api import audit, request_json
 from deferd.api.call import Call
 from deferd.api.faults import faults_of
+from deferd.api.keys import Scope
+from deferd.api.needs import need_of
 from deferd.errors import FieldFault, InvalidInput
 
 _QUERY_PARAMETERS_MAX = 100
@@ -58,7 +60,10 @@ class _Body(NamedTuple):
 
 
 class Operation(APIRoute):
-    """A route whose requests are bound strictly; see the module's text for what a function can declare."""
+    """A route whose requests are bound strictly; see the module's text for what a function can declare.
+
+    `need` says which key its calls need, and `what` is its name for the audit log.
+    """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
@@ -67,6 +72,9 @@ class Operation(APIRoute):
         self._query_model: tuple[str, type[BaseModel]] | None = None
         self._body: _Body | None = None
         self._read_signature(endpoint)
+        self.need = need_of(endpoint)
+        self.what = f"{'/'.join(sorted(self.methods or ()))} {path}"
+        self._record_admin_actions()
 
     def _read_signature(self, endpoint: Callable[..., Any]) -> None:
         hints = get_type_hints(endpoint, include_extras=True)
@@ -85,8 +93,17 @@ class Operation(APIRoute):
             else:
                 raise TypeError(f"{endpoint}: nothing of a request can be bound to {name}")
 
-    async def answer(self, call: Call) -> Response:
-        """Answer `call`. Raises InvalidInput for what does not fit the signature, else what the function raises."""
+    def _record_admin_actions(self) -> None:
+        if self.need.scope is Scope.ADMIN and self.methods != {"GET"}:
+            if self._call_name is None:
+                raise TypeError(f"{self.endpoint}: an admin call needs its Call, for the audit log")
+            self.endpoint = audit.recorded(self.endpoint, self._call_name, self.what)
+
+    async def answer(self, call: Call, check: Callable[[Mapping[str, Any]], None] | None = None) -> Response:
+        """Answer `call`; `check` is shown the bound arguments before, and may raise to refuse them.
+
+        Raises InvalidInput for what does not fit the signature, else what `check` or the function raises.
+        """
         arguments: dict[str, Any] = {}
         faults: list[FieldFault] = []
         if self._path_values:
@@ -99,6 +116,8 @@ class Operation(APIRoute):
             arguments[self._body.name] = self._body.read(await call.read_body())
         if self._call_name is not None:
             arguments[self._call_name] = call
+        if check is not None:
+            check(arguments)
         answer: Response = await self.endpoint(**arguments)
         return answer
 

@@ -16,6 +16,8 @@ from deferd.api import contract, metrics, shapes
 from deferd.api.answers import JsonAnswer
 from deferd.api.call import CurrentCall
 from deferd.api.contract import problems
+from deferd.api.keys import Scope
+from deferd.api.needs import needs, open_to_all
 from deferd.api.operation import Operation
 from deferd.api.service import Service
 from deferd.errors import StoreUnavailable
@@ -35,6 +37,7 @@ _PING_TIMEOUT_S = 2.0
     response_description="It lives.",
     responses=problems("validation"),
 )
+@open_to_all
 async def check_health() -> Response:
     return JsonAnswer(_OK)
 
@@ -48,6 +51,7 @@ async def check_health() -> Response:
     response_description="It can.",
     responses=problems("validation", "store_unavailable"),
 )
+@open_to_all
 async def check_readiness(call: CurrentCall) -> Response:
     try:
         async with asyncio.timeout(_PING_TIMEOUT_S):
@@ -62,11 +66,12 @@ async def check_readiness(call: CurrentCall) -> Response:
     operation_id="get_metrics",
     summary="Metrics for Prometheus",
     description="What all worker processes counted, and how the store stands now. While the store is down this "
-    "answers all the same, with `deferd_store_up 0`.",
+    "answers all the same, with `deferd_store_up 0`. A key must be for all topics.",
     response_class=PlainTextResponse,
     response_description="Metrics in Prometheus' text format.",
     responses=problems("validation"),
 )
+@needs(Scope.READ, all_topics=True)
 async def get_metrics(call: CurrentCall) -> Response:
     text = await metrics.exposition(call.engine, call.service.settings.max_topic_labels)
     return Response(text, headers={"content-type": metrics.CONTENT_TYPE})

@@ -13,6 +13,8 @@ from deferd.api import job_json, shapes
 from deferd.api.answers import JsonAnswer
 from deferd.api.call import Call, CurrentCall
 from deferd.api.contract import problems
+from deferd.api.keys import Scope
+from deferd.api.needs import needs
 from deferd.api.operation import NOTHING, NoFields, Operation
 from deferd.engine.record import to_ms
 from deferd.model import Ttr
@@ -116,6 +118,7 @@ hangs up while it waits strands nothing.
     response_description=_ANSWER,
     responses=problems("validation", "store_unavailable"),
 )
+@needs(Scope.POP)
 async def pop_jobs(call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
     return await _pop(call, topic, query)
 
@@ -129,6 +132,7 @@ async def pop_jobs(call: CurrentCall, topic: PopTopics, query: Annotated[PopQuer
     response_description=_ANSWER,
     responses=problems("validation", "store_unavailable", body=True),
 )
+@needs(Scope.POP)
 async def pop_jobs_post(
     call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()], _nothing: NoFields = NOTHING
 ) -> Response:

@@ -8,15 +8,20 @@ from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from deferd.api import contract
+from deferd.api.access import Access
 from deferd.api.boundary import Boundary
 from deferd.engine.engine import Engine
 from deferd.settings import Settings
 
 
 class Service(FastAPI):
-    """FastAPI with deferd's settings and engine. `engine` and `boundary` are there from the end of start-up on."""
+    """FastAPI with deferd's settings and engine. `engine` and `boundary` are there from the end of start-up on.
+
+    `access` is the gate of a service with keys; None when there are none, and nobody is asked for one.
+    """
 
     settings: Settings
+    access: Access | None
     engine: Engine
     boundary: Boundary
 
@@ -31,8 +36,8 @@ class Service(FastAPI):
     def build_middleware_stack(self) -> Boundary:
         """One layer, `Boundary`, in place of FastAPI's own five.
 
-        It does what they do for this service (errors become answers) and costs a third of their time. A layer that
-        is added later (keys, rate limits) goes between it and the router.
+        It does what they do for this service (errors become answers) and costs a third of their time. `access` stands
+        within it.
         """
         self.boundary = Boundary(self, self.router)
         return self.boundary

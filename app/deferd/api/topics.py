@@ -14,7 +14,10 @@ from deferd.api import job_json, shapes
 from deferd.api.answers import JsonAnswer
 from deferd.api.call import CurrentCall
 from deferd.api.contract import problems
+from deferd.api.keys import Scope
+from deferd.api.needs import needs
 from deferd.api.operation import NOTHING, NoFields, Operation
+from deferd.api.visible_topics import list_visible
 from deferd.model import JobState, Redrive, Topic, TopicSettings
 
 router = APIRouter(route_class=Operation, tags=["topics"])
@@ -69,13 +72,19 @@ class PurgeQuery(_Strict):
     "/topics",
     operation_id="list_topics",
     summary="List topics",
-    description="All topics that were ever put into, set up or paused and not purged since, each as it stands.",
+    description="All topics that were ever put into, set up or paused and not purged since, each as it stands. A key "
+    "that is for some topics only sees those.",
     response_model=shapes.TopicPage,
     response_description="One page of topics.",
     responses=problems("validation", "store_unavailable"),
 )
+@needs(Scope.READ)
 async def list_topics(call: CurrentCall, query: Annotated[TopicsQuery, Query()]) -> Response:
-    views, next_cursor = await call.engine.topics.list_topics(query.cursor, query.limit)
+    topics = call.engine.topics
+    if call.service.access is None or call.key.topics.everything:
+        views, next_cursor = await topics.list_topics(query.cursor, query.limit)
+    else:
+        views, next_cursor = await list_visible(topics, call.key.topics, query.cursor, query.limit)
     return JsonAnswer({"topics": [job_json.topic(view) for view in views], "next_cursor": next_cursor})
 
 
@@ -89,6 +98,7 @@ async def list_topics(call: CurrentCall, query: Annotated[TopicsQuery, Query()])
     response_description="The topic.",
     responses=problems("topic_not_found", "validation", "store_unavailable"),
 )
+@needs(Scope.READ)
 async def get_topic(call: CurrentCall, topic: Topic) -> Response:
     return JsonAnswer(job_json.topic(await call.engine.topics.show(topic)))
 
@@ -103,6 +113,7 @@ async def get_topic(call: CurrentCall, topic: Topic) -> Response:
     response_description="The topic as it is now.",
     responses=problems("validation", "store_unavailable", body=True),
 )
+@needs(Scope.ADMIN)
 async def set_topic(call: CurrentCall, topic: Topic, settings: TopicSettings) -> Response:
     return JsonAnswer(job_json.topic(await call.engine.topics.configure(topic, settings)))
 
@@ -116,6 +127,7 @@ async def set_topic(call: CurrentCall, topic: Topic, settings: TopicSettings) ->
     response_description="The topic as it is now.",
     responses=problems("validation", "store_unavailable", body=True),
 )
+@needs(Scope.ADMIN)
 async def pause_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
     return JsonAnswer(job_json.topic(await call.engine.topics.pause(topic)))
 
@@ -129,6 +141,7 @@ async def pause_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTH
     response_description="The topic as it is now.",
     responses=problems("validation", "store_unavailable", body=True),
 )
+@needs(Scope.ADMIN)
 async def resume_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
     return JsonAnswer(job_json.topic(await call.engine.topics.resume(topic)))
 
@@ -142,6 +155,7 @@ async def resume_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOT
     response_description="One page of jobs.",
     responses=problems("topic_not_found", "validation", "store_unavailable"),
 )
+@needs(Scope.READ)
 async def list_jobs(call: CurrentCall, topic: Topic, query: Annotated[JobsQuery, Query()]) -> Response:
     records, next_cursor = await call.engine.topics.jobs(topic, query.state, query.cursor, query.limit)
     return JsonAnswer({"jobs": [Fragment(job_json.job(record)) for record in records], "next_cursor": next_cursor})
@@ -157,6 +171,7 @@ async def list_jobs(call: CurrentCall, topic: Topic, query: Annotated[JobsQuery,
     response_description="How many are ready again.",
     responses=problems("topic_not_found", "validation", "store_unavailable", body=True),
 )
+@needs(Scope.ADMIN)
 async def redrive_jobs(call: CurrentCall, topic: Topic, redrive: Redrive = _OLDEST) -> Response:
     redriven = await call.engine.topics.redrive(topic, redrive.ids, redrive.limit)
     return JsonAnswer({"redriven": redriven})
@@ -172,5 +187,6 @@ async def redrive_jobs(call: CurrentCall, topic: Topic, redrive: Redrive = _OLDE
     response_description="How many were removed.",
     responses=problems("topic_not_found", "validation", "store_unavailable"),
 )
+@needs(Scope.ADMIN)
 async def purge_topic(call: CurrentCall, topic: Topic, query: Annotated[PurgeQuery, Query()]) -> Response:
     return JsonAnswer({"removed": await call.engine.topics.purge(topic, query.state)})

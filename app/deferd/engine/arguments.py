@@ -6,8 +6,8 @@ import random
 import struct
 from typing import Any
 
-from deferd.engine.record import NONCE_BITS, POLICY_FIELDS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
-from deferd.model import ChangeJob, PutJob
+from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
+from deferd.model import ChangeJob, JobPolicy, PutJob
 
 Args = tuple[str | bytes | int, ...]
 
@@ -15,12 +15,12 @@ _PUT_HEAD = struct.Struct("<BBQQI")
 """What lua/put.lua wants to know of a job ahead of its policy and body."""
 _ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
 _DELAY, _INSTANT = 0, 1
+_EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent"))
 
 
 def put_args(spec: PutJob, job_id: str) -> Args:
     """Of a put: the id, and all else in one."""
-    given = spec.model_fields_set
-    extra = b"" if given.isdisjoint(POLICY_FIELDS) else json_bytes(policy_extra(spec))
+    extra = _put_extra(spec)
     if spec.delay is not None:
         when, when_ms = _DELAY, to_ms(spec.delay)
     elif spec.run_at is not None:
@@ -30,6 +30,16 @@ def put_args(spec: PutJob, job_id: str) -> Args:
     head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, random.getrandbits(NONCE_BITS), len(extra))
     # One argument and not two: bytes that orjson has written hold on to a kilobyte until they are copied.
     return job_id, head + extra + json_bytes(spec.body)
+
+
+def _put_extra(spec: PutJob) -> bytes:
+    """The record's `extra`, empty for a job that has none of its fields."""
+    if spec.model_fields_set.isdisjoint(_EXTRA_FIELDS):
+        return b""
+    extra = policy_extra(spec)
+    if spec.traceparent is not None:
+        extra["c"] = spec.traceparent
+    return json_bytes(extra) if extra else b""
 
 
 def when_args(change: ChangeJob) -> tuple[str, int]:

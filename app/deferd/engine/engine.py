@@ -7,6 +7,7 @@ import contextlib
 import logging
 
 from deferd.engine import metrics
+from deferd.engine.clock import MovableClock
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.keys import DUE_CHANNEL, Keys
 from deferd.engine.queue import JobQueue
@@ -25,8 +26,8 @@ class Engine:
     """Everything that works on the store. Knows nothing of HTTP.
 
     `shards` must be the number the store was first used with; `tick_s` is the timer's tick, `dead_retention_ms` how
-    long dead jobs are kept, `max_topic_labels` how many topics have metric series of their own. The store stays
-    the caller's to close.
+    long dead jobs are kept, `max_topic_labels` how many topics have metric series of their own. With `movable_clock`,
+    for tests, there is a `clock`, which can be moved. The store stays the caller's to close.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Engine:
             )
             for shard in range(shards)
         ]
+        self.clock = MovableClock(self._scripts, keys, self.timers) if movable_clock else None
         self._wakeups = Wakeups(
             store, on_ready=self._look_at_topic, on_due=self._wake_timers, on_gap=self._look_everywhere
         )

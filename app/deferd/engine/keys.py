@@ -41,7 +41,7 @@ class Keys:
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in ("pool", "delay", "reserved", "dead", "finished"))
 
     def of_shard(self, shard: int, name: str) -> str:
-        """A key of the whole shard: settings, topics, due, lock."""
+        """A key of the whole shard: settings, topics, due, lock, clock."""
         return f"deferd:{{{shard}}}:{name}"
 
     def of_request(self, topic: str, request_id: str) -> str:

@@ -6,8 +6,9 @@ A record is written by the scripts (`lua/lib/record.lua`) and read here and ther
 
 all little-endian. `extra` is empty or a JSON object with short keys that holds what most jobs do not have:
 the policy fields that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b`
-backoff, `x` ttl ms, 0 for none, `r` retain ms) and what happened to the job (`e` last error, `d` why it is dead,
-`f` finished at ms, `n` length in bytes of the result, which then stands between extra and body).
+backoff, `x` ttl ms, 0 for none, `r` retain ms), the trace context of the put (`c`), and what happened to the job
+(`e` last error, `d` why it is dead, `f` finished at ms, `n` length in bytes of the result, which then stands between
+extra and body).
 The body is kept as the JSON bytes it came as; scripts never parse it.
 
 `attempts` counts the deliveries that have ended; while a job is reserved one more is under way. A delivery is
@@ -99,6 +100,7 @@ class JobRecord:
     finished_at_ms: int | None = None
     result: bytes | None = None
     request_id: str | None = None
+    traceparent: str | None = None
 
     @property
     def receipt(self) -> Receipt:
@@ -150,6 +152,7 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.last_error = extra.get("e")
     record.reason = extra.get("d")
     record.finished_at_ms = extra.get("f")
+    record.traceparent = extra.get("c")
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
 
@@ -163,9 +166,6 @@ def read_policy(extra: dict[str, Any]) -> dict[str, Any]:
         "ttl_ms": extra.get("x", 0),
         "retain_ms": extra.get("r", 0),
     }
-
-
-POLICY_FIELDS = frozenset(JobPolicy.model_fields)
 
 
 def policy_extra(policy: JobPolicy) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""For tests of programs that use deferd: a private service, and a clock that makes 24 hours pass in milliseconds.
+
+::
+
+    from datetime import timedelta
+    from deferd.testing import start_service
+
+    with start_service() as service, service.client() as client:
+        client.put("trash", {"file": 7}, delay=timedelta(hours=24))
+        service.clock.advance(hours=24)
+        [job] = client.pop("trash", wait=0)
+
+The service is a real one, a process of its own on the embedded store, so this needs the package's `server` extra:
+`pip install 'deferd[server]'`. In pytest the fixture `deferd_service` is that service, shared by the tests of a run and
+empty for each; it is there wherever deferd is installed, and costs nothing where no test asks for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deferd.testing.clock import ServiceClock
+    from deferd.testing.service import ServiceForTests, ServiceNotStarted, start_service
+
+__all__ = ["ServiceClock", "ServiceForTests", "ServiceNotStarted", "start_service"]
+
+_HOME_OF = dict.fromkeys(__all__, "deferd.testing.service") | {"ServiceClock": "deferd.testing.clock"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first asked for: pytest loads this package in every run."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,204 @@
+"""The examples that the README names, each with both of its outcomes, on a clock that is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+
+from deferd import Client, JobReserved, JobState
+from deferd.model import DeadReason
+from deferd.testing import ServiceForTests, start_service
+from tests.examples import close_unpaid_order, delete_in_24_hours, payment_notices
+
+MERCHANT = "https://merchant.example/paid"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ServiceForTests]:
+    with start_service() as service:
+        yield service
+
+
+@pytest.fixture
+def service(running: ServiceForTests) -> ServiceForTests:
+    running.purge()
+    return running
+
+
+@pytest.fixture
+def client(service: ServiceForTests) -> Iterator[Client]:
+    with service.client() as client:
+        yield client
+
+
+class TestCloseUnpaidOrder:
+    def test_an_order_that_is_not_paid_is_closed_after_30_minutes(
+        self, service: ServiceForTests, client: Client
+    ) -> None:
+        orders: close_unpaid_order.Orders = {}
+        close_unpaid_order.place(client, orders, "1042")
+        service.clock.advance(minutes=29, seconds=50)
+        assert close_unpaid_order.close_what_is_unpaid(client, orders, wait=0) == []
+        service.clock.advance(seconds=10)
+        assert close_unpaid_order.close_what_is_unpaid(client, orders, wait=0) == ["1042"]
+        assert not close_unpaid_order.pay(client, orders, "1042")
+        assert orders == {"1042": "closed"}
+
+    def test_an_order_that_is_paid_stays(self, service: ServiceForTests, client: Client) -> None:
+        orders: close_unpaid_order.Orders = {}
+        close_unpaid_order.place(client, orders, "1042")
+        service.clock.advance(minutes=29)
+        assert close_unpaid_order.pay(client, orders, "1042")
+        service.clock.advance(days=1)
+        assert close_unpaid_order.close_what_is_unpaid(client, orders, wait=0) == []
+        assert orders == {"1042": "paid"}
+        assert client.topic(close_unpaid_order.TOPIC).counts[JobState.DELAYED] == 0
+
+    def test_an_order_that_is_paid_while_the_closer_has_its_job_stays(
+        self, service: ServiceForTests, client: Client
+    ) -> None:
+        orders: close_unpaid_order.Orders = {}
+        close_unpaid_order.place(client, orders, "1042")
+        service.clock.advance(minutes=30)
+        [_] = client.pop(close_unpaid_order.TOPIC, wait=0)  # by a closer that hangs at this moment
+        assert close_unpaid_order.pay(client, orders, "1042")
+        service.clock.advance(days=1)
+        assert close_unpaid_order.close_what_is_unpaid(client, orders, wait=0) == []
+        assert orders == {"1042": "paid"}
+
+
+class Diary:
+    """What happened to the resources."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+
+    def delete(self, resource: str) -> None:
+        self.entries.append(f"{resource} deleted")
+
+    def notify(self, resource: str, days_left: int) -> None:
+        self.entries.append(f"{resource} in {days_left} d")
+
+
+class TestDeleteIn24Hours:
+    def test_a_resource_is_deleted_after_24_hours(self, service: ServiceForTests, client: Client) -> None:
+        diary = Diary()
+        delete_in_24_hours.delete_in_24_hours(client, "disk-7")
+        service.clock.advance(hours=23, minutes=59)
+        assert delete_in_24_hours.do_what_is_due(client, diary, wait=0) == 0
+        service.clock.advance(minutes=1)
+        assert delete_in_24_hours.do_what_is_due(client, diary, wait=0) == 1
+        assert diary.entries == ["disk-7 deleted"]
+
+    def test_a_deletion_that_is_undone_does_not_happen(self, service: ServiceForTests, client: Client) -> None:
+        delete_in_24_hours.delete_in_24_hours(client, "disk-7")
+        service.clock.advance(hours=23)
+        assert delete_in_24_hours.undo(client, "disk-7") == 1
+        service.clock.advance(days=30)
+        assert delete_in_24_hours.do_what_is_due(client, Diary(), wait=0) == 0
+
+    def test_a_deletion_under_way_cannot_be_undone(self, service: ServiceForTests, client: Client) -> None:
+        delete_in_24_hours.delete_in_24_hours(client, "disk-7")
+        service.clock.advance(hours=24)
+        [_] = client.pop(delete_in_24_hours.TOPIC, wait=0)
+        with pytest.raises(JobReserved):
+            delete_in_24_hours.undo(client, "disk-7")
+
+    def test_a_trial_ends_on_day_30_after_three_notices(self, service: ServiceForTests, client: Client) -> None:
+        diary = Diary()
+        delete_in_24_hours.start_trial(client, "disk-7")
+        delete_in_24_hours.start_trial(client, "disk-7")
+        happened = {day: entries for day in range(1, 32) if (entries := self.next_day(service, client, diary))}
+        assert happened == {
+            23: ["disk-7 in 7 d"],
+            28: ["disk-7 in 2 d"],
+            29: ["disk-7 in 1 d"],
+            30: ["disk-7 deleted"],
+        }
+
+    @pytest.mark.parametrize(("day", "notices", "cancelled"), [(1, 0, 4), (23, 1, 3), (29, 3, 1)])
+    def test_one_call_takes_back_all_that_is_left_of_a_trial(
+        self, service: ServiceForTests, client: Client, day: int, notices: int, cancelled: int
+    ) -> None:
+        diary = Diary()
+        delete_in_24_hours.start_trial(client, "disk-7")
+        delete_in_24_hours.start_trial(client, "disk-70")
+        for _ in range(day):
+            self.next_day(service, client, diary)
+        assert delete_in_24_hours.undo(client, "disk-7") == cancelled
+        assert delete_in_24_hours.undo(client, "disk-7") == 0
+        for _ in range(31 - day):
+            self.next_day(service, client, diary)
+        of_disk_7 = [entry for entry in diary.entries if entry.startswith("disk-7 ")]
+        assert of_disk_7 == ["disk-7 in 7 d", "disk-7 in 2 d", "disk-7 in 1 d"][:notices]
+        of_disk_70 = [entry for entry in diary.entries if entry.startswith("disk-70 ")]
+        assert of_disk_70 == ["disk-70 in 7 d", "disk-70 in 2 d", "disk-70 in 1 d", "disk-70 deleted"]
+
+    def next_day(self, service: ServiceForTests, client: Client, diary: Diary) -> list[str]:
+        """Let a day pass; what happened in it."""
+        before = len(diary.entries)
+        service.clock.advance(days=1)
+        while delete_in_24_hours.do_what_is_due(client, diary, wait=0):
+            pass
+        return diary.entries[before:]
+
+
+class TestPaymentNotices:
+    def test_notices_end_when_the_merchant_answers(self, service: ServiceForTests, client: Client) -> None:
+        sent: list[str] = []
+
+        def send(url: str, payment: str) -> None:
+            sent.append(f"{payment} to {url}")
+            if len(sent) < 3:
+                raise payment_notices.NoAnswerFromMerchant("503")
+
+        payment_notices.announce(client, "p-1", MERCHANT)
+        payment_notices.announce(client, "p-1", MERCHANT)
+        assert payment_notices.send_what_is_due(client, send, wait=0) == 1
+        service.clock.advance(minutes=2)
+        assert payment_notices.send_what_is_due(client, send, wait=0) == 1
+        service.clock.advance(minutes=10)
+        assert payment_notices.send_what_is_due(client, send, wait=0) == 1
+        service.clock.advance(days=2)
+        assert payment_notices.send_what_is_due(client, send, wait=0) == 0
+        assert sent == [f"p-1 to {MERCHANT}"] * 3
+        assert not any(client.topic(payment_notices.TOPIC).counts.values())
+
+    def test_a_merchant_that_never_answers_gets_eight_notices_and_the_job_is_dead(
+        self, service: ServiceForTests, client: Client
+    ) -> None:
+        sent_at = []
+
+        def send(url: str, payment: str) -> None:
+            sent_at.append(service.clock.now())
+            raise payment_notices.NoAnswerFromMerchant(f"{url} answered 503")
+
+        payment_notices.announce(client, "p-1", MERCHANT)
+        assert payment_notices.send_what_is_due(client, send, wait=0) == 1
+        for wait in payment_notices.WAITS:
+            service.clock.advance(wait - timedelta(seconds=10))
+            assert payment_notices.send_what_is_due(client, send, wait=0) == 0
+            service.clock.advance(seconds=10)
+            assert payment_notices.send_what_is_due(client, send, wait=0) == 1
+        service.clock.advance(days=2)
+        assert payment_notices.send_what_is_due(client, send, wait=0) == 0
+
+        waits = [later - earlier for earlier, later in pairwise(sent_at)]
+        assert [round(waited / timedelta(minutes=1)) for waited in waits] == [2, 10, 10, 60, 120, 360, 900]
+        job = client.look(payment_notices.TOPIC, "p-1")
+        assert (job.state, job.reason, job.attempts) == (JobState.DEAD, DeadReason.SCHEDULE, 8)
+        assert job.last_error == f"{MERCHANT} answered 503"
+
+    def test_notices_begin_anew_when_the_merchant_is_back(self, service: ServiceForTests, client: Client) -> None:
+        def fail(url: str, payment: str) -> None:
+            raise payment_notices.NoAnswerFromMerchant("503")
+
+        payment_notices.announce(client, "p-1", MERCHANT)
+        while payment_notices.send_what_is_due(client, fail, wait=0):
+            service.clock.advance(days=1)
+        assert client.redrive(payment_notices.TOPIC) == 1
+        assert payment_notices.send_what_is_due(client, lambda url, payment: None, wait=0) == 1
+        assert not any(client.topic(payment_notices.TOPIC).counts.values())

@@ -1,0 +1,275 @@
+"""Who may do what: keys, scopes and topics, alike through both doors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deferd.api.keys import Scope
+from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.test_http_doors import Answer
+from tests.integration.store_servers import wait_until
+
+both_doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+JOB = "/jobs/{topic}/j"
+TOPIC = "/topics/{topic}"
+CALLS: list[tuple[str, str, str, Any]] = [
+    ("put", "POST", "/jobs", {"topic": "{topic}"}),
+    ("put", "POST", "/jobs/batch", {"jobs": [{"topic": "{topic}"}]}),
+    ("put", "PATCH", JOB, {"delay": 5}),
+    ("cancel", "DELETE", JOB, None),
+    ("read", "GET", JOB, None),
+    ("read", "GET", "/topics", None),
+    ("read", "GET", TOPIC, None),
+    ("read", "GET", TOPIC + "/jobs", None),
+    ("read", "GET", "/metrics", None),
+    ("pop", "GET", TOPIC + "/pop?wait=0", None),
+    ("pop", "POST", TOPIC + "/pop?wait=0", None),
+    ("pop", "POST", TOPIC + "/finish", {"jobs": [{"id": "j"}]}),
+    ("pop", "POST", JOB + "/finish", {}),
+    ("pop", "POST", JOB + "/release", {}),
+    ("pop", "POST", JOB + "/touch", {}),
+    ("pop", "POST", JOB + "/bury", {}),
+    ("admin", "PUT", TOPIC, {}),
+    ("admin", "DELETE", TOPIC, None),
+    ("admin", "POST", TOPIC + "/pause", None),
+    ("admin", "POST", TOPIC + "/resume", None),
+    ("admin", "POST", TOPIC + "/redrive", None),
+    ("admin", "GET", "/testing/clock", None),
+    ("admin", "POST", "/testing/clock", {"advance": 0}),
+]
+PAGES = ["/docs", "/openapi.json", "/docs/swagger-ui.css"]
+every_call = pytest.mark.parametrize("asked", CALLS, ids=lambda asked: f"{asked[1]} {asked[2]}")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
+    keys = keys_of_every_kind(tmp_path_factory.mktemp("keys") / "keys.toml")
+    keys.add("all-of-ours", "admin", topics=("ours.*",))
+    return keys
+
+
+@pytest.fixture(scope="module")
+def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    flags = ("--keys-file", str(keys.path), "--log-format", "json", "--test-clock")
+    with running_service(*flags, data_dir=tmp_path_factory.mktemp("keyed")) as service:
+        yield service
+        assert not [name for name, token in keys.tokens.items() if token in service.output()]
+
+
+def filled_in(value: Any, topic: str) -> Any:
+    """`value` with the topic in place of `{topic}`."""
+    if isinstance(value, dict):
+        return {name: filled_in(inner, topic) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [filled_in(inner, topic) for inner in value]
+    return value.replace("{topic}", topic) if isinstance(value, str) else value
+
+
+async def ask(
+    service: ServiceProcess, asked: tuple[str, str, str, Any], topic: str, token: str | None, *, through_asgi: bool
+) -> Answer:
+    _, method, path, body = asked
+    return await call(
+        service, method, filled_in(path, topic), filled_in(body, topic), token=token, through_asgi=through_asgi
+    )
+
+
+def is_unauthorized(answer: Answer) -> bool:
+    refused = answer.status == 401 and answer.json()["code"] == "unauthorized"
+    assert not refused or answer.headers["www-authenticate"] == "Bearer"
+    return refused
+
+
+@both_doors
+@every_call
+async def test_a_call_without_a_known_key_is_refused(
+    service: ServiceProcess, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+) -> None:
+    for token in (None, "", "unknown", "x" * 2000):
+        assert is_unauthorized(await ask(service, asked, topic, token, through_asgi=through_asgi))
+
+
+@both_doors
+@every_call
+async def test_a_key_allows_the_calls_of_its_scope_and_no_others(
+    service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+) -> None:
+    for scope in Scope:
+        answer = await ask(service, asked, topic, keys.tokens[scope], through_asgi=through_asgi)
+        if scope in (asked[0], "admin"):
+            assert answer.status not in (401, 403), answer.body[:500]
+        else:
+            assert answer.status == 403
+            assert answer.json()["code"] == "forbidden"
+            assert f"key '{scope}' does not have scope {asked[0]}" in answer.json()["detail"]
+            if "{topic}" in asked[2]:
+                assert f"for topic '{topic}'" in answer.json()["detail"]
+
+
+@both_doors
+@pytest.mark.parametrize("asked", [one for one in CALLS if "{topic}" in f"{one[2]}{one[3]}"], ids=lambda one: one[2])
+async def test_a_key_is_for_its_topics_alone(
+    service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+) -> None:
+    token = keys.tokens["all-of-ours"]
+    allowed = await ask(service, asked, f"ours.{topic}", token, through_asgi=through_asgi)
+    refused = await ask(service, asked, topic, token, through_asgi=through_asgi)
+    assert allowed.status not in (401, 403)
+    assert refused.status == 403
+    assert refused.json()["detail"] == f"key 'all-of-ours' does not have scope {asked[0]} for topic '{topic}'"
+
+
+@both_doors
+async def test_one_topic_of_several_is_enough_to_refuse(
+    service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
+) -> None:
+    token = keys.tokens["all-of-ours"]
+    ours, theirs = f"ours.{topic}", f"theirs.{topic}"
+    batch = {"jobs": [{"topic": ours, "id": "j"}, {"topic": theirs, "id": "j"}]}
+    for method, path, body in (
+        ("GET", f"/topics/{ours},{theirs}/pop?wait=0", None),
+        ("POST", "/jobs/batch", batch),
+    ):
+        answer = await call(service, method, path, body, token=token, through_asgi=through_asgi)
+        assert answer.status == 403
+        assert f"for topic '{theirs}'" in answer.json()["detail"]
+    for name in (ours, theirs):  # nothing was stored
+        looked = await call(service, "GET", f"/jobs/{name}/j", token=keys.tokens["read"])
+        assert looked.status == 404
+
+
+@both_doors
+async def test_metrics_are_for_keys_of_all_topics(service: ServiceProcess, keys: KeysFile, through_asgi: bool) -> None:
+    refused = await call(service, "GET", "/metrics", token=keys.tokens["all-of-ours"], through_asgi=through_asgi)
+    assert refused.status == 403
+    assert refused.json()["detail"] == "key 'all-of-ours' does not have scope read for all topics"
+
+
+@both_doors
+async def test_health_and_readiness_are_open(service: ServiceProcess, keys: KeysFile, through_asgi: bool) -> None:
+    for path in ("/healthz", "/readyz"):
+        for token in (None, "unknown", keys.tokens["pop"]):
+            assert (await call(service, "GET", path, token=token, through_asgi=through_asgi)).status == 200
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_pages_are_for_keys_that_may_read(service: ServiceProcess, keys: KeysFile, page: str) -> None:
+    assert is_unauthorized(await call(service, "GET", page))
+    assert (await call(service, "GET", page, token=keys.tokens["put"])).status == 403
+    assert (await call(service, "GET", page, token=keys.tokens["read"])).status == 200
+
+
+async def test_what_there_is_not_is_told_to_keys_alone(service: ServiceProcess, keys: KeysFile) -> None:
+    for method, path, status in (("GET", "/nowhere", 404), ("PUT", "/jobs", 405), ("GET", "/jobs/t/j/pop", 404)):
+        assert (await call(service, method, path, token=keys.tokens["put"])).status == status
+        assert is_unauthorized(await call(service, method, path))
+
+
+@both_doors
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Authorization: {token}",
+        "Authorization: Basic {token}",
+        "Authorization: Bearer",
+        "Authorization: Bearer{token}",
+        "Authorization: Bearer {token}x",
+        "Authorization: Bearer {token}\r\nAuthorization: Bearer {token}",
+        "X-Api-Key: {token}",
+    ],
+)
+async def test_a_key_that_is_sent_otherwise_is_none(
+    service: ServiceProcess, keys: KeysFile, header: str, through_asgi: bool
+) -> None:
+    sent = header.replace("{token}", keys.tokens["read"])
+    assert is_unauthorized(await call(service, "GET", "/topics", None, sent, through_asgi=through_asgi))
+
+
+@both_doors
+async def test_the_name_of_the_scheme_has_no_case(service: ServiceProcess, keys: KeysFile, through_asgi: bool) -> None:
+    sent = f"Authorization: bEARER  {keys.tokens['read']}"
+    assert (await call(service, "GET", "/topics", None, sent, through_asgi=through_asgi)).status == 200
+
+
+async def test_a_refused_call_is_not_read(service: ServiceProcess, keys: KeysFile) -> None:
+    """Else anybody could keep the service busy with bodies."""
+    for token, status in ((None, 401), (keys.tokens["pop"], 403)):
+        answer = await call(service, "POST", "/jobs", b"{ no json", token=token)
+        assert answer.status == status
+
+
+@both_doors
+async def test_lists_of_topics_show_a_key_its_topics_alone(
+    service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
+) -> None:
+    mine = [f"ours.{topic}.{n}" for n in range(5)]
+    for name in [f"{prefix}.{topic}.{n}" for n in range(5) for prefix in ("a", "ours", "z")]:
+        assert (await call(service, "POST", "/jobs", {"topic": name}, token=keys.tokens["put"])).status == 201
+
+    for limit in (1, 2, 5, 1000):
+        seen: list[str] = []
+        cursor = ""
+        while True:
+            path = f"/topics?limit={limit}{cursor and f'&cursor={cursor}'}"
+            page = (
+                await call(service, "GET", path, token=keys.tokens["all-of-ours"], through_asgi=through_asgi)
+            ).json()
+            seen += [view["topic"] for view in page["topics"]]
+            assert len(page["topics"]) <= limit
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert all(name.startswith("ours.") for name in seen)
+        assert [name for name in seen if topic in name] == mine
+    everything = (await call(service, "GET", "/topics", token=keys.tokens["read"])).json()["topics"]
+    assert {f"a.{topic}.0", f"z.{topic}.4"} <= {view["topic"] for view in everything}
+
+
+@both_doors
+async def test_admin_actions_and_refusals_are_in_the_audit_log(
+    service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
+) -> None:
+    def mine() -> list[tuple[Any, ...]]:
+        return [
+            (record["key"], record["call"], record["client"], record["outcome"])
+            for record in audit_lines(service)
+            if record["topic"] == topic
+        ]
+
+    async def ask_for(method: str, path: str, token: str | None, body: Any = None) -> None:
+        await call(service, method, path.replace("{topic}", topic), body, token=token, through_asgi=through_asgi)
+
+    admin = keys.tokens["admin"]
+    await ask_for("POST", TOPIC + "/pause", admin)
+    await ask_for("POST", TOPIC + "/resume?nonsense=1", admin)
+    await ask_for("GET", TOPIC, admin)
+    await ask_for("POST", TOPIC + "/pause", keys.tokens["read"])
+    await ask_for("DELETE", TOPIC, "unknown")
+    await ask_for("GET", TOPIC, None)
+    await ask_for("POST", "/jobs", keys.tokens["all-of-ours"], {"topic": topic})
+    await ask_for("DELETE", TOPIC, admin)
+    expected = [
+        ("admin", "POST /topics/{topic}/pause", "127.0.0.1", "done"),
+        ("read", "POST /topics/{topic}/pause", "127.0.0.1", "forbidden"),
+        (None, "DELETE /topics/{topic}", "127.0.0.1", "unauthorized"),
+        (None, "GET /topics/{topic}", "127.0.0.1", "unauthorized"),
+        ("all-of-ours", "POST /jobs", "127.0.0.1", "forbidden"),
+        ("admin", "DELETE /topics/{topic}", "127.0.0.1", "done"),
+    ]
+    wait_until(lambda: len(mine()) >= len(expected), 10, "the audit log is written")
+    assert mine() == expected
+
+
+async def test_a_line_of_the_audit_log_cannot_be_forged(service: ServiceProcess) -> None:
+    await call(service, "GET", "/topics/x%0d%0a%7b%22logger%22:%22deferd.audit%22%7d")
+    await call(service, "GET", "/nowhere%0a%7b%22logger%22:%22deferd.audit%22%7d")
+
+    def found() -> list[Any]:
+        return [record for record in audit_lines(service) if '{"logger"' in f"{record['topic']}{record['call']}"]
+
+    wait_until(lambda: len(found()) == 2, 10, "the audit log is written")
+    assert all(record["outcome"] == "unauthorized" for record in found())

@@ -1,0 +1,160 @@
+"""`deferd serve --test-clock`: a clock that tests move over HTTP, and that no other service has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.acceptance.http_calls import Http, moment, ok, problem, refusal
+from tests.acceptance.service_process import ServiceProcess, running_service
+
+DAY_S = 86_400
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["1 worker", "2 workers"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """With the longest tick and several shards: what is done in time is done because the jump was noticed."""
+    flags = ("--test-clock", "--workers", str(request.param), "--shards", "3", "--tick", "60")
+    with running_service(*flags, data_dir=tmp_path_factory.mktemp("moved")) as service:
+        yield service
+
+
+@pytest.fixture
+def http_client(service: ServiceProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=service.url, timeout=30, trust_env=False) as client:
+        yield client
+
+
+def advance(client: httpx.Client, seconds: float) -> dict[str, Any]:
+    return ok(client.post("/testing/clock", json={"advance": seconds}))
+
+
+def put(client: httpx.Client, topic: str, **fields: Any) -> dict[str, Any]:
+    return ok(client.post("/jobs", json={"topic": topic, **fields}), 201)
+
+
+def pop(client: httpx.Client, topic: str, wait: float = 0) -> list[str]:
+    jobs = ok(client.get(f"/topics/{topic}/pop", params={"wait": wait}))["jobs"]
+    return [job["id"] for job in jobs]
+
+
+def test_it_is_warned_of_at_the_start(service: ServiceProcess) -> None:
+    assert " WARNING  deferd: --test-clock: whoever reaches this service can move its clock" in service.lines[0]
+    assert service.output().count("--test-clock") == 1
+
+
+def test_it_is_read_and_moved(http_client: httpx.Client) -> None:
+    before = ok(http_client.get("/testing/clock"))
+    assert moment(before["now"]) == pytest.approx(time.time() + before["offset"], abs=5)
+    after = advance(http_client, 1.5)
+    assert after["offset"] == pytest.approx(before["offset"] + 1.5)
+    assert moment(after["now"]) == pytest.approx(time.time() + after["offset"], abs=5)
+    assert ok(http_client.get("/testing/clock"))["offset"] == after["offset"]
+
+
+def test_a_job_a_day_ahead_is_handed_out_at_once(http_client: httpx.Client, topic: str) -> None:
+    for number in range(6):  # of all shards, and asked for on connections to all workers
+        put(http_client, f"{topic}-{number}", id="j", delay=DAY_S)
+    assert pop(http_client, f"{topic}-0") == []
+    advance(http_client, DAY_S)
+    for number in range(6):
+        assert ["j"] == [job["id"] for job in pop_on_its_own_connection(http_client, f"{topic}-{number}")]
+
+
+def pop_on_its_own_connection(client: httpx.Client, topic: str) -> list[dict[str, Any]]:
+    jobs: list[dict[str, Any]] = ok(httpx.get(f"{client.base_url}/topics/{topic}/pop?wait=0", timeout=30))["jobs"]
+    return jobs
+
+
+def test_jobs_that_are_put_afterwards_count_from_the_moved_clock(http_client: httpx.Client, topic: str) -> None:
+    now = advance(http_client, DAY_S)["now"]
+    job = put(http_client, topic, delay=10)
+    assert moment(job["created_at"]) == pytest.approx(moment(now), abs=5)
+    assert put(http_client, topic, run_at=now)["state"] == "ready"
+
+
+def test_consumers_that_wait_get_their_jobs_within_milliseconds(http_client: httpx.Client, topic: str) -> None:
+    for number in range(4):
+        put(http_client, topic, id=f"j{number}", delay=DAY_S)
+    with ThreadPoolExecutor(4) as consumers:
+        pops = [consumers.submit(pop_waiting, http_client, topic) for _ in range(4)]
+        time.sleep(0.5)  # most of them wait by now; one that does not gets its job all the same
+        began = time.monotonic()
+        advance(http_client, DAY_S)
+        popped = sorted(job_id for waiting in pops for job_id in waiting.result(10))
+        assert time.monotonic() - began < 5
+    assert popped == ["j0", "j1", "j2", "j3"]
+
+
+def pop_waiting(client: httpx.Client, topic: str) -> list[str]:
+    answer = httpx.get(f"{client.base_url}/topics/{topic}/pop?wait=20", timeout=30)
+    return [job["id"] for job in ok(answer)["jobs"]]
+
+
+def test_a_lease_runs_out(http_client: httpx.Client, topic: str) -> None:
+    put(http_client, topic, id="j", ttr=3600)
+    assert pop(http_client, topic) == ["j"]
+    advance(http_client, 3599)
+    assert pop(http_client, topic) == []
+    advance(http_client, 1)
+    assert pop(http_client, topic) == ["j"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "message"),
+    [
+        (-1, "must be at least 0 seconds"),
+        (315_576_001, "must be at most 315576000 seconds"),
+        ("1", "must be a number"),
+    ],
+)
+def test_it_does_not_go_back_or_too_far(http_client: httpx.Client, seconds: object, message: str) -> None:
+    answer = http_client.post("/testing/clock", json={"advance": seconds})
+    assert refusal(answer, "body.advance") == message
+
+
+def test_it_is_no_part_of_the_contract(http_client: httpx.Client) -> None:
+    assert not [path for path in ok(http_client.get("/openapi.json"))["paths"] if "clock" in path]
+
+
+async def test_a_service_that_is_not_for_tests_has_none(http: Http) -> None:
+    problem(await http.get("/testing/clock"), 404, "not_found")
+    problem(await http.post("/testing/clock", json={"advance": 1}), 404, "not_found")
+
+
+def test_it_stays_moved_and_its_folder_is_for_tests_alone(tmp_path: Path) -> None:
+    """A service on the true clock would have its jobs wait for as long as the clock was moved."""
+    with ServiceProcess(tmp_path, "--test-clock") as service, httpx.Client(base_url=service.url) as client:
+        put(client, "t", id="j", delay=2 * DAY_S)
+        advance(client, DAY_S)
+        service.stop()
+        refused = subprocess.run(
+            [sys.executable, "-m", "deferd", "serve", "--port", "0", "--data-dir", str(service.data_dir)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert refused.returncode == 1
+        [line] = refused.stderr.splitlines()
+        assert "is one for tests, which moved its clock by 86400 s: serve it with --test-clock" in line
+        service.start()
+        advance(client, DAY_S)
+        assert pop(client, "t") == ["j"]
+
+
+def test_with_a_store_of_ones_own_it_is_refused() -> None:
+    flags = ("--test-clock", "--redis-url", "redis://127.0.0.1:1")
+    refused = subprocess.run(
+        [sys.executable, "-m", "deferd", "serve", *flags], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert refused.returncode == 2
+    assert "cannot be had together with --redis-url" in refused.stderr

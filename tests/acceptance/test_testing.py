@@ -1,0 +1,269 @@
+"""`deferd.testing`: what users' tests get, from the context manager and from the pytest plugin of the built package."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deferd.errors import InvalidInput
+from deferd.testing import ServiceForTests, ServiceNotStarted, start_service
+from tests.integration.store_servers import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+GONE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ServiceForTests]:
+    with start_service() as service:
+        yield service
+
+
+@pytest.fixture
+def service(running: ServiceForTests) -> ServiceForTests:
+    running.purge()
+    return running
+
+
+def processes_of(folder: str) -> list[str]:
+    """Command lines of the processes that work in this folder."""
+    commands = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it has ended
+            continue
+        if folder in command:
+            commands.append(command)
+    return commands
+
+
+def folder_of(service: ServiceForTests) -> str:
+    found = re.search(r" in (\S+deferd-testing-\w+)/data", service.log)
+    assert found is not None, service.log
+    return found[1]
+
+
+def test_at_the_end_nothing_of_it_is_left() -> None:
+    with start_service() as service:
+        folder = folder_of(service)
+        assert len(processes_of(folder)) == 2, "the service and its store"
+        assert httpx.get(f"{service.url}/readyz").status_code == 200
+    assert processes_of(folder) == []
+    assert not Path(folder).exists()
+
+
+def test_a_service_whose_tests_were_killed_ends_by_itself(tmp_path: Path) -> None:
+    script = (
+        "import sys, time\nfrom deferd.testing import start_service\n"
+        "with start_service('--workers', '2') as service:\n    print(service.log, flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as tests:
+        assert tests.stdout is not None
+        found = next(match for line in tests.stdout if (match := re.search(r" in (\S+deferd-testing-\w+)/data", line)))
+        folder = found[1]
+        assert processes_of(folder)
+        tests.send_signal(signal.SIGKILL)
+    wait_until(lambda: not processes_of(folder), GONE_S, "its processes have ended")
+
+
+def test_one_that_does_not_start_shows_what_it_said() -> None:
+    with (
+        pytest.raises(ServiceNotStarted, match=r"--tick .* is 'never', but must be a number"),
+        start_service("--tick", "never"),
+    ):
+        pass
+
+
+def test_the_wait_for_its_start_is_bounded() -> None:
+    began = time.monotonic()
+    with pytest.raises(ServiceNotStarted, match=r"did not serve within 0\.01 s"), start_service(start_timeout=0.01):
+        pass
+    assert time.monotonic() - began < GONE_S
+
+
+def test_the_settings_of_the_environment_are_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFERD_REDIS_URL", "redis://127.0.0.1:1")
+    monkeypatch.setenv("DEFERD_WORKERS", "none")
+    with start_service() as service, service.client() as client:
+        assert client.is_ready()
+
+
+def test_a_day_passes_in_no_time(service: ServiceForTests) -> None:
+    with service.client() as client:
+        client.put("trash", {"file": 7}, delay=timedelta(hours=24))
+        began = time.monotonic()
+        service.clock.advance(hours=23, minutes=59)
+        assert client.pop("trash", wait=0) == []
+        service.clock.advance(timedelta(minutes=1))
+        [job] = client.pop("trash", wait=0)
+        assert job.body == {"file": 7}
+        assert time.monotonic() - began < 10
+
+
+async def test_it_serves_asyncio_as_well(service: ServiceForTests) -> None:
+    async with service.async_client(timeout=5) as client:
+        await client.put("trash", delay=timedelta(days=1))
+        service.clock.advance(days=1)
+        assert len(await client.pop("trash", wait=0)) == 1
+
+
+def test_the_clock_says_what_time_it_is_there(service: ServiceForTests) -> None:
+    before = service.clock.now()
+    after = service.clock.advance(timedelta(hours=1), days=1, hours=1, minutes=1, seconds=0.5)
+    passed_s = (after - before - timedelta(days=1, hours=2, minutes=1, seconds=0.5)).total_seconds()
+    assert 0 <= passed_s < 5
+    assert timedelta(0) <= service.clock.now() - after < timedelta(seconds=5)
+    assert before.tzinfo is UTC
+    assert before >= datetime.now(UTC) - timedelta(seconds=5)
+
+
+def test_the_clock_does_not_go_back(service: ServiceForTests) -> None:
+    with pytest.raises(InvalidInput, match="must be at least 0 seconds"):
+        service.clock.advance(seconds=-1)
+
+
+def test_a_purge_leaves_no_job_and_no_topic(service: ServiceForTests) -> None:
+    with service.client() as client:
+        client.put("delayed", delay=60)
+        client.put("held")
+        client.pop("held")
+        client.set_topic("set", {"ttl": None, "retain": 60})
+        client.pause("paused")
+        service.purge()
+        assert list(client.topics()) == []
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a package as it is installed, with its entry points; its libraries are those of this run."""
+    folder = tmp_path_factory.mktemp("installed")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder / "wheel")]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
+    [wheel] = (folder / "wheel").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def run_pytest(installed: Path, project: Path, source: str) -> subprocess.CompletedProcess[str]:
+    """Run tests of a project that has the package installed and no configuration of its own."""
+    project.mkdir(exist_ok=True)
+    (project / "test_it.py").write_text(source, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "error",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:valkey",
+            "test_it.py",
+        ],
+        cwd=project,
+        env=environment | {"PYTHONPATH": os.pathsep.join((str(project), str(installed)))},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def test_the_plugin_costs_nothing_until_it_is_used(installed: Path, tmp_path: Path) -> None:
+    """So it can do no harm either where the libraries of the service are not installed."""
+    ran = run_pytest(
+        installed,
+        tmp_path,
+        """
+import sys
+
+def test_nothing_is_imported(pytestconfig):
+    assert pytestconfig.pluginmanager.get_plugin("deferd") is not None
+    assert sorted(name for name in sys.modules if name.partition(".")[0] == "deferd") == [
+        "deferd", "deferd.testing", "deferd.testing.pytest_plugin"
+    ]
+    assert not {"httpx", "pydantic", "redis", "fastapi", "pydantic_settings"} & sys.modules.keys()
+""",
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_plugin_gives_each_test_an_empty_service(installed: Path, tmp_path: Path) -> None:
+    ran = run_pytest(
+        installed,
+        tmp_path,
+        """
+import pytest
+
+urls = set()
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_job_a_day_ahead(deferd_service, number):
+    urls.add(deferd_service.url)
+    with deferd_service.client() as client:
+        assert list(client.topics()) == []
+        client.put("trash", number, id="the-same", delay=86_400)
+        deferd_service.clock.advance(hours=24)
+        [job] = client.pop("trash", wait=0)
+        assert job.body == number
+
+def test_it_was_one_service():
+    assert len(urls) == 1
+""",
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 passed" in ran.stdout
+
+
+def test_the_plugin_shows_the_log_of_the_service_with_a_test_that_fails(installed: Path, tmp_path: Path) -> None:
+    ran = run_pytest(
+        installed,
+        tmp_path,
+        """
+def test_that_fails(deferd_service):
+    with deferd_service.client() as client:
+        client.put("t", traceparent="wrong")
+
+def test_that_passes(deferd_service):
+    pass
+""",
+    )
+    assert ran.returncode == 1
+    assert "InvalidInput" in ran.stdout
+    assert ran.stdout.count("- deferd service log -") == 1
+    assert "1 failed, 1 passed" in ran.stdout
+
+
+def test_without_the_service_installed_only_tests_that_use_it_fail_and_say_why(installed: Path, tmp_path: Path) -> None:
+    """As with the base install. The project's own folder hides a library of the service from every process."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pydantic_settings'] = None\n")
+    ran = run_pytest(
+        installed,
+        tmp_path,
+        """
+def test_that_uses_it(deferd_service):
+    pass
+
+def test_that_does_not():
+    pass
+""",
+    )
+    assert ran.returncode == 1
+    assert "pip install 'deferd[server]'" in ran.stdout
+    assert "1 passed, 1 error" in ran.stdout

@@ -1,0 +1,122 @@
+"""When the file of keys is read again, and what is said when it cannot be used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from deferd.api.key_source import FILE_MAX_BYTES, KeySource
+from deferd.api.keys import KeysRefused, hash_of
+
+YEAR_NS = 365 * 86_400 * 10**9
+
+
+def keys_text(*names: str) -> str:
+    return "".join(f'[[key]]\nname = "{name}"\nhash = "{hash_of(name)}"\nscopes = ["put"]\n' for name in names)
+
+
+def write(file: Path, text: str, *, years_ago: int = 0) -> None:
+    file.write_text(text, encoding="utf-8")
+    if years_ago:
+        at = file.stat().st_mtime_ns - years_ago * YEAR_NS
+        os.utime(file, ns=(at, at))
+
+
+def changed(source: KeySource) -> list[str] | None:
+    keys = source.read_if_changed()
+    return None if keys is None else [key.name for key in keys]
+
+
+def refusal(source: KeySource) -> str:
+    with pytest.raises(KeysRefused) as caught:
+        source.read_if_changed()
+    return str(caught.value)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "keys.toml"
+    write(file, keys_text("a"), years_ago=3)
+    return file
+
+
+@pytest.fixture
+def source(file: Path) -> KeySource:
+    source = KeySource(file, None)
+    assert [key.name for key in source.read()] == ["a"]
+    return source
+
+
+def test_what_stays_is_not_told(source: KeySource) -> None:
+    assert [changed(source) for _ in range(3)] == [None, None, None]
+
+
+def test_a_change_is_told_once(source: KeySource, file: Path) -> None:
+    write(file, keys_text("a", "b"))
+    assert [changed(source) for _ in range(3)] == [["a", "b"], None, None]
+
+
+def test_a_change_that_leaves_size_and_time_is_seen_when_it_is_fresh(source: KeySource, file: Path) -> None:
+    write(file, keys_text("b"))
+    assert changed(source) == ["b"]
+    at = file.stat().st_mtime_ns
+    write(file, keys_text("c"))
+    os.utime(file, ns=(at, at))
+    assert changed(source) == ["c"]
+
+
+def test_a_file_put_in_its_place_is_seen(source: KeySource, file: Path) -> None:
+    """As editors, and mounts of secrets, do it."""
+    new = file.with_name("new")
+    write(new, keys_text("b"), years_ago=2)
+    new.replace(file)
+    assert changed(source) == ["b"]
+
+
+def test_a_file_that_is_touched_has_not_changed(source: KeySource, file: Path) -> None:
+    write(file, keys_text("a"))
+    assert changed(source) is None
+
+
+@pytest.mark.parametrize("broken", ["[[key", "", keys_text("a", "a")])
+def test_a_broken_file_is_told_once_and_its_mending_too(source: KeySource, file: Path, broken: str) -> None:
+    write(file, broken, years_ago=1)
+    assert f"--keys-file (DEFERD_KEYS_FILE) {file} is " in refusal(source)
+    assert changed(source) is None
+    write(file, keys_text("a"))
+    assert [changed(source) for _ in range(2)] == [["a"], None]
+
+
+def test_another_fault_is_told_again(source: KeySource, file: Path) -> None:
+    write(file, "[[key")
+    refusal(source)
+    file.unlink()
+    assert "not readable: No such file" in refusal(source)
+    assert changed(source) is None
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"#" * (FILE_MAX_BYTES + 1)])
+def test_what_cannot_be_keys_is_refused(source: KeySource, file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    assert str(file) in refusal(source)
+
+
+def test_what_is_no_file_is_refused_without_reading_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(KeysRefused, match="is not a file"):
+            KeySource(place, None).read()
+
+
+def test_keys_in_a_setting_do_not_change() -> None:
+    source = KeySource(None, keys_text("a"))
+    assert [key.name for key in source.read()] == ["a"]
+    assert changed(source) is None
+
+
+def test_wrong_keys_in_a_setting_name_it_and_show_nothing() -> None:
+    with pytest.raises(KeysRefused, match=r"^--keys \(DEFERD_KEYS\) is no valid TOML") as caught:
+        KeySource(None, "sesame").read()
+    assert "sesame" not in str(caught.value)

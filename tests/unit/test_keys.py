@@ -1,0 +1,192 @@
+"""Keys: how they are written, what is refused, which topics they are for, and which key a token belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from deferd.api.keys import KEYS_MAX, KeyRing, KeysRefused, Limit, Scope, TopicPatterns, hash_of, parse_keys
+
+TOKEN = "deferd_a-token"
+
+
+def entry(**fields: str) -> str:
+    """One key; fields are TOML, an empty one is left out."""
+    given = {"name": '"shop"', "hash": f'"{hash_of(TOKEN)}"', "scopes": '["put"]', **fields}
+    return "[[key]]\n" + "".join(f"{name} = {value}\n" for name, value in given.items() if value)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(KeysRefused) as caught:
+        parse_keys(text)
+    return str(caught.value)
+
+
+def test_a_key_has_what_its_entry_says() -> None:
+    [key] = parse_keys(entry(scopes='["put", "cancel"]', topics='["a.*"]', requests_per_second="2.5", burst="7"))
+    assert key.name == "shop"
+    assert key.digest == hashlib.sha256(TOKEN.encode()).digest()
+    assert key.scopes == {Scope.PUT, Scope.CANCEL}
+    assert key.topics.match("a.b")
+    assert not key.topics.match("b")
+    assert key.limit == Limit(2.5, 7)
+
+
+def test_what_is_left_out_is_all_topics_and_no_limit() -> None:
+    [key] = parse_keys(entry())
+    assert key.topics.everything
+    assert key.limit is None
+
+
+def test_admin_means_every_scope_and_the_others_mean_themselves() -> None:
+    for scope in Scope:
+        [key] = parse_keys(entry(scopes=f'["{scope}"]'))
+        assert key.scopes == frozenset(Scope if scope is Scope.ADMIN else [scope])
+
+
+def test_a_burst_that_is_left_out_is_the_requests_of_a_second() -> None:
+    assert [key.limit for key in parse_keys(entry(requests_per_second="2.5"))] == [Limit(2.5, 3)]
+    assert [key.limit for key in parse_keys(entry(requests_per_second="0.1"))] == [Limit(0.1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "made of 0 keys"),
+        ("[[key]", "no valid TOML (at line 1, column"),
+        ("x = 1", "[[key]] tables alone"),
+        (entry() + "[other]\n", "[[key]] tables alone"),
+        ("key = 5", "[[key]] tables alone"),
+        ("key = [5]", "[[key]] tables alone"),
+        (entry(name=""), "key 1: `name` must be 1 to 64"),
+        (entry(name='"a b"'), "key 1: `name` must be 1 to 64"),
+        (entry(name='"a\\nb"'), "key 1: `name` must be 1 to 64"),
+        (entry(hash=""), "key 1 (shop): `hash` must be sha256:"),
+        (entry(hash='"sha256:abc"'), "key 1 (shop): `hash` must be sha256:"),
+        (entry(hash=f'"md5:{"a" * 64}"'), "key 1 (shop): `hash` must be sha256:"),
+        (entry(scopes=""), "`scopes` must be a list of one or more of put, pop, cancel, read, admin"),
+        (entry(scopes="[]"), "`scopes` must be"),
+        (entry(scopes='["put", "write"]'), "`scopes` must be"),
+        (entry(scopes="[1]"), "`scopes` must be"),
+        (entry(topics="[]"), "`topics` must be a list of patterns"),
+        (entry(topics='["a b"]'), "`topics` must be a list of patterns"),
+        (entry(topics='"a"'), "`topics` must be a list of patterns"),
+        (entry(topics=f'["{"a" * 129}"]'), "`topics` must be a list of patterns"),
+        (entry(requests_per_second="0"), "`requests_per_second` must be a number from 0.001"),
+        (entry(requests_per_second="nan"), "`requests_per_second` must be a number from 0.001"),
+        (entry(requests_per_second="inf"), "`requests_per_second` must be a number from 0.001"),
+        (entry(requests_per_second="true"), "`requests_per_second` must be a number from 0.001"),
+        (entry(burst="5"), "`burst` needs `requests_per_second`"),
+        (entry(requests_per_second="5", burst="0"), "`burst` must be a whole number from 1"),
+        (entry(requests_per_second="5", burst="1.5"), "`burst` must be a whole number from 1"),
+        (entry(scope='["put"]'), "a field that is none of name, hash, scopes, topics"),
+        (entry() + entry(hash=f'"{hash_of("x")}"'), "calling two keys 'shop'"),
+        (entry() + entry(name='"other"'), "giving the keys 'shop' and 'other' the same hash"),
+    ],
+)
+def test_what_is_wrong_is_said(text: str, says: str) -> None:
+    assert says in refusal(text)
+
+
+def test_there_is_a_most_of_keys() -> None:
+    many = "".join(entry(name=f'"k{n}"', hash=f'"{hash_of(str(n))}"') for n in range(KEYS_MAX + 1))
+    assert f"made of {KEYS_MAX + 1} keys, and must be of 1 to {KEYS_MAX}" in refusal(many)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        entry(hash=f'"{TOKEN}"'),
+        entry(hash=TOKEN),
+        entry(name=f'" {TOKEN}"'),
+        entry(topics=f'["{TOKEN} "]'),
+        entry(**{TOKEN: "1"}),
+        entry() + f"{TOKEN} = 1\n{TOKEN} = 1\n",
+        f"[{TOKEN}]\n[{TOKEN}]\n",
+        TOKEN,
+    ],
+)
+def test_a_token_that_was_pasted_into_the_keys_is_not_shown(text: str) -> None:
+    assert TOKEN not in refusal(text)
+
+
+def test_a_key_shows_nothing_of_its_token() -> None:
+    [key] = parse_keys(entry())
+    shown = repr(key) + repr(KeyRing([key]))
+    assert "shop" in shown
+    assert "digest" not in shown
+    assert key.digest.hex() not in shown
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "fits"),
+    [
+        ("orders", "orders", True),
+        ("orders", "orders.x", False),
+        ("orders.*", "orders.close", True),
+        ("orders.*", "orders.", True),
+        ("orders.*", "orders", False),
+        ("orders.*", "xorders.close", False),
+        ("*.close", "orders.close", True),
+        ("*.close", "orders.closed", False),
+        ("a*b*c", "abc", True),
+        ("a*b*c", "aXbYbZc", True),
+        ("a*b*c", "acb", False),
+        ("a*b", "a", False),
+        ("aa*aa", "aaa", False),
+        ("aa*aa", "aaaa", True),
+        ("a**b", "axb", True),
+        ("*ab*ab*", "abab", True),
+        ("*ab*ab*", "aab", False),
+        ("a.c", "abc", False),
+        ("", "x", False),
+    ],
+)
+def test_a_pattern_fits_whole_topics(pattern: str, topic: str, fits: bool) -> None:
+    assert TopicPatterns([pattern]).match(topic) is fits
+
+
+def test_one_of_several_patterns_is_enough() -> None:
+    patterns = TopicPatterns(["a", "b.*"])
+    assert [topic for topic in ("a", "b.c", "c") if patterns.match(topic)] == ["a", "b.c"]
+
+
+@pytest.mark.parametrize(("patterns", "everything"), [(["*"], True), (["a", "**"], True), (["a*"], False), ([], False)])
+def test_a_star_alone_is_everything(patterns: list[str], everything: bool) -> None:
+    assert TopicPatterns(patterns).everything is everything
+
+
+@pytest.mark.timeout(5)
+def test_a_pattern_of_many_stars_takes_no_time() -> None:
+    assert not TopicPatterns(["*a" * 60 + "*b"]).match("a" * 128)
+
+
+def test_a_token_finds_its_key_each_time() -> None:
+    ring = KeyRing(parse_keys("".join(entry(name=f'"k{n}"', hash=f'"{hash_of(f"t{n}")}"') for n in range(5))))
+    for _ in range(2):
+        assert [ring.find(f"t{n}".encode()) for n in range(5)] == list(ring.keys)
+
+
+@pytest.mark.parametrize("token", [b"", b"t", TOKEN.encode() + b" ", TOKEN.upper().encode(), b"x" * 10_000, b"\xff"])
+def test_another_token_finds_none(token: bytes) -> None:
+    ring = KeyRing(parse_keys(entry()))
+    assert ring.find(token) is None
+    assert ring.find(TOKEN.encode()) is not None
+    assert ring.find(token) is None
+
+
+def test_the_hash_itself_is_no_token() -> None:
+    [key] = parse_keys(entry())
+    ring = KeyRing([key])
+    assert ring.find(hash_of(TOKEN).encode()) is None
+    assert ring.find(key.digest) is None
+    assert ring.find(key.digest.hex().encode()) is None
+
+
+def test_unknown_tokens_leave_nothing_behind() -> None:
+    ring = KeyRing(parse_keys(entry()))
+    ring.find(TOKEN.encode())
+    for n in range(100):
+        ring.find(b"%d" % n)
+    assert len(ring._verified) == 1

@@ -1,0 +1,49 @@
+"""The bucket of a key's limit, on a clock that the test holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from deferd.api.keys import Limit
+from deferd.api.rate_limit import Bucket
+
+
+def headers(bucket: Bucket) -> dict[bytes, bytes]:
+    return dict(bucket.headers())
+
+
+def test_a_burst_passes_and_what_is_beyond_waits() -> None:
+    bucket = Bucket(Limit(2, 3), now_s=100)
+    assert [bucket.take(100) for _ in range(3)] == [0, 0, 0]
+    assert bucket.take(100) == pytest.approx(0.5)
+    assert bucket.take(100.25) == pytest.approx(0.25)
+    assert bucket.take(100.5) == 0
+
+
+def test_what_is_refused_takes_nothing() -> None:
+    bucket = Bucket(Limit(1, 1), now_s=0)
+    assert bucket.take(0) == 0
+    for _ in range(100):
+        assert bucket.take(0.5) == pytest.approx(0.5)
+    assert bucket.take(1) == 0
+
+
+def test_in_the_long_run_it_is_the_rate() -> None:
+    bucket = Bucket(Limit(10, 5), now_s=0)
+    passed = sum(bucket.take(ms / 1000) == 0 for ms in range(10_000))
+    assert passed == pytest.approx(5 + 100, abs=1)
+
+
+def test_a_long_rest_gains_no_more_than_the_burst() -> None:
+    bucket = Bucket(Limit(100, 2), now_s=0)
+    assert [bucket.take(1e6) == 0 for _ in range(3)] == [True, True, False]
+
+
+def test_headers_say_how_it_stands() -> None:
+    bucket = Bucket(Limit(2, 5), now_s=0)
+    assert headers(bucket) == {b"ratelimit-policy": b'"requests";q=5;w=3', b"ratelimit": b'"requests";r=5;t=0'}
+    bucket.take(0)
+    assert headers(bucket)[b"ratelimit"] == b'"requests";r=4;t=1'
+    for _ in range(9):
+        bucket.take(0)
+    assert headers(bucket)[b"ratelimit"] == b'"requests";r=0;t=3'
