@@ -1,42 +1,83 @@
-"""The command `deferd`. The flags of `serve` are made from `deferd.settings.Settings`: nothing is declared twice.
+"""The command `deferd`: its entry point, its two big commands, `serve` and `bench`, and `key`.
 
-The base install is the client alone, so the service, and what measures it, are imported only when they are asked for.
+The flags of `serve` are made from `deferd.settings.Settings`: nothing is declared twice. The commands of the client are
+declared in `deferd.commands.parser`. The base install is the client alone, so the service, and what measures it, are
+imported only when they are asked for; and of the other commands only the one that runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from deferd.commands.parser import COMMANDS, CONSUMERS, EXIT_CODES, PROCESSES, PRODUCERS, TOOLS, TOPICS, Command
+
+if TYPE_CHECKING:
+    from deferd.commands.configuration import ServiceSettings
 
 EXAMPLES = """examples:
   deferd serve
   deferd serve --host 0.0.0.0 --port 8000 --data-dir /var/lib/deferd
   DEFERD_REDIS_URL=redis://:password@db.example:6379 deferd serve --workers 4
+
+exit codes: 0 ended by SIGTERM or Ctrl-C; 1 it cannot serve: the port is taken, the store refuses; 2 a wrong setting
 """
+_SERVE, _BENCH = "run the service", "measure a running deployment, to size it"
+_KEY = "make a key for a service that asks for keys"
 _WORKER_PROCESS = "worker-process"
+_EXTRAS = {"rich": "tables and progress bars", "shtab": "completion scripts"}
+"""What the extra `cli` brings, by package."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (those of the process by default) and return its exit code.
 
-    0: it did what it was asked. 1: it cannot (a store that refuses, a port that is taken). 2: wrong usage or a wrong
-    setting. Why is said in a line on standard error.
+    0: it did what it was asked. 1: it cannot (a store that refuses, a port that is taken, a service that is away). 2:
+    wrong usage or a wrong setting. Why is said in a line on standard error. `deferd.commands.exits` has them all.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            return _main(words)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered has nowhere to go, and must not be tried again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(words: list[str]) -> int:
     if words[:1] == [_WORKER_PROCESS]:  # how a supervisor starts its workers; not for people
         from deferd.supervisor import work  # noqa: PLC0415
 
         return work(int(words[1]))
-    parser = _parser(flags_of=next((word for word in words if not word.startswith("-")), None))
+    asked = next((word for word in words if not word.startswith("-")), None)
+    known = ["serve", "bench", "key", *COMMANDS]
+    if asked is not None and asked not in known:
+        close = difflib.get_close_matches(asked, known, n=1)
+        meant = f": is {close[0]} meant?" if close else ";"
+        return _fail(f"there is no command {asked!r}{meant} `deferd --help` lists them", code=2)
+    parser = _parser(flags_of=() if asked is None else (asked,))
     given = parser.parse_args(words)
     if given.command is None:
         parser.print_help()
         return 2
+    if given.command in COMMANDS:
+        return _run_command(COMMANDS[given.command], given)
+    if given.command == "key":
+        from deferd.api import new_key  # noqa: PLC0415
+
+        return new_key.run(given)
     flags = {name: value for name, value in vars(given).items() if name != "command"}
     return _bench(flags) if given.command == "bench" else _serve(flags)
 
@@ -49,50 +90,159 @@ def version() -> str:
         return "(not installed)"
 
 
-def _parser(*, flags_of: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as everything else here does."""
+
+    def error(self, message: str) -> NoReturn:
+        text = message.removeprefix("argument ")
+        sys.exit(_fail(f"{text} (see {self.prog} --help)", code=2))
+
+
+def _parser(*, flags_of: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser, with the flags of these commands. Those of others would be made for nothing."""
+    parser = _Parser(
         prog="deferd",
         description="A delayed-job service: put a job with a delay, and one consumer gets it when it is due.",
+        epilog=f"{_listing()}\n`deferd COMMAND --help` has flags and examples.\n\n{EXIT_CODES}",
+        usage="deferd COMMAND ...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"deferd {version()}")
-    commands = parser.add_subparsers(dest="command", title="commands")
+    listed_by_argparse = len(flags_of) > 1  # for completion; the help's own list is in groups
+    commands = parser.add_subparsers(
+        dest="command",
+        metavar="COMMAND",
+        prog="deferd",
+        help="what to do" if listed_by_argparse else argparse.SUPPRESS,
+    )
+    plain = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
     serve = commands.add_parser(
         "serve",
-        help="run the service",
+        help=_SERVE,
         description="Run the service until SIGTERM or Ctrl-C. Each setting is a flag and an environment variable; "
         "the flag wins.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        **plain,  # type: ignore[arg-type] # two keywords of one call
     )
-    if flags_of == "serve":
+    if "serve" in flags_of:
         _add_settings(serve)
-    bench = commands.add_parser(
-        "bench",
-        help="measure a running deployment, to size it",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    if flags_of == "bench":
+    bench = commands.add_parser("bench", help=_BENCH, **plain)  # type: ignore[arg-type]
+    if "bench" in flags_of:
         from deferd.bench import options  # noqa: PLC0415
 
         bench.description, bench.epilog = options.DESCRIPTION, options.EXAMPLES
         options.add_flags(bench)
+    key = commands.add_parser("key", help=_KEY, allow_abbrev=False)
+    if "key" in flags_of:
+        from deferd.api import new_key  # noqa: PLC0415
+
+        new_key.add_flags(key)
+    for command in COMMANDS.values():
+        added = commands.add_parser(command.name, help=command.about, allow_abbrev=False)
+        if command.name in flags_of:
+            command.describe(added)
+            if command.name == "config" and _has_service():
+                _add_settings(added.add_argument_group("the service's settings"))
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
+def _listing() -> str:
+    about = {"serve": (PROCESSES, _SERVE), "bench": (TOOLS, _BENCH), "key": (TOOLS, _KEY)}
+    about |= {command.name: (command.group, command.about) for command in COMMANDS.values()}
+    parts = []
+    for group in (PROCESSES, PRODUCERS, CONSUMERS, TOPICS, TOOLS):
+        names = [name for name, (its_group, _) in about.items() if its_group == group]
+        parts.append(f"{group}:\n" + "".join(f"  {name:<11} {about[name][1]}\n" for name in names))
+    return "\n".join(parts)
+
+
+def _run_command(command: Command, given: argparse.Namespace) -> int:
+    if command.name == "completion":
+        given.whole_parser = _whole_parser
+    if command.name == "config":
+        given.service_settings = _service_settings(vars(given)) if _has_service() else _WITHOUT_SERVICE
+    from deferd.commands.run import run  # noqa: PLC0415
+
+    try:
+        return run(command, given)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.partition(".")[0] not in _EXTRAS:
+            raise
+        package = exc.name.partition(".")[0]
+        what = f"`deferd {command.name}` needs {_EXTRAS[package]}"
+        return _fail(f"{what}, and {package} is missing: pip install 'deferd[cli]'")
+
+
+_WITHOUT_SERVICE = "the service is not installed here: pip install 'deferd[server]'"
+
+
+def _has_service() -> bool:
+    """Whether the settings of the service can be read, which takes a part of what its extra brings."""
+    try:
+        import deferd.settings  # noqa: F401, PLC0415
+    except ModuleNotFoundError as exc:
+        if (exc.name or "deferd").partition(".")[0] == "deferd":
+            raise
+        return False
+    return True
+
+
+def _whole_parser() -> argparse.ArgumentParser:
+    names = ["bench", "key", *COMMANDS]
+    return _parser(flags_of=["serve", *names] if _has_service() else names)
+
+
+def _service_settings(given: dict[str, Any]) -> ServiceSettings:
+    from deferd.commands.configuration import ServiceSettings, Setting  # noqa: PLC0415
+    from deferd.commands.connecting import SETTINGS as OF_CLIENT  # noqa: PLC0415
+    from deferd.settings import (  # noqa: PLC0415
+        Settings,
+        SettingsError,
+        default_text,
+        flag,
+        load_settings,
+        unknown_variables,
+        variable,
+    )
+
+    flags = {name: value for name, value in given.items() if name in Settings.model_fields}
+    problems: list[str] = []
+    try:
+        load_settings(flags)
+    except SettingsError as exc:
+        problems = exc.problems
+    settings = []
+    for name, field in Settings.model_fields.items():
+        of_variable = os.environ.get(variable(name)) or None  # an empty one counts as none
+        text, source = (
+            (flags[name], "flag")
+            if name in flags
+            else (of_variable, "env")
+            if of_variable is not None
+            else (default_text(name), "default")
+        )
+        secret = "SecretStr" in str(field.annotation)
+        shown = None if secret else text
+        settings.append(Setting(name, flag(name), variable(name), shown, source, secret))
+    of_client = {setting.variable for setting in OF_CLIENT.values()}
+    return ServiceSettings(settings, problems, unknown_variables(name for name in os.environ if name not in of_client))
+
+
+def _add_settings(parser: argparse._ActionsContainer) -> None:
     with _service_extra():
         from deferd.settings import Settings, default_text, flag, variable  # noqa: PLC0415
 
     for name, field in Settings.model_fields.items():
         default = default_text(name)
         about = f"{field.description}" + (f" Default: {default}." if default else "")
+        kind: dict[str, Any] = {"metavar": "SECONDS" if field.annotation is float else name.rpartition("_")[2].upper()}
+        if field.annotation is bool:
+            kind = {"metavar": "true|false", "nargs": "?", "const": "true"}
         parser.add_argument(
             flag(name),
+            **kind,
             dest=name,
-            metavar="SECONDS" if field.annotation is float else name.rpartition("_")[2].upper(),
             help=f"{about} [{variable(name)}]".replace("%", "%%"),
             default=argparse.SUPPRESS,
         )
@@ -124,6 +274,8 @@ def _bench(flags: dict[str, Any]) -> int:
     except KeyboardInterrupt:  # the import takes half a second, and nothing has begun
         return 130
 
+    if url := os.environ.get("DEFERD_URL"):  # as for the other commands; of several replicas the first
+        flags.setdefault("url", url.partition(",")[0])
     as_json, histogram = flags.pop("json"), flags.pop("histogram")
     return command.run(flags, as_json=as_json, histogram=histogram)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deferd import AsyncClient
 from deferd.settings import Settings, flag, variable
 from tests.acceptance.orders_run import run
 from tests.acceptance.service_process import ServiceProcess
@@ -36,6 +39,26 @@ def test_the_snippets_put_cancel_pop_and_finish(shared_service: ServiceProcess) 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert '"was":"delayed"' in ran.stdout
     assert '"state":"finished"' in ran.stdout
+
+
+def test_the_producer_of_the_readme_puts_and_cancels(shared_service: ServiceProcess) -> None:
+    producer = blocks("python")[0].replace("http://localhost:8000", shared_service.url)
+    exec(producer, {})  # noqa: S102 (it is the README's)
+
+
+async def test_the_consumer_of_the_readme_closes_an_order(
+    shared_service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    consumer: dict[str, Any] = {}
+    exec(blocks("python")[1].replace("http://localhost:8000", shared_service.url), consumer)  # noqa: S102
+    serving = asyncio.create_task(consumer["worker"].serve())
+    async with AsyncClient(shared_service.url) as client:
+        await client.put("orders.close", {"order": 1042}, id="order-of-the-readme", retain=60)
+        while (await client.look("orders.close", "order-of-the-readme")).state != "finished":
+            await asyncio.sleep(0.01)
+    consumer["worker"].stop()
+    await serving
+    assert "closing order 1042" in capsys.readouterr().out
 
 
 async def test_a_thousand_orders_add_up(shared_service: ServiceProcess, topic: str) -> None:

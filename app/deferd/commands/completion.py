@@ -1,0 +1,15 @@
+"""`completion`: a script that makes a shell complete commands, flags and their choices."""
+
+from __future__ import annotations
+
+import argparse
+
+from deferd.commands import exits
+
+
+def completion(given: argparse.Namespace) -> int:
+    """Print the script for a shell; `given.whole_parser` makes the parser with the flags of all commands."""
+    import shtab  # noqa: PLC0415 (part of an extra)
+
+    print(shtab.complete(given.whole_parser(), given.shell))  # noqa: T201 (the command's output)
+    return exits.DONE

