@@ -4,11 +4,10 @@
 
 saq, arq, rq, dramatiq (PyPI) and bullmq (npm), each at its own best settings (they stand in `tests/benchmarks/peers`),
 with one process that puts and then one worker process, all on the same valkey-server without append-only file.
-deferd has one service process besides, and its client puts, pops and finishes in batches over HTTP.
+deferd has one service process besides, and its client puts in batches over HTTP.
 
   enqueue   jobs a second that one process puts with a delay, while no worker runs.
-  process   all jobs are due at the same instant, which the worker awaits; from then until the last one has run
-            (deferd: until its finish is answered).
+  process   all jobs are due at the same instant, which the worker awaits; from then until the last one has run.
 
 Peers are installed from PyPI and npm into environments below --peers-dir (default: a temporary folder, gone
 afterwards), not into this one; what cannot be installed is reported as such. All listens on loopback.

@@ -1,4 +1,4 @@
-"""deferd: puts in batches over HTTP with the official client; a worker loop that pops, runs and finishes batches."""
+"""deferd: puts in batches over HTTP with its client, and its worker."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import uvloop
 
-from deferd.client import AsyncClient
-from tests.benchmarks.peers.turn import done, say, shares, take
+from deferd import AsyncClient, Worker
+from tests.benchmarks.peers.turn import noop, say, shares, take
 
 TOPIC = "bench.peers"
 BATCH = 500
 PRODUCERS = 2
-CONSUMERS = 2
+CONCURRENCY = 100
 
 
 def enqueue(url: str, jobs: int, due: float) -> None:
@@ -33,22 +33,15 @@ def enqueue(url: str, jobs: int, due: float) -> None:
 
 
 def work(url: str, jobs: int, due: float) -> None:
+    worker = Worker(url, concurrency=CONCURRENCY)
+
+    @worker.handler(TOPIC)
     async def job() -> None:
-        """Do nothing, as the peers' jobs do."""
+        noop()
 
     async def run() -> None:
-        async with AsyncClient(url, timeout=30) as client:
-
-            async def consume() -> None:
-                while True:
-                    deliveries = await client.pop(TOPIC, count=BATCH)
-                    for _ in deliveries:
-                        await job()
-                    results = await client.finish_many(TOPIC, deliveries)
-                    done(sum(result.status == 200 for result in results))
-
-            say(ready=True)
-            await asyncio.gather(*(consume() for _ in range(CONSUMERS)))
+        say(ready=True)
+        await worker.serve()
 
     uvloop.run(run())
 
