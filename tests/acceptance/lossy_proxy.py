@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
-Fault = Literal["lose answer", "lose half an answer", "answer instead", "hang"]
+Fault = Literal["lose answer", "lose half an answer", "answer instead", "hang", "trickle"]
 
 
 class Planned(NamedTuple):
@@ -29,6 +29,7 @@ class LossyProxy:
         self._upstream = (parts.hostname or "", parts.port or 80)
         self._plan: deque[Planned] = deque()
         self._under_way = 0
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._may_answer = threading.Event()
         self._may_answer.set()
         self.port = 0
@@ -56,6 +57,10 @@ class LossyProxy:
         """The next request is never answered; with `sent` the service carries it out."""
         self._plan.append(Planned("hang", sent))
 
+    def trickle(self) -> None:
+        """The body of the next answer comes a byte at a time, ten a second."""
+        self._plan.append(Planned("trickle"))
+
     def is_done(self) -> bool:
         """Whether all that was planned has happened: what was to reach the service, it has carried out."""
         return not self._plan and not self._under_way
@@ -72,42 +77,62 @@ class LossyProxy:
     async def serve(self, ready: threading.Event) -> None:
         """Serve until `stop`."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._begin, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         async with server:
             await self._stop.wait()
+            while accepting := asyncio.all_tasks() - {asyncio.current_task(), *self._connections}:
+                await asyncio.wait(accepting)
+        for task, writer in self._connections.items():
+            task.cancel()
+            writer.close()  # not by the task: one that has not begun never will
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     def stop(self) -> None:
         """End `serve`; from any thread."""
         self._loop.call_soon_threadsafe(self._stop.set)
 
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._connection(reader, writer))
+        self._connections[task] = writer
+        task.add_done_callback(self._connections.pop)
+
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
             up_reader, up_writer = await asyncio.open_connection(*self._upstream)
-            try:
-                while True:
-                    request = await _message(reader)
-                    self.heads.append(request.partition(b"\r\n\r\n")[0].decode())
-                    planned = self._plan.popleft() if self._plan else None
-                    if planned is not None and not planned.sent:
-                        await self._end(planned, reader, writer, planned.answer)
-                        break
-                    self._under_way += planned is not None
-                    up_writer.write(request)
-                    response = await _message(up_reader)
-                    self._under_way -= planned is not None
-                    while not self._may_answer.is_set():
-                        await asyncio.sleep(0.005)
-                    if planned is not None:
-                        half = response[: len(response) // 2] if planned.fault == "lose half an answer" else b""
-                        await self._end(planned, reader, writer, planned.answer or half)
-                        break
-                    writer.write(response)
-                await writer.drain()
-            finally:
-                up_writer.close()
-                writer.close()
+            with contextlib.closing(up_writer):
+                await self._pass_on(reader, writer, up_reader, up_writer)
+
+    async def _pass_on(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        up_reader: asyncio.StreamReader,
+        up_writer: asyncio.StreamWriter,
+    ) -> None:
+        while True:
+            request = await _message(reader)
+            self.heads.append(request.partition(b"\r\n\r\n")[0].decode())
+            planned = self._plan.popleft() if self._plan else None
+            if planned is not None and not planned.sent:
+                await self._end(planned, reader, writer, planned.answer)
+                return
+            self._under_way += planned is not None
+            up_writer.write(request)
+            response = await _message(up_reader)
+            self._under_way -= planned is not None
+            while not self._may_answer.is_set():
+                await asyncio.sleep(0.005)
+            if planned is not None and planned.fault == "trickle":
+                await _trickle(response, writer)
+            elif planned is not None:
+                half = response[: len(response) // 2] if planned.fault == "lose half an answer" else b""
+                await self._end(planned, reader, writer, planned.answer or half)
+                return
+            else:
+                writer.write(response)
+            await writer.drain()
 
     @staticmethod
     async def _end(
@@ -117,6 +142,15 @@ class LossyProxy:
             await reader.read()  # until the client hangs up
         else:
             writer.write(last_words)
+
+
+async def _trickle(response: bytes, writer: asyncio.StreamWriter) -> None:
+    head, _, body = response.partition(b"\r\n\r\n")
+    writer.write(head + b"\r\n\r\n")
+    for byte in body:
+        writer.write(bytes([byte]))
+        await writer.drain()
+        await asyncio.sleep(0.1)
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:

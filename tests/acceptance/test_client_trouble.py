@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,14 +16,18 @@ import pytest
 from deferd import (
     AsyncClient,
     Client,
+    InvalidInput,
     JobExists,
     JobRef,
     NoAnswer,
+    PutResult,
     ReceiptStale,
     TopicFull,
     UnexpectedAnswer,
     Unreachable,
 )
+from deferd.client.failures import ClientClosed
+from deferd.client.identity import is_as_put
 from tests.acceptance.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
 
@@ -224,11 +231,161 @@ def test_what_is_no_url_of_a_service_is_refused_at_once(url: str | list[str]) ->
         Client(url)
 
 
-def test_a_closed_client_says_so() -> None:
-    client = Client(NOBODY, retry_for=0)
+def test_a_closed_client_says_so_at_once() -> None:
+    client = Client(NOBODY, retry_for=3600)
     client.close()
-    with pytest.raises(Unreachable, match="closed"):
+    with pytest.raises(ClientClosed):
         client.put("orders")
+
+
+@pytest.mark.parametrize("key", ["s3cr\u00e9t", "s3cret s3cret", "s3cret\ns3cret"])
+def test_a_key_that_no_header_carries_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ValueError, match="visible ASCII") as refused:
+        Client(NOBODY, key=key)
+    assert "s3c" not in str(refused.value)
+
+
+def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="key") as refused:
+        Client("http://user:s3cret@host")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_url_and_key_come_from_the_environment_when_a_program_does_not_say_them(
+    proxy: LossyProxy, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEFERD_URL", f"{NOBODY}, {proxy.url}")
+    monkeypatch.setenv("DEFERD_KEY", "s3cret\n")
+    with Client() as client:
+        client.put(topic)
+    assert "authorization: Bearer s3cret" in proxy.heads[-1].splitlines()
+
+
+def test_a_lost_answer_is_not_forgotten_when_the_service_is_gone_afterwards(proxy: LossyProxy, topic: str) -> None:
+    proxy.lose_answers()
+    with Client([proxy.url, NOBODY], retry_for=0) as client, pytest.raises(NoAnswer, match="may have been") as failed:
+        client.put(topic)
+    assert not isinstance(failed.value, Unreachable)
+
+
+@pytest.mark.parametrize("value", [1 / 3, timedelta(seconds=1) / 3])
+def test_ones_own_job_is_known_again_after_rounding(
+    proxy: LossyProxy, client: Client, topic: str, value: float | timedelta
+) -> None:
+    proxy.lose_answers()
+    assert client.put(topic, id="a", ttr=value, ttl=value, retain=value, delay=value).id == "a"
+
+
+def test_ones_own_job_is_known_again_when_it_was_handed_out_meanwhile(straight: Client, topic: str) -> None:
+    fields = {"topic": topic, "id": "a", "delay": 0.05, "body": [1]}
+    straight.put_batch([fields])
+    [delivery] = straight.pop(topic, wait=5)
+    assert is_as_put(straight.look(topic, "a"), fields)
+    straight.release(delivery, delay=60)
+    assert is_as_put(straight.look(topic, "a"), fields)
+
+
+async def test_a_cancelled_call_leaves_no_broken_connection_behind(proxy: LossyProxy, topic: str) -> None:
+    async with AsyncClient(proxy.url, timeout=5, retry_for=0, connections=4) as client:
+        await client.put(topic, id="a")
+        for ticks in range(120):
+            look = asyncio.create_task(client.look(topic, "a"))
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            look.cancel()
+            await asyncio.wait({look})
+            if ticks % 10 == 0:
+                looks = await asyncio.gather(*(client.look(topic, "a") for _ in range(4)))
+                assert ["a"] * 4 == [job.id for job in looks]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_answer_that_trickles_in_has_an_end(proxy: LossyProxy, topic: str, *, asynchronous: bool) -> None:
+    proxy.trickle()
+    began_s = time.monotonic()
+    with pytest.raises(NoAnswer):
+        (_look_with_asyncio if asynchronous else _look)(proxy.url, topic)
+    assert time.monotonic() - began_s < 5
+
+
+def _look(url: str, topic: str) -> None:
+    with Client(url, timeout=0.3, retry_for=0) as client:
+        client.look(topic, "a")
+
+
+def _look_with_asyncio(url: str, topic: str) -> None:
+    async def look() -> None:
+        async with AsyncClient(url, timeout=0.3, retry_for=0) as client:
+            await client.look(topic, "a")
+
+    asyncio.run(look())
+
+
+def test_another_event_loop_is_refused_in_words(shared_service: ServiceProcess, topic: str) -> None:
+    client = AsyncClient(shared_service.url)
+
+    async def put_and_close() -> None:
+        async with client:
+            await client.put(topic)
+
+    asyncio.run(put_and_close())
+    with pytest.raises(RuntimeError, match="one for each loop"):
+        asyncio.run(client.look(topic, "a"))
+
+
+def test_forked_processes_share_no_connection(shared_service: ServiceProcess, topic: str) -> None:
+    program = """
+import multiprocessing, sys
+from deferd import Client
+client = Client(sys.argv[1])
+names = [f"j{number}" for number in range(4)]
+for name in names:
+    client.put(sys.argv[2], id=name)
+def look(name):
+    return {client.look(sys.argv[2], name).id for _ in range(50)} == {name}
+processes = multiprocessing.get_context("fork")
+with processes.Pool(4) as pool:
+    sys.exit(0 if all(pool.map(look, names, chunksize=1)) else 1)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, shared_service.url, topic],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "bad", [object(), float("nan"), "\ud800", {"x": b"\xff"}], ids=["object", "nan", "lone", "bytes"]
+)
+def test_a_body_that_is_no_json_is_refused_before_it_is_sent(proxy: LossyProxy, client: Client, bad: object) -> None:
+    with pytest.raises(InvalidInput, match="body"):
+        client.buffer().put({"topic": "orders", "body": bad})
+    assert proxy.heads == []
+
+
+async def test_jobs_that_are_refused_in_a_buffer_cost_nobody_else(proxy: LossyProxy, topic: str) -> None:
+    too_deep: list[object] = []
+    for _ in range(190):
+        too_deep = [too_deep]
+    async with AsyncClient(proxy.url, timeout=5) as client:
+        buffer = client.buffer()
+        with proxy.answers_held():
+            first = asyncio.create_task(buffer.put({"topic": topic, "id": "first"}))
+            while not proxy.heads:
+                await asyncio.sleep(0.005)
+            bodies = ["x" * 1_200_000, 1, too_deep, *range(20)]
+            puts = [asyncio.create_task(buffer.put({"topic": topic, "body": body})) for body in bodies]
+            while buffer.waiting < len(puts):
+                await asyncio.sleep(0.005)
+        await first
+        large, one, deep, *others = await asyncio.gather(*puts, return_exceptions=True)
+        assert isinstance(large, PutResult)
+        assert (large.status, large.code) == (413, "payload_too_large")
+        assert isinstance(deep, InvalidInput | PutResult)
+        assert [201] * 21 == [result.status for result in [one, *others] if isinstance(result, PutResult)]
 
 
 async def test_a_put_in_a_buffer_that_is_given_up_takes_no_other_with_it(proxy: LossyProxy, topic: str) -> None:

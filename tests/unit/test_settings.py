@@ -140,7 +140,6 @@ def test_the_clients_variables_are_no_typos() -> None:
     assert [] == unknown_variables(["DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"])
 
 
-
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_description_says_the_range_that_is_enforced(name: str) -> None:
     description = Settings.model_fields[name].description

@@ -35,7 +35,8 @@ async def test_a_task_that_has_not_begun_is_not_cancelled_for_then_it_would_neve
         begun.append(one.cancelled)
 
     task = asyncio.create_task(run())
-    one.run(task, None)
+    one.take_place(None)
+    one.runs_in(task)
     one.stop(Stop.OVER, None)
     await task
     assert begun == [True]
@@ -54,7 +55,8 @@ async def test_a_task_that_has_begun_is_cancelled_once() -> None:
                 cancels += 1
 
     task = asyncio.create_task(run())
-    one.run(task, None)
+    one.take_place(None)
+    one.runs_in(task)
     await asyncio.sleep(0)
     one.stop(Stop.TIME_LIMIT, GIVEN_BACK)
     await asyncio.sleep(0)

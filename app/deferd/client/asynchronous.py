@@ -15,6 +15,8 @@ from deferd.client.verbs import Verbs
 class AsyncClient(Verbs):
     """Calls a deferd service over connections that it keeps open; use it as a context manager, or close it.
 
+    It belongs to the event loop of its first call.
+
     `url` is where the service is, or several URLs of replicas of it: calls go to one, and on to the next when that is
     away. Left out, the variable DEFERD_URL says it (with commas between several), else it is http://127.0.0.1:8000.
     `key` is sent as bearer key; left out, it is DEFERD_KEY, if there is one. `timeout` is the most seconds to wait for

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from deferd.client.calls import JobToPut, job_fields
+from deferd.client.calls import JobToPut, as_json, job_fields
 from deferd.client.identity import with_id
 from deferd.client.jobs import PutResult
-from deferd.errors import DeferdError, FieldFault, InvalidInput
+from deferd.errors import FieldFault, Forbidden, InvalidInput
 from deferd.limits import BATCH_MAX
 from deferd.model import PutJob
 
@@ -33,7 +33,7 @@ class _Waiting:
         self.doubtful = False
         self.given_up = False
         self.result: PutResult | None = None
-        self.error: DeferdError | None = None
+        self.error: Exception | None = None
 
 
 class PutBuffer:
@@ -59,7 +59,7 @@ class PutBuffer:
 
         Raises:
             InvalidInput: it is not valid; it is in no batch then.
-            DeferdError: the batch failed, as a call of `put_many` may.
+            DeferdError: the batch failed, as a call of `put_many` may. A job that is too large has a result of 413.
         """
         mine = _Waiting(_checked(job))
         self._waiting.append(mine)
@@ -80,16 +80,31 @@ class PutBuffer:
             one = self._waiting.popleft()
             if not one.given_up:
                 batch.append(one)
+        if not batch:
+            return
+        try:
+            await self._send(batch)
+        except BaseException:  # an Exception is the jobs' own; this is a cancel, or Ctrl-C
+            left = [one for one in batch if one.result is None and one.error is None]
+            for one in left:
+                one.doubtful = True
+            self._waiting.extendleft(reversed(left))
+            raise
+
+    async def _send(self, batch: list[_Waiting]) -> None:
         try:
             results = await self._put_batch([one.fields for one in batch], doubtful=any(one.doubtful for one in batch))
-        except DeferdError as error:
+        except (InvalidInput, Forbidden) as error:
+            if len(batch) == 1:
+                batch[0].error = error
+                return
+            # Nothing is stored then. Who it is about is told, the others go on without it.
+            half = len(batch) // 2
+            await self._send(batch[:half])
+            await self._send(batch[half:])
+        except Exception as error:  # noqa: BLE001 (whatever it is, each of its jobs is told)
             for one in batch:
                 one.error = error
-        except BaseException:
-            for one in batch:
-                one.doubtful = True
-            self._waiting.extendleft(reversed(batch))
-            raise
         else:
             for one, result in zip(batch, results, strict=True):
                 one.result = result
@@ -98,6 +113,7 @@ class PutBuffer:
 def _checked(job: JobToPut) -> dict[str, Any]:
     """With its id. A wrong value is found here, where it costs nobody else's job."""
     fields = with_id(job_fields(job))
+    as_json(fields)
     try:
         PutJob.model_validate(fields)
     except ValidationError as error:

@@ -104,8 +104,10 @@ def look(topic: str, id: str) -> Call[Job]:
 
 
 def change(topic: str, id: str, fields: Mapping[str, Any]) -> Call[Job]:
-    """`PATCH /jobs/{topic}/{id}`: what to change; see `job_fields`."""
-    return Call("PATCH", _job_path(topic, id), _read_job, body=_body(job_fields(fields)))
+    """`PATCH /jobs/{topic}/{id}`: what to change; see `job_fields`. A delay counts from each try, so it gets one."""
+    return Call(
+        "PATCH", _job_path(topic, id), _read_job, body=_body(job_fields(fields)), repeatable="delay" not in fields
+    )
 
 
 def cancel(topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> Call[Cancelled]:
@@ -252,8 +254,11 @@ def job_fields(job: JobToPut) -> dict[str, Any]:
 
 
 def as_json(job: Mapping[str, Any]) -> Any:
-    """A job as `job_fields` makes it, as it looks when it has gone through JSON."""
-    return from_json(_body(job))
+    """A job as `job_fields` makes it, as it looks when it has gone through JSON. Raises InvalidInput if it cannot."""
+    try:
+        return from_json(_body(job), allow_inf_nan=False)
+    except ValueError as error:  # NaN and the infinities, and what is nested too deep
+        raise InvalidInput([FieldFault(("body",), f"has no form in JSON: {error}")]) from error
 
 
 def _fields(given: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
@@ -275,8 +280,11 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _body(value: Any) -> bytes:
-    """As JSON. Raises TypeError for what has none, and InvalidInput for a number that JSON does not know."""
-    return to_json(value, inf_nan_mode="constants")
+    """As JSON. Raises InvalidInput for what has no such form."""
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidInput([FieldFault(("body",), f"has no form in JSON: {error}")]) from error
 
 
 def _job_path(topic: str, id: str) -> str:

@@ -7,6 +7,8 @@ service did not say is one of these::
     └── CallFailed
         ├── NoAnswer           no answer came: whether the call was carried out is not known
         │   └── Unreachable    the call was never sent, so it was not carried out
+        │       ├── ClientBusy     all connections of the client were in use for too long
+        │       └── ClientClosed   the client was closed
         └── UnexpectedAnswer   an answer came that is none of a deferd service's, or an internal error of it
 """
 
@@ -42,13 +44,29 @@ class Unreachable(NoAnswer):
     code = "unreachable"
 
 
+class ClientBusy(Unreachable):
+    """All connections of the client were in use for too long: make it with more, or put in batches."""
+
+    code = "client_busy"
+
+
+class ClientClosed(Unreachable):
+    """The client was closed before the call."""
+
+    code = "client_closed"
+
+
 class UnexpectedAnswer(CallFailed):
-    """Something else answered, such as a proxy, or the service had an error inside. `status` is the HTTP status."""
+    """Something else answered, such as a proxy, or the service had an error inside.
+
+    `status` is the HTTP status, `retry_after_s` what it says of another try, if it does.
+    """
 
     code = "unexpected_answer"
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, retry_after_s: int | None = None) -> None:
         self.status = status
+        self.retry_after_s = retry_after_s
         super().__init__(f"status {status}: {detail}")
 
 
@@ -58,9 +76,11 @@ def read_problem(status: int, content: bytes, retry_after_s: int | None) -> Defe
         problem = from_json(content)
         code, detail = str(problem["code"]), str(problem["detail"])
         make = _BY_CODE.get(code)
-        return UnexpectedAnswer(status, f"{code}: {detail}") if make is None else make(problem, detail, retry_after_s)
+        if make is None:
+            return UnexpectedAnswer(status, f"{code}: {detail}", retry_after_s)
+        return make(problem, detail, retry_after_s)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return UnexpectedAnswer(status, content[:_SHOWN_CHARACTERS].decode(errors="replace"))
+        return UnexpectedAnswer(status, content[:_SHOWN_CHARACTERS].decode(errors="replace"), retry_after_s)
 
 
 def _invalid_input(problem: Mapping[str, Any], detail: str, _retry_after_s: int | None) -> DeferdError:

@@ -14,7 +14,8 @@ from deferd.client.jobs import Job, read_backoff
 TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=None)
 """The W3C trace context that goes with puts that name none: a worker sets it to that of the job in hand."""
 
-_SAME_AS_PUT = ("ttr", "max_attempts", "ttl", "retain", "traceparent")
+_SAME_AS_PUT = ("max_attempts", "traceparent")
+_DURATIONS = ("ttr", "ttl", "retain")
 _ROUNDING_S = 0.0015
 
 
@@ -44,12 +45,20 @@ def is_as_put(stored: Job, fields: Mapping[str, Any]) -> bool:
         return False
     if "run_at" in wanted:
         run_at = datetime.fromisoformat(wanted["run_at"])
-        if run_at > stored.created_at and run_at != stored.due_at:
+        if not stored.attempts and run_at > stored.created_at and run_at != stored.due_at:
             return False
-    else:
+    elif not stored.attempts:  # once it was handed out and given back, it is due at another time
         waits_s = (stored.due_at - stored.created_at).total_seconds()
         if abs(waits_s - wanted.get("delay", 0)) > _ROUNDING_S:
             return False
     if "backoff" in wanted and stored.backoff != read_backoff(wanted["backoff"]):
         return False
+    if any(_differ(stored.fields.get(name), wanted[name]) for name in _DURATIONS if name in wanted):
+        return False
     return all(stored.fields.get(name) == wanted[name] for name in _SAME_AS_PUT if name in wanted)
+
+
+def _differ(stored_s: float | None, wanted_s: float | None) -> bool:
+    if stored_s is None or wanted_s is None:
+        return stored_s is not wanted_s
+    return abs(stored_s - wanted_s) > _ROUNDING_S

@@ -232,12 +232,16 @@ class TopicView:
 
 
 class PutResult(NamedTuple):
-    """What became of one job of a batch: `status` 201 put, 200 kept or replaced, else `code` says what hindered it."""
+    """What became of one job of a batch: `status` 201 put, 200 kept or replaced, else `code` says what hindered it.
+
+    413 `payload_too_large` is a job that no call can carry; `detail` names the bound.
+    """
 
     topic: str
     id: str
     status: int
     code: str | None
+    detail: str | None = None
 
 
 class FinishResult(NamedTuple):

@@ -8,6 +8,7 @@ and `run` takes it to its end in one go.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import ssl
 import threading
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from deferd.client.calls import Call
-from deferd.client.failures import NoAnswer, Unreachable
+from deferd.client.failures import ClientBusy, ClientClosed, NoAnswer, Unreachable
 
 Value = TypeVar("Value")
 
@@ -56,14 +57,18 @@ class Network(Protocol):
         """Wait."""
 
     def lock(self) -> AbstractAsyncContextManager[Any]:
-        """A new lock, which its holders get in the order they ask."""
+        """A new lock."""
 
     async def close(self) -> None:
         """Close the connections, each when it is not in use; what comes after is Unreachable."""
 
 
 class Wire:
-    """What both networks put into httpx: `timeout_s` for the service's answer, the key, the most connections."""
+    """What both networks put into httpx: `timeout_s` for the service's answer, the key, the most connections.
+
+    Raises:
+        ValueError: a URL is none of a service, or the key is none that a header can carry; neither is shown if secret.
+    """
 
     def __init__(
         self,
@@ -76,15 +81,15 @@ class Wire:
     ) -> None:
         if urls is None:
             urls = os.environ.get(URL_VARIABLE, DEFAULT_URL).split(",")
-        self.urls = [_checked(url.strip()) for url in ([urls] if isinstance(urls, str) else urls)]
-        key = os.environ.get(KEY_VARIABLE) if key is None else key
+        self.urls = [_checked_url(url.strip()) for url in ([urls] if isinstance(urls, str) else urls)]
         if not self.urls:
             raise ValueError("a client needs at least one URL")
         if connections < 1:
             raise ValueError(f"connections must be at least 1, not {connections}")
+        key = _checked_key(os.environ.get(KEY_VARIABLE, "") if key is None else key)
         self.timeout_s = timeout_s
         self.connections = connections
-        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._headers_with_body = {**self._headers, "content-type": "application/json"}
         # Loading the system's certificates takes longer than a hundred calls: once, and not for plain HTTP.
         encrypted = any(url.startswith("https:") for url in self.urls)
@@ -102,17 +107,34 @@ class Wire:
             extensions={"timeout": timeout.as_dict()},
         )
 
-    def no_turn(self, call: Call[Any]) -> Unreachable:
+    def longest_s(self, call: Call[Any]) -> float:
+        """How long an exchange may take from connecting to the answer's end, however slowly its pieces come."""
+        return 2 * self.timeout_s + call.wait_s
+
+    def too_slow(self, call: Call[Any]) -> NoAnswer:
+        return NoAnswer(f"{call.method} {call.path}: no whole answer in {self.longest_s(call):g} s")
+
+    def no_turn(self, call: Call[Any]) -> ClientBusy:
         text = f"all {self.connections} connections of the client were in use for {self.timeout_s:g} s"
-        return Unreachable(f"{call.method} {call.path}: {text}")
+        return ClientBusy(f"{call.method} {call.path}: {text}")
 
 
-def _checked(url: str) -> str:
+def _checked_url(url: str) -> str:
     """A URL on which the paths of the contract can be put."""
     parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise ValueError("the URL of a service has no user and password in it: give the key as `key`")
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"a service's URL looks like http://host:8000 or https://host/path, not {url!r}")
+        raise ValueError(f"the URL of a service looks like http://host:8000 or https://host/path, not {url!r}")
     return url.rstrip("/")
+
+
+def _checked_key(key: str) -> str:
+    """A key as it goes into a header; keys that are read from files end in a line break."""
+    key = key.strip()
+    if not all("!" <= character <= "~" for character in key):
+        raise ValueError("the key has characters that are not visible ASCII (it is not shown here)")
+    return key
 
 
 def _reply(response: httpx.Response, content: bytes) -> Reply:
@@ -125,50 +147,83 @@ def _failure(url: str, call: Call[Any], error: httpx.HTTPError) -> NoAnswer:
 
 
 class AsyncNetwork:
-    """Network for an event loop.
+    """Network for one event loop, that of its first exchange.
 
     Each connection is a transport of its own: httpx's pool looks through all its connections at every call, which with
-    64 calls at once takes several times as long as the calls.
+    64 calls at once takes several times as long as the calls. A transport whose exchange did not come to its end is
+    never used again: a call that was cancelled can leave it waiting for ever.
     """
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._turns = asyncio.Semaphore(wire.connections)
         self._idle: list[httpx.AsyncHTTPTransport] = []
+        self._left_behind: list[httpx.AsyncHTTPTransport] = []
+        self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def exchange(self, url: str, call: Call[Any]) -> Reply:
+        self._be_at_home()
         try:
             async with asyncio.timeout(self._wire.timeout_s):
                 await self._turns.acquire()
         except TimeoutError:
             raise self._wire.no_turn(call) from None
+        turns = self._turns
         try:
             if self._closed:
-                raise Unreachable("the client is closed")
-            transport = self._idle.pop() if self._idle else self._connect()
+                raise ClientClosed("the client is closed")
             try:
-                # The transport alone: cookies, redirects and the like of httpx.AsyncClient take as long again.
-                response = await transport.handle_async_request(self._wire.request(url, call))
-                try:
-                    return _reply(response, await response.aread())
-                finally:
-                    await response.aclose()
-            except httpx.HTTPError as error:
-                raise _failure(url, call, error) from error
-            finally:
-                await self._put_back(transport)
+                async with asyncio.timeout(self._wire.longest_s(call)):
+                    return await self._exchange(url, call)
+            except TimeoutError:
+                raise self._wire.too_slow(call) from None
         finally:
-            self._turns.release()
+            turns.release()
+
+    async def _exchange(self, url: str, call: Call[Any]) -> Reply:
+        transport = self._idle.pop() if self._idle else self._connect()
+        ended = False
+        try:
+            # The transport alone: cookies, redirects and the like of httpx.AsyncClient take as long again as the call.
+            response = await transport.handle_async_request(self._wire.request(url, call))
+            try:
+                reply = _reply(response, await response.aread())
+            finally:
+                await response.aclose()
+        except httpx.HTTPError as error:
+            raise _failure(url, call, error) from error
+        else:
+            ended = True
+            return reply
+        finally:
+            if ended and not self._closed:
+                self._idle.append(transport)
+            else:
+                self._close_soon(transport)
+
+    def _be_at_home(self) -> None:
+        """Share no connection with another process, after a fork.
+
+        Raises:
+            RuntimeError: this is another event loop.
+        """
+        pid, loop = os.getpid(), asyncio.get_running_loop()
+        if self._home is None or self._home[0] != pid:
+            self._left_behind += self._idle  # not closed: they are another's
+            self._idle, self._turns = [], asyncio.Semaphore(self._wire.connections)
+            self._home = pid, loop
+        elif self._home[1] is not loop:
+            raise RuntimeError("an AsyncClient belongs to the event loop of its first call: make one for each loop")
 
     def _connect(self) -> httpx.AsyncHTTPTransport:
         return httpx.AsyncHTTPTransport(limits=self._wire.limits, verify=self._wire.tls, trust_env=False)
 
-    async def _put_back(self, transport: httpx.AsyncHTTPTransport) -> None:
-        if self._closed:
-            await transport.aclose()
-        else:
-            self._idle.append(transport)
+    def _close_soon(self, transport: httpx.AsyncHTTPTransport) -> None:
+        closing = asyncio.ensure_future(_close(transport))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -179,7 +234,14 @@ class AsyncNetwork:
     async def close(self) -> None:
         self._closed = True
         while self._idle:
-            await self._idle.pop().aclose()
+            self._close_soon(self._idle.pop())
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=self._wire.timeout_s)
+
+
+async def _close(transport: httpx.AsyncHTTPTransport) -> None:
+    with contextlib.suppress(httpx.HTTPError, OSError, RuntimeError):  # it is thrown away, whatever its state
+        await transport.aclose()
 
 
 class BlockingNetwork:
@@ -187,35 +249,55 @@ class BlockingNetwork:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
+        self._pid = os.getpid()
         self._turns = threading.BoundedSemaphore(wire.connections)
         self._idle: list[httpx.HTTPTransport] = []
+        self._left_behind: list[httpx.HTTPTransport] = []
         self._closed = False
 
     async def exchange(self, url: str, call: Call[Any]) -> Reply:
-        if not self._turns.acquire(timeout=self._wire.timeout_s):
+        self._be_at_home()
+        turns = self._turns
+        if not turns.acquire(timeout=self._wire.timeout_s):
             raise self._wire.no_turn(call)
         try:
             if self._closed:
-                raise Unreachable("the client is closed")
-            transport = self._free()
-            try:
-                response = transport.handle_request(self._wire.request(url, call))
-                try:
-                    return _reply(response, response.read())
-                finally:
-                    response.close()
-            except httpx.HTTPError as error:
-                raise _failure(url, call, error) from error
-            finally:
-                self._put_back(transport)
+                raise ClientClosed("the client is closed")
+            return self._exchange(url, call)
         finally:
-            self._turns.release()
+            turns.release()
 
-    def _put_back(self, transport: httpx.HTTPTransport) -> None:
-        if self._closed:
-            transport.close()
+    def _exchange(self, url: str, call: Call[Any]) -> Reply:
+        end_s = time.monotonic() + self._wire.longest_s(call)
+        transport = self._free()
+        ended = False
+        try:
+            response = transport.handle_request(self._wire.request(url, call))
+            content = bytearray()
+            try:
+                for piece in response.iter_bytes():
+                    content += piece
+                    if time.monotonic() > end_s:
+                        raise self._wire.too_slow(call)
+            finally:
+                response.close()
+        except httpx.HTTPError as error:
+            raise _failure(url, call, error) from error
         else:
-            self._idle.append(transport)
+            ended = True
+            return _reply(response, bytes(content))
+        finally:
+            if ended and not self._closed:
+                self._idle.append(transport)
+            else:
+                transport.close()
+
+    def _be_at_home(self) -> None:
+        """Share no connection with another process, after a fork."""
+        if self._pid != os.getpid():
+            self._left_behind += self._idle  # not closed: they are another's
+            self._idle, self._turns = [], threading.BoundedSemaphore(self._wire.connections)
+            self._pid = os.getpid()
 
     def _free(self) -> httpx.HTTPTransport:
         try:

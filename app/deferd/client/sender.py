@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from deferd.client.calls import Answer, Call, read_answer
-from deferd.client.failures import NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.failures import ClientBusy, ClientClosed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.network import Network
 from deferd.errors import DeferdError, RateLimited, StoreUnavailable, TopicFull, TryLater
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
-_GATEWAY_TROUBLE = (502, 503, 504)
+_TOO_MANY = 429
+_GATEWAY_TROUBLE = (_TOO_MANY, 502, 503, 504)
 
 Answered = TypeVar("Answered")
 
@@ -71,24 +72,24 @@ class Sender:
                 return Outcome(answer, None, doubtful)
             except DeferdError as error:
                 if not _passes(error):
-                    return Outcome(None, error, doubtful)
-                is_away = not isinstance(error, TopicFull | RateLimited)
+                    return Outcome(None, _with_doubt(error, doubtful), doubtful)
+                is_away = not _is_refused_for_now(error)
                 doubtful = doubtful or (is_away and not isinstance(error, Unreachable))
                 if doubtful and not call.repeatable:
-                    return Outcome(None, error, doubtful)
+                    return Outcome(None, _with_doubt(error, doubtful), doubtful)
                 if is_away and at == self._current:
                     self._current = (at + 1) % len(self._urls)
                 if is_away and tries < len(self._urls):  # each service is asked once before the first wait
                     continue
                 wait_s = self._wait_s(tries, error)
                 if time.monotonic() + wait_s > end_s:
-                    return Outcome(None, error, doubtful)
+                    return Outcome(None, _with_doubt(error, doubtful), doubtful)
             await self._network.sleep(wait_s)
 
     def _wait_s(self, tries: int, error: DeferdError) -> float:
         rounds = max(tries // len(self._urls) - 1, 0)
         grown_s = min(_FIRST_WAIT_S * 2.0 ** min(rounds, 10), _LONGEST_WAIT_S)
-        asked_s = error.retry_after_s if isinstance(error, TryLater) else 0
+        asked_s = (error.retry_after_s if isinstance(error, TryLater | UnexpectedAnswer) else 0) or 0
         return max(grown_s * random.uniform(0.5, 1), asked_s * random.uniform(1, 1.25))  # noqa: S311 (spreads waits)
 
 
@@ -96,4 +97,22 @@ def _passes(error: DeferdError) -> bool:
     """Whether the same call may fare better in a moment."""
     if isinstance(error, UnexpectedAnswer):
         return error.status in _GATEWAY_TROUBLE
+    if isinstance(error, ClientClosed):
+        return False
     return isinstance(error, NoAnswer | StoreUnavailable | TopicFull | RateLimited)
+
+
+def _is_refused_for_now(error: DeferdError) -> bool:
+    """Whether the service is there, or was not asked, and the call was not carried out."""
+    if isinstance(error, UnexpectedAnswer):
+        return error.status == _TOO_MANY
+    return isinstance(error, TopicFull | RateLimited | ClientBusy)
+
+
+def _with_doubt(error: DeferdError, doubtful: bool) -> DeferdError:
+    """The last error, unless it says that the call was not carried out where an earlier try may have been."""
+    if not doubtful or not (isinstance(error, Unreachable) or _is_refused_for_now(error)):
+        return error
+    told = NoAnswer(f"an earlier try was not answered and may have been carried out; the last one: {error}")
+    told.__cause__ = error
+    return told

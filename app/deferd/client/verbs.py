@@ -24,7 +24,7 @@ from deferd.client.jobs import (
 from deferd.client.network import Network
 from deferd.client.sender import Outcome, Sender
 from deferd.client.times import Seconds
-from deferd.errors import DeferdError, FieldFault, InvalidInput, JobExists, JobNotFound, PayloadTooLarge
+from deferd.errors import DeferdError, FieldFault, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
 from deferd.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.model import JobState, TopicSettings
 
@@ -71,7 +71,8 @@ class Verbs:
         returns the job that was there, `replace` puts this one in its place, or raises JobReserved.
 
         A put is repeated when its answer was lost, and then reported as done: a job of that id which is in everything
-        as this put says counts as its own. Without an `id` the client makes one.
+        as this put says counts as its own. Without an `id` the client makes one. A job that was finished or cancelled
+        between the two tries is put anew by the second; `retain` guards against the former.
         """
         fields = {
             "topic": topic,
@@ -91,7 +92,7 @@ class Verbs:
             fields["on_conflict"] = on_conflict
         fields = with_id(fields)
         outcome = await self._sender.try_to_send(calls.put(fields))
-        if outcome.doubtful and isinstance(outcome.error, JobExists):
+        if outcome.doubtful and isinstance(outcome.error, JobExists | JobReserved):
             stored = await self._own(fields)
             if stored is not None:
                 return stored
@@ -130,6 +131,8 @@ class Verbs:
                 *await self._put_batch(jobs[:half], first_index=first_index, doubtful=doubtful),
                 *await self._put_batch(jobs[half:], first_index=first_index + half, doubtful=doubtful),
             ]
+        if isinstance(outcome.error, PayloadTooLarge):
+            return [PutResult(jobs[0]["topic"], jobs[0]["id"], 413, PayloadTooLarge.code, str(outcome.error))]
         if isinstance(outcome.error, InvalidInput):
             raise _placed(outcome.error, first_index) from outcome.error
         results = _answer_of(outcome)
@@ -139,7 +142,7 @@ class Verbs:
             return results
         return [
             result._replace(status=201, code=None)
-            if result.code == JobExists.code and await self._own(fields) is not None
+            if result.code in {JobExists.code, JobReserved.code} and await self._own(fields) is not None
             else result
             for fields, result in zip(jobs, results, strict=True)
         ]

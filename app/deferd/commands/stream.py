@@ -100,7 +100,8 @@ class _Outcome:
             else:
                 self._codes[result.code] += 1
                 if not self._as_json and self._codes.total() <= _REFUSALS_SHOWN:
-                    output.complain(f"line {line}: {result.code}: {result.topic}/{result.id}")
+                    why = result.code if result.detail is None else f"{result.code} ({result.detail})"
+                    output.complain(f"line {line}: {why}: {result.topic}/{result.id}")
             if self._as_json:
                 code = {} if result.code is None else {"code": result.code}
                 output.json_line(

@@ -63,11 +63,15 @@ class Held(Context):
         self._timer: asyncio.TimerHandle | None = None
         self._outcome_if_stopped: Outcome | None = None
 
-    def run(self, task: asyncio.Task[None], timer: asyncio.TimerHandle | None) -> None:
+    def take_place(self, timer: asyncio.TimerHandle | None) -> None:
         """It has its place; `timer` is that of its time limit."""
         self.running = True
-        self._task = task
         self._timer = timer
+
+    def runs_in(self, task: asyncio.Task[None]) -> None:
+        """The task that runs it, unless that has ended already."""
+        if self.running:
+            self._task = task
 
     def ended(self) -> None:
         """It has its place no more."""

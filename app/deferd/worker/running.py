@@ -122,7 +122,8 @@ class Running:
                 self._busy += 1
                 limit_s = held.handler.time_limit_s
                 timer = None if limit_s is None else self._loop.call_later(limit_s, self._on_time_limit, held)
-                held.run(self._loop.create_task(self._run(held)), timer)
+                held.take_place(timer)  # before the task: an eager one may have ended when create_task returns
+                held.runs_in(self._loop.create_task(self._run(held)))
 
     # Running a handler
 
