@@ -109,8 +109,15 @@ class EngineAndModel(RuleBasedStateMachine):
         assert set(contents.cancelled) == set(told)
         for member, until_s in told.items():
             self.is_when(contents.cancelled[member], until_s)
+        self._check_tally(contents)
         work = contents.timer_work()
         assert not work or (contents.due_ms is not None and contents.due_ms <= min(work)), "the timer would be late"
+
+    @staticmethod
+    def _check_tally(contents: Contents) -> None:
+        kept = len(contents.scores[JobState.FINISHED])
+        gone = sum(count for outcome, count in contents.tally.items() if outcome != "put")
+        assert contents.tally.get("put", 0) == gone + len(contents.pool) - kept
 
     def _check_counts(self, contents: Contents, model: JobModel) -> None:
         view = self.run(self.driver.topics.show(model.topic))

@@ -63,9 +63,9 @@ class EngineDriver:
         return {state.value: count for state, count in view.counts.items() if count}
 
     def keys_left(self) -> set[str]:
-        """What the topic has in the store, by the last part of the key's name."""
+        """What the topic has in the store about jobs, by the last part of the key's name; all but its tally."""
         found = self.server.command("KEYS", f"{KEY}:*")
-        return {key.decode().rpartition(":")[2] for key in found}
+        return {key.decode().rpartition(":")[2] for key in found} - {"tally"}
 
     def ready_list(self) -> list[str]:
         """The Ready list as it is in the store, left-over ids included."""

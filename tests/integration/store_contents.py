@@ -25,6 +25,7 @@ class Contents:
     cancelled: dict[str, int]
     due_ms: int | None
     settings: bytes | None
+    tally: dict[str, int]
 
     def of_job(self, job_id: str) -> tuple[Any, ...]:
         """All that is there about one job, save for its place in the Ready list."""
@@ -39,16 +40,19 @@ class Contents:
 
 def read_contents(client: redis.Redis, topic: str) -> Contents:
     """Not one instant's view: nothing else may be at work."""
-    pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings, _, due = KEYS.of_topic(topic)
+    (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings, _, due, tally) = KEYS.of_topic(
+        topic
+    )
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(pool)
     pipe.lrange(ready, 0, -1)
     pipe.hgetall(holders)
     pipe.hget(settings, topic)
     pipe.zscore(due, topic)
+    pipe.hgetall(tally)
     for key in (delay, reserved, dead, finished, expiry, cancelled):
         pipe.zrange(key, 0, -1, withscores=True)
-    jobs, ready_list, names, topic_settings, due_ms, *sets = pipe.execute()
+    jobs, ready_list, names, topic_settings, due_ms, counted, *sets = pipe.execute()
     scores = [{member.decode(): int(score) for member, score in members} for members in sets]
     states = (JobState.DELAYED, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
     return Contents(
@@ -60,4 +64,5 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
         cancelled=scores[5],
         due_ms=None if due_ms is None else int(due_ms),
         settings=topic_settings,
+        tally={outcome.decode(): int(count) for outcome, count in counted.items()},
     )

@@ -30,10 +30,10 @@ class Keys:
         return crc32(topic.encode()) % self.shards
 
     def _of_topic(self, topic: str) -> tuple[str, ...]:
-        """KEYS[1] to KEYS[12] of every script on a topic."""
+        """KEYS[1] to KEYS[13] of every script on a topic."""
         shard = self.shard_of(topic)
-        of_topic = (f"deferd:{{{shard}}}:{topic}:{name}" for name in _TOPIC_KEYS)
-        return (*of_topic, *(self.of_shard(shard, name) for name in _SHARD_KEYS))
+        *of_topic, tally = (f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS, "tally"))
+        return (*of_topic, *(self.of_shard(shard, name) for name in _SHARD_KEYS), tally)
 
     def of_places(self, topic: str) -> tuple[str, ...]:
         """The keys that count a topic's jobs: pool, delay, reserved, dead, finished. Not cached."""

@@ -34,6 +34,7 @@ if #delayed > 0 then
   redis.call('ZREM', DELAY, unpack(delayed))
   redis.call('ZREM', EXPIRY, unpack(delayed))
   redis.call('HDEL', POOL, unpack(delayed))
+  tally('cancelled', #delayed)
 end
 for index, id in ipairs(ids) do
   if not answers[index] then answers[index] = cancel(id, ARGV[2 * index + 1] == '1') end

@@ -65,6 +65,7 @@ end
 if #released > 0 then
   redis.call('ZREM', RESERVED, unpack(released))
   if some_have_names then redis.call('HDEL', HOLDERS, unpack(released)) end
+  tally('finished', #released)
 end
 if #gone > 0 then redis.call('HDEL', POOL, unpack(gone)) end
 for _, job in ipairs(kept) do

@@ -7,4 +7,5 @@
 if redis.call('HLEN', POOL) > 0 or redis.call('HGET', SETTINGS, TOPIC) ~= '' then return 0 end
 redis.call('HDEL', SETTINGS, TOPIC)
 redis.call('ZREM', TOPICS, TOPIC)
+redis.call('DEL', TALLY)
 return 1

@@ -86,7 +86,7 @@ local function take(wanted)
   return taken
 end
 
-local requests, wanted, key_at = {}, 0, 12
+local requests, wanted, key_at = {}, 0, 13
 for at = 3, #ARGV, 4 do
   local request = { count = tonumber(ARGV[at]), ttr = tonumber(ARGV[at + 1]), consumer = ARGV[at + 2] }
   if ARGV[at + 3] == '1' then

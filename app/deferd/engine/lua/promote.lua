@@ -74,7 +74,8 @@ for _, key in ipairs({ DEAD, FINISHED }) do
   local ids = due_in(key)
   if #ids > 0 then
     redis.call('ZREM', key, unpack(ids))
-    redis.call('HDEL', POOL, unpack(ids))
+    local dropped = redis.call('HDEL', POOL, unpack(ids))
+    if key == DEAD then tally('dropped', dropped) end
     reply[4] = reply[4] + #ids
   end
 end

@@ -101,12 +101,13 @@ local function put(id, on_conflict, due, nonce, job_rest)
   return REPLACED, record
 end
 
-local answers = {}
+local answers, put_now = {}, 0
 for at = 3, #ARGV, 2 do
   local job = ARGV[at + 1]
   local on_conflict, kind, ms, nonce, rest_at = struct.unpack('<BBI8I8', job)
   local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
   local code, record = put(ARGV[at], on_conflict, due, nonce, string.sub(job, rest_at))
+  if code == CREATED or code == REPLACED then put_now = put_now + 1 end
   if not with_records or code < 0 then
     answers[#answers + 1] = code
   elseif record then
@@ -121,6 +122,7 @@ for at = 3, #ARGV, 2 do
   end
 end
 flush()
+tally('put', put_now)
 if earliest < math.huge then schedule(earliest) end
 if woken then wake_consumers() end
 return { now, max_jobs, answers }

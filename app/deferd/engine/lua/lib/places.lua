@@ -57,6 +57,7 @@ local function remove_job(id, state, score, now)
   end
   redis.call('ZREM', EXPIRY, id)
   redis.call('HDEL', POOL, id)
+  if state ~= 'finished' then tally('cancelled', 1) end
 end
 
 -- Put a job that was just taken from its place among the dead ones.

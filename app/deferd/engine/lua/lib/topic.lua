@@ -11,8 +11,12 @@
 --   KEYS[10] settings  HASH topic -> JSON: the policy keys of record.lua, `j` max_jobs, `p` 1 while paused; or ''
 --   KEYS[11] topics    ZSET topic -> 0, all topics of the shard in the order of their names
 --   KEYS[12] due       ZSET topic -> the next ms at which the timer has work there
+--   KEYS[13] tally     HASH what became of all jobs ever put: put, finished, cancelled (by a cancel, a purge or a put in
+--                      its place, before it was finished), dropped (dead, and its retention ended). At any time
+--                      put = finished + cancelled + dropped + the dead and the live jobs in the pool
 local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local TALLY = KEYS[13]
 local TOPIC = ARGV[1]
 
 -- Tell every process that the topic may have something for a waiting consumer; `mark` is that of a timer, if it did it.
@@ -27,6 +31,11 @@ local function schedule(ms)
   if not head[2] or ms < tonumber(head[2]) then
     redis.call('PUBLISH', 'deferd:due', DUE)
   end
+end
+
+-- Only after another write: a store that is out of memory refuses a script whose first write adds.
+local function tally(outcome, count)
+  if count > 0 then redis.call('HINCRBY', TALLY, outcome, count) end
 end
 
 -- The topic's settings as a table, empty if there are none; makes the topic known if it was not.
