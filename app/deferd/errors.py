@@ -15,6 +15,7 @@
     │   ├── JobReserved     job_reserved        a consumer holds the job
     │   └── ReceiptStale    receipt_stale       the receipt is not that of the live delivery
     ├── JobCancelled        job_cancelled       the delivery ended because the job was cancelled
+    ├── DurabilityUnavailable durability_unavailable the store cannot make a put as durable as it asks to be
     └── TryLater
         ├── TopicFull       topic_full          the topic holds `max_jobs` jobs
         ├── RateLimited     rate_limited        too many requests
@@ -106,11 +107,15 @@ class TopicNotFound(NotFound):
 
 
 class Conflict(DeferdError):
-    """The job is not in the state that the call needs; nothing was changed."""
+    """The job is not in the state that the call needs; nothing was changed.
 
-    def __init__(self, topic: str, job_id: str, detail: str) -> None:
+    `durability`, of a refused put: the level that what stands in its way has reached, such as `fsync`.
+    """
+
+    def __init__(self, topic: str, job_id: str, detail: str, durability: str | None = None) -> None:
         self.topic = topic
         self.job_id = job_id
+        self.durability = durability
         super().__init__(detail)
 
 
@@ -119,8 +124,8 @@ class JobExists(Conflict):
 
     code = "job_exists"
 
-    def __init__(self, topic: str, job_id: str) -> None:
-        super().__init__(topic, job_id, f"topic {topic!r} already has a job {job_id!r}")
+    def __init__(self, topic: str, job_id: str, durability: str | None = None) -> None:
+        super().__init__(topic, job_id, f"topic {topic!r} already has a job {job_id!r}", durability)
 
 
 class JobReserved(Conflict):
@@ -128,8 +133,8 @@ class JobReserved(Conflict):
 
     code = "job_reserved"
 
-    def __init__(self, topic: str, job_id: str) -> None:
-        super().__init__(topic, job_id, f"a consumer holds job {job_id!r} of topic {topic!r}")
+    def __init__(self, topic: str, job_id: str, durability: str | None = None) -> None:
+        super().__init__(topic, job_id, f"a consumer holds job {job_id!r} of topic {topic!r}", durability)
 
 
 class ReceiptStale(Conflict):
@@ -152,6 +157,20 @@ class JobCancelled(DeferdError):
         super().__init__(f"job {job_id!r} of topic {topic!r} was cancelled")
 
 
+class DurabilityUnavailable(DeferdError):
+    """The store cannot make a put as durable as `durability` asks for. Nothing was stored.
+
+    `available` are the levels that it gives.
+    """
+
+    code = "durability_unavailable"
+
+    def __init__(self, durability: str, available: list[str], detail: str) -> None:
+        self.durability = durability
+        self.available = available
+        super().__init__(detail)
+
+
 class TryLater(DeferdError):
     """The same call may succeed after `retry_after_s` seconds (a whole number, at least 1)."""
 
@@ -161,14 +180,15 @@ class TryLater(DeferdError):
 
 
 class TopicFull(TryLater):
-    """The topic holds as many live jobs (delayed, ready, reserved) as its `max_jobs` allows."""
+    """The topic holds as many live jobs (delayed, ready, reserved) as its `max_jobs` or the caller's key allows."""
 
     code = "topic_full"
 
-    def __init__(self, topic: str, max_jobs: int) -> None:
+    def __init__(self, topic: str, max_jobs: int, *, of_caller: bool = False) -> None:
         self.topic = topic
         self.max_jobs = max_jobs
-        super().__init__(f"topic {topic!r} holds {max_jobs} live jobs, which is its max_jobs")
+        whose = "all with which this key may put more" if of_caller else "its max_jobs"
+        super().__init__(f"topic {topic!r} holds {max_jobs} live jobs, which is {whose}")
 
 
 class RateLimited(TryLater):

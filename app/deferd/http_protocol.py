@@ -4,138 +4,210 @@ A request to an operation that comes plainly (HTTP/1.1, no pipelining, a body of
 answered without ASGI between: no scope, no receive and send, no event, and head and body of the answer in one write.
 All others go uvicorn's way. For operations both ways end at `Boundary.answer`; see `deferd.api.call`.
 
+What comes slowly, too large or not at all is dealt with here as well; see `deferd.api.connections`. A request that
+comes as a whole, as nearly all do, pays for that with a few comparisons.
+
 This builds on the inside of uvicorn's HttpToolsProtocol, whose versions pyproject.toml bounds for that reason.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, ClassVar
+import logging
+from typing import Any, cast
 
-from starlette.requests import ClientDisconnect
+import httptools
 from starlette.responses import Response
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from deferd.api.call import Call, address_of
-from deferd.api.operation import Operation
-from deferd.api.request_json import check_media_type
+from deferd.api import metrics, problems
+from deferd.api.connections import LAST_ANSWERS_S, LINGER_S, TURNED_AWAY_MAX, Connections
+from deferd.api.plain_call import PlainCall
 from deferd.api.service import Service
-from deferd.engine.record import JobRecord
+from deferd.errors import DeferdError
+from deferd.limits import HEADERS_MAX, URL_MAX_BYTES
 
+_log = logging.getLogger("deferd.connections")
+_NOTHING, _HEAD, _BODY = 0, 1, 2
+"""What of a request has come in part."""
+_SENT_AHEAD_MAX = 8
+"""Requests that wait for one before them to be answered while more is read; those beyond wait in the system's buffers,
+and with them the news that the client has gone."""
+_PIECE_BYTES = 2048
+"""What is read at once may be a hundred times as much, and thousands of requests."""
 _NOT_PLAIN = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 
 
-class PlainCall(Call):
-    """A call on the short way. Towards uvicorn's protocol it plays the part of a request-response cycle."""
+class _Deaf:
+    """Stands for the parser of a connection whose client is not listened to any longer."""
 
-    __slots__ = (
-        "body",
-        "body_length",
-        "client",
-        "disconnected",
-        "keep_alive",
-        "operation",
-        "pop",
-        "response_complete",
-        "task",
-    )
+    def feed_data(self, _data: bytes) -> None:
+        """Drop it."""
 
-    message_event: ClassVar[asyncio.Event] = asyncio.Event()
-    """What uvicorn wakes a cycle by. Nobody waits for this one, so it may stay set."""
-    task: asyncio.Task[None]
-    """What answers it; there from when the request has come as a whole."""
 
-    def __init__(
-        self,
-        service: Service,
-        operation: Operation,
-        path_values: dict[str, str],
-        *,
-        method: str,
-        query: bytes,
-        headers: list[tuple[bytes, bytes]],
-        body_length: int,
-        keep_alive: bool,
-        client: tuple[str, int] | None,
-    ) -> None:
-        super().__init__(service, method, path_values, query, headers)
-        self.operation = operation
-        self.body_length = body_length
-        self.body: bytes | bytearray = b""
-        self.keep_alive = keep_alive
-        self.client = client
-        self.disconnected = False
-        self.response_complete = False
-        self.pop: asyncio.Task[Any] | None = None
+class _Flow(FlowControl):
+    """Reads nothing on while the protocol `holds` what was read before."""
 
-    def take(self, piece: bytes) -> None:
-        """Add a piece of the body."""
-        if not self.body:
-            self.body = piece if len(piece) == self.body_length else bytearray(piece)
-        else:
-            self.body += piece
+    holds = False
 
-    def client_address(self) -> str | None:
-        """See Call."""
-        return address_of(self.client)
-
-    def hang_up(self) -> None:
-        """The client is gone."""
-        self.disconnected = True
-        if self.pop is not None:
-            self.pop.cancel()
-
-    async def read_body(self) -> bytes:
-        """See Call."""
-        if self.body:
-            check_media_type(self.headers)
-        body, self.body = bytes(self.body), b""  # a connection remembers its last call, however long it is idle
-        return body
-
-    async def unless_gone(self, popping: Coroutine[Any, Any, list[JobRecord]]) -> Sequence[JobRecord]:
-        """See Call."""
-        if self.disconnected:
-            popping.close()
-            raise ClientDisconnect
-        self.pop = asyncio.current_task()
-        try:
-            return await popping
-        except asyncio.CancelledError:
-            if self.disconnected:
-                raise ClientDisconnect from None
-            raise
-        finally:
-            self.pop = None
+    def resume_reading(self) -> None:
+        if not self.holds:
+            super().resume_reading()
 
 
 class PlainCallProtocol(HttpToolsProtocol):
-    """HttpToolsProtocol with the short way to the operations of `service`."""
+    """HttpToolsProtocol with the short way to the operations of `service`, within the limits of `limited`."""
 
-    def __init__(self, service: Service, *args: Any, **options: Any) -> None:
+    def __init__(self, service: Service, limited: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._service = service
+        self._limited = limited
+        self._head_max_bytes = limited.max_head_bytes
         self._incoming: PlainCall | None = None
         self._answering: PlainCall | None = None
+        self._asgi_answering: RequestResponseCycle | None = None
         self._default_headers: list[tuple[bytes, bytes]] | None = None
         self._default_head = b""
+        self._held = b""
+        self._part = _NOTHING
+        self._awaited = _NOTHING  # the part whose rest is awaited since an earlier read
+        self._fed_bytes = 0  # of the awaited part, without the read in which it began
+        self._large_read = False
+        self._body_came = False
+        self._refusal: DeferdError | None = None
+        self._turned_away = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has connected. It may be one too many; and if it sends nothing it is not kept for ever."""
+        super().connection_made(transport)
+        self.flow = self._flow = _Flow(transport)
+        if len(self.connections) > self._limited.max_open:
+            self._turn_away()
+        else:
+            self._limited.expect(self, self.timeout_keep_alive)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has hung up, or was cut off."""
         super().connection_lost(exc)
+        self._limited.settle(self)
+        if self._turned_away:
+            self._limited.turned_away -= 1
         if self._answering is not None:
             self._answering.hang_up()
+        if self._asgi_answering is not None:  # uvicorn tells the newest request only, and this may be an older one
+            self._asgi_answering.disconnected = True
+            self._asgi_answering.message_event.set()
+
+    # What comes
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes have come: requests or parts of them."""
+        if len(data) <= _PIECE_BYTES and not self._held:
+            self._take(data)
+        else:
+            self._held += data
+            self._take_held()
+
+    def _take_held(self) -> None:
+        """Take what was read piece by piece, and hold the rest back while requests that were sent ahead wait.
+
+        Else a client that sends a megabyte of requests ahead of the first answer would have a hundred times as much
+        made of it here.
+        """
+        held, self._held = self._held, b""
+        at = 0
+        while at < len(held) and not self._is_ending():
+            if len(self.pipeline) > _SENT_AHEAD_MAX:
+                self._held = held[at:]
+                self._flow.holds = True
+                self.flow.pause_reading()
+                return
+            piece_bytes = _PIECE_BYTES
+            if self._incoming is not None:  # the rest of a body can come at once
+                piece_bytes = max(piece_bytes, self._incoming.body_length - len(self._incoming.body))
+            self._take(held[at : at + piece_bytes])
+            at += piece_bytes
+        if self._flow.holds:
+            self._flow.holds = False
+            self.flow.resume_reading()
+
+    def _take(self, data: bytes) -> None:
+        self._large_read = len(data) > self._head_max_bytes
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            refusal, self._refusal = self._refusal, None
+            if refusal is None:
+                _log.debug("what came from %s is no HTTP: %s", self.client, error)
+            self._refuse(refusal or problems.BadRequest("what came is no HTTP/1.1 request"))
+            return
+        except httptools.HttpParserUpgrade:
+            _log.debug("%s asked for another protocol", self.client)
+        if self._part:
+            self._came_in_part(len(data))
+
+    def _came_in_part(self, read_bytes: int) -> None:
+        """The read ended within a request: expect the rest, and keep what has come of it bounded."""
+        if self._part != self._awaited:
+            self._awaited, self._fed_bytes = self._part, 0
+            self._expect_rest()
+        else:
+            self._fed_bytes += read_bytes
+            if self._part == _BODY and self._body_came:
+                self._fed_bytes = 0
+            if self._fed_bytes > self._head_max_bytes:
+                self._refuse(self._too_long())
+        self._body_came = False
+
+    def _expect_rest(self) -> None:
+        if not self.flow.write_paused:  # else it is expected to take an answer first
+            within_s = self._limited.head_timeout_s if self._part == _HEAD else self._limited.body_timeout_s
+            self._limited.expect(self, within_s)
+
+    def _expect_next(self) -> None:
+        """The next request, that is, but an idle connection is kept for a good while; see also `overdue`."""
+        if not self.flow.write_paused:
+            self._limited.expect(self, self.timeout_keep_alive)
+
+    def _too_long(self) -> DeferdError:
+        if len(self.url) > URL_MAX_BYTES:
+            return problems.UriTooLong(f"the URL is longer than {URL_MAX_BYTES} bytes")
+        if len(self.headers) > HEADERS_MAX:
+            return problems.HeadTooLarge(f"the request has more than {HEADERS_MAX} headers")
+        return problems.HeadTooLarge(f"the request's head is larger than {self._head_max_bytes} bytes")
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
 
     def on_message_begin(self) -> None:
         """A request begins. Its ASGI scope is made when it is known to need one."""
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
+        self._part = _HEAD
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header has come. Those behind a body are for nobody here."""
+        if self._part == _HEAD:
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head of a request is read: choose its way."""
+        if (
+            len(self.url) > URL_MAX_BYTES
+            or len(self.headers) > HEADERS_MAX
+            or ((self._large_read or self._awaited) and self._head_bytes() > self._head_max_bytes)
+        ):
+            self._refusal = self._too_long()
+            raise self._refusal
         call = self._plain_call()
         if call is not None:
+            self._part = _BODY
             self._incoming = self.cycle = call  # type: ignore[assignment]  # see PlainCall
             return
         url, headers, expect = self.url, self.headers, self.expect_100_continue
@@ -143,8 +215,13 @@ class PlainCallProtocol(HttpToolsProtocol):
         self.url, self.expect_100_continue = url, expect
         self.headers += headers
         super().on_headers_complete()
-        if self._answering is not None and len(self.pipeline) == 1:
+        self._part = _BODY
+        if 0 < len(self.pipeline) <= _SENT_AHEAD_MAX:
             self.flow.resume_reading()  # else nobody would notice that the client of a waiting pop hangs up
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._asgi_answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _plain_call(self) -> PlainCall | None:
         url = self.url
@@ -187,6 +264,7 @@ class PlainCallProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body has come."""
+        self._body_came = True
         if self._incoming is None:
             super().on_body(body)
         else:
@@ -194,6 +272,10 @@ class PlainCallProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is there as a whole."""
+        self._part = _NOTHING
+        if self._awaited:
+            self._awaited = _NOTHING
+            self._expect_next()
         call, self._incoming = self._incoming, None
         if call is None:
             super().on_message_complete()
@@ -202,12 +284,126 @@ class PlainCallProtocol(HttpToolsProtocol):
         call.task = self.loop.create_task(self._answer(call))
         self.tasks.add(call.task)
 
-    def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP. The answer to a request before it goes first, and is the last one then."""
-        if self._answering is None:
-            super().send_400_response(msg)
+    # What does not come, or must not
+
+    def overdue(self) -> None:
+        """What was expected of the client has not come in time.
+
+        When it was the next request it may have come: that is not noted, since it would be for each request, but the
+        answer to it will be.
+        """
+        if self.flow.write_paused or self._is_ending():
+            self.transport.abort()
+        elif self._part and self.flow.read_paused:  # it cannot be taken yet: the client is not to blame
+            self._expect_rest()
+        elif self._part == _HEAD:
+            within_s = self._limited.head_timeout_s
+            self._refuse(problems.RequestTimeout(f"the request's head did not come within {within_s:g} s"))
+        elif self._part == _BODY:
+            within_s = self._limited.body_timeout_s
+            self._refuse(problems.RequestTimeout(f"the request's body did not come within {within_s:g} s"))
+        elif not self._has_answers_under_way():
+            if self.transport.get_write_buffer_size():
+                self.transport.abort()  # the last answer is not taken, so closing would wait for ever
+            else:
+                self.transport.close()
+
+    def _turn_away(self) -> None:
+        """Tell the client of a connection too many so, or, when many are told already, close at once."""
+        self.connections.discard(self)
+        self._turned_away = True
+        self._limited.turned_away += 1
+        if self._limited.turned_away <= TURNED_AWAY_MAX:
+            self._refuse(problems.TooManyConnections(f"{self._limited.max_open} connections are open already"))
         else:
-            self._answering.keep_alive = False
+            self.transport.abort()
+
+    def _refuse(self, error: DeferdError) -> None:
+        """Answer with `error` and hang up. Answers that are under way go first; then only they are given."""
+        self.parser = cast("httptools.HttpRequestParser", _Deaf())
+        if self._gave_up_on_part():
+            answer = problems.answer(error)
+            metrics.observe_request(None, "other", answer.status_code, 0)
+            self.transport.write(self._bytes_of(answer, keep_alive=False))
+        elif self._has_answers_under_way():
+            self.cycle.keep_alive = False
+            self._limited.expect(self, LAST_ANSWERS_S)
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+        self._limited.expect(self, LINGER_S)
+
+    def _has_answers_under_way(self) -> bool:
+        cycle = self._newest()
+        return bool(self.pipeline) or (cycle is not None and not cycle.response_complete)
+
+    def _newest(self) -> PlainCall | RequestResponseCycle | None:
+        return self.cycle
+
+    def _gave_up_on_part(self) -> bool:
+        """Let go of the request that came in part; False when it has its answer, or earlier ones wait for theirs."""
+        part, self._part, self._awaited = self._part, _NOTHING, _NOTHING
+        if part != _BODY:
+            return not self._has_answers_under_way()
+        cycle, self._incoming = self._newest(), None
+        if cycle is None or cycle.response_complete:
+            return False
+        if isinstance(cycle, PlainCall):  # never behind another
+            cycle.response_complete = True
+            return True
+        if cycle.response_started:
+            return False
+        cycle.disconnected = True
+        cycle.message_event.set()
+        return not (self.pipeline or self._answering)
+
+    def pause_writing(self) -> None:
+        """The client does not take its answer as fast as it is sent."""
+        super().pause_writing()
+        self._limited.expect(self, self._limited.answer_timeout_s)
+
+    def resume_writing(self) -> None:
+        """It has taken most of it."""
+        super().resume_writing()
+        if self._is_ending():
+            return  # it must take all of it
+        if self._part:
+            self._expect_rest()
+        else:
+            self._expect_next()
+
+    def on_response_complete(self) -> None:
+        """An answer was given: go on with the request that was sent ahead, or expect the next one."""
+        self._asgi_answering = None
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            if self.transport.get_write_buffer_size():  # do not wait for ever for the client to take that
+                self._limited.expect(self, self._limited.answer_timeout_s)
+            return
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif not self._part:
+            self._expect_next()
+        if len(self.pipeline) <= _SENT_AHEAD_MAX:
+            if self._held:
+                self.loop.call_soon(self._take_held)
+            else:
+                self.flow.resume_reading()
+
+    def shutdown(self) -> None:
+        """The server stops: the answer that is under way is the last; requests sent ahead of it are not begun."""
+        self._held = b""
+        self.pipeline.clear()
+        under_way = self._answering or self._asgi_answering
+        if under_way is None or under_way.response_complete:
+            self.transport.close()
+        else:
+            under_way.keep_alive = False
+
+    def _is_ending(self) -> bool:
+        return self.transport.is_closing() or isinstance(self.parser, _Deaf)
 
     async def _answer(self, call: PlainCall) -> None:
         answer: Response | None = None
@@ -224,13 +420,16 @@ class PlainCallProtocol(HttpToolsProtocol):
                 self._write(answer, keep_alive=call.keep_alive)
 
     def _write(self, answer: Response, *, keep_alive: bool) -> None:
+        self.transport.write(self._bytes_of(answer, keep_alive=keep_alive))
+        if not keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _bytes_of(self, answer: Response, *, keep_alive: bool) -> bytes:
         if self.server_state.default_headers is not self._default_headers:
             self._default_headers = self.server_state.default_headers
             self._default_head = b"".join(b"%b: %b\r\n" % header for header in self._default_headers)
         lines = [STATUS_LINE[answer.status_code], self._default_head]
         lines += [b"%b: %b\r\n" % header for header in answer.raw_headers]
         lines += [b"\r\n" if keep_alive else b"connection: close\r\n\r\n", bytes(answer.body)]
-        self.transport.write(b"".join(lines))
-        if not keep_alive:
-            self.transport.close()
-        self.on_response_complete()
+        return b"".join(lines)

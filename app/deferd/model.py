@@ -143,6 +143,17 @@ Traceparent = Annotated[
 ]
 
 
+Durability = Annotated[
+    str,
+    StringConstraints(pattern=limits.DURABILITY_PATTERN),
+    Field(
+        description="What the put must have reached before it is answered: `memory` of the store; `fsync`, its disk; "
+        f"`replicated:N`, the memory of N replicas as well (N 1 to {limits.REPLICAS_MAX}).",
+        examples=["replicated:1"],
+    ),
+]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -229,6 +240,9 @@ class PutJob(_When, JobPolicy):
         "`job_reserved`).",
     )
     traceparent: Traceparent | None = None
+    durability: Durability | None = Field(
+        None, description="How durable the put must be. Default: the topic's, else what the store gives by itself."
+    )
 
 
 class PutBatch(_Strict):
@@ -294,6 +308,10 @@ class TopicSettings(JobPolicy):
         le=limits.MAX_JOBS_MAX,
         description="Most live (delayed, ready or reserved) jobs; a put beyond it answers 429 `topic_full`. "
         "`null`: no limit.",
+    )
+    durability: Durability | None = Field(
+        None,
+        description="How durable a put must be that does not say so itself. `null`: what the store gives by itself.",
     )
 
 

@@ -12,8 +12,10 @@ import contextlib
 import gc
 import ipaddress
 import logging
+import resource
 import signal
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +27,7 @@ from redis.exceptions import RedisError
 
 from deferd import logs
 from deferd.api.application import create_app
+from deferd.api.connections import Connections
 from deferd.api.key_source import key_source
 from deferd.api.keys import KeysRefused
 from deferd.api.service import Service
@@ -45,6 +48,8 @@ GC_THRESHOLDS = (50_000, 20, 50)
 """A batch makes thousands of objects that live for one request; a collection for each 700 of them finds nothing."""
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than the minute for which proxies keep theirs."""
+FILES_BESIDES = 400
+"""Files that a process opens besides its connections: to the store, for metrics, to turn others away."""
 CLOSING_S = 0.3
 """What the application gets to close down after the requests have ended, on top of the drain time."""
 
@@ -161,10 +166,12 @@ async def premises(settings: Settings, version: str) -> AsyncIterator[Premises]:
     """Claim the data folder, listen, start the store and check it; at the end give all back.
 
     Raises:
-        CannotServe: the port cannot be had, the keys cannot be used, or others could reach a service without keys.
+        CannotServe: the port cannot be had, the keys or the certificate cannot be used, or others could reach a
+            service without keys.
         StoreRefused: the folder or the store cannot.
     """
     guarded = await _check_keys(settings) or settings.insecure
+    scheme = "http" if await asyncio.to_thread(tls_context, settings) is None else "https"
     async with contextlib.AsyncExitStack() as stack:
         if settings.redis_url is not None:
             listener = stack.enter_context(listen(settings.host, settings.port, anywhere=guarded))
@@ -186,7 +193,7 @@ async def premises(settings: Settings, version: str) -> AsyncIterator[Premises]:
         where = f"{store.server} at {store.description}"
         if settings.redis_url is None:
             where = f"embedded {store.server} in {path_text(settings.data_dir)}"
-        yield _premises(listener, store_url, where, version)
+        yield _premises(listener, scheme, store_url, where, version)
 
 
 async def _check_keys(settings: Settings) -> bool:
@@ -199,6 +206,37 @@ async def _check_keys(settings: Settings) -> bool:
     except KeysRefused as exc:
         raise CannotServe(str(exc)) from exc
     return True
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """What the service's own HTTPS works with, TLS 1.2 at least; None when it speaks HTTP. It reads the files.
+
+    Raises:
+        CannotServe: a file is not there, is none in PEM form, or the key is another certificate's or has a passphrase.
+    """
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    certificate = f"{flag('tls_cert')} ({variable('tls_cert')}) {settings.tls_cert}"
+    key = f"{flag('tls_key')} ({variable('tls_key')}) {settings.tls_key}"
+    for what, path in ((certificate, settings.tls_cert), (key, settings.tls_key)):
+        try:
+            path.read_bytes()
+        except OSError as exc:
+            raise CannotServe(f"{what} is not readable: {exc.strerror or exc}") from exc
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(settings.tls_cert)
+    except (ssl.SSLError, ValueError):
+        raise CannotServe(f"{certificate} holds no certificate in PEM form") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: b"")  # or it would ask a terminal
+    except ssl.SSLError as exc:
+        if exc.reason == "KEY_VALUES_MISMATCH":
+            raise CannotServe(f"{key} is not the key of the certificate in {flag('tls_cert')}") from None
+        raise CannotServe(f"{key} holds no private key in PEM form and without a passphrase") from None
+    return context
 
 
 async def _check_clock(store: Store, settings: Settings) -> None:
@@ -215,9 +253,9 @@ async def _check_clock(store: Store, settings: Settings) -> None:
         )
 
 
-def _premises(listener: socket.socket, store_url: str, where: str, version: str) -> Premises:
+def _premises(listener: socket.socket, scheme: str, store_url: str, where: str, version: str) -> Premises:
     host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     facts = {"version": version, "url": url, "docs": f"{url}/docs", "store": where}
     greeting = f"deferd {version} listening on {url}  docs: {url}/docs  store: {where}"
     return Premises(listener, store_url, greeting, facts)
@@ -266,7 +304,7 @@ async def serve_application(
         CannotServe: the application does not start.
     """
     application = create_app(settings, store_url)
-    server = _Server(application, settings.drain_timeout, on_started)
+    server = _Server(application, settings, on_started)
     signals.on_stop, signals.on_force = server.stop, server.force
     await server.serve_until_stopped(listener)
 
@@ -274,12 +312,16 @@ async def serve_application(
 class _Server(uvicorn.Server):
     """uvicorn, which leaves the signals to this module and empties the parked pops before it waits for requests."""
 
-    def __init__(self, application: Service, drain_timeout_s: float, on_started: Callable[[], object]) -> None:
+    def __init__(self, application: Service, settings: Settings, on_started: Callable[[], object]) -> None:
+        tls = tls_context(settings)
         self._lifespan = _HeldLifespan(application)
+        self._connections = Connections(settings)
+        self._connections.max_open = _allowed_connections(settings.max_connections)
         super().__init__(
             uvicorn.Config(
                 self._lifespan,
-                http=cast("type[asyncio.Protocol]", partial(PlainCallProtocol, application)),  # a maker of protocols
+                # a maker of protocols
+                http=cast("type[asyncio.Protocol]", partial(PlainCallProtocol, application, self._connections)),
                 ws="none",
                 lifespan="on",
                 interface="asgi3",
@@ -289,11 +331,12 @@ class _Server(uvicorn.Server):
                 proxy_headers=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=cast("int", drain_timeout_s),  # fractions work as well
+                ssl_context_factory=None if tls is None else lambda _config, _make: tls,
+                timeout_graceful_shutdown=cast("int", settings.drain_timeout),  # fractions work as well
             )
         )
         self._application = application
-        self._drain_timeout_s = drain_timeout_s
+        self._drain_timeout_s = settings.drain_timeout
         self._on_started = on_started
         self._stop_asked = asyncio.Event()
 
@@ -331,8 +374,9 @@ class _Server(uvicorn.Server):
         self._on_started()
 
     async def main_loop(self) -> None:
-        """Wait for the stop; once a second (uvicorn: ten times) the date of the answers is brought up to date."""
+        """Wait for the stop; once a second bring the date of the answers up to date and look after connections."""
         while not await self.on_tick(0):
+            self._connections.look()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop_asked.wait(), 1.0)
 
@@ -344,6 +388,23 @@ class _Server(uvicorn.Server):
                 await super().shutdown(sockets)
         except TimeoutError:
             _log.warning("the application did not close down in time; its tasks are cancelled")
+
+
+def _allowed_connections(wanted: int) -> int:
+    """How many connections this process may have: `wanted`, or what the system's limit on open files has room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + FILES_BESIDES
+    if 0 <= soft < needed:
+        raised = min(needed, hard) if hard >= 0 else needed  # below 0: without limit
+        with contextlib.suppress(OSError, ValueError):  # macOS has a bound that it does not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    if soft < 0 or soft >= needed:
+        return wanted
+    allowed = max(soft - FILES_BESIDES, soft // 2)
+    if allowed < wanted:
+        _log.info("at most %d connections and not %d, since the system allows %d open files", allowed, wanted, soft)
+    return min(allowed, wanted)
 
 
 class _HeldLifespan:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from deferd.limits import BODY_DEFAULT_BYTES, TEN_YEARS_S
+from deferd.limits import BODY_DEFAULT_BYTES, HEAD_DEFAULT_BYTES, TEN_YEARS_S
 
 ENV_PREFIX = "DEFERD_"
 _OF_THE_CLIENT = {"DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"}
@@ -44,6 +44,13 @@ def _lower_case(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
+def _from_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as exc:  # there is no such user
+        raise ValueError(str(exc)) from None
+
+
 class Settings(BaseSettings):
     """How one service runs. Made with nothing it takes the environment and the defaults; see `load_settings`.
 
@@ -66,16 +73,24 @@ class Settings(BaseSettings):
         "redis+cluster://host:port,... Without it the service runs an embedded store of its own. As a variable it "
         "stays out of the process list.",
     )
-    data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
+    data_dir: Annotated[Path, AfterValidator(_from_home)] = Field(
         Path("./deferd-data"), description="Folder in which the embedded store keeps its data across restarts."
     )
-    keys_file: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
+    keys_file: Annotated[Path, AfterValidator(_from_home)] | None = Field(
         None,
         description="TOML file with the keys that callers must have, hashed; `deferd key new` makes them. It is read "
         "again when it changes.",
     )
     keys: SecretStr | None = Field(
         None, description="The same as a text in place of a file. As a variable it stays out of the process list."
+    )
+    tls_cert: Annotated[Path, AfterValidator(_from_home)] | None = Field(
+        None,
+        description="File with the certificate, and those between it and its root, in PEM form: the service then "
+        "speaks HTTPS. It is read at start.",
+    )
+    tls_key: Annotated[Path, AfterValidator(_from_home)] | None = Field(
+        None, description="File with the private key of the certificate, in PEM form and without a passphrase."
     )
     insecure: bool = Field(
         False,
@@ -93,7 +108,28 @@ class Settings(BaseSettings):
     tick: float = _seconds(1.0, 0.01, 60.0, "Longest pause of the timer", "It wakes earlier when a job is due earlier.")
     dead_retention: float = _seconds(30 * 86_400.0, 1.0, TEN_YEARS_S, "Time for which a dead job is kept")
     store_timeout: float = _seconds(1.5, 0.1, 60.0, "Time within which the store must answer a call")
+    replication_timeout: float = _seconds(
+        5.0, 0.1, 60.0, "Time within which replicas must have a put that asks for them", "After it the answer is a 503."
+    )
     max_body_bytes: int = _whole(BODY_DEFAULT_BYTES, 1024, 64 * 1024 * 1024, "Largest request body, in bytes")
+    max_head_bytes: int = _whole(
+        HEAD_DEFAULT_BYTES,
+        1024,
+        1024 * 1024,
+        "Largest request head, the request line with all headers, in bytes",
+    )
+    max_connections: int = _whole(
+        16_384,
+        1,
+        1_000_000,
+        "Most connections that one serving process has open",
+        "Fewer where the system allows it fewer open files. One more is answered 503.",
+    )
+    head_timeout: float = _seconds(10.0, 0.1, 600.0, "Time within which the head of a request must have come")
+    body_timeout: float = _seconds(30.0, 0.1, 3600.0, "Time within which the body of a request must have come")
+    answer_timeout: float = _seconds(
+        60.0, 0.1, 3600.0, "Time within which a client must take an answer that is too large to be sent at once"
+    )
     max_topic_labels: int = _whole(
         100, 0, 10_000, "Number of topics that the metrics name one by one", "Those beyond are counted together."
     )
@@ -142,6 +178,13 @@ def load_settings(flags: Mapping[str, str]) -> Settings:
         sentence = (
             f"{flag('keys')} ({variable('keys')}) cannot be had together with {flag('keys_file')} "
             f"({variable('keys_file')}): keys are in one place"
+        )
+        raise SettingsError([sentence])
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        alone, other = ("tls_cert", "tls_key") if settings.tls_key is None else ("tls_key", "tls_cert")
+        sentence = (
+            f"{flag(alone)} ({variable(alone)}) needs {flag(other)} ({variable(other)}): HTTPS takes a certificate and "
+            "its key"
         )
         raise SettingsError([sentence])
     return settings

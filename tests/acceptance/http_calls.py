@@ -32,9 +32,11 @@ class Http:
         return f"/topics/{self.topic}{verb and '/'}{verb}"
 
     async def put_job(self, job_id: str | None = None, **fields: Any) -> Json:
-        """Put a job that the topic does not have yet."""
+        """Put a job that the topic does not have yet; it comes back as a look would show it."""
         named = {} if job_id is None else {"id": job_id}
-        return ok(await self.post("/jobs", json={"topic": self.topic, **named, **fields}), 201)
+        job = ok(await self.post("/jobs", json={"topic": self.topic, **named, **fields}), 201)
+        assert job.pop("durability") in {"memory", "fsync", fields.get("durability")}
+        return job
 
     async def pop(self, **query: Any) -> list[Json]:
         """Pop; without a `wait` the answer comes at once."""

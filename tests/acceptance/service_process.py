@@ -80,7 +80,7 @@ class ServiceProcess:
         with process.stdout:
             for line in process.stdout:
                 self.lines.append(line)
-                if listening := re.search(r"listening on http://[^:]+:(\d+)", line):
+                if listening := re.search(r"listening on https?://[^:]+:(\d+)", line):
                     found.put(int(listening.group(1)))
         found.put(None)
 

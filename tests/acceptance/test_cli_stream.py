@@ -46,7 +46,8 @@ def test_whole_jobs_can_be_put_again_without_harm(shell: Shell, topic: str) -> N
 
     assert 0 == again.returncode
     assert again.stderr.startswith("0 put, 2,500 kept in ")
-    assert [{"line": n + 1, "topic": topic, "id": f"j{n}", "status": 200} for n in range(2500)] == [
+    kept = {"topic": topic, "status": 200, "durability": "fsync"}
+    assert [{"line": n + 1, "id": f"j{n}", **kept} for n in range(2500)] == [
         json.loads(line) for line in again.stdout.splitlines()
     ]
     refused = shell.run("put", topic, "-", "--jobs", stdin=jobs)

@@ -49,21 +49,23 @@ def test_a_look_as_json_has_rates_of_what_happens_meanwhile(shell: Shell, topic:
     assert "settings" not in found
 
 
-def test_the_live_view_shows_topics_sorts_and_quits(shell: Shell, topic: str) -> None:
-    shell.json("put", topic, "1", "--delay", "1h")
-    with terminal(shell.url, "top", "--interval", "0.2", "--sort", "delayed", size=(40, 200)) as view:
-        before = view.settings()
-        shown = view.wait_for(topic)
-        assert "\x1b[?1049h" in shown  # on a screen of its own
-        view.wait_for("sorts by: delayed")
-        view.press("s")
-        view.wait_for("sorts by: ready")
-        shell.json("put", topic, "1", "--delay", "1h")
-        view.wait_for(rf"{topic}\S* +\S*2\b")
-        view.press("q")
-        assert 0 == view.end()
-        assert "\x1b[?1049l" in view.text
-        assert before == view.settings()
+def test_the_live_view_shows_topics_sorts_and_quits(tmp_path: Path) -> None:
+    with running_service(data_dir=tmp_path) as service:  # the shared one has more topics than the view has room for
+        shell = Shell(service.url)
+        shell.json("put", "orders", "1", "--delay", "1h")
+        with terminal(shell.url, "top", "--interval", "0.2", "--sort", "delayed", size=(40, 200)) as view:
+            before = view.settings()
+            shown = view.wait_for("orders")
+            assert "\x1b[?1049h" in shown  # on a screen of its own
+            view.wait_for("sorts by: delayed")
+            view.press("s")
+            view.wait_for("sorts by: ready")
+            shell.json("put", "orders", "1", "--delay", "1h")
+            view.wait_for(r"orders\S* +\S*2\b")
+            view.press("q")
+            assert 0 == view.end()
+            assert "\x1b[?1049l" in view.text
+            assert before == view.settings()
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from deferd.api.keys import Scope
@@ -38,6 +40,10 @@ CALLS: list[tuple[str, str, str, Any]] = [
     ("admin", "POST", TOPIC + "/pause", None),
     ("admin", "POST", TOPIC + "/resume", None),
     ("admin", "POST", TOPIC + "/redrive", None),
+    ("admin", "GET", TOPIC + "/audit", None),
+    ("admin", "POST", TOPIC + "/repair", None),
+    ("admin", "GET", "/audit", None),
+    ("admin", "POST", "/repair", None),
     ("admin", "GET", "/testing/clock", None),
     ("admin", "POST", "/testing/clock", {"advance": 0}),
 ]
@@ -163,6 +169,26 @@ async def test_pages_are_for_keys_that_may_read(service: ServiceProcess, keys: K
     assert (await call(service, "GET", page, token=keys.tokens["read"])).status == 200
 
 
+@pytest.mark.parametrize("page", PAGES)
+async def test_a_browser_may_send_the_token_as_a_password(service: ServiceProcess, keys: KeysFile, page: str) -> None:
+    def basic(password: str) -> str:
+        return "Authorization: Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
+
+    asked = await call(service, "GET", page)
+    assert "a browser takes the token as the password, with any name" in asked.json()["detail"]
+    async with httpx.AsyncClient(base_url=service.url) as client:
+        challenges = (await client.get(page)).headers.get_list("www-authenticate")
+        assert ["Basic", "Bearer"] == [challenge.split()[0] for challenge in challenges]
+    assert 200 == (await call(service, "GET", page, None, basic(keys.tokens["read"]))).status
+    assert 403 == (await call(service, "GET", page, None, basic(keys.tokens["put"]))).status
+    for wrong in (basic(""), basic("unknown"), "Authorization: Basic ***", "Authorization: Basic"):
+        assert is_unauthorized(await call(service, "GET", page, None, wrong))
+    for path in ("/topics", "/metrics", "/nowhere"):  # what a browser sends by itself must not open the calls
+        refused = await call(service, "GET", path, None, basic(keys.tokens["admin"]))
+        assert is_unauthorized(refused)
+        assert "password" not in refused.json()["detail"]
+
+
 async def test_what_there_is_not_is_told_to_keys_alone(service: ServiceProcess, keys: KeysFile) -> None:
     for method, path, status in (("GET", "/nowhere", 404), ("PUT", "/jobs", 405), ("GET", "/jobs/t/j/pop", 404)):
         assert (await call(service, method, path, token=keys.tokens["put"])).status == status
@@ -246,6 +272,8 @@ async def test_admin_actions_and_refusals_are_in_the_audit_log(
     admin = keys.tokens["admin"]
     await ask_for("POST", TOPIC + "/pause", admin)
     await ask_for("POST", TOPIC + "/resume?nonsense=1", admin)
+    await ask_for("POST", TOPIC + "/repair", admin)
+    await ask_for("GET", TOPIC + "/audit", admin)
     await ask_for("GET", TOPIC, admin)
     await ask_for("POST", TOPIC + "/pause", keys.tokens["read"])
     await ask_for("DELETE", TOPIC, "unknown")
@@ -254,6 +282,7 @@ async def test_admin_actions_and_refusals_are_in_the_audit_log(
     await ask_for("DELETE", TOPIC, admin)
     expected = [
         ("admin", "POST /topics/{topic}/pause", "127.0.0.1", "done"),
+        ("admin", "POST /topics/{topic}/repair", "127.0.0.1", "done"),
         ("read", "POST /topics/{topic}/pause", "127.0.0.1", "forbidden"),
         (None, "DELETE /topics/{topic}", "127.0.0.1", "unauthorized"),
         (None, "GET /topics/{topic}", "127.0.0.1", "unauthorized"),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
 
-_NO_SETTINGS = {"ttr": None, "backoff": None, "max_attempts": None, "ttl": None, "retain": None, "max_jobs": None}
+_NO_SETTINGS = dict.fromkeys(("ttr", "backoff", "max_attempts", "ttl", "retain", "max_jobs", "durability"))
 
 
 async def test_a_topic_is_shown_as_it_stands(http: Http) -> None:
@@ -57,6 +57,7 @@ async def test_settings_replace_each_other_as_a_whole(http: Http) -> None:
         "ttl": 60,
         "retain": 0.5,
         "max_jobs": 10,
+        "durability": "memory",
     }
     assert ok(await http.put(http.topic_path(), json=settings))["settings"] == settings
     assert ok(await http.get(http.topic_path()))["settings"] == settings

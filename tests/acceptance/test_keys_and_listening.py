@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deferd.api.keys import hash_of, parse_keys
+from deferd.api.keys import Bounds, hash_of, parse_keys
 from deferd.client import Client
 from deferd.errors import Forbidden, Unauthorized
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
@@ -249,6 +249,14 @@ def test_a_new_key_works_as_it_is_printed(tmp_path: Path) -> None:
         with Client(service.url, key="unknown") as client, pytest.raises(Unauthorized):
             client.put("orders.close")
         assert [status(service, slow_token) for _ in range(2)] == [200, 429]
+
+
+def test_a_new_key_has_the_bounds_that_it_is_given() -> None:
+    bounds = {"max_jobs": 9, "max_parked_pops": 5, "max_body_bytes": 700, "max_batch": 3, "max_depth": 4}
+    flags = [word for name, bound in bounds.items() for word in (f"--{name.replace('_', '-')}", str(bound))]
+    entry, _ = new_key("--name", "shop", "--scope", "put", *flags)
+    [key] = parse_keys(entry)
+    assert Bounds(**bounds) == key.bounds
 
 
 def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:

@@ -78,4 +78,5 @@ def test_every_test_it_names_exists(path: str) -> None:
 
 @pytest.mark.parametrize("module", sorted(set(re.findall(r"python -m (tests\.[\w.]+)", README))))
 def test_every_program_it_names_exists(module: str) -> None:
-    assert (Path(__file__).resolve().parents[2] / (module.replace(".", "/") + ".py")).exists()
+    path = Path(__file__).resolve().parents[2] / module.replace(".", "/")
+    assert path.with_suffix(".py").exists() or (path / "__main__.py").exists()

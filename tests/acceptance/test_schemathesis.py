@@ -10,10 +10,13 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from deferd.limits import URL_MAX_BYTES
 from tests.acceptance.service_process import ServiceProcess
+from tests.drawn_input import FACTOR
 
 CONTRACT = Path(__file__).resolve().parents[2] / "openapi" / "openapi.yaml"
 EXAMPLES_PER_OPERATION = 60
+LONGER = max(FACTOR, 1)
 schema = schemathesis.openapi.from_path(str(CONTRACT))
 
 
@@ -27,10 +30,15 @@ def without_waiting(query: dict[str, Any] | None) -> dict[str, Any]:
     return {**given, "wait": 0} if waits else given
 
 
-@pytest.mark.timeout(120)
+def is_url_too_long(answer: Any) -> bool:
+    """Whether it is refused before it is known which operation is meant, which no operation's document tells of."""
+    return bool(answer.status_code == 414 and len(answer.request.url) > URL_MAX_BYTES)
+
+
+@pytest.mark.timeout(120 * LONGER)
 @schema.parametrize()
 @settings(
-    max_examples=EXAMPLES_PER_OPERATION,
+    max_examples=EXAMPLES_PER_OPERATION * LONGER,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -41,4 +49,6 @@ def test_every_answer_is_documented_and_none_is_a_500(
         case.query = without_waiting(case.query)
     # Left out: a schema cannot say that `delay` and `run_at` exclude each other, that a cursor must be one that was
     # given out, that topics must be distinct, or that 5.0 is refused where a whole number is asked for.
-    case.call_and_validate(base_url=shared_service.url, excluded_checks=[positive_data_acceptance])
+    answer = case.call(base_url=shared_service.url)
+    if not is_url_too_long(answer):
+        case.validate_response(answer, excluded_checks=[positive_data_acceptance])

@@ -169,6 +169,33 @@ class StoreServer:
         self.stop()
 
 
+class Pair:
+    """A primary and a replica that is in step with it at the start; nobody promotes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.primary = StoreServer(folder / "a", repl_diskless_sync_delay=0)
+        source = f"127.0.0.1 {self.primary.port}"
+        self.replica = StoreServer(folder / "b", repl_diskless_sync_delay=0, replicaof=source)
+
+    def __enter__(self) -> Self:
+        try:
+            self.primary.start()
+            self.replica.start()
+            wait_until(self._in_step, SETTLE_S, "the replica is in step")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _in_step(self) -> bool:
+        with self.replica.client() as client:
+            return bool(client.info("replication")["master_link_status"] == "up")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.replica.stop()
+        self.primary.stop()
+
+
 class SentinelSet:
     """A master, one replica, and sentinels that agree with `quorum` (one sentinel alone by default)."""
 

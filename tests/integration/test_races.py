@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from deferd.engine.engine import Engine
-from deferd.engine.queue import PutOutcome, Released
+from deferd.engine.puts import PutOutcome
+from deferd.engine.queue import Released
 from deferd.engine.record import JobRecord
 from deferd.engine.scripts import Scripts
 from deferd.errors import DeferdError, JobCancelled, JobExists, JobNotFound, JobReserved, ReceiptStale

@@ -105,7 +105,9 @@ def test_every_error_of_the_client_has_its_exit_code() -> None:
         *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),
         "topic_full",
     }
-    assert {name for name, code in codes.items() if code == exits.USAGE} == {"validation", "payload_too_large"}
+    assert {name for name, code in codes.items() if code == exits.USAGE} == {
+        *("validation", "payload_too_large", "durability_unavailable"),
+    }
     assert {name for name, code in codes.items() if code == exits.NOT_ALLOWED} == {"unauthorized", "forbidden"}
     assert exits.FAILED == exits.of_error(call_failures.NoAnswer("lost"))
     assert exits.FAILED == exits.of_error(errors.StoreUnavailable("away"))

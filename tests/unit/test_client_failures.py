@@ -17,14 +17,25 @@ RAISED: list[errors.DeferdError] = [
     errors.TopicNotFound("orders"),
     errors.JobExists("orders", "a"),
     errors.JobReserved("orders", "a"),
+    errors.JobExists("orders", "a", "replicated:1"),
+    errors.DurabilityUnavailable("fsync", ["memory"], "durability 'fsync' is not to be had: it is off"),
     errors.ReceiptStale("orders", "a"),
     errors.JobCancelled("orders", "a"),
     errors.TopicFull("orders", 7),
     errors.RateLimited("slowly", 9),
     errors.StoreUnavailable("the store is loading its data", 3),
 ]
-ONLY_HTTP = {"not_found", "method_not_allowed", "unsupported_media_type"}
-"""Codes that no call of the client can meet at a deferd service."""
+ONLY_HTTP = {
+    "not_found",
+    "method_not_allowed",
+    "unsupported_media_type",
+    "bad_request",
+    "request_timeout",
+    "uri_too_long",
+    "request_header_fields_too_large",
+    "too_many_connections",
+}
+"""Codes that say nothing of a call: the client goes by the status, or never meets them at a deferd service."""
 
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: error.code)

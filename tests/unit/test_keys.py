@@ -6,7 +6,18 @@ import hashlib
 
 import pytest
 
-from deferd.api.keys import KEYS_MAX, KeyRing, KeysRefused, Limit, Scope, TopicPatterns, hash_of, parse_keys
+from deferd.api.keys import (
+    KEYS_MAX,
+    NO_BOUNDS,
+    Bounds,
+    KeyRing,
+    KeysRefused,
+    Limit,
+    Scope,
+    TopicPatterns,
+    hash_of,
+    parse_keys,
+)
 
 TOKEN = "deferd_a-token"
 
@@ -37,6 +48,16 @@ def test_what_is_left_out_is_all_topics_and_no_limit() -> None:
     [key] = parse_keys(entry())
     assert key.topics.everything
     assert key.limit is None
+
+
+def test_the_bounds_of_a_key_are_read() -> None:
+    bounds = {"max_jobs": 1, "max_parked_pops": 0, "max_body_bytes": 3, "max_batch": 4, "max_depth": 5}
+    [key] = parse_keys(entry(**{name: str(value) for name, value in bounds.items()}))
+    assert key.bounds == Bounds(**bounds)
+    [key] = parse_keys(entry(max_depth="7"))
+    assert key.bounds == Bounds(max_depth=7)
+    [key] = parse_keys(entry())
+    assert key.bounds == NO_BOUNDS
 
 
 def test_admin_means_every_scope_and_the_others_mean_themselves() -> None:
@@ -80,6 +101,11 @@ def test_a_burst_that_is_left_out_is_the_requests_of_a_second() -> None:
         (entry(burst="5"), "`burst` needs `requests_per_second`"),
         (entry(requests_per_second="5", burst="0"), "`burst` must be a whole number from 1"),
         (entry(requests_per_second="5", burst="1.5"), "`burst` must be a whole number from 1"),
+        (entry(max_jobs="0"), "`max_jobs` must be a whole number from 1 to 1000000000"),
+        (entry(max_parked_pops="-1"), "`max_parked_pops` must be a whole number from 0"),
+        (entry(max_body_bytes="1e3"), "`max_body_bytes` must be a whole number from 0"),
+        (entry(max_batch="1001"), "`max_batch` must be a whole number from 1 to 1000"),
+        (entry(max_depth="true"), "`max_depth` must be a whole number from 1 to 200"),
         (entry(scope='["put"]'), "a field that is none of name, hash, scopes, topics"),
         (entry() + entry(hash=f'"{hash_of("x")}"'), "calling two keys 'shop'"),
         (entry() + entry(name='"other"'), "giving the keys 'shop' and 'other' the same hash"),

@@ -38,6 +38,10 @@ TABLE = {
     "POST /topics/{topic}/pause": "admin",
     "POST /topics/{topic}/resume": "admin",
     "POST /topics/{topic}/redrive": "admin",
+    "GET /topics/{topic}/audit": "admin",
+    "POST /topics/{topic}/repair": "admin",
+    "GET /audit": "admin",
+    "POST /repair": "admin",
     "GET /testing/clock": "admin",
     "POST /testing/clock": "admin",
     "GET /healthz": None,
@@ -90,9 +94,10 @@ def test_a_put_needs_a_key_for_the_topic_of_each_job() -> None:
     assert out_of_reach("POST /jobs/batch", {"batch": PutBatch(jobs=jobs)}, "a", "b") is None
 
 
-def test_metrics_need_a_key_for_all_topics() -> None:
-    assert out_of_reach("GET /metrics", {}, "a*") == "*"
-    assert out_of_reach("GET /metrics", {}, "*") is None
+@pytest.mark.parametrize("what", ["GET /metrics", "GET /audit", "POST /repair"])
+def test_what_tells_of_all_topics_needs_a_key_for_them(what: str) -> None:
+    assert out_of_reach(what, {}, "a*") == "*"
+    assert out_of_reach(what, {}, "*") is None
 
 
 def test_a_key_for_everything_reaches_everything() -> None:

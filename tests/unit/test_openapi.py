@@ -37,6 +37,10 @@ _OPERATION_IDS = {
     "list_jobs",
     "redrive_jobs",
     "purge_topic",
+    "audit_topic",
+    "repair_topic",
+    "audit_store",
+    "repair_store",
     "check_health",
     "check_readiness",
     "get_metrics",
@@ -50,6 +54,8 @@ _BODY_MAY_BE_LEFT_OUT = {
     "pause_topic",
     "resume_topic",
     "redrive_jobs",
+    "repair_topic",
+    "repair_store",
 }
 
 
@@ -115,7 +121,9 @@ class TestOperation:
                 assert content["examples"]
 
     def test_says_that_values_are_refused(self, described: dict[str, Any]) -> None:
-        assert codes_of(described["responses"]["422"]) == {"validation"}
+        is_put = described["operationId"] in {"put_job", "put_jobs"}
+        wanted = {"validation", "durability_unavailable"} if is_put else {"validation"}
+        assert codes_of(described["responses"]["422"]) == wanted
 
     def test_says_what_can_be_wrong_with_a_body(self, described: dict[str, Any]) -> None:
         has_body = "requestBody" in described
@@ -162,6 +170,8 @@ class TestOperation:
         ("bury_job", {"job_not_found", "receipt_stale", "job_cancelled"}),
         ("get_topic", {"topic_not_found"}),
         ("list_jobs", {"topic_not_found"}),
+        ("audit_topic", {"topic_not_found"}),
+        ("repair_topic", {"topic_not_found"}),
     ],
 )
 def test_operations_name_the_codes_of_the_contract(operation_id: str, codes: set[str]) -> None:

@@ -41,12 +41,18 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     errors.JobReserved("t", "j"),
     errors.ReceiptStale("t", "j"),
     errors.JobCancelled("t", "j"),
+    errors.DurabilityUnavailable("replicated:1", ["memory"], "there are no replicas"),
     errors.TopicFull("t", 5),
     errors.RateLimited("too many requests", 7),
     errors.StoreUnavailable("the store does not answer"),
     problems.UnknownPath("/nowhere"),
     problems.MethodNotAllowed("PUT", ["GET", "POST"]),
     problems.UnsupportedMediaType("Content-Type is 'text/plain'"),
+    problems.BadRequest(),
+    problems.RequestTimeout(),
+    problems.UriTooLong(),
+    problems.HeadTooLarge(),
+    problems.TooManyConnections("10 connections are open already"),
 ]
 
 
@@ -105,6 +111,9 @@ def test_a_problem_tells_the_facts_of_its_error() -> None:
         "topic": "orders",
         "id": "o-1",
     }
+    refused = members_of(problems.answer(errors.DurabilityUnavailable("fsync", ["memory"], "it is off")))
+    assert (refused["durability"], refused["available"]) == ("fsync", ["memory"])
+    assert members_of(problems.answer(errors.JobReserved("orders", "o-1", "fsync")))["durability"] == "fsync"
     assert members_of(problems.answer(errors.PayloadTooLarge(1024)))["limit_bytes"] == 1024
     assert members_of(problems.answer(errors.TopicFull("orders", 5)))["max_jobs"] == 5
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
 from deferd import limits
 from deferd.api.problems import UnsupportedMediaType
-from deferd.api.request_json import parse_object, read_body
+from deferd.api.request_json import is_deeper, parse_object, read_body
 from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge
 
 _LIMIT = 10
@@ -169,3 +172,27 @@ def test_a_number_beyond_a_float_is_refused_where_it_stands(raw: bytes, path: tu
     fault = fault_in(raw)
     assert fault.path == path
     assert "1.8e308" in fault.message
+
+
+def depth(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max((depth(inner) for inner in value.values()), default=0)
+    return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
+
+
+_TEXTS = st.text(alphabet='a"\\[]{}é\n', max_size=6)
+_VALUES = st.recursive(
+    st.none() | _TEXTS | st.integers(0, 9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(_VALUES, st.integers(0, 6))
+def test_nesting_is_counted_and_brackets_in_texts_are_not(value: Any, levels: int) -> None:
+    assert (depth(value) > levels) is is_deeper(orjson.dumps(value), levels)
+
+
+@given(st.binary(max_size=50), st.integers(0, 3))
+def test_what_is_no_json_has_some_depth_or_none(raw: bytes, levels: int) -> None:
+    assert is_deeper(raw, levels) in (True, False)

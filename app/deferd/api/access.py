@@ -7,39 +7,33 @@ It stands within `Boundary`, behind both doors, and in the order in which it cos
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import logging
 import math
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from deferd.api import audit, problems
+from deferd.api import problems
+from deferd.api.account import Account
 from deferd.api.answers import Header, JsonAnswer
+from deferd.api.audit import Asked, Refusals
 from deferd.api.key_source import KeySource
-from deferd.api.keys import Key, KeyRing, KeysRefused, Scope
-from deferd.api.rate_limit import Bucket
+from deferd.api.keys import NO_BOUNDS, Key, KeyRing, KeysRefused, Scope
 from deferd.errors import DeferdError, Forbidden, RateLimited, Unauthorized
 
 if TYPE_CHECKING:
     from deferd.api.call import Call
-    from deferd.api.needs import Arguments
+    from deferd.api.needs import Arguments, Need
     from deferd.api.operation import Operation
 
 CHECK_S = 1.0
 """How often the file is looked at."""
 _log = logging.getLogger("deferd.keys")
-_BEARER = b"bearer "
-
-
-class _Asked(NamedTuple):
-    """What a refusal is told with."""
-
-    what: str
-    topic: str | None
-    client: str | None
+_ASK_FOR_PASSWORD = (b"www-authenticate", b'Basic realm="deferd: any name, a key as the password", charset="UTF-8"')
 
 
 class Access:
@@ -48,7 +42,8 @@ class Access:
     def __init__(self, source: KeySource) -> None:
         self._source = source
         self._ring = KeyRing(())
-        self._buckets: dict[str, Bucket] = {}
+        self._accounts: dict[str, Account] = {}
+        self._refusals = Refusals()
 
     @contextlib.asynccontextmanager
     async def keeping(self) -> AsyncIterator[None]:
@@ -58,18 +53,16 @@ class Access:
             KeysRefused: they cannot be used as they are. Later on that is only logged, and the old ones stay.
         """
         self.take(await asyncio.to_thread(self._source.read))
-        if self._source.file is None:
-            yield
-            return
         following = asyncio.create_task(self._follow(), name="keys")
         try:
             yield
         finally:
             following.cancel()
             await asyncio.wait((following,))
+            self._refusals.close()
 
     async def _follow(self) -> None:
-        while True:
+        while self._source.file is not None:
             await asyncio.sleep(CHECK_S)
             try:
                 keys = await asyncio.to_thread(self._source.read_if_changed)
@@ -84,13 +77,12 @@ class Access:
 
     def take(self, keys: Collection[Key]) -> None:
         """Let these keys in and no others. A key whose limit stays the same goes on with what it has left of it."""
-        now_s = time.monotonic()
-        buckets: dict[str, Bucket] = {}
-        for key in keys:
-            if key.limit is not None:
-                old = self._buckets.get(key.name)
-                buckets[key.name] = old if old is not None and old.limit == key.limit else Bucket(key.limit, now_s)
-        self._ring, self._buckets = KeyRing(tuple(keys)), buckets
+        self._accounts = {
+            key.name: Account(key, self._accounts.get(key.name))
+            for key in keys
+            if key.limit is not None or key.bounds != NO_BOUNDS
+        }
+        self._ring = KeyRing(tuple(keys))
 
     async def answer(self, operation: Operation, call: Call) -> Response:
         """The answer of `operation` when the key of `call` allows it, else the refusal."""
@@ -98,83 +90,130 @@ class Access:
         if need.scope is None:
             return await operation.answer(call)
 
-        def asked() -> _Asked:
-            return _Asked(operation.what, call.path_values.get("topic"), call.client_address())
+        def asked() -> Asked:
+            return Asked(operation.what, call.path_values.get("topic"), call.client_address())
 
         admitted = self._admit(call.headers, need.scope, asked)
         if isinstance(admitted, JsonAnswer):
             return admitted
-        key, bucket = admitted
+        key, account = admitted
         call.key = key
 
-        def check_topics(given: Arguments) -> None:
-            topic = need.topic_out_of_reach(key, given)
-            if topic is not None:
-                raise _forbidden(key, need.scope, asked()._replace(topic=topic))
+        def forbid(topic: str) -> Forbidden:
+            return self._forbidden(key, need.scope, asked()._replace(topic=topic))
 
-        check = None if key.topics.everything else check_topics
-        if bucket is None:
+        if account is None:
+            check = None if key.topics.everything else _Check(key, need, None, forbid)
             return await operation.answer(call, check)
+        call.account = account
         try:
-            answer = await operation.answer(call, check)
+            answer = await operation.answer(call, _Check(key, need, account, forbid))
         except DeferdError as error:
             answer = problems.answer(error)
-        answer.raw_headers.extend(bucket.headers())
+        answer.raw_headers.extend(account.headers())
         return answer
 
     def refusal_of_page(
         self, headers: Iterable[Header], scope: Scope | None, what: str, client: str | None
     ) -> JsonAnswer | None:
-        """What answers a request for something that is no operation; None when it may go on. `scope` None: any key."""
-        admitted = self._admit(headers, scope, lambda: _Asked(what, None, client))
+        """What answers a request for something that is no operation; None when it may go on.
+
+        `scope` None: there is no such page, and any key may hear that. A page may be asked for by a browser, which
+        can be made to ask for a password but not to send a bearer token.
+        """
+        admitted = self._admit(headers, scope, lambda: Asked(what, None, client), browser=scope is not None)
         return admitted if isinstance(admitted, JsonAnswer) else None
 
     def _admit(
-        self, headers: Iterable[Header], scope: Scope | None, asked: Callable[[], _Asked]
-    ) -> tuple[Key, Bucket | None] | JsonAnswer:
-        """Who asks, and its bucket if it has one; the refusal when it may not."""
-        token = _token(headers)
+        self, headers: Iterable[Header], scope: Scope | None, asked: Callable[[], Asked], *, browser: bool = False
+    ) -> tuple[Key, Account | None] | JsonAnswer:
+        """Who asks, and its account if it has one; the refusal when it may not."""
+        token = _token(headers, browser=browser)
         key = None if token is None else self._ring.find(token)
         if key is None:
-            what, topic, client = asked()
-            audit.refused(key=None, call=what, topic=topic, client=client, outcome=Unauthorized.code)
-            return problems.answer(
-                Unauthorized(
-                    "a key is needed, as `Authorization: Bearer` and its token"
-                    if token is None
-                    else "the key is none of those that this service knows"
-                )
-            )
-        bucket = self._buckets.get(key.name)
-        if bucket is not None and (wait_s := bucket.take(time.monotonic())) > 0:
-            limited = problems.answer(
+            self._refusals.note(None, asked(), Unauthorized.code)
+            return _unauthorized(token, browser=browser)
+        account = self._accounts.get(key.name)
+        refusal: JsonAnswer | None = None
+        if account is not None and (wait_s := account.take()) > 0:
+            refusal = problems.answer(
                 RateLimited(f"key {key.name!r} asks more often than it may", retry_after_s=math.ceil(wait_s))
             )
-            limited.raw_headers.extend(bucket.headers())
-            return limited
-        if scope is not None and scope not in key.scopes:
-            refusal = problems.answer(_forbidden(key, scope, asked()))
-            if bucket is not None:
-                refusal.raw_headers.extend(bucket.headers())
-            return refusal
-        return key, bucket
+        elif scope is not None and scope not in key.scopes:
+            refusal = problems.answer(self._forbidden(key, scope, asked()))
+        if refusal is None:
+            return key, account
+        if account is not None:
+            refusal.raw_headers.extend(account.headers())
+        return refusal
+
+    def _forbidden(self, key: Key, scope: Scope | None, asked: Asked) -> Forbidden:
+        self._refusals.note(key.name, asked, Forbidden.code)
+        if asked.topic == "*":
+            where = " for all topics"
+        else:
+            where = "" if asked.topic is None else f" for topic {asked.topic[:200]!r}"
+        return Forbidden(f"key {key.name!r} does not have scope {scope!s}{where}")
 
 
-def _forbidden(key: Key, scope: Scope | None, asked: _Asked) -> Forbidden:
-    audit.refused(key=key.name, call=asked.what, topic=asked.topic, client=asked.client, outcome=Forbidden.code)
-    if asked.topic == "*":
-        where = " for all topics"
-    else:
-        where = "" if asked.topic is None else f" for topic {asked.topic[:200]!r}"
-    return Forbidden(f"key {key.name!r} does not have scope {scope!s}{where}")
+class _Check:
+    """What a call must pass when its key is not for everything; see `operation.Check`."""
+
+    __slots__ = ("_account", "_forbid", "_key", "_need")
+
+    def __init__(self, key: Key, need: Need, account: Account | None, forbid: Callable[[str], Forbidden]) -> None:
+        self._key = key
+        self._need = need
+        self._account = account
+        self._forbid = forbid
+
+    def body(self, raw: bytes) -> None:
+        if self._account is not None:
+            self._account.check_body(raw)
+
+    def arguments(self, given: Arguments) -> None:
+        topic = self._need.topic_out_of_reach(self._key, given)
+        if topic is not None:
+            raise self._forbid(topic)
+        if self._account is not None:
+            self._account.check_batch(given)
 
 
-def _token(headers: Iterable[Header]) -> bytes | None:
-    """The bearer token among the headers, None when there is none; one that is sent twice is as good as none."""
+def _unauthorized(token: bytes | None, *, browser: bool) -> JsonAnswer:
+    detail = "the key is none of those that this service knows"
+    if token is None:
+        detail = "a key is needed, as `Authorization: Bearer` and its token"
+        if browser:
+            detail += "; a browser takes the token as the password, with any name"
+    answer = problems.answer(Unauthorized(detail))
+    if browser:
+        answer.raw_headers.insert(0, _ASK_FOR_PASSWORD)
+    return answer
+
+
+def _token(headers: Iterable[Header], *, browser: bool) -> bytes | None:
+    """The token among the headers, None when there is none; one that is sent twice is as good as none.
+
+    With `browser` it may also be the password of HTTP Basic authentication (RFC 7617).
+    """
     token = None
     for name, value in headers:
         if name == b"authorization":
-            if token is not None or value[: len(_BEARER)].lower() != _BEARER:
+            if token is not None:
                 return None
-            token = value[len(_BEARER) :].strip()
+            scheme, _, credentials = value.partition(b" ")
+            if scheme.lower() == b"bearer":
+                token = credentials.strip()
+            elif browser and scheme.lower() == b"basic":
+                token = _password(credentials)
+            else:
+                return None
     return token or None
+
+
+def _password(credentials: bytes) -> bytes:
+    """That of Basic credentials, empty when they are none."""
+    try:
+        return base64.b64decode(credentials.strip(), validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""

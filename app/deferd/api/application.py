@@ -33,7 +33,7 @@ def create_app(settings: Settings, store_url: str) -> Service:
 
     @asynccontextmanager
     async def lifespan(app: Service) -> AsyncIterator[None]:
-        store = await connect(store_url, timeout_s=settings.store_timeout)
+        store = await connect(store_url, timeout_s=settings.store_timeout, confirm_s=settings.replication_timeout)
         try:
             app.engine = Engine(
                 store,
@@ -42,6 +42,7 @@ def create_app(settings: Settings, store_url: str) -> Service:
                 dead_retention_ms=to_ms(settings.dead_retention),
                 max_topic_labels=settings.max_topic_labels,
                 movable_clock=settings.test_clock,
+                embedded=settings.redis_url is None,
             )
             await app.engine.start()
             app.state.drain = app.engine.drain

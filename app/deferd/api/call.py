@@ -22,6 +22,7 @@ from deferd.engine.record import JobRecord
 from deferd.errors import DeferdError
 
 if TYPE_CHECKING:
+    from deferd.api.account import Account
     from deferd.api.keys import Key
     from deferd.api.service import Service
 
@@ -33,9 +34,12 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Call:
-    """What a route can know of a request. `path_values` are the named parts of its path, `query` is still encoded."""
+    """What a route can know of a request. `path_values` are the named parts of its path, `query` is still encoded.
 
-    __slots__ = ("headers", "key", "method", "path_values", "query", "service")
+    `account` has the limits of the key whose call it is; None when it has none, or there is no key.
+    """
+
+    __slots__ = ("account", "headers", "key", "method", "path_values", "query", "service")
 
     key: Key
     """Whose call it is; not there when the service has no keys, or the call needs none."""
@@ -43,6 +47,7 @@ class Call:
     def __init__(
         self, service: Service, method: str, path_values: dict[str, str], query: bytes, headers: Headers
     ) -> None:
+        self.account: Account | None = None
         self.service = service
         self.method = method
         self.path_values = path_values
@@ -65,6 +70,10 @@ class Call:
         if found is None or _TRACEPARENT.fullmatch(found) is None:
             return None
         return found.decode("ascii")
+
+    def max_jobs(self) -> int | None:
+        """With how many live jobs in its topic a put by this key is refused; None: its key has no such bound."""
+        return None if self.account is None else self.account.bounds.max_jobs
 
     def client_address(self) -> str | None:
         """The address that the connection came from; None when the server does not know it."""

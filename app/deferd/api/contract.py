@@ -54,6 +54,13 @@ delivery can change nothing.
   `Retry-After` in seconds. After a 503 it is not known whether the call was carried out.
 - Where the service has keys, a call needs one: `Authorization: Bearer` and its token. What scope a call needs is
   said with it; the key must also be for the topics of the call. `/healthz` and `/readyz` are open.
+- A key may be bounded in how often it asks, how many of its pops wait (429 `rate_limited`), how many live jobs a topic
+  may hold for it to put more (429 `topic_full`), and in the size, the number of jobs and the nesting of its requests
+  (413, 422).
+- Before a request is a call it must be one: what is no HTTP answers 400 `bad_request`, what does not come in time 408
+  `request_timeout`, a URL over {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`, a head larger than the service allows,
+  or with more than {limits.HEADERS_MAX} headers, 431 `request_header_fields_too_large`, and a connection too many 503
+  `too_many_connections`; then the connection is closed.
 - On every path: a method that it does not have answers 405 `method_not_allowed` with `Allow`; a path that does not
   exist answers 404 `not_found`.
 """
@@ -74,6 +81,8 @@ _DETAILS = {
     "job_reserved": "a consumer holds job 'order-1042' of topic 'orders.close'",
     "receipt_stale": "job 'order-1042' of topic 'orders.close' has no live delivery with this receipt",
     "job_cancelled": "job 'order-1042' of topic 'orders.close' was cancelled",
+    "durability_unavailable": "durability 'replicated:1' is not to be had: the embedded store has no replicas; this "
+    "store gives memory, fsync; nothing was stored",
     "topic_full": "topic 'orders.close' holds 100000 live jobs, which is its max_jobs",
     "store_unavailable": "the store did not answer in time",
     "unauthorized": "a key is needed, as `Authorization: Bearer` and its token",
@@ -85,6 +94,7 @@ _FACTS: dict[str, dict[str, Any]] = {
     "validation": {"errors": [{"field": "query.count", "message": "must be at most 1000", "value": "1001"}]},
     "payload_too_large": {"limit_bytes": limits.BODY_DEFAULT_BYTES},
     "topic_not_found": {"topic": "orders.close"},
+    "durability_unavailable": {"durability": "replicated:1", "available": ["memory", "fsync"]},
     "topic_full": {"topic": "orders.close", "max_jobs": 100_000},
     **dict.fromkeys(("job_not_found", "job_exists", "job_reserved", "receipt_stale", "job_cancelled"), _JOB_FACTS),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from deferd.engine.damage import DamageKind
+
 _ID, _TOPIC = "order-1042", "orders.close"
 _BACKOFF = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
 _RECEIPT = "0f3a9c21b7d4.1"
@@ -23,6 +25,7 @@ _JOB = {
     "ttl": None,
     "retain": 0,
 }
+_STORED_JOB = {**_JOB, "durability": "fsync"}
 _DEAD_JOB = {
     **_JOB,
     "state": "dead",
@@ -49,6 +52,7 @@ _TOPIC_SETTINGS = {
     "ttl": None,
     "retain": 86400,
     "max_jobs": 100000,
+    "durability": None,
 }
 _TOPIC_VIEW = {
     "topic": _TOPIC,
@@ -59,9 +63,39 @@ _TOPIC_VIEW = {
     "settings": _TOPIC_SETTINGS,
 }
 
+_AUDIT = {
+    "topic": _TOPIC,
+    "clean": False,
+    "repaired": False,
+    "checked": 14,
+    "counts": {"delayed": 12, "ready": 1, "reserved": 1, "dead": 0, "finished": 0},
+    "sums": {"put": 5014, "finished": 4800, "cancelled": 200, "dropped": 0, "lost": 0, "dead": 0, "live": 14},
+    "left_over": 0,
+    "timer_overdue": 0,
+    "damage": [
+        {
+            "kind": "in_no_place",
+            "found": 1,
+            "meaning": DamageKind.IN_NO_PLACE.meaning,
+            "mend": DamageKind.IN_NO_PLACE.mend,
+        }
+    ],
+    "examples": [{"kind": "in_no_place", "subject": _ID, "detail": "due 2026-11-21T07:16:58.123Z"}],
+}
+_STORE_AUDIT = {
+    "clean": True,
+    "repaired": False,
+    "unlisted": [],
+    "damage": [],
+    "examples": [],
+    "stray_keys": [],
+    "stray_count": 0,
+}
+
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "PutJob": [
         {"topic": _TOPIC, "id": _ID, "delay": 1800, "body": {"order": 1042}},
+        {"topic": "payments", "id": "payment-7", "run_at": "2030-01-31T09:30:00.000Z", "durability": "replicated:1"},
         {
             "topic": "reminders",
             "run_at": "2030-01-31T09:30:00.000Z",
@@ -89,6 +123,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "Redrive": [{"ids": [_ID]}, {"limit": 100}],
     "NoFields": [{}],
     "Job": [_JOB, _DEAD_JOB],
+    "StoredJob": [_STORED_JOB],
     "Delivery": [_DELIVERY],
     "Deliveries": [{"jobs": [_DELIVERY]}],
     "JobPage": [{"jobs": [_JOB], "next_cursor": None}],
@@ -97,8 +132,14 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "PutResults": [
         {
             "results": [
-                {"topic": _TOPIC, "id": _ID, "status": 201},
-                {"topic": _TOPIC, "id": "order-1043", "status": 409, "code": "job_exists"},
+                {"topic": _TOPIC, "id": _ID, "status": 201, "durability": "fsync"},
+                {
+                    "topic": _TOPIC,
+                    "id": "order-1043",
+                    "status": 409,
+                    "code": "job_exists",
+                    "durability": "fsync",
+                },
             ]
         }
     ],
@@ -115,5 +156,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "Buried": [{"state": "dead"}],
     "Redriven": [{"redriven": 3}],
     "Removed": [{"removed": 12}],
+    "Audit": [_AUDIT],
+    "StoreAudit": [_STORE_AUDIT],
     "Health": [{"status": "ok"}],
 }

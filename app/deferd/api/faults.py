@@ -19,6 +19,7 @@ _BACKOFF_KINDS = tuple(
 _SHAPES = {
     limits.TOPIC_PATTERN: f"1 to {limits.TOPIC_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
     model.TRACEPARENT_PATTERN: "four lower-case hexadecimal numbers with - between: version, trace, span, flags",
+    limits.DURABILITY_PATTERN: f"memory, fsync, or replicated:N with N from 1 to {limits.REPLICAS_MAX}",
     limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
 }
 _NO_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"

@@ -13,7 +13,9 @@ from typing import Any
 import orjson
 from orjson import Fragment
 
-from deferd.engine.queue import FinishResult, PutResult
+from deferd import limits
+from deferd.engine.puts import PutOutcome, PutResult
+from deferd.engine.queue import FinishResult
 from deferd.engine.record import JobRecord, receipt_text
 from deferd.engine.topics import TopicView
 from deferd.model import JobState
@@ -39,6 +41,17 @@ def seconds(duration_ms: int) -> int | float:
 def job(record: JobRecord) -> bytes:
     """The job, without those of its fields that only some jobs have when it has none."""
     return b"".join((*_members(record), b"}"))
+
+
+def put_job(put: PutOutcome) -> bytes:
+    """The answer to a put: the job, and the durability that it has reached."""
+    return b"".join((*_members(put.record), _DURABILITY_ENDS[put.durability]))
+
+
+_DURABILITY_ENDS = {
+    durability: f',"durability":"{durability}"}}'.encode()
+    for durability in ("memory", "fsync", *(f"replicated:{count}" for count in range(1, limits.REPLICAS_MAX + 1)))
+}
 
 
 def delivery(record: JobRecord) -> bytes:
@@ -119,8 +132,8 @@ _DEFAULT_POLICY = _policy_members(_DEFAULT)
 def put_results(results: Iterable[PutResult]) -> bytes:
     """The answer to a batch put."""
     lines = [
-        f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}}}'
-        for topic, job_id, status, code in results
+        f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}}}'
+        for topic, job_id, status, code, durability in results
     ]
     return _results(lines)
 
@@ -132,6 +145,10 @@ def finish_results(results: Iterable[FinishResult]) -> bytes:
 
 def _code(code: str | None) -> str:
     return "" if code is None else f',"code":"{code}"'
+
+
+def _durability(durability: str | None) -> str:
+    return "" if durability is None else f',"durability":"{durability}"'
 
 
 def _results(lines: list[str]) -> bytes:
@@ -155,6 +172,7 @@ def topic(view: TopicView) -> dict[str, Any]:
             "ttl": _whole_number(settings.ttl),
             "retain": _whole_number(settings.retain),
             "max_jobs": settings.max_jobs,
+            "durability": settings.durability,
         },
     }
 

@@ -26,31 +26,36 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
     summary="Put a job",
     description="Stores one job. It becomes ready at its due time (`delay` seconds from now, or at `run_at`; at once "
     "when both are left out) and is handed out from then on. Give `delay` or `run_at`, not both. What the job leaves "
-    "out of `ttr`, `max_attempts`, `backoff`, `ttl` and `retain` comes from the topic's settings. When this answers "
-    "201 or 200 the job is stored. A job without a `traceparent` takes that of the request's header of this name, if "
+    "out of `ttr`, `max_attempts`, `backoff`, `ttl`, `retain` and `durability` comes from the topic's settings. When "
+    "this answers 201 or 200 the job is stored, as durably as `durability` in the answer says; a 503 says that it may "
+    "be, and asking again with the same id is safe. A level that the store cannot give is refused with 422 "
+    "`durability_unavailable`. A job without a `traceparent` takes that of the request's header of this name, if "
     "there is a valid one.",
     status_code=201,
-    response_model=Job,
+    response_model=shapes.StoredJob,
     response_description="The job is put.",
     responses={
         201: {"headers": {"Location": {"description": "The job's path.", "schema": {"type": "string"}}}},
         200: {
-            "model": Job,
+            "model": shapes.StoredJob,
             "description": "The topic had a job of this id: with `keep` this is the old job, with `replace` the new "
             "one that took its place.",
         },
-        **problems("job_exists", "job_reserved", "validation", "topic_full", "store_unavailable", body=True),
+        **problems(
+            *("job_exists", "job_reserved", "validation", "durability_unavailable", "topic_full", "store_unavailable"),
+            body=True,
+        ),
     },
 )
 @needs(Scope.PUT, topics=lambda given: (given["job"].topic,))
 async def put_job(call: CurrentCall, job: PutJob) -> Response:
     if job.traceparent is None and (traceparent := call.traceparent()) is not None:
         job = job.model_copy(update={"traceparent": traceparent})
-    put = await call.engine.queue.put(job)
+    put = await call.engine.queue.put(job, max_jobs=call.max_jobs())
     if put.outcome != "created":
-        return JsonAnswer(job_json.job(put.record))
+        return JsonAnswer(job_json.put_job(put))
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
-    return JsonAnswer(job_json.job(put.record), 201, ((b"location", location),))
+    return JsonAnswer(job_json.put_job(put), 201, ((b"location", location),))
 
 
 @router.post(
@@ -59,14 +64,14 @@ async def put_job(call: CurrentCall, job: PutJob) -> Response:
     summary="Put many jobs",
     description="Puts up to 1000 jobs. They are validated as a whole: one bad job, and the answer is 422 with its "
     "index in the field's path, and nothing is stored. Then each is stored or refused on its own, and has its own "
-    "line in the answer, in the order of the request.",
+    "line in the answer, in the order of the request. Jobs may name different levels of `durability`.",
     response_model=shapes.PutResults,
     response_description="What became of each job.",
-    responses=problems("validation", "store_unavailable", body=True),
+    responses=problems("validation", "durability_unavailable", "store_unavailable", body=True),
 )
 @needs(Scope.PUT, topics=lambda given: {job.topic for job in given["batch"].jobs})
 async def put_jobs(call: CurrentCall, batch: PutBatch) -> Response:
-    return JsonAnswer(job_json.put_results(await call.engine.queue.put_many(batch.jobs)))
+    return JsonAnswer(job_json.put_results(await call.engine.queue.put_many(batch.jobs, max_jobs=call.max_jobs())))
 
 
 @router.get(

@@ -9,6 +9,11 @@ Keys are written as TOML, one table a key::
     topics = ["orders.*"]          # `*` stands for any characters; all topics when left out
     requests_per_second = 100      # with `burst`: a limit, in each serving process; none when left out
     burst = 200
+    max_jobs = 100000              # a put is refused while its topic holds so many live jobs
+    max_parked_pops = 50           # pops that wait, in each serving process
+    max_body_bytes = 65536         # largest request body
+    max_batch = 100                # most jobs in one request
+    max_depth = 10                 # deepest nesting of a request's JSON; no bound of these when left out
 
 Only the hash of a token is kept. A token is 32 random bytes (`deferd key new` makes them), so a plain SHA-256 is
 enough: slow hashes protect what people can guess, and nobody guesses 256 bits. Nothing here shows a value that stands
@@ -36,7 +41,15 @@ TOKEN_MAX_BYTES = 512
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _PATTERN = re.compile(rf"[A-Za-z0-9._:*-]{{1,{limits.TOPIC_LENGTH}}}")
-_FIELDS = ("name", "hash", "scopes", "topics", "requests_per_second", "burst")
+_BOUNDS = {
+    "max_jobs": (1, limits.MAX_JOBS_MAX),
+    "max_parked_pops": (0, 1_000_000),
+    "max_body_bytes": (0, 64 * 1024 * 1024),
+    "max_batch": (1, limits.BATCH_MAX),
+    "max_depth": (1, limits.JSON_DEPTH_MAX),
+}
+"""The least and the most that each bound of a key can be."""
+_FIELDS = ("name", "hash", "scopes", "topics", "requests_per_second", "burst", *_BOUNDS)
 _POSITION = re.compile(r"at (?:line \d+, column \d+|end of document)")
 
 
@@ -97,6 +110,20 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that a key may ask for at once; None: as much as anybody."""
+
+    max_jobs: int | None = None
+    max_parked_pops: int | None = None
+    max_body_bytes: int | None = None
+    max_batch: int | None = None
+    max_depth: int | None = None
+
+
+NO_BOUNDS = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     """A key: its name (which is no secret), its token's SHA-256, and what it allows."""
 
@@ -105,6 +132,7 @@ class Key:
     scopes: frozenset[Scope]
     topics: TopicPatterns
     limit: Limit | None = None
+    bounds: Bounds = NO_BOUNDS
 
 
 class KeyRing:
@@ -147,7 +175,7 @@ def parse_keys(text: str) -> list[Key]:
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as exc:
+    except (ValueError, RecursionError) as exc:  # also numbers and nesting beyond the limits of Python
         at = _POSITION.search(str(exc))
         raise KeysRefused("no valid TOML" + (f" ({at[0]})" if at else "")) from None  # it may quote what stands there
     tables = document.get("key", [])
@@ -174,7 +202,7 @@ def _key(table: dict[str, Any], number: int) -> Key:
             f"wrong in key {number}: `name` must be 1 to 64 of A-Z a-z 0-9 . _ : @ -, the first a letter or digit"
         )
     try:
-        return Key(name, _digest(table), _scopes(table), _topics(table), _limit(table))
+        return Key(name, _digest(table), _scopes(table), _topics(table), _limit(table), _bounds(table))
     except KeysRefused as exc:
         raise KeysRefused(f"wrong in key {number} ({name}): {exc}") from None
 
@@ -222,3 +250,11 @@ def _limit(table: dict[str, Any]) -> Limit | None:
     if type(burst) is not int or not 1 <= burst <= RATE_MAX:
         raise KeysRefused(f"`burst` must be a whole number from 1 to {RATE_MAX}")
     return Limit(float(rate), burst)
+
+
+def _bounds(table: dict[str, Any]) -> Bounds:
+    for name, (low, high) in _BOUNDS.items():
+        given = table.get(name)
+        if given is not None and (type(given) is not int or not low <= given <= high):
+            raise KeysRefused(f"`{name}` must be a whole number from {low} to {high}")
+    return Bounds(**{name: table[name] for name in _BOUNDS if name in table})

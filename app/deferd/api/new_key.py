@@ -11,6 +11,13 @@ from deferd.api.keys import KeysRefused, Scope, hash_of, parse_keys
 
 TOKEN_BYTES = 32
 TOKEN_PREFIX = "deferd_"  # noqa: S105 (by it people, and programs that look for secrets, see what the rest is)
+_BOUNDS = {
+    "max_jobs": "live jobs of a topic with which it may put no more there",
+    "max_parked_pops": "most pops that wait, in each serving process",
+    "max_body_bytes": "largest request body",
+    "max_batch": "most jobs in one request",
+    "max_depth": "deepest nesting of a request's JSON",
+}
 EXAMPLES = """examples:
   deferd key new --name shop --scope put --scope cancel --topic 'orders.*' >> keys.toml
   deferd key new --name closer --scope pop --topic orders.close --requests-per-second 50 --burst 100
@@ -42,6 +49,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--requests-per-second", type=float, metavar="RATE", help="most requests in the long run")
     parser.add_argument("--burst", type=int, metavar="NUMBER", help="most requests at once. Default: those of a second")
+    for name, about in _BOUNDS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="NUMBER", help=about)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -58,6 +67,7 @@ def run(given: argparse.Namespace) -> int:
         lines.append(f"requests_per_second = {given.requests_per_second}")
     if given.burst is not None:
         lines.append(f"burst = {given.burst}")
+    lines += [f"{name} = {getattr(given, name)}" for name in _BOUNDS if getattr(given, name) is not None]
     entry = "\n".join(lines) + "\n"
     try:
         parse_keys(entry)

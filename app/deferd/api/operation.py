@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 from fastapi import params
@@ -59,6 +59,16 @@ class _Body(NamedTuple):
             raise InvalidInput(faults_of(error, "body", given)) from error
 
 
+class Check(Protocol):
+    """What else a call must pass; both raise a DeferdError to refuse it."""
+
+    def body(self, raw: bytes) -> None:
+        """Look at the body as it came."""
+
+    def arguments(self, given: Mapping[str, Any]) -> None:
+        """Look at what the call is bound to."""
+
+
 class Operation(APIRoute):
     """A route whose requests are bound strictly; see the module's text for what a function can declare.
 
@@ -99,8 +109,8 @@ class Operation(APIRoute):
                 raise TypeError(f"{self.endpoint}: an admin call needs its Call, for the audit log")
             self.endpoint = audit.recorded(self.endpoint, self._call_name, self.what)
 
-    async def answer(self, call: Call, check: Callable[[Mapping[str, Any]], None] | None = None) -> Response:
-        """Answer `call`; `check` is shown the bound arguments before, and may raise to refuse them.
+    async def answer(self, call: Call, check: Check | None = None) -> Response:
+        """Answer `call`; `check` is shown the body and the bound arguments before, and may raise to refuse them.
 
         Raises InvalidInput for what does not fit the signature, else what `check` or the function raises.
         """
@@ -113,11 +123,14 @@ class Operation(APIRoute):
         if faults:
             raise InvalidInput(faults)
         if self._body is not None:
-            arguments[self._body.name] = self._body.read(await call.read_body())
+            raw = await call.read_body()
+            if check is not None:
+                check.body(raw)
+            arguments[self._body.name] = self._body.read(raw)
         if self._call_name is not None:
             arguments[self._call_name] = call
         if check is not None:
-            check(arguments)
+            check.arguments(arguments)
         answer: Response = await self.endpoint(**arguments)
         return answer
 

@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from deferd.api import contract, metrics, shapes
+from deferd.api import audit_json, contract, metrics, shapes
 from deferd.api.answers import JsonAnswer
 from deferd.api.call import CurrentCall
 from deferd.api.contract import problems
 from deferd.api.keys import Scope
 from deferd.api.needs import needs, open_to_all
-from deferd.api.operation import Operation
+from deferd.api.operation import NOTHING, NoFields, Operation
 from deferd.api.service import Service
 from deferd.errors import StoreUnavailable
 
@@ -75,6 +75,36 @@ async def check_readiness(call: CurrentCall) -> Response:
 async def get_metrics(call: CurrentCall) -> Response:
     text = await metrics.exposition(call.engine, call.service.settings.max_topic_labels)
     return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
+
+
+@router.get(
+    "/audit",
+    operation_id="audit_store",
+    summary="Check what belongs to no single topic",
+    description="Topics that hold something and that no list shows, and keys of the wrong kind. It goes through all "
+    "keys of the store in small steps and changes nothing. A key must be for all topics.",
+    response_model=shapes.StoreAudit,
+    response_description="What was found.",
+    responses=problems("validation", "store_unavailable"),
+)
+@needs(Scope.ADMIN, all_topics=True)
+async def audit_store(call: CurrentCall) -> Response:
+    return JsonAnswer(audit_json.store(await call.engine.auditor.survey()))
+
+
+@router.post(
+    "/repair",
+    operation_id="repair_store",
+    summary="Mend what belongs to no single topic",
+    description="Moves keys of the wrong kind out of the way. Topics that are not listed are mended by their own "
+    "repair. A key must be for all topics.",
+    response_model=shapes.StoreAudit,
+    response_description="What was mended.",
+    responses=problems("validation", "store_unavailable", body=True),
+)
+@needs(Scope.ADMIN, all_topics=True)
+async def repair_store(call: CurrentCall, _nothing: NoFields = NOTHING) -> Response:
+    return JsonAnswer(audit_json.store(await call.engine.auditor.survey(repair=True)))
 
 
 _SWAGGER_FILES = Path(str(files("fastapi_offline") / "static"))

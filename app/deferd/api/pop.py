@@ -83,6 +83,13 @@ class PopQuery(BaseModel):
 
 
 async def _pop(call: Call, topics: str, query: PopQuery) -> Response:
+    if query.wait and call.account is not None:
+        with call.account.parked_pop():
+            return await _answer(call, topics, query)
+    return await _answer(call, topics, query)
+
+
+async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
     jobs = await call.unless_gone(
         call.engine.dispatcher.pop(
             topics.split(","),

@@ -52,6 +52,36 @@ class UnsupportedMediaType(errors.DeferdError):
     code = "unsupported_media_type"
 
 
+class BadRequest(errors.DeferdError):
+    """What came is no HTTP. Nothing behind it on the connection can be read."""
+
+    code = "bad_request"
+
+
+class RequestTimeout(errors.DeferdError):
+    """A part of a request came, and the rest of it not in time. It was not carried out."""
+
+    code = "request_timeout"
+
+
+class UriTooLong(errors.DeferdError):
+    """The request's URL is longer than any that a call of the contract can have."""
+
+    code = "uri_too_long"
+
+
+class HeadTooLarge(errors.DeferdError):
+    """The request line and the headers together are over the limit, or the headers are too many."""
+
+    code = "request_header_fields_too_large"
+
+
+class TooManyConnections(errors.TryLater):
+    """The process has as many connections open as it may. The request was not read."""
+
+    code = "too_many_connections"
+
+
 @dataclass(frozen=True)
 class Row:
     """The HTTP face of one error: its status, and a title that is the same for every occurrence."""
@@ -71,19 +101,32 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.JobReserved: Row(409, "A consumer holds the job"),
     errors.ReceiptStale: Row(409, "The receipt is not that of the live delivery"),
     errors.JobCancelled: Row(410, "The job was cancelled"),
+    errors.DurabilityUnavailable: Row(422, "The store cannot make the job that durable"),
     errors.TopicFull: Row(429, "The topic is full"),
     errors.RateLimited: Row(429, "Too many requests"),
     errors.StoreUnavailable: Row(503, "The store does not answer"),
     UnknownPath: Row(404, "There is no such path"),
     MethodNotAllowed: Row(405, "The path does not have this method"),
     UnsupportedMediaType: Row(415, "The body must be JSON"),
+    BadRequest: Row(400, "This is no HTTP request"),
+    RequestTimeout: Row(408, "The request did not come in time"),
+    UriTooLong: Row(414, "The URL is too long"),
+    HeadTooLarge: Row(431, "The request's head is too large"),
+    TooManyConnections: Row(503, "Too many connections are open"),
 }
 INTERNAL = Row(500, "Something went wrong inside the service")
 INTERNAL_CODE = "internal_error"
 
 BY_CODE: dict[str, Row] = {kind.code: row for kind, row in ROWS.items()} | {INTERNAL_CODE: INTERNAL}
 
-_FACTS = {"topic": "topic", "job_id": "id", "limit_bytes": "limit_bytes", "max_jobs": "max_jobs"}
+_FACTS = {
+    "topic": "topic",
+    "job_id": "id",
+    "limit_bytes": "limit_bytes",
+    "max_jobs": "max_jobs",
+    "durability": "durability",
+    "available": "available",
+}
 
 
 def document(code: str, detail: str, **facts: Any) -> dict[str, Any]:
@@ -102,7 +145,7 @@ def document(code: str, detail: str, **facts: Any) -> dict[str, Any]:
 def answer(error: errors.DeferdError) -> JsonAnswer:
     """The answer that tells of `error`, with the headers its status asks for."""
     headers: list[Header] = []
-    facts = {shown: getattr(error, name) for name, shown in _FACTS.items() if hasattr(error, name)}
+    facts = {shown: fact for name, shown in _FACTS.items() if (fact := getattr(error, name, None)) is not None}
     detail = str(error) or BY_CODE[error.code].title
     if isinstance(error, errors.InvalidInput):
         facts["errors"] = [_fault_json(fault) for fault in error.faults[:FAULTS_SHOWN]]

@@ -28,6 +28,10 @@ _JSON_TYPE = re.compile(rb"\s*application/(?:[!#$&^_.+a-z0-9-]+\+)?json\s*(?:;.*
 # part of the pattern since the ids that the service makes are full of digits and e's.
 _MAYBE_INFINITE = re.compile(rb"[\s:,\[]-?(?:\d[\d.]*[eE]\+?\d{3}|\d{200})")
 
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACES_AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     """The whole body as bytes; empty when there is none.
@@ -83,6 +87,20 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     if _MAYBE_INFINITE.search(raw) and (at := _path_of_infinity(value)) is not None:
         raise InvalidInput([FieldFault(at, "is a number beyond 1.8e308, the largest there can be")])
     return value
+
+
+def is_deeper(raw: bytes, levels: int) -> bool:
+    """Whether the arrays and objects of a JSON text are nested deeper than so many levels; 0 for none at all.
+
+    Of what is no JSON it may say either; the parser refuses that. It takes no step in Python for each bracket: a body
+    can have a million.
+    """
+    brackets = _TEXT.sub(b"", raw).translate(_BRACES_AS_BRACKETS, _ALL_BUT_BRACKETS)
+    for _ in range(levels):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"")  # the innermost level
+    return bool(brackets)
 
 
 def _reason(parser_says: str) -> str:

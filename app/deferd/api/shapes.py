@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from deferd.engine.damage import DamageKind
 from deferd.model import Delivery, Job, JobState, TopicSettings
 
 _BATCH_STATUS = "The HTTP status that the call for this one job would have had."
@@ -34,6 +35,22 @@ class Problem(BaseModel):
     errors: list[Fault] | None = Field(None, description="With `validation`: each refused value, at most 100.")
     limit_bytes: int | None = Field(None, description="With `payload_too_large`: the most bytes a body may have.")
     max_jobs: int | None = Field(None, description="With `topic_full`: the most live jobs the topic may hold.")
+    durability: str | None = Field(
+        None,
+        description="With `durability_unavailable`: the level that was asked for. With `job_exists` and `job_reserved` "
+        "of a put: the level that the job has reached which stands in its way.",
+    )
+    available: list[str] | None = Field(None, description="With `durability_unavailable`: the levels there are.")
+
+
+class StoredJob(Job):
+    """A job as the put of it is answered."""
+
+    durability: str = Field(
+        description="What the job has reached: `memory` of the store; `fsync`, its disk; or `replicated:N`, the memory "
+        "of N replicas as well.",
+        examples=["fsync"],
+    )
 
 
 class PutResult(BaseModel):
@@ -41,10 +58,13 @@ class PutResult(BaseModel):
 
     topic: str
     id: str
-    status: Literal[200, 201, 409, 429, 503] = Field(
+    status: Literal[200, 201, 409, 422, 429, 503] = Field(
         description=f"{_BATCH_STATUS} 201: put. 200: kept or replaced. Else `code` says what hindered it."
     )
     code: str | None = Field(None, description="The error's code, when there is one.")
+    durability: str | None = Field(
+        None, description="With 200 and 201: what the job has reached. With 409: the same of the job that was there."
+    )
 
 
 class PutResults(BaseModel):
@@ -159,6 +179,72 @@ class Removed(BaseModel):
     """How many jobs were removed."""
 
     removed: int
+
+
+class Damage(BaseModel):
+    """One kind of damage that an audit found, or that a repair found and mended."""
+
+    kind: DamageKind
+    found: int = Field(description="How often.")
+    meaning: str = Field(description="What it means, for people.")
+    mend: str = Field(description="What a repair does about it, for people.")
+
+
+class DamageExample(BaseModel):
+    """One damage."""
+
+    kind: DamageKind
+    subject: str = Field(description="The job's id; of the topic as a whole its name; or a key of the store.")
+    detail: str = Field(description="What was seen, for people.")
+
+
+class Sums(BaseModel):
+    """What became of all jobs that were ever put: `put` is the sum of the others."""
+
+    put: int
+    finished: int
+    cancelled: int = Field(description="By a cancel, a purge, or a put in their place.")
+    dropped: int = Field(description="Dead until their retention ended.")
+    lost: int = Field(description="Missing when a repair looked.")
+    dead: int = Field(description="Dead now, expired ones among them.")
+    live: int = Field(description="Delayed, ready or reserved now.")
+
+
+class Audit(BaseModel):
+    """What an audit of a topic found, or what a repair mended; `counts` and `sums` are as they are after it."""
+
+    topic: str
+    clean: bool = Field(description="Whether everything was checked and nothing was found.")
+    repaired: bool = Field(description="Whether what was found has been mended.")
+    checked: int = Field(description="How many jobs were looked at.")
+    counts: Counts | None = Field(None, description="Left out when they could not be read.")
+    sums: Sums | None = Field(None, description="Left out when they could not be read.")
+    left_over: int = Field(
+        description="Ids that the Ready list has beyond the ready jobs, of jobs cancelled deep inside it. Pops pass "
+        "them by: no damage."
+    )
+    timer_overdue: float = Field(
+        description="For how many seconds the timer's first work has waited: no damage, but see that a service runs."
+    )
+    unchecked: str | None = Field(None, description="What could not be checked, and why.")
+    damage: list[Damage]
+    examples: list[DamageExample] = Field(description="Of the damage; at most 100.")
+
+
+class StoreAudit(BaseModel):
+    """What is wrong in the store beyond single topics."""
+
+    clean: bool = Field(description="Whether nothing was found and no topic is unlisted.")
+    repaired: bool = Field(description="Whether what was found has been mended.")
+    unlisted: list[str] = Field(
+        description="Topics that hold something and that a list of topics does not show, or fails over: audit each."
+    )
+    damage: list[Damage]
+    examples: list[DamageExample] = Field(description="Of the damage; at most 100.")
+    stray_keys: list[str] = Field(
+        description="Keys under deferd's prefix that are of no topic: no damage. At most 100."
+    )
+    stray_count: int = Field(description="How many of them there are.")
 
 
 class Health(BaseModel):

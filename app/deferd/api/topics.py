@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from deferd import limits
-from deferd.api import job_json, shapes
+from deferd.api import audit_json, job_json, shapes
 from deferd.api.answers import JsonAnswer
 from deferd.api.call import CurrentCall
 from deferd.api.contract import problems
@@ -175,6 +175,37 @@ async def list_jobs(call: CurrentCall, topic: Topic, query: Annotated[JobsQuery,
 async def redrive_jobs(call: CurrentCall, topic: Topic, redrive: Redrive = _OLDEST) -> Response:
     redriven = await call.engine.topics.redrive(topic, redrive.ids, redrive.limit)
     return JsonAnswer({"redriven": redriven})
+
+
+@router.get(
+    "/topics/{topic}/audit",
+    operation_id="audit_topic",
+    summary="Check a topic",
+    description="Whether all that the store holds of the topic agrees: each job in exactly one place, nothing left "
+    "over from jobs that are gone, the timer's plan in time, and every job that was ever put accounted for. It changes "
+    "nothing and goes in small steps beside the load: about half a minute for a million jobs.",
+    response_model=shapes.Audit,
+    response_description="What was found.",
+    responses=problems("topic_not_found", "validation", "store_unavailable"),
+)
+@needs(Scope.ADMIN)
+async def audit_topic(call: CurrentCall, topic: Topic) -> Response:
+    return JsonAnswer(audit_json.topic(await call.engine.auditor.audit(topic)))
+
+
+@router.post(
+    "/topics/{topic}/repair",
+    operation_id="repair_topic",
+    summary="Check a topic and mend it",
+    description="As the audit, and what is found is mended in the instant in which it is found. No job that can be "
+    "read is lost, and none that was finished or is dead is handed out for it.",
+    response_model=shapes.Audit,
+    response_description="What was mended.",
+    responses=problems("topic_not_found", "validation", "store_unavailable", body=True),
+)
+@needs(Scope.ADMIN)
+async def repair_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
+    return JsonAnswer(audit_json.topic(await call.engine.auditor.audit(topic, repair=True)))
 
 
 @router.delete(

@@ -5,7 +5,18 @@ from __future__ import annotations
 from deferd.client.asynchronous import AsyncClient
 from deferd.client.blocking import Client
 from deferd.client.failures import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, JobRef, PutResult, Released, TopicView
+from deferd.client.jobs import (
+    Cancelled,
+    Delivery,
+    FinishResult,
+    Job,
+    JobRef,
+    PutResult,
+    Released,
+    StoreAudit,
+    TopicAudit,
+    TopicView,
+)
 
 __all__ = [
     "AsyncClient",
@@ -19,6 +30,8 @@ __all__ = [
     "NoAnswer",
     "PutResult",
     "Released",
+    "StoreAudit",
+    "TopicAudit",
     "TopicView",
     "UnexpectedAnswer",
     "Unreachable",

@@ -72,6 +72,10 @@ class Client:
     resume = _blocking(Verbs.resume)
     redrive = _blocking(Verbs.redrive)
     purge = _blocking(Verbs.purge)
+    audit = _blocking(Verbs.audit)
+    repair = _blocking(Verbs.repair)
+    audit_store = _blocking(Verbs.audit_store)
+    repair_store = _blocking(Verbs.repair_store)
     is_ready = _blocking(Verbs.is_ready)
     metrics = _blocking(Verbs.metrics)
 

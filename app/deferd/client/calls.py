@@ -25,6 +25,8 @@ from deferd.client.jobs import (
     JobRef,
     PutResult,
     Released,
+    StoreAudit,
+    TopicAudit,
     TopicView,
 )
 from deferd.client.times import Seconds, instant, seconds
@@ -47,6 +49,12 @@ JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
 
 _MANY_JOBS_S = 600.0
 """What a million jobs may take to be purged or redriven."""
+_LONGEST_RETRY_S = 1_000_000_000
+"""What a `Retry-After` of more digits is read as: nobody waits for that."""
+_OF_JOB = frozenset({"topic", "id", "state", "body"})
+_OF_DELIVERY = _OF_JOB | {"receipt", "attempt"}
+_OF_AUDIT = frozenset({"clean", "repaired", "damage", "examples"})
+_OF_TOPIC = frozenset({"topic", "counts", "paused", "settings"})
 _DURATIONS = ("delay", "ttr", "ttl", "retain")
 
 
@@ -225,6 +233,26 @@ def purge(name: str, *, state: JobState | str | None = None) -> Call[int]:
 # Operations
 
 
+def audit(name: str) -> Call[TopicAudit]:
+    """`GET /topics/{topic}/audit`."""
+    return Call("GET", f"{_topic_path(name)}/audit", _read_topic_audit, wait_s=_MANY_JOBS_S)
+
+
+def repair(name: str) -> Call[TopicAudit]:
+    """`POST /topics/{topic}/repair`. Not repeated: the second answer would not tell what the first repair mended."""
+    return Call("POST", f"{_topic_path(name)}/repair", _read_topic_audit, wait_s=_MANY_JOBS_S, repeatable=False)
+
+
+def audit_store() -> Call[StoreAudit]:
+    """`GET /audit`."""
+    return Call("GET", "/audit", _read_store_audit, wait_s=_MANY_JOBS_S)
+
+
+def repair_store() -> Call[StoreAudit]:
+    """`POST /repair`; see `repair`."""
+    return Call("POST", "/repair", _read_store_audit, wait_s=_MANY_JOBS_S, repeatable=False)
+
+
 def ready() -> Call[None]:
     """`GET /readyz`."""
     return Call("GET", "/readyz", _read_nothing)
@@ -320,12 +348,34 @@ def _parsed(content: bytes) -> Any:
     return from_json(content, cache_strings="keys")
 
 
+def _shown(fields: Any, names: frozenset[str]) -> dict[str, Any]:
+    """What a service shows, if it is an object with these names: what is read later is not looked at here."""
+    if type(fields) is not dict or not names <= fields.keys():
+        raise ValueError(f"there is no object with {', '.join(sorted(names))}")
+    return fields
+
+
+def _text_or_none(value: Any) -> str | None:
+    if value is not None and type(value) is not str:
+        raise ValueError(f"{value!r:.100} is no text")
+    return value
+
+
 def _read_job(content: bytes) -> Job:
-    return Job(_parsed(content))
+    return Job(_shown(_parsed(content), _OF_JOB))
 
 
 def _read_put_results(content: bytes) -> list[PutResult]:
-    return [PutResult(one["topic"], one["id"], one["status"], one.get("code")) for one in _parsed(content)["results"]]
+    return [
+        PutResult(
+            one["topic"],
+            one["id"],
+            one["status"],
+            _text_or_none(one.get("code")),
+            durability=_text_or_none(one.get("durability")),
+        )
+        for one in _parsed(content)["results"]
+    ]
 
 
 def _read_cancelled(content: bytes) -> Cancelled:
@@ -334,7 +384,7 @@ def _read_cancelled(content: bytes) -> Cancelled:
 
 
 def _read_deliveries(content: bytes) -> list[Delivery]:
-    return [Delivery(one) for one in _parsed(content)["jobs"]]
+    return [Delivery(_shown(one, _OF_DELIVERY)) for one in _parsed(content)["jobs"]]
 
 
 def _read_finished(content: bytes) -> None:
@@ -360,21 +410,31 @@ def _read_nothing(content: bytes) -> None:
 
 
 def _read_finish_results(content: bytes) -> list[FinishResult]:
-    return [FinishResult(one["id"], one["status"], one.get("code")) for one in _parsed(content)["results"]]
+    return [
+        FinishResult(one["id"], one["status"], _text_or_none(one.get("code"))) for one in _parsed(content)["results"]
+    ]
 
 
 def _read_topic(content: bytes) -> TopicView:
-    return TopicView(_parsed(content))
+    return TopicView(_shown(_parsed(content), _OF_TOPIC))
 
 
 def _read_topics(content: bytes) -> tuple[list[TopicView], str | None]:
     answer = _parsed(content)
-    return [TopicView(one) for one in answer["topics"]], answer["next_cursor"]
+    return [TopicView(_shown(one, _OF_TOPIC)) for one in answer["topics"]], _text_or_none(answer["next_cursor"])
+
+
+def _read_topic_audit(content: bytes) -> TopicAudit:
+    return TopicAudit(_shown(_parsed(content), _OF_AUDIT | {"topic", "checked"}))
+
+
+def _read_store_audit(content: bytes) -> StoreAudit:
+    return StoreAudit(_shown(_parsed(content), _OF_AUDIT | {"unlisted"}))
 
 
 def _read_jobs(content: bytes) -> tuple[list[Job], str | None]:
     answer = _parsed(content)
-    return [Job(one) for one in answer["jobs"]], answer["next_cursor"]
+    return [Job(_shown(one, _OF_JOB)) for one in answer["jobs"]], _text_or_none(answer["next_cursor"])
 
 
 def _read_count(name: str) -> Callable[[bytes], int]:
@@ -392,11 +452,13 @@ def read_answer(call: Call[Answer], status: int, content: bytes, retry_after: st
         raise read_problem(status, content, _whole_seconds(retry_after))
     try:
         return call.read(content)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         detail = f"the answer is not what a deferd service sends: {error!r}"
         raise UnexpectedAnswer(status, detail) from error
 
 
 def _whole_seconds(retry_after: str | None) -> int | None:
     """`Retry-After` in seconds; its form as a date, which deferd does not use, is passed over."""
-    return int(retry_after) if retry_after is not None and retry_after.isdecimal() else None
+    if retry_after is None or not retry_after.isdecimal():
+        return None
+    return int(retry_after) if len(retry_after) < len(str(_LONGEST_RETRY_S)) else _LONGEST_RETRY_S

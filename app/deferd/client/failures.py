@@ -79,7 +79,7 @@ def read_problem(status: int, content: bytes, retry_after_s: int | None) -> Defe
         if make is None:
             return UnexpectedAnswer(status, f"{code}: {detail}", retry_after_s)
         return make(problem, detail, retry_after_s)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return UnexpectedAnswer(status, content[:_SHOWN_CHARACTERS].decode(errors="replace"), retry_after_s)
 
 
@@ -101,10 +101,15 @@ _BY_CODE: dict[str, _Maker] = {
     "forbidden": lambda _, detail, __: errors.Forbidden(detail),
     "job_not_found": lambda problem, detail, _: errors.JobNotFound(problem["topic"], problem["id"], detail),
     "topic_not_found": lambda problem, _, __: errors.TopicNotFound(problem["topic"]),
-    "job_exists": lambda problem, _, __: errors.JobExists(problem["topic"], problem["id"]),
-    "job_reserved": lambda problem, _, __: errors.JobReserved(problem["topic"], problem["id"]),
+    "job_exists": lambda problem, _, __: errors.JobExists(problem["topic"], problem["id"], problem.get("durability")),
+    "job_reserved": lambda problem, _, __: errors.JobReserved(
+        problem["topic"], problem["id"], problem.get("durability")
+    ),
     "receipt_stale": lambda problem, _, __: errors.ReceiptStale(problem["topic"], problem["id"]),
     "job_cancelled": lambda problem, _, __: errors.JobCancelled(problem["topic"], problem["id"]),
+    "durability_unavailable": lambda problem, detail, _: errors.DurabilityUnavailable(
+        problem["durability"], problem["available"], detail
+    ),
     "topic_full": lambda problem, _, wait_s: _later(errors.TopicFull(problem["topic"], problem["max_jobs"]), wait_s),
     "rate_limited": lambda _, detail, wait_s: errors.RateLimited(detail, wait_s or 1),
     "store_unavailable": lambda _, detail, wait_s: errors.StoreUnavailable(detail, wait_s or 1),

@@ -132,6 +132,11 @@ class Job:
         return self.fields.get("traceparent")
 
     @property
+    def durability(self) -> str | None:
+        """What a put has reached, such as `fsync`; None when this is not the answer to a put."""
+        return self.fields.get("durability")
+
+    @property
     def result(self) -> Any:
         """The JSON value that the finish gave; None also when it gave none."""
         return self.fields.get("result")
@@ -231,10 +236,99 @@ class TopicView:
         return f"TopicView(topic={self.topic!r}, counts={self.fields['counts']!r})"
 
 
+class DamageExample(NamedTuple):
+    """One damage: `subject` is the job's id, the topic's name or a key of the store, `detail` what was seen."""
+
+    kind: str
+    subject: str
+    detail: str
+
+
+class Audit:
+    """What an audit found, or a repair mended. `fields` is its JSON object, as it came."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = fields
+
+    @property
+    def clean(self) -> bool:
+        """Whether all was checked and nothing was found."""
+        return bool(self.fields["clean"])
+
+    @property
+    def repaired(self) -> bool:
+        """Whether what was found has been mended."""
+        return bool(self.fields["repaired"])
+
+    @property
+    def damage(self) -> Mapping[str, int]:
+        """How often each kind of damage was found; only kinds that were."""
+        return {str(one["kind"]): int(one["found"]) for one in self.fields["damage"]}
+
+    @property
+    def examples(self) -> list[DamageExample]:
+        """Of the damage; at most 100."""
+        return [DamageExample(one["kind"], one["subject"], one["detail"]) for one in self.fields["examples"]]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(clean={self.clean}, damage={self.damage!r})"
+
+
+class StoreAudit(Audit):
+    """What is wrong beyond single topics."""
+
+    __slots__ = ()
+
+    @property
+    def unlisted(self) -> list[str]:
+        """Topics that hold something and that no list shows: each is mended by a repair of its own."""
+        return list(self.fields["unlisted"])
+
+
+class TopicAudit(Audit):
+    """What an audit of a topic found, or a repair of it mended; counts and sums are as they are after it."""
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return str(self.fields["topic"])
+
+    @property
+    def checked(self) -> int:
+        """How many jobs were looked at."""
+        return int(self.fields["checked"])
+
+    @property
+    def counts(self) -> Mapping[str, int] | None:
+        """How many jobs are in each state. None when they could not be read."""
+        return self.fields.get("counts")
+
+    @property
+    def sums(self) -> Mapping[str, int] | None:
+        """What became of all jobs ever put: `put` = finished + cancelled + dropped + lost + dead + live.
+
+        None when they could not be read.
+        """
+        return self.fields.get("sums")
+
+    @property
+    def unchecked(self) -> str | None:
+        """What could not be checked, and why; None: all was."""
+        return self.fields.get("unchecked")
+
+    def __repr__(self) -> str:
+        return f"TopicAudit(topic={self.topic!r}, clean={self.clean}, damage={self.damage!r})"
+
+
 class PutResult(NamedTuple):
     """What became of one job of a batch: `status` 201 put, 200 kept or replaced, else `code` says what hindered it.
 
-    413 `payload_too_large` is a job that no call can carry; `detail` names the bound.
+    413 `payload_too_large` is a job that no call can carry; `detail` names the bound. `durability` is what a job has
+    reached that is there: this one, or with 409 the one that was there.
     """
 
     topic: str
@@ -242,6 +336,7 @@ class PutResult(NamedTuple):
     status: int
     code: str | None
     detail: str | None = None
+    durability: str | None = None
 
 
 class FinishResult(NamedTuple):

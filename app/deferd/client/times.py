@@ -19,11 +19,15 @@ def instant(name: str, value: datetime) -> str:
     """An instant as RFC 3339.
 
     Raises:
-        InvalidInput: it is naive (has no zone), so that it could mean any of two dozen instants.
+        InvalidInput: it is naive (has no zone), so that it could mean any of two dozen instants, or UTC cannot tell it.
     """
     if not isinstance(value, datetime):
         raise InvalidInput([FieldFault((name,), "must be a datetime with a zone", value)])
     if value.utcoffset() is None:
         message = "must have a zone, such as datetime.now(UTC) has: a naive datetime means another instant in each zone"
         raise InvalidInput([FieldFault((name,), message, value.isoformat())])
-    return value.astimezone(UTC).isoformat(timespec="milliseconds")
+    try:
+        return value.astimezone(UTC).isoformat(timespec="milliseconds")
+    except OverflowError:
+        message = "must be within the years 1 to 9999 of UTC"
+        raise InvalidInput([FieldFault((name,), message, value.isoformat())]) from None

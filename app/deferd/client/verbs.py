@@ -19,6 +19,8 @@ from deferd.client.jobs import (
     JobRef,
     PutResult,
     Released,
+    StoreAudit,
+    TopicAudit,
     TopicView,
 )
 from deferd.client.network import Network
@@ -62,6 +64,7 @@ class Verbs:
         retain: Seconds | None = None,
         on_conflict: Literal["reject", "keep", "replace"] = "reject",
         traceparent: str | None = None,
+        durability: str | None = None,
     ) -> Job:
         """Put a job, due after `delay` or at `run_at`, else at once; returns it as it is stored.
 
@@ -69,6 +72,9 @@ class Verbs:
         a datetime with a zone. What is left out comes from the topic's settings; None for `max_attempts` and `ttl`
         says "no limit" in their place. When the id is taken, `on_conflict` decides: `reject` raises JobExists, `keep`
         returns the job that was there, `replace` puts this one in its place, or raises JobReserved.
+
+        `durability` is what the put must reach before it is done: `memory`, `fsync` or `replicated:N`; what it has
+        reached is the `durability` of the job that comes back. DurabilityUnavailable: the store cannot give it.
 
         A put is repeated when its answer was lost, and then reported as done: a job of that id which is in everything
         as this put says counts as its own. Without an `id` the client makes one. A job that was finished or cancelled
@@ -85,6 +91,7 @@ class Verbs:
                 backoff=backoff,
                 retain=retain,
                 traceparent=traceparent,
+                durability=durability,
             ),
         }
         fields |= {name: value for name, value in (("max_attempts", max_attempts), ("ttl", ttl)) if value is not UNSET}
@@ -95,7 +102,8 @@ class Verbs:
         if outcome.doubtful and isinstance(outcome.error, JobExists | JobReserved):
             stored = await self._own(fields)
             if stored is not None:
-                return stored
+                # The refusal itself was as durable as the put is to be, and the job that stood in its way with it.
+                return Job({**stored.fields, **_given(durability=outcome.error.durability)})
         return _answer_of(outcome)
 
     async def put_many(self, jobs: Iterable[JobToPut] | AsyncIterable[JobToPut]) -> AsyncIterator[PutResult]:
@@ -335,6 +343,25 @@ class Verbs:
         return await self.send(calls.purge(topic, state=state))
 
     # Operations
+
+    async def audit(self, topic: str) -> TopicAudit:
+        """Check all that the store holds of a topic, changing nothing; takes as long as there are jobs.
+
+        A topic under load raises no false alarm. Raises TopicNotFound when there is nothing of it.
+        """
+        return await self.send(calls.audit(topic))
+
+    async def repair(self, topic: str) -> TopicAudit:
+        """As `audit`, and mend what is found; returns what was mended."""
+        return await self.send(calls.repair(topic))
+
+    async def audit_store(self) -> StoreAudit:
+        """Look for topics that no list shows, and for what else is wrong beyond single topics."""
+        return await self.send(calls.audit_store())
+
+    async def repair_store(self) -> StoreAudit:
+        """As `audit_store`, and mend what is found; unlisted topics are mended by a `repair` of each."""
+        return await self.send(calls.repair_store())
 
     async def is_ready(self) -> bool:
         """Whether the service answers now and can work; asked once."""

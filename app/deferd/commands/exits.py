@@ -13,6 +13,7 @@ USAGE: Final = 2
 REFUSED: Final = 3
 NOTHING_READY: Final = 4
 NOT_ALLOWED: Final = 5
+DAMAGED: Final = 6
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
 
@@ -23,13 +24,14 @@ MEANINGS: Final = {
     REFUSED: "refused by the state of things: not found, taken, held, stale, cancelled, full",
     NOTHING_READY: "pop: nothing was ready",
     NOT_ALLOWED: "not allowed: no key, an unknown one, or one without the right",
+    DAMAGED: "audit: there is damage, or something could not be checked",
     INTERRUPTED: "ended by Ctrl-C, or by a no to a question",
     OUTPUT_CLOSED: "whoever read the output stopped reading (| head)",
 }
 """For the help and the README."""
 
 _NOT_ALLOWED_CODES = frozenset({"unauthorized", "forbidden"})
-_USAGE_CODES = frozenset({"validation", "payload_too_large"})
+_USAGE_CODES = frozenset({"validation", "payload_too_large", "durability_unavailable"})
 _REFUSED_CODES = frozenset(
     {
         *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),

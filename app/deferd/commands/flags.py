@@ -8,9 +8,11 @@ from typing import Final
 
 from deferd.commands import values
 from deferd.commands.connecting import SETTINGS
+from deferd.limits import REPLICAS_MAX
 
 STATES: Final = ("delayed", "ready", "reserved", "dead", "finished")
 SHELLS: Final = ("bash", "zsh", "tcsh")
+DURABILITIES: Final = ("memory", "fsync", *(f"replicated:{count}" for count in range(1, REPLICAS_MAX + 1)))
 
 
 def add_connection(parser: argparse.ArgumentParser, names: Iterable[str] = tuple(SETTINGS)) -> None:
@@ -64,6 +66,12 @@ def of_put(parser: argparse.ArgumentParser) -> None:
         "--on-conflict",
         choices=("reject", "keep", "replace"),
         help="when the id is taken: reject (exit code 3), keep the old job, or replace it",
+    )
+    parser.add_argument(
+        "--durability",
+        choices=DURABILITIES,
+        metavar="LEVEL",
+        help="done when it is in memory, fsync: on disk, or replicated:N: in N replicas as well",
     )
     parser.add_argument(
         "--jobs", action="store_true", help='with -: each line is a whole job, {"id": ..., "body": ..., "delay": ...}'
@@ -163,6 +171,13 @@ def of_topic(parser: argparse.ArgumentParser) -> None:
         help="most live jobs; a put beyond it is refused; none: no limit",
     )
     parser.add_argument(
+        "--set-durability",
+        choices=(*DURABILITIES, "none"),
+        metavar="LEVEL",
+        default=argparse.SUPPRESS,
+        help="of puts that name none: memory, fsync, replicated:N; none: what the store gives by itself",
+    )
+    parser.add_argument(
         "--set", type=values.json_object, metavar="JSON", help="replace all settings; '{}': back to the defaults"
     )
     common(parser)
@@ -193,6 +208,12 @@ def of_purge(parser: argparse.ArgumentParser) -> None:
     of_one_topic(parser)
     _state(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+    common(parser)
+
+
+def of_audit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="these topics; without any, all that the store has")
+    parser.add_argument("--repair", action="store_true", help="mend what is found, and check again")
     common(parser)
 
 

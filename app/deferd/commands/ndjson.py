@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic import ValidationError
-from pydantic_core import from_json
 
+from deferd.commands.json_input import read_json
 from deferd.limits import BATCH_MAX
 from deferd.model import PutJob
 
@@ -21,6 +21,8 @@ LINE_MAX_BYTES: Final = 64 * 1024 * 1024
 _CHUNK_BYTES: Final = 256 * 1024
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SHOWN_BYTES: Final = 60
+_ENDLESS: Final = b"\0\n"
+"""Stands for a line that is too long: none that is read has a line break in it."""
 
 
 class BadLine(Exception):
@@ -126,15 +128,15 @@ class JobLines:
 
     def _bad_after_waiting(self) -> None:
         """The line that goes on without end is refused when its turn comes."""
-        self._waiting.append(b"\x00")
+        self._waiting.append(_ENDLESS)
 
     def _read_line(self, line: bytes) -> dict[str, Any]:
-        if line == b"\x00":
+        if line == _ENDLESS:
             raise ValueError(f"longer than {LINE_MAX_BYTES} bytes")
         if self.number == 1:
             line = line.removeprefix(_BYTE_ORDER_MARK)
         try:
-            value = from_json(line, allow_inf_nan=False, cache_strings="keys")
+            value = read_json(line)
         except ValueError as error:
             raise ValueError(f"no JSON ({error})") from None
         if not self._whole_jobs:

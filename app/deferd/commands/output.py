@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -177,16 +178,22 @@ def backoff(value: Mapping[str, Any] | None) -> str:
     """A backoff in the short form that the flag --backoff takes; a dash for none."""
     if value is None:
         return "-"
-    jitter = f":{value['jitter']:g}" if value.get("jitter") else ""
+    jitter = f":{_plain(value['jitter'])}" if value.get("jitter") else ""
     match value["kind"]:
         case "exponential":
-            return f"exponential:{value['base']:g}:{value['cap']:g}{jitter}"
+            return f"exponential:{_plain(value['base'])}:{_plain(value['cap'])}{jitter}"
         case "fixed":
-            return f"fixed:{value['seconds']:g}{jitter}"
+            return f"fixed:{_plain(value['seconds'])}{jitter}"
         case "schedule":
             then = ":repeat_last" if value.get("then") == "repeat_last" else ""
-            return f"schedule:{','.join(f'{wait:g}' for wait in value['seconds'])}{then}{jitter}"
+            return f"schedule:{','.join(map(_plain, value['seconds']))}{then}{jitter}"
     return json_text(value)
+
+
+def _plain(value: float) -> str:
+    """All digits of a number and no exponent, which the flag does not take."""
+    text = format(Decimal(repr(value)), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def where_it_stands(job: Job) -> str:

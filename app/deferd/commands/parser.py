@@ -254,6 +254,18 @@ COMMANDS: Final = {
             flags.of_top,
         ),
         Command(
+            "audit",
+            TOOLS,
+            "check that no job is lost or in two places; mend",
+            "Check what the store holds of each topic, beside the load: every job in exactly one place, all that were "
+            "ever put accounted for. Without TOPIC it also looks for topics that no list shows. With --repair what is "
+            "found is mended, and checked again. It takes a key with scope admin.",
+            ("deferd audit", "deferd audit orders.close --repair", "deferd audit --json | jq 'select(.clean | not)'"),
+            "audit",
+            "audit",
+            flags.of_audit,
+        ),
+        Command(
             "config",
             TOOLS,
             "show the settings in effect, and where each is from",

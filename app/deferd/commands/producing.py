@@ -24,6 +24,8 @@ def put(given: argparse.Namespace) -> int:
         raise UsageError("--delay and --run-at exclude each other: give one of them")
     if given.on_conflict is not None:
         job["on_conflict"] = given.on_conflict
+    if given.durability is not None:
+        job["durability"] = given.durability
     if given.body == "-":
         if given.id is not None:
             raise UsageError("--id names one job: with -, give --jobs and an id in each line")
@@ -94,7 +96,8 @@ def _show_briefly(job: Job, given: argparse.Namespace) -> None:
     if given.json:
         output.json_line(job.fields)
     else:
-        output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}")
+        reached = f", durability {job.durability}" if getattr(given, "durability", None) else ""
+        output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{reached}")
 
 
 def _facts(job: Job) -> list[tuple[str, str]]:

@@ -103,10 +103,9 @@ class _Outcome:
                     why = result.code if result.detail is None else f"{result.code} ({result.detail})"
                     output.complain(f"line {line}: {why}: {result.topic}/{result.id}")
             if self._as_json:
-                code = {} if result.code is None else {"code": result.code}
-                output.json_line(
-                    {"line": line, "topic": result.topic, "id": result.id, "status": result.status, **code}
-                )
+                shown = {"line": line, "topic": result.topic, "id": result.id, "status": result.status}
+                more = {"code": result.code, "durability": result.durability}
+                output.json_line({**shown, **{name: value for name, value in more.items() if value is not None}})
         if self._as_json:
             sys.stdout.flush()
 

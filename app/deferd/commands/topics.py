@@ -17,7 +17,7 @@ from deferd.errors import TopicNotFound
 from deferd.limits import PAGE_MAX
 from deferd.model import JobState
 
-_SETTINGS = ("ttr", "max_attempts", "backoff", "ttl", "retain", "max_jobs")
+_SETTINGS = ("ttr", "max_attempts", "backoff", "ttl", "retain", "max_jobs", "durability")
 _LONG_TIMEOUT = "10m"
 """For what takes the service as long as there are jobs, and what is not sent again when no answer came."""
 _STATES = [state.value for state in JobState]
@@ -60,6 +60,8 @@ def topics(given: argparse.Namespace) -> int:
 def topic(given: argparse.Namespace) -> int:
     """Show a topic, or set its defaults first."""
     changes = {name: getattr(given, f"set_{name}") for name in _SETTINGS if hasattr(given, f"set_{name}")}
+    if changes.get("durability") == "none":
+        changes["durability"] = None
     if given.set is not None and changes:
         raise UsageError("--set replaces all settings, so the other --set-... flags do not go with it")
     with read_connection(vars(given)).open() as client:
@@ -230,6 +232,7 @@ def _show(view: TopicView, given: argparse.Namespace) -> None:
             ("ttl", seconds("ttl")),
             ("retain", seconds("retain")),
             ("max_jobs", "no limit" if settings["max_jobs"] is None else output.number(settings["max_jobs"])),
+            ("durability", settings["durability"] or "what the store gives by itself"),
         ]
     )
 

@@ -16,14 +16,17 @@ UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
 _NONE: Final = "none"
 _SHOWN_CHARACTERS = 80
+_DURATION_CHARACTERS = 100
+"""Most that a duration has: the search for its parts takes a time that grows with the square of its length."""
 _KEY = re.compile(r"[\x21-\x7e]+")
 
 
 def duration(text: str) -> float:
     """Seconds: a number of them, or parts such as ``90s``, ``30m``, ``1h30m``, ``7d``, ``250ms``, each unit once."""
-    if re.fullmatch(r"-?\d+(\.\d+)?", text, re.ASCII):
+    fits = len(text) <= _DURATION_CHARACTERS
+    if fits and re.fullmatch(r"-?\d+(\.\d+)?", text, re.ASCII):
         return float(text)
-    parts = _PART.findall(text)
+    parts = _PART.findall(text) if fits else []
     units = {unit for _, unit in parts}
     if not parts or len(units) != len(parts) or "".join(number + unit for number, unit in parts) != text:
         raise ArgumentTypeError(
@@ -70,11 +73,11 @@ def instant(text: str) -> datetime:
 
 def json_value(text: str) -> Any:
     """A JSON value. The error shows how a text is quoted for the shell, which is what goes wrong most."""
-    from pydantic_core import from_json  # noqa: PLC0415 (the help does without it)
+    from deferd.commands.json_input import read_json  # noqa: PLC0415 (the help does without pydantic)
 
     try:
-        return from_json(text, allow_inf_nan=False)
-    except (ValueError, TypeError) as error:  # TypeError: bytes in it that are no UTF-8
+        return read_json(text)
+    except ValueError as error:
         looks_plain = not re.search(r"""[\[\]{}"'\\]""", text)
         hint = f"""; as a text it needs quotes of its own: '"{text[:_SHOWN_CHARACTERS]}"'""" if looks_plain else ""
         raise ArgumentTypeError(f"{_shown(text)} is no JSON ({error}){hint}") from None

@@ -11,15 +11,17 @@ from deferd.model import ChangeJob, JobPolicy, PutJob
 
 Args = tuple[str | bytes | int, ...]
 
-_PUT_HEAD = struct.Struct("<BBQQI")
+_PUT_HEAD = struct.Struct("<BBQQII")
 """What lua/put.lua wants to know of a job ahead of its policy and body."""
 _ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
 _DELAY, _INSTANT = 0, 1
 _EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent"))
 
 
-def put_args(spec: PutJob, job_id: str) -> Args:
-    """Of a put: the id, and all else in one."""
+def put_args(spec: PutJob, job_id: str, max_jobs: int | None = None) -> Args:
+    """Of a put: the id, and all else in one. `max_jobs` refuses it when the topic holds so many; None leaves that to
+    the topic.
+    """
     extra = _put_extra(spec)
     if spec.delay is not None:
         when, when_ms = _DELAY, to_ms(spec.delay)
@@ -27,7 +29,8 @@ def put_args(spec: PutJob, job_id: str) -> Args:
         when, when_ms = _INSTANT, instant_ms(spec.run_at)
     else:
         when, when_ms = _DELAY, 0
-    head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, random.getrandbits(NONCE_BITS), len(extra))
+    nonce = random.getrandbits(NONCE_BITS)
+    head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, nonce, max_jobs or 0, len(extra))
     # One argument and not two: bytes that orjson has written hold on to a kilobyte until they are copied.
     return job_id, head + extra + json_bytes(spec.body)
 

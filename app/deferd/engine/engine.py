@@ -7,8 +7,10 @@ import contextlib
 import logging
 
 from deferd.engine import metrics
+from deferd.engine.audit import Auditor
 from deferd.engine.clock import MovableClock
 from deferd.engine.dispatcher import Dispatcher
+from deferd.engine.durability import PutWays
 from deferd.engine.keys import DUE_CHANNEL, Keys
 from deferd.engine.queue import JobQueue
 from deferd.engine.scripts import Scripts
@@ -27,7 +29,8 @@ class Engine:
 
     `shards` must be the number the store was first used with; `tick_s` is the timer's tick, `dead_retention_ms` how
     long dead jobs are kept, `max_topic_labels` how many topics have metric series of their own. With `movable_clock`,
-    for tests, there is a `clock`, which can be moved. The store stays the caller's to close.
+    for tests, there is a `clock`, which can be moved. `embedded`: the store is the service's own, which has no
+    replicas. The store stays the caller's to close.
     """
 
     def __init__(
@@ -39,12 +42,15 @@ class Engine:
         dead_retention_ms: int = 30 * 86_400_000,
         max_topic_labels: int = 100,
         movable_clock: bool = False,
+        embedded: bool = False,
     ) -> None:
         keys = Keys(shards)
         labels = metrics.TopicLabels(max_topic_labels)
         self._scripts = Scripts(store, movable_clock=movable_clock)
-        self.queue = JobQueue(self._scripts, keys, labels, dead_retention_ms=dead_retention_ms)
+        put_ways = PutWays(store, self._scripts, keys, embedded=embedded)
+        self.queue = JobQueue(self._scripts, keys, labels, put_ways, dead_retention_ms=dead_retention_ms)
         self.topics = Topics(self._scripts, keys, labels)
+        self.auditor = Auditor(self._scripts, keys)
         self.dispatcher = Dispatcher(self.queue)
         self.timers = [
             Timer(

@@ -41,8 +41,12 @@ class Keys:
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in ("pool", "delay", "reserved", "dead", "finished"))
 
     def of_shard(self, shard: int, name: str) -> str:
-        """A key of the whole shard: settings, topics, due, lock, clock."""
+        """A key of the whole shard: settings, topics, due, lock, clock, aside."""
         return f"deferd:{{{shard}}}:{name}"
+
+    def of_audit(self, topic: str) -> tuple[str, ...]:
+        """KEYS of the audit's scripts: those of the topic, and where a repair puts aside what it takes out."""
+        return (*self.of_topic(topic), f"deferd:{{{self.shard_of(topic)}}}:{topic}:aside")
 
     def of_request(self, topic: str, request_id: str) -> str:
         """The key that remembers what a pop with this request id was given; no topic's key, as no topic has a `/`."""

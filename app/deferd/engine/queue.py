@@ -6,60 +6,35 @@ carried out. Times are milliseconds on the store's clock.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from deferd.engine import bulk, metrics
-from deferd.engine.arguments import Args, finish_args, new_id, put_args, size, when_args
+from deferd.engine.arguments import Args, finish_args, size, when_args
 from deferd.engine.bulk import BulkTurns
+from deferd.engine.durability import PutWays
 from deferd.engine.joiner import Joiner
 from deferd.engine.keys import Keys
-from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_record
+from deferd.engine.puts import PutOutcome, PutResult, Puts
+from deferd.engine.record import JobRecord, Receipt, json_bytes, located, policy_extra, read_record
 from deferd.engine.scripts import Scripts
 from deferd.errors import (
-    DeferdError,
     JobCancelled,
-    JobExists,
     JobNotFound,
     JobReserved,
     ReceiptStale,
     StoreUnavailable,
-    TopicFull,
 )
 from deferd.model import ChangeJob, FinishItem, JobState, PutJob
 
-_CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
-_OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
-    _CREATED: "created",
-    _KEPT: "kept",
-    _REPLACED: "replaced",
-}
 _STATES = {state.value.encode(): state for state in JobState}
 _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
 _CANCELS_AT_ONCE = 100
-
-
-@dataclass(frozen=True, slots=True)
-class PutOutcome:
-    """A job that is in the store, and what the put had to do for it."""
-
-    record: JobRecord
-    outcome: Literal["created", "kept", "replaced"]
-
-
-class PutResult(NamedTuple):
-    """One line of a batch put's answer; `status` as the HTTP contract numbers it, `code` None when it is well."""
-
-    topic: str
-    id: str
-    status: int
-    code: str | None
 
 
 class FinishResult(NamedTuple):
@@ -98,21 +73,17 @@ class PopReply(NamedTuple):
 class JobQueue:
     """The verbs on jobs. `dead_retention_ms` is how long a dead job is kept."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, *, dead_retention_ms: int) -> None:
+    def __init__(
+        self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, put_ways: PutWays, *, dead_retention_ms: int
+    ) -> None:
         self._scripts = scripts
         self._keys = keys
         self._label = labels.label
         self._dead_retention_ms = dead_retention_ms
         self._bulk = BulkTurns()
-        self._puts = Joiner(self._send_puts, size=size, most_items=bulk.MOST_JOBS)
+        self._puts = Puts(put_ways, labels, self._bulk)
         self._finishes = Joiner(self._send_finishes, size=size, most_items=bulk.MOST_JOBS)
         self._cancels = Joiner(self._send_cancels, size=size, most_items=_CANCELS_AT_ONCE)
-
-    async def _send_puts(self, topic: str, jobs: list[Args]) -> list[tuple[int, Any]]:
-        """For each job the topic's `max_jobs`, and the code (below 0) or the code and the job as it is stored."""
-        _, max_jobs, answers = await self._run("put", topic, 1, *chain.from_iterable(jobs))
-        self._count_puts(topic, [answer if isinstance(answer, int) else answer[0] for answer in answers])
-        return [(max_jobs, answer) for answer in answers]
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int]:
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
@@ -132,69 +103,13 @@ class JobQueue:
 
     # Producers
 
-    async def put(self, spec: PutJob) -> PutOutcome:
-        """Store a job; it is ready at once when it is due already.
+    async def put(self, spec: PutJob, *, max_jobs: int | None = None) -> PutOutcome:
+        """Store a job; see `Puts.put`."""
+        return await self._puts.put(spec, max_jobs=max_jobs)
 
-        Raises:
-            JobExists: the id is taken and `on_conflict` is `reject`.
-            JobReserved: `on_conflict` is `replace` and a consumer holds the old job.
-            TopicFull: the topic holds its `max_jobs`.
-        """
-        job_id = spec.id or new_id()
-        max_jobs, answer = await self._puts.ask(spec.topic, put_args(spec, job_id))
-        if isinstance(answer, int):
-            raise _put_error(answer, spec.topic, job_id, max_jobs)
-        code = answer[0]
-        return PutOutcome(located(spec.topic, job_id, answer[1:]), _OUTCOMES[code])
-
-    async def put_many(self, specs: Sequence[PutJob]) -> list[PutResult]:
-        """Store jobs, each answered on its own and in order.
-
-        When the store fails in the middle, the jobs it did not confirm have status 503 and may or may not be
-        stored; asking again with the same ids is safe.
-
-        Raises:
-            StoreUnavailable: the store confirmed none of them.
-        """
-        of_topic: dict[str, list[int]] = {}
-        ids = [spec.id or new_id() for spec in specs]
-        for index, spec in enumerate(specs):
-            of_topic.setdefault(spec.topic, []).append(index)
-        results: list[PutResult | None] = [None] * len(specs)
-        failure: StoreUnavailable | None = None
-
-        async def put_some(topic: str, indexes: list[int]) -> None:
-            nonlocal failure
-            args = chain.from_iterable(put_args(specs[index], ids[index]) for index in indexes)
-            try:
-                async with self._bulk.turn():
-                    if failure is not None:  # one wait for a store that is away is enough
-                        raise failure
-                    _, max_jobs, codes = await self._run("put", topic, 0, *args)
-            except StoreUnavailable as exc:
-                failure = exc
-                for index in indexes:
-                    results[index] = PutResult(topic, ids[index], 503, exc.code)
-                return
-            self._count_puts(topic, codes)
-            for index, code in zip(indexes, codes, strict=True):
-                if code < 0:
-                    refusal = _put_error(code, topic, ids[index], max_jobs)
-                    results[index] = PutResult(topic, ids[index], 429 if code == _FULL else 409, refusal.code)
-                else:
-                    results[index] = PutResult(topic, ids[index], 201 if code == _CREATED else 200, None)
-
-        async def put_topic(topic: str, indexes: list[int]) -> None:
-            for start in range(0, len(indexes), bulk.MOST_JOBS):  # in order: an id may come twice
-                await put_some(topic, indexes[start : start + bulk.MOST_JOBS])
-
-        async with asyncio.TaskGroup() as group:
-            for topic, indexes in of_topic.items():
-                group.create_task(put_topic(topic, indexes))
-        stored = [result for result in results if result is not None]
-        if failure is not None and all(result.status == 503 for result in stored):
-            raise failure
-        return stored
+    async def put_many(self, specs: Sequence[PutJob], *, max_jobs: int | None = None) -> list[PutResult]:
+        """Store jobs; see `Puts.put_many`."""
+        return await self._puts.put_many(specs, max_jobs=max_jobs)
 
     async def look(self, topic: str, job_id: str) -> JobRecord:
         """The job as it is now. Raises JobNotFound."""
@@ -410,11 +325,6 @@ class JobQueue:
         _raise_unless_ok(code, topic, job_id)
         metrics.DEATHS.labels(self._label(topic), "buried").inc()
 
-    def _count_puts(self, topic: str, codes: Sequence[int]) -> None:
-        label = self._label(topic)
-        for outcome, count in Counter(_OUTCOMES.get(code, "refused") for code in codes).items():
-            metrics.PUTS.labels(label, outcome).inc(count)
-
 
 _FINISH_STATUS: dict[int, tuple[int, str | None]] = {
     _OK: (200, None),
@@ -431,18 +341,3 @@ def _raise_unless_ok(code: int, topic: str, job_id: str) -> None:
         raise ReceiptStale(topic, job_id)
     if code == _CANCELLED:
         raise JobCancelled(topic, job_id)
-
-
-def _put_error(code: int, topic: str, job_id: str, max_jobs: int) -> DeferdError:
-    if code == _FULL:
-        return TopicFull(topic, max_jobs)
-    return JobReserved(topic, job_id) if code == _HELD else JobExists(topic, job_id)
-
-
-def located(topic: str, job_id: str, place: Sequence[Any]) -> JobRecord:
-    """The job of a script's answer `state, record, score, consumer`; the score is its lease end while reserved."""
-    state, raw, score, consumer = place
-    where = _STATES[state]
-    if where is not JobState.RESERVED:
-        return read_record(topic, job_id, where, raw)
-    return read_record(topic, job_id, where, raw, lease_end_ms=int(score), consumer=consumer.decode() or None)

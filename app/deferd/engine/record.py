@@ -19,6 +19,7 @@ number: that pair is the receipt.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from deferd.model import ExponentialBackoff, FixedBackoff, JobPolicy, JobState, 
 _HEADER = struct.Struct("<IHIHIHII")
 _HEADER_SIZE = _HEADER.size
 _DEFAULT_BACKOFF: dict[str, Any] = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
+_STATES = {state.value.encode(): state for state in JobState}
 NO_LIMIT = 0
 NONCE_BITS = 47
 
@@ -144,6 +146,15 @@ def read_record(
     if extra_length:
         _read_extra(record, orjson.loads(raw[_HEADER_SIZE:body_at]))
     return record
+
+
+def located(topic: str, job_id: str, place: Sequence[Any]) -> JobRecord:
+    """The job of a script's answer `state, record, score, consumer`; the score is its lease end while reserved."""
+    state, raw, score, consumer = place
+    where = _STATES[state]
+    if where is not JobState.RESERVED:
+        return read_record(topic, job_id, where, raw)
+    return read_record(topic, job_id, where, raw, lease_end_ms=int(score), consumer=consumer.decode() or None)
 
 
 def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:

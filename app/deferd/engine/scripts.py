@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
@@ -19,6 +19,8 @@ from redis import exceptions as redis_errors
 from deferd.engine import metrics
 from deferd.errors import StoreUnavailable
 from deferd.store.connection import Store
+from deferd.store.levels import FSYNC, name_of
+from deferd.store.replicated import NotReplicated, TooFewReplicas
 
 _INCLUDE = "-- @include "
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
@@ -66,16 +68,24 @@ class Scripts:
                 self._sources[verb] = source
                 self._digests[verb] = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
-    async def run(self, verb: str, keys: Sequence[str], args: Sequence[str | bytes | int | float]) -> Any:
+    async def run(
+        self,
+        verb: str,
+        keys: Sequence[str],
+        args: Sequence[str | bytes | int | float],
+        *,
+        call: Callable[..., Awaitable[Any]] | None = None,
+    ) -> Any:
         """Run one script; its reply as the store gives it (bytes, ints, lists, None).
 
-        A script is sent once: whether it was carried out is not known after StoreUnavailable.
+        A script is sent once: whether it was carried out is not known after StoreUnavailable. `call` sends it another
+        way than the common one.
 
         Raises:
             StoreUnavailable: the store cannot be reached, did not answer in time, or refused.
         """
-        with _observed(verb):
-            call = self._store.call
+        with observed(verb if call is None else f"{verb}_replicated"):
+            call = call or self._store.call
             try:
                 return await call("EVALSHA", self._digests[verb], len(keys), *keys, *args)
             except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
@@ -85,12 +95,13 @@ class Scripts:
 
     async def command(self, name: str, *args: str | bytes | int) -> Any:
         """Run one plain command. Raises StoreUnavailable as `run` does."""
-        with _observed(name.lower()):
+        with observed(name.lower()):
             return await self._store.call(name, *args)
 
 
 @contextmanager
-def _observed(call: str) -> Iterator[None]:
+def observed(call: str) -> Iterator[None]:
+    """Time a call of the store, count it if it fails, and turn its errors into StoreUnavailable."""
     began = time.perf_counter()
     try:
         yield
@@ -108,6 +119,15 @@ def translate(exc: Exception) -> StoreUnavailable | None:
     """The StoreUnavailable that a client error means, or None when it is a fault of ours (a broken script)."""
     if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
         return StoreUnavailable("the store did not answer in time", timed_out=True)
+    if isinstance(exc, TooFewReplicas):
+        level = name_of(FSYNC + exc.wanted)
+        return StoreUnavailable(f"durability {level!r} is not to be had just now: {exc}; nothing was stored", 2)
+    if isinstance(exc, NotReplicated):
+        level = name_of(FSYNC + exc.wanted)
+        return StoreUnavailable(
+            f"the job may exist; it is not confirmed at durability {level!r}: {exc}; asking again with the same id is "
+            "safe"
+        )
     for kinds, detail, retry_after_s in _UNAVAILABLE:
         if isinstance(exc, kinds):
             return StoreUnavailable(detail, retry_after_s)

@@ -13,11 +13,11 @@ import orjson
 
 from deferd.engine import metrics
 from deferd.engine.keys import Keys
-from deferd.engine.queue import located
-from deferd.engine.record import JobRecord, json_bytes, policy_extra
+from deferd.engine.record import JobRecord, json_bytes, located, policy_extra
 from deferd.engine.scripts import Scripts
 from deferd.errors import FieldFault, InvalidInput, TopicNotFound
 from deferd.model import JobState, TopicSettings
+from deferd.store.levels import level_named, name_of
 
 _STEP = 1000
 """Most jobs that one script call redrives or deletes."""
@@ -62,7 +62,7 @@ class Topics:
             oldest_ready_age_ms=None if oldest_due_ms < 0 else max(now_ms - oldest_due_ms, 0),
             next_due_at_ms=None if next_due_ms < 0 else next_due_ms,
             paused=settings.get("p") == 1,
-            settings=_read_settings(settings),
+            settings=read_settings(settings),
         )
 
     async def list_topics(self, cursor: str | None = None, limit: int = 1000) -> tuple[list[TopicView], str | None]:
@@ -119,10 +119,15 @@ class Topics:
         return totals
 
     async def configure(self, topic: str, settings: TopicSettings) -> TopicView:
-        """Replace the defaults for jobs put from now on, and `max_jobs`. Makes the topic known."""
+        """Replace the defaults for jobs put from now on, and `max_jobs`. Makes the topic known.
+
+        A `durability` that the store cannot give is not refused here: puts that name none are, as long as that is so.
+        """
         values = policy_extra(settings)
         if settings.max_jobs is not None:
             values["j"] = settings.max_jobs
+        if settings.durability is not None:
+            values["l"] = level_named(settings.durability)
         await self._run("configure", topic, "settings", json_bytes(values) if values else "")
         return await self.show(topic)
 
@@ -152,7 +157,7 @@ class Topics:
         await self.show(topic)
         states = list(_VIEWED_STATES) if state is None else [state]
         state_name, score, last_id = _read_cursor(cursor, (states[0].value, "", ""), (str, str, str))
-        if state_name not in states or not re.fullmatch(r"\d{0,16}", score):
+        if state_name not in states or not re.fullmatch(r"[0-9]{0,16}", score):
             raise _bad_cursor(cursor)
         jobs: list[JobRecord] = []
         for current in states[states.index(JobState(state_name)) :]:
@@ -209,7 +214,8 @@ class Topics:
         return removed
 
 
-def _read_settings(values: dict[str, Any]) -> TopicSettings:
+def read_settings(values: dict[str, Any]) -> TopicSettings:
+    """Settings as they are stored; raises ValueError or TypeError for what is none."""
     given: dict[str, Any] = {}
     if "t" in values:
         given["ttr"] = values["t"] / 1000
@@ -223,6 +229,8 @@ def _read_settings(values: dict[str, Any]) -> TopicSettings:
         given["retain"] = values["r"] / 1000
     if "j" in values:
         given["max_jobs"] = values["j"]
+    if "l" in values:
+        given["durability"] = name_of(values["l"])
     return TopicSettings.model_validate(given)
 
 

@@ -21,6 +21,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 _SERVER_PORT = 6379
 _SENTINEL_PORT = 26379
+_DB_DIGITS = 9
 _TLS_OPTIONS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"})
 _KINDS: dict[str, Literal["server", "unix", "sentinel", "cluster"]] = {
     "redis": "server",
@@ -143,7 +144,7 @@ def _master_name(parts: SplitResult) -> str:
 def _db(parts: SplitResult, kind: str, options: dict[str, str]) -> int:
     in_path = parts.path.strip("/") if kind in {"server", "cluster"} else ""
     text = options.get("db") or in_path or "0"
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _DB_DIGITS):
         _refuse(f"a {parts.scheme}:// URL whose database is a number")
     if kind == "cluster" and int(text) != 0:
         _refuse("a cluster URL without a database: a cluster has only number 0")

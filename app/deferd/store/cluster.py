@@ -12,6 +12,9 @@ What redis-py does by itself that this narrows:
 * It does not look whether a connection that it takes out was closed meanwhile, as it does for a single server. Here
   it does.
 
+Answers are not confirmed here: a WAIT would have to go down the connection that its call went down, and redis-py's
+cluster client takes one from a node's pool for each.
+
 What stays open: while slots are being moved between nodes an ASKING may travel on another connection than its
 command, so that a call to a key that is just being moved can fail in the end. It is not carried out twice.
 """
@@ -32,6 +35,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.address import StoreAddress
 from deferd.store.bounded import POOL_SIZE, WatchedPubSub, server_options, subscriber_options
+from deferd.store.given import GivenLevel
 from deferd.store.link import Link
 
 CALLS_AT_ONCE = 4 * POOL_SIZE
@@ -146,7 +150,7 @@ class BoundedCluster(RedisCluster):
                 await self.nodes_manager.aclose(nodes)
 
 
-def link_cluster(address: StoreAddress, *, timeout_s: float) -> Link:
+def link_cluster(address: StoreAddress, *, timeout_s: float, confirm_s: float) -> Link:  # noqa: ARG001 (as for the other kinds)
     """Reach the cluster that the nodes of `address` belong to; one that answers is enough to find the others."""
     client = BoundedCluster(address, deadline_s=timeout_s)
     options = server_options(address, timeout_s=timeout_s)
@@ -160,7 +164,7 @@ def link_cluster(address: StoreAddress, *, timeout_s: float) -> Link:
         own_pool = ConnectionPool(**subscriber_options({**options, "host": host, "port": port}, timeout_s=timeout_s))
         return WatchedPubSub(own_pool, deadline_s=timeout_s)
 
-    return Link(client, client.execute_command, subscribe, client.close_all)
+    return Link(client, client.execute_command, subscribe, client.close_all, GivenLevel(None), None)
 
 
 def _forget_error(task: asyncio.Task[None]) -> None:

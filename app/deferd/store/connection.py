@@ -16,9 +16,12 @@ from redis.exceptions import RedisError
 
 from deferd.store.address import parse_address
 from deferd.store.cluster import link_cluster
+from deferd.store.given import GivenLevel
+from deferd.store.replicated import ReplicatedCalls
 from deferd.store.sentinel import link_sentinel
 from deferd.store.server import link_server
 
+CONFIRM_S = 5.0
 _LINKS = {"server": link_server, "unix": link_server, "sentinel": link_sentinel, "cluster": link_cluster}
 
 
@@ -29,14 +32,17 @@ class Store:
     `call` runs one command, and so does `client` with execute_command and all that is built on it (info, get ...): both
     answer or fail within the time-out given to `connect`. `call` is the one for load; to a single server (`cluster`
     is false) its calls are carried out in the order in which they were begun. redis-py's pipelines are outside of
-    these promises. `description` is for people and holds no secret; `server` is the server's name and version once
-    `check` has asked for it.
+    these promises. `given` is how durable a call is by itself, and `replicated` makes calls that replicas confirm, None
+    where that cannot be had. `description` is for people and holds no secret; `server` is the server's name and version
+    once `check` has asked for it.
     """
 
     client: Redis | RedisCluster
     call: Callable[..., Awaitable[Any]]
     cluster: bool
     description: str
+    given: GivenLevel
+    replicated: ReplicatedCalls | None
     server: str = ""
     _subscribe: Callable[[], PubSub] = field(kw_only=True, repr=False)
     _close: Callable[[], Awaitable[None]] = field(kw_only=True, repr=False)
@@ -59,22 +65,25 @@ class Store:
             return
 
 
-async def connect(url: str, *, timeout_s: float) -> Store:
+async def connect(url: str, *, timeout_s: float, confirm_s: float = CONFIRM_S) -> Store:
     """Make a Store for a URL (see `deferd.store.address`); connections are opened when they are first needed.
 
     So this succeeds while the store is down; `deferd.store.checks.check` tells whether it can be used. Each command
-    answers or fails within `timeout_s` seconds, the wait for a free connection and connecting included.
+    answers or fails within `timeout_s` seconds, the wait for a free connection and connecting included; one that
+    replicas are to confirm, within `confirm_s`.
 
     Raises:
         AddressError: the URL is none.
     """
     address = parse_address(url)
-    link = _LINKS[address.kind](address, timeout_s=timeout_s)
+    link = _LINKS[address.kind](address, timeout_s=timeout_s, confirm_s=confirm_s)
     return Store(
         client=link.client,
         call=link.call,
         cluster=address.kind == "cluster",
         description=str(address),
+        given=link.given,
+        replicated=link.replicated,
         _subscribe=link.subscribe,
         _close=link.close,
     )

@@ -9,11 +9,20 @@ from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
 from redis.asyncio.cluster import RedisCluster
 
+from deferd.store.given import GivenLevel
+from deferd.store.replicated import ReplicatedCalls
+
 
 class Link(NamedTuple):
-    """A client, a way to make the calls that carry the load, a maker of subscriptions, and how to close it all."""
+    """A client, a way to make the calls that carry the load, a maker of subscriptions, and how to close it all.
+
+    `given` says how durable such a call is by itself; `replicated` makes calls that replicas confirm, None where that
+    cannot be had.
+    """
 
     client: Redis | RedisCluster
     call: Callable[..., Awaitable[Any]]
     subscribe: Callable[[], PubSub]
     close: Callable[[], Awaitable[None]]
+    given: GivenLevel
+    replicated: ReplicatedCalls | None

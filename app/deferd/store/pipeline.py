@@ -34,19 +34,36 @@ class Pipeline:
     def __init__(self, pool: ConnectionPool, *, deadline_s: float) -> None:
         self._pool = pool
         self._deadline_s = deadline_s
-        self._open: _Connection | None = None
-        self._opening: asyncio.Task[_Connection] | None = None
+        self._open: Connection | None = None
+        self._opening: asyncio.Task[Connection] | None = None
         self._in_line: list[tuple[bytes, asyncio.Future[Any], float]] = []
         self._closed = False
+        self.opened = 0
+        """How many connections were opened so far: what was learned of a server over one may not hold for the next."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call would go out at once."""
+        return self._open is not None and not self._open.closed
 
     async def call(self, *args: str | bytes | float) -> Any:
         """Run one command and return its answer; an error that the server answers with is raised."""
+        return await self.begin(*args)
+
+    def begin(self, *args: str | bytes | float) -> asyncio.Future[Any]:
+        """Send one command now, ahead of what is sent later; its answer comes in the future."""
         must_end_at = asyncio.get_running_loop().time() + self._deadline_s
-        command = _pack(args)
+        command = pack(args)
         connection = self._open
         if connection is not None and not connection.closed:
-            return await connection.send(command, must_end_at)
-        return await self._send_when_open(command, must_end_at)
+            return connection.send(command, must_end_at)
+        return self._send_when_open(command, must_end_at)
+
+    async def connection(self) -> Connection:
+        """The open connection, opened if need be, for calls that must all go to one and the same server."""
+        while (connection := self._open) is None or connection.closed:
+            await self.begin("PING")
+        return connection
 
     async def close(self) -> None:
         """Close the connection; calls under way fail, and so do all later ones."""
@@ -72,7 +89,7 @@ class Pipeline:
             self._opening.add_done_callback(self._opened)
         return answer
 
-    async def _open_one(self) -> _Connection:
+    async def _open_one(self) -> Connection:
         async with asyncio.timeout(self._deadline_s):
             link: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]
             try:
@@ -80,9 +97,9 @@ class Pipeline:
             except BaseException:
                 await link.disconnect(nowait=True)
                 raise
-            return _Connection(link)
+            return Connection(link)
 
-    def _opened(self, opening: asyncio.Task[_Connection]) -> None:
+    def _opened(self, opening: asyncio.Task[Connection]) -> None:
         self._opening = None
         in_line, self._in_line = self._in_line, []
         error: BaseException | None = RedisConnectionError(_CLOSED)
@@ -92,6 +109,7 @@ class Pipeline:
                 error = RedisTimeoutError(f"no connection within {self._deadline_s} s")
         if error is None:
             self._open = opening.result()
+            self.opened += 1
         for command, answer, must_end_at in in_line:
             if answer.done():  # its caller has gone
                 continue
@@ -101,12 +119,13 @@ class Pipeline:
                 self._open.send(command, must_end_at, answer)
 
 
-def _pack(command: tuple[str | bytes | float, ...]) -> bytes:
+def pack(command: tuple[str | bytes | float, ...]) -> bytes:
+    """A command as it goes over the wire."""
     packed: bytes = hiredis.pack_command(cast("tuple[str]", command))  # as many as there are, whatever its stub says
     return packed
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """An open connection, taken over from redis-py once it has greeted the server."""
 
     def __init__(self, link: AbstractConnection) -> None:
@@ -133,7 +152,10 @@ class _Connection(asyncio.Protocol):
             answer.set_exception(RedisConnectionError("the connection to the store broke"))
             return answer
         self._waiting.append((answer, must_end_at))
-        if self._watch is None:
+        watch = self._watch
+        if watch is None or must_end_at < watch.when():  # sooner than the end of what was sent before, a WAIT
+            if watch is not None:
+                watch.cancel()
             self._watch = self._loop.call_at(must_end_at, self._look_at_the_time)
         self._transport.write(command)
         return answer

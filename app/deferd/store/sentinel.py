@@ -10,8 +10,10 @@ from redis.exceptions import RedisError
 
 from deferd.store.address import StoreAddress
 from deferd.store.bounded import POOL_SIZE, BoundedRedis, WatchedPubSub, no_retry, server_options, subscriber_options
+from deferd.store.given import GivenLevel
 from deferd.store.link import Link
 from deferd.store.pipeline import Pipeline
+from deferd.store.replicated import ReplicatedCalls
 
 
 class _Sentinels(Sentinel):
@@ -39,7 +41,7 @@ class _MasterPool(SentinelConnectionPool, BlockingConnectionPool):
     """Connections to whichever server is the master; a caller waits for a free one."""
 
 
-def link_sentinel(address: StoreAddress, *, timeout_s: float) -> Link:
+def link_sentinel(address: StoreAddress, *, timeout_s: float, confirm_s: float) -> Link:
     """Reach the master that the sentinels of `address` name.
 
     They are asked for each new connection. When a master fails, its connections fail, each at its next use; the
@@ -63,13 +65,16 @@ def link_sentinel(address: StoreAddress, *, timeout_s: float) -> Link:
         return WatchedPubSub(own_pool, deadline_s=timeout_s)
 
     pipeline = Pipeline(pool, deadline_s=timeout_s)
+    replicated = ReplicatedCalls(pool, deadline_s=timeout_s, within_s=confirm_s)
 
     async def close() -> None:
+        await replicated.close()
         await pipeline.close()
         await pool.aclose()
         await sentinels.aclose()
 
-    return Link(BoundedRedis(pool, deadline_s=timeout_s), pipeline.call, subscribe, close)
+    client = BoundedRedis(pool, deadline_s=timeout_s)
+    return Link(client, pipeline.call, subscribe, close, GivenLevel(pipeline), replicated)
 
 
 def _sentinel_options(address: StoreAddress, *, timeout_s: float) -> dict[str, Any]:

@@ -6,11 +6,13 @@ from redis.asyncio import BlockingConnectionPool, ConnectionPool
 
 from deferd.store.address import StoreAddress
 from deferd.store.bounded import POOL_SIZE, BoundedRedis, WatchedPubSub, server_options, subscriber_options
+from deferd.store.given import GivenLevel
 from deferd.store.link import Link
 from deferd.store.pipeline import Pipeline
+from deferd.store.replicated import ReplicatedCalls
 
 
-def link_server(address: StoreAddress, *, timeout_s: float) -> Link:
+def link_server(address: StoreAddress, *, timeout_s: float, confirm_s: float) -> Link:
     """Reach the one server of `address`."""
     options = server_options(address, timeout_s=timeout_s)
     if address.hosts:
@@ -22,9 +24,12 @@ def link_server(address: StoreAddress, *, timeout_s: float) -> Link:
         return WatchedPubSub(own_pool, deadline_s=timeout_s)
 
     pipeline = Pipeline(pool, deadline_s=timeout_s)
+    replicated = ReplicatedCalls(pool, deadline_s=timeout_s, within_s=confirm_s)
 
     async def close() -> None:
+        await replicated.close()
         await pipeline.close()
         await pool.aclose()
 
-    return Link(BoundedRedis(pool, deadline_s=timeout_s), pipeline.call, subscribe, close)
+    client = BoundedRedis(pool, deadline_s=timeout_s)
+    return Link(client, pipeline.call, subscribe, close, GivenLevel(pipeline), replicated)

@@ -2,7 +2,7 @@
 -- @include topic
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] settings, pause, or resume
--- ARGV[3] with `settings`: JSON object, the policy keys of record.lua and `j` max_jobs; '' for none
+-- ARGV[3] with `settings`: JSON object, the policy keys of record.lua, `j` max_jobs and `l` durability; '' for none
 -- Returns 1 when anything changed for waiting consumers (resumed), else 0
 -- Bound: one topic.
 local old = settings_of_known_topic()

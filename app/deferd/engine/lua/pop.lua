@@ -53,7 +53,11 @@ local function scores(key, ids)
   return redis.call('ZMSCORE', key, unpack(ids))
 end
 
--- Take up to `wanted` ready jobs off the list as { id, record } pairs, skipping left-over ids.
+-- The job's own ttr; fails for a record that cannot be read.
+local function read_ttr(raw) return (read_extra(raw).t or DEFAULT_TTR_MS) + 0 end
+
+-- Take up to `wanted` ready jobs off the list, each as { id, record, its own ttr }, skipping left-over ids. One whose
+-- record cannot be read is passed by as well: it must not stop the others (the audit finds it).
 local function take(wanted)
   local taken, bytes, chunk = {}, 0, FIRST_CHUNK
   while #taken < wanted and left_overs > 0 and bytes < MOST_BYTES do
@@ -65,7 +69,9 @@ local function take(wanted)
     for index, id in ipairs(ids) do
       local elsewhere = (delayed and delayed[index]) or (reserved and reserved[index])
         or (dead and dead[index]) or (finished and finished[index])
-      if not raws[index] or elsewhere or seen[id] then
+      local is_read, own_ttr = false, nil
+      if raws[index] and not elsewhere and not seen[id] then is_read, own_ttr = pcall(read_ttr, raws[index]) end
+      if not is_read then
         left_overs = left_overs - 1
       elseif expiry and expiry[index] and tonumber(expiry[index]) <= now then
         seen[id] = true
@@ -75,7 +81,7 @@ local function take(wanted)
       else
         seen[id] = true
         if expiry and expiry[index] then redis.call('ZREM', EXPIRY, id) end
-        taken[#taken + 1] = { id, raws[index] }
+        taken[#taken + 1] = { id, raws[index], own_ttr }
         bytes = bytes + #raws[index]
       end
     end
@@ -117,10 +123,9 @@ if wanted > 0 then taken = take(wanted) end
 local function serve(request)
   local given, answer, longest, holders = { FOR_THE_FIRST_TIME }, {}, 0, {}
   while #given <= request.count * 3 and taken[next_taken] do
-    local id, raw = taken[next_taken][1], taken[next_taken][2]
+    local id, raw, own_ttr = unpack(taken[next_taken])
     next_taken = next_taken + 1
-    local ttr = request.ttr
-    if ttr == 0 then ttr = read_extra(raw).t or DEFAULT_TTR_MS end
+    local ttr = request.ttr == 0 and own_ttr or request.ttr
     local lease_end = now + ttr
     leases[#leases + 1] = lease_end
     leases[#leases + 1] = id

@@ -29,6 +29,13 @@ if #ready > 0 then
   redis.call('RPUSH', READY, unpack(ready))
 end
 
+-- A record with all that is needed of it here; fails when that cannot be read, or cannot be counted with.
+local function read_record_to_move(raw)
+  local record = read_record(raw)
+  record.extra.m = record.extra.m and record.extra.m + 0
+  return record
+end
+
 -- The records of jobs, each just taken from `key`. An id without a record, or with one that cannot be read, is only
 -- dropped: a store damaged by other hands must not stop the timer.
 local function taken_from(key, ids)
@@ -36,7 +43,7 @@ local function taken_from(key, ids)
   for _, id in ipairs(ids) do
     redis.call('ZREM', key, id)
     local raw = redis.call('HGET', POOL, id)
-    local is_read, record = pcall(read_record, raw)
+    local is_read, record = pcall(read_record_to_move, raw)
     if is_read then records[#records + 1] = { id = id, record = record } end
   end
   return records

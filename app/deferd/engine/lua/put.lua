@@ -3,10 +3,14 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 1: answer with the jobs as they are stored, 0: with the codes alone
--- ARGV[3..] two for each job: id | job, which is made of
+-- ARGV[3] the topic's default of durability that is seen to (a level of store/levels.py; 0 is always fine), -1: any is.
+--   With another default nothing is stored and no job answered
+-- ARGV[4..] two for each job: id | job, which is made of
 --   on conflict u8 (0 reject, 1 keep, 2 replace) | 0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
+--   the most live jobs with which it is still put, 0: as the topic says, u32 |
 --   the rest of a record as lib/record.lua has it: length of extra u32 | extra | body
--- Returns { now ms, the topic's max_jobs or 0, { code or { code, state, record, lease end ms, consumer } ... } }
+-- Returns { now ms, the topic's max_jobs or 0, { code or { code, state, record, lease end ms, consumer } ... },
+--   the topic's default of durability }
 --   1 created, 2 kept, 3 replaced, -1 the id is taken, -2 a consumer holds it, -3 the topic is full
 -- Bound: the caller sends at most 1000 jobs.
 local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
@@ -16,9 +20,21 @@ local now = now_ms()
 local with_records = ARGV[2] == '1'
 local settings = settings_of_known_topic()
 local max_jobs = settings.j or 0
-local room = math.huge
-if max_jobs > 0 then
-  room = max_jobs - (redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED))
+local durability, seen_to = settings.l or 0, tonumber(ARGV[3])
+if durability > 0 and seen_to >= 0 and durability ~= seen_to then return { now, max_jobs, {}, durability } end
+local live  -- how many live jobs there are, once somebody needs to know
+
+-- For how many more jobs there is room when the put itself allows `bound` live jobs, 0: any number.
+local function room_for(bound)
+  local most = max_jobs > 0 and max_jobs or math.huge
+  if bound > 0 then most = math.min(most, bound) end
+  if most == math.huge then return most end
+  live = live or redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
+  return most - live
+end
+
+local function count_one()
+  if live then live = live + 1 end
 end
 
 local topic_defaults = {}
@@ -73,11 +89,12 @@ end
 -- A call without a receipt means the latest job of its id: it must not hear that an earlier one was cancelled.
 local has_tombstones = redis.call('EXISTS', CANCELLED) == 1
 
-local function put(id, on_conflict, due, nonce, job_rest)
+local function put(id, on_conflict, due, nonce, bound, job_rest)
   local rest, ttl = complete(job_rest)
   local record = struct.pack('<I6I6I6I4', now, due, nonce, 0) .. rest
+  local room = room_for(bound)
   if room > 0 and redis.call('HSETNX', POOL, id, record) == 1 then
-    room = room - 1
+    count_one()
     if has_tombstones then redis.call('ZREM', CANCELLED, id) end
     place(id, due, ttl)
     return CREATED, record
@@ -92,7 +109,7 @@ local function put(id, on_conflict, due, nonce, job_rest)
   if not was_live and room <= 0 then return FULL end
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
-  if not was_live then room = room - 1 end
+  if not was_live then count_one() end
   place(id, due, ttl, state == 'ready')  -- again and again in the line, it would make the list grow without end
   if state == 'ready' and due > now then
     flush()
@@ -102,11 +119,11 @@ local function put(id, on_conflict, due, nonce, job_rest)
 end
 
 local answers, put_now = {}, 0
-for at = 3, #ARGV, 2 do
+for at = 4, #ARGV, 2 do
   local job = ARGV[at + 1]
-  local on_conflict, kind, ms, nonce, rest_at = struct.unpack('<BBI8I8', job)
+  local on_conflict, kind, ms, nonce, bound, rest_at = struct.unpack('<BBI8I8I4', job)
   local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
-  local code, record = put(ARGV[at], on_conflict, due, nonce, string.sub(job, rest_at))
+  local code, record = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, rest_at))
   if code == CREATED or code == REPLACED then put_now = put_now + 1 end
   if not with_records or code < 0 then
     answers[#answers + 1] = code
@@ -125,4 +142,4 @@ flush()
 tally('put', put_now)
 if earliest < math.huge then schedule(earliest) end
 if woken then wake_consumers() end
-return { now, max_jobs, answers }
+return { now, max_jobs, answers, durability }

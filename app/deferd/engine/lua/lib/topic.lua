@@ -8,12 +8,14 @@
 --   KEYS[7]  expiry    ZSET id -> ms after which a first delivery is too late; only jobs with a ttl, until then
 --   KEYS[8]  holders   HASH id -> consumer, while reserved by one that gave its name
 --   KEYS[9]  cancelled ZSET "id" and "id nonce attempt" -> ms until which the holder of a cancelled job is told so
---   KEYS[10] settings  HASH topic -> JSON: the policy keys of record.lua, `j` max_jobs, `p` 1 while paused; or ''
+--   KEYS[10] settings  HASH topic -> JSON: the policy keys of record.lua, `j` max_jobs,
+--                     `l` durability as a level of store/levels.py, `p` 1 while paused; or ''
 --   KEYS[11] topics    ZSET topic -> 0, all topics of the shard in the order of their names
 --   KEYS[12] due       ZSET topic -> the next ms at which the timer has work there
 --   KEYS[13] tally     HASH what became of all jobs ever put: put, finished, cancelled (by a cancel, a purge or a put in
---                      its place, before it was finished), dropped (dead, and its retention ended). At any time
---                      put = finished + cancelled + dropped + the dead and the live jobs in the pool
+--                      its place, before it was finished), dropped (dead, and its retention ended), lost (missing when
+--                      a repair looked). At any time
+--                      put = finished + cancelled + dropped + lost + the dead and the live jobs in the pool
 local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local TALLY = KEYS[13]

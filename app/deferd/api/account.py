@@ -1,0 +1,83 @@
+"""What a key may still do: how often it may ask, how many of its pops may wait, how large its requests may be.
+
+The counts are those of one serving process, so a key may have that many times more as there are processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deferd.api.answers import Header
+from deferd.api.keys import Key
+from deferd.api.rate_limit import Bucket
+from deferd.api.request_json import is_deeper
+from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge, RateLimited
+
+PARKED_AGAIN_S = 1
+"""When a key whose pops are too many may ask again: one may end at any time."""
+
+
+class Account:
+    """The limits of a key, and what it has used of them; read anew, it takes over what it has used `before`."""
+
+    __slots__ = ("_bucket", "_name", "_parked", "bounds")
+
+    def __init__(self, key: Key, before: Account | None) -> None:
+        self._name = key.name
+        self.bounds = key.bounds
+        # shared, since pops wait on while keys are read anew
+        self._parked: list[int] = [0] if before is None else before._parked
+        self._bucket: Bucket | None = None if before is None else before._bucket
+        if key.limit is None:
+            self._bucket = None
+        elif self._bucket is None or self._bucket.limit != key.limit:
+            self._bucket = Bucket(key.limit, time.monotonic())
+
+    def take(self) -> float:
+        """Count a request: 0 when it may go on, else the seconds until one may."""
+        return 0.0 if self._bucket is None else self._bucket.take(time.monotonic())
+
+    @contextlib.contextmanager
+    def parked_pop(self) -> Iterator[None]:
+        """Around a pop that waits. Raises RateLimited when the key has as many waiting as it may."""
+        most = self.bounds.max_parked_pops
+        if most is not None and self._parked[0] >= most:
+            text = f"key {self._name!r} has {most} pops waiting here, and may have no more"
+            raise RateLimited(text, retry_after_s=PARKED_AGAIN_S)
+        self._parked[0] += 1
+        try:
+            yield
+        finally:
+            self._parked[0] -= 1
+
+    def check_body(self, raw: bytes) -> None:
+        """Raise PayloadTooLarge or InvalidInput when the body of a request is more than the key may send."""
+        bounds = self.bounds
+        if bounds.max_body_bytes is not None and len(raw) > bounds.max_body_bytes:
+            raise PayloadTooLarge(bounds.max_body_bytes)
+        if bounds.max_depth is not None and is_deeper(raw, bounds.max_depth):
+            text = f"is nested deeper than {bounds.max_depth} levels, the most for key {self._name!r}"
+            raise InvalidInput([FieldFault(("body",), text)])
+
+    def check_batch(self, given: Mapping[str, Any]) -> None:
+        """Raise InvalidInput when a call has more jobs in its body than the key may send at once."""
+        most = self.bounds.max_batch
+        if most is None:
+            return
+        for value in given.values():
+            jobs = getattr(value, "jobs", ())
+            if len(jobs) > most:
+                text = f"must have at most {most} items, the most for key {self._name!r}"
+                raise InvalidInput([FieldFault(("body", "jobs"), text)])
+
+    def headers(self) -> list[Header]:
+        """How it stands, for the answer: see Bucket, and the same for pops."""
+        headers = [] if self._bucket is None else self._bucket.headers()
+        most = self.bounds.max_parked_pops
+        if most is not None:
+            headers.append((b"ratelimit-policy", b'"parked-pops";q=%d;qu="concurrent-requests"' % most))
+            headers.append((b"ratelimit", b'"parked-pops";r=%d' % max(most - self._parked[0], 0)))
+        return headers

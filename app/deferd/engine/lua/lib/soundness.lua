@@ -1,0 +1,160 @@
+-- Whether what the store holds of a job agrees with itself, and how it is set right where it does not. After the 13
+-- keys of lib/topic.lua these scripts take
+--   KEYS[14] aside HASH what a repair took out of the way: "job <id> <ms>", "settings <ms>" -> the bytes as they were
+-- and as ARGV[2] 1 to mend what is found, in the same instant in which it was found; 0 to change nothing.
+local ASIDE, REPAIR = KEYS[14], ARGV[2] == '1'
+
+-- The place that counts when an id is in several: what ended a job may not be undone, and a lease keeps others off.
+local PRECEDENCE = { 'finished', 'dead', 'reserved', 'delayed' }
+-- Most arguments of one command here; Lua's stack takes some 8000.
+local MOST_TOGETHER = 500
+-- A Ready list of no more than this is read as a whole; what a longer one holds, the caller finds out in slices.
+local SHORT_LINE = 2000
+
+-- No lease is longer than a day (limits.TTR_MAX_S); the store's clock may have been set back since by as much.
+local LONGEST_LEASE_MS = 2 * 86400000
+
+local findings = {}
+
+-- Note a damage: its kind (engine/damage.py has them all), what it is about, and what was seen.
+local function report(kind, subject, detail)
+  findings[#findings + 1] = kind
+  findings[#findings + 1] = subject
+  findings[#findings + 1] = detail
+end
+
+local function is_number(value) return value == nil or type(value) == 'number' end
+local function is_text(value) return value == nil or type(value) == 'string' end
+
+local function is_backoff(backoff)
+  if backoff == nil then return true end
+  if type(backoff) ~= 'table' or not is_number(backoff.jitter) then return false end
+  if backoff.kind == 'exponential' then return is_number(backoff.base) and is_number(backoff.cap) end
+  if backoff.kind == 'fixed' then return type(backoff.seconds) == 'number' end
+  if backoff.kind ~= 'schedule' or type(backoff.seconds) ~= 'table' or #backoff.seconds == 0 then return false end
+  for _, seconds in ipairs(backoff.seconds) do
+    if type(seconds) ~= 'number' then return false end
+  end
+  return true
+end
+
+-- The record without its body, or nil and why the service cannot work with it.
+local function read_soundly(id, raw)
+  if #id > 255 or not string.find(id, '^[%w][%w._:-]*$') then return nil, 'no valid id' end
+  if #raw < 26 then return nil, 'a record of ' .. #raw .. ' bytes' end
+  local created, due, nonce, attempts, length, at = struct.unpack('<I6I6I6I4I4', raw)
+  if at + length > #raw then return nil, 'a record that is cut off' end
+  local extra = {}
+  if length > 0 then
+    local is_json
+    is_json, extra = pcall(cjson.decode, string.sub(raw, at, at + length - 1))
+    if not is_json or type(extra) ~= 'table' then return nil, 'a record whose extra is no JSON object' end
+    local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
+      and is_number(extra.f) and is_number(extra.n) and is_text(extra.e) and is_text(extra.d) and is_text(extra.c)
+      and is_backoff(extra.b)
+    if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
+    if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
+  end
+  return { created = created, due = due, nonce = nonce, attempts = attempts, extra = extra }
+end
+
+local function leave_all_places(id)
+  for _, state in ipairs(PRECEDENCE) do
+    redis.call('ZREM', PLACES[state], id)
+  end
+  redis.call('ZREM', EXPIRY, id)
+  redis.call('HDEL', HOLDERS, id)
+end
+
+local function set_aside(id, raw, now)
+  leave_all_places(id)
+  redis.call('HDEL', POOL, id)
+  redis.call('HSET', ASIDE, string.format('job %s %.0f', id, now), raw)
+end
+
+local woken = false
+
+-- Back in line, or back to its wait when that is not over. Somebody may still hold it, whose lease was lost: as it
+-- will be handed out anew, that receipt must not fit any longer.
+local function find_a_place(id, raw, due, now)
+  redis.call('ZREM', DELAY, id)  -- first a write that an out-of-memory store allows
+  local nonce = read_nonce_and_attempts(raw)
+  local voided = struct.pack('<I6', (nonce + 1) % NONCE_LIMIT)
+  redis.call('HSET', POOL, id, string.sub(raw, 1, 12) .. voided .. string.sub(raw, 19))
+  if due > now then
+    redis.call('ZADD', DELAY, due, id)
+    schedule(due)
+    return 'delayed', due
+  end
+  redis.call('RPUSH', READY, id)
+  if not woken then wake_consumers() end
+  woken = true
+  return 'ready', nil
+end
+
+local function check_expiry(id, record, state, expiry)
+  local ttl = record.extra.x
+  local is_watched = (state == 'delayed' or state == 'ready') and ttl and ttl > 0 and record.attempts == 0
+  local wanted = is_watched and record.due + ttl or nil
+  if wanted == expiry then return end
+  report('expiry_wrong', id, string.format('%s, where it should be %s', expiry or 'none', wanted or 'none'))
+  if not REPAIR then return end
+  redis.call('ZREM', EXPIRY, id)
+  if wanted then
+    redis.call('ZADD', EXPIRY, wanted, id)
+    schedule(wanted)
+  end
+end
+
+-- Report all that is wrong with one job, and mend it if that is asked for. `scores` are those of its places by state,
+-- `is_in_line` tells if an id is in the Ready list: true, false, or nil when that is not known.
+-- Returns whether that must be found out: the job is in no other place.
+local function examine(id, raw, scores, expiry, holder, is_in_line, now)
+  local record, fault = read_soundly(id, raw)
+  if not record then
+    report('unreadable', id, fault)
+    if REPAIR then set_aside(id, raw, now) end
+    return false
+  end
+  local places = {}
+  for _, state in ipairs(PRECEDENCE) do
+    if scores[state] then places[#places + 1] = state end
+  end
+  if #places > 1 then
+    report('in_two_places', id, table.concat(places, ', '))
+    for at = 2, #places do
+      if REPAIR then redis.call('ZREM', PLACES[places[at]], id) end
+    end
+  end
+  local state, score = places[1] or 'ready', places[1] and scores[places[1]]
+  local is_unknown = false
+  if state == 'ready' then
+    local found = is_in_line(id)
+    is_unknown = found == nil
+    if found == false then
+      report('in_no_place', id, 'due ' .. string.format('%.0f', record.due))
+      if REPAIR then state, score = find_a_place(id, raw, record.due, now) end
+    end
+  elseif state == 'reserved' and score > now + LONGEST_LEASE_MS then
+    report('lease_endless', id, 'until ' .. string.format('%.0f', score))
+    if REPAIR then
+      local lease_end = now + (record.extra.t or DEFAULT_TTR_MS)
+      redis.call('ZREM', RESERVED, id)
+      redis.call('ZADD', RESERVED, lease_end, id)
+      schedule(lease_end)
+    end
+  elseif state == 'delayed' and score ~= record.due then
+    report('due_differs', id, string.format('%.0f, its record says %.0f', score, record.due))
+    if REPAIR then
+      redis.call('ZREM', DELAY, id)
+      redis.call('ZADD', DELAY, record.due, id)
+      schedule(record.due)
+    end
+  end
+  check_expiry(id, record, state, expiry)
+  if holder and state ~= 'reserved' then
+    report('holder_wrong', id, state .. ', and held by ' .. holder)
+    if REPAIR then redis.call('HDEL', HOLDERS, id) end
+  end
+  return is_unknown
+end

@@ -1,0 +1,135 @@
+"""The loss of the primary: what was acknowledged at `replicated:1` is there after the promotion, and work goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Self
+
+import httpx
+import pytest
+
+from tests.acceptance.http_calls import Http, ok
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.integration.store_servers import SentinelSet, StoreServer, wait_until
+
+PRODUCERS = 12
+BEFORE = 300
+AFTER = 200
+TOPIC = "payments"
+POOL = f"deferd:{{0}}:{TOPIC}:pool"
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Iterator[SentinelSet]:
+    with SentinelSet(tmp_path / "stores", sentinels=3, quorum=2) as stores:
+        yield stores
+
+
+@pytest.fixture
+def service(stores: SentinelSet, tmp_path: Path) -> Iterator[ServiceProcess]:
+    with running_service("--redis-url", stores.url, data_dir=tmp_path / "service") as service:
+        yield service
+
+
+@pytest.fixture
+async def shop(service: ServiceProcess) -> AsyncIterator[Http]:
+    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:
+        yield Http(client, TOPIC)
+
+
+class Producers:
+    """Put job after job, each at `replicated:1` and again with the same id until that is acknowledged."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+        self._tasks: list[asyncio.Task[None]] = []
+        self.acknowledged: list[str] = []
+        self.answers: Counter[int] = Counter()
+
+    async def _produce(self, name: int) -> None:
+        number = 0
+        while True:
+            job_id = f"p{name}-{number}"
+            number += 1
+            job = {"topic": TOPIC, "id": job_id, "delay": 600, "durability": "replicated:1"}
+            while True:
+                answer = await self._http.post("/jobs", json=job)
+                self.answers[answer.status_code] += 1
+                if answer.status_code in (201, 409):
+                    assert answer.json()["durability"] == "replicated:1"
+                    self.acknowledged.append(job_id)
+                    break
+                assert answer.status_code == 503, answer.text
+                await asyncio.sleep(0.05)
+
+    async def until_acknowledged(self, count: int) -> None:
+        """Wait until so many more are."""
+        wanted = len(self.acknowledged) + count
+        while len(self.acknowledged) < wanted:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0.01)
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._produce(name)) for name in range(PRODUCERS)]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def stored(server: StoreServer) -> set[str]:
+    return {key.decode() for key in server.command("HKEYS", POOL)}
+
+
+def safe_ids(producers: Producers) -> set[str]:
+    return set(producers.acknowledged)
+
+
+def role(server: StoreServer) -> str:
+    with contextlib.suppress(Exception), server.client() as client:
+        return str(client.info("replication")["role"])
+    return "away"
+
+
+@pytest.mark.timeout(150)  # the sentinels alone take some fifteen seconds
+@pytest.mark.parametrize("how", ["killed", "replaced"])
+async def test_jobs_acknowledged_as_replicated_survive_the_loss_of_the_primary(
+    stores: SentinelSet, shop: Http, how: str
+) -> None:
+    old, new = stores.master, stores.replica
+    async with Producers(shop) as producers:
+        await producers.until_acknowledged(BEFORE)
+        doubtful = 0
+        if how == "killed":
+            new.pause()  # from here on nothing reaches the replica, so that something is lost for certain
+            await asyncio.to_thread(wait_until, lambda: stored(old) > safe_ids(producers), 5, "a put is in doubt")
+            doubtful = len(stored(old) - safe_ids(producers))
+            old.kill()
+            new.unpause()
+        else:
+            stores.sentinels[0].command("SENTINEL", "FAILOVER", stores.MASTER_NAME)
+        await asyncio.to_thread(wait_until, lambda: role(new) == "master", 20, "the replica is promoted")
+        safe = list(producers.acknowledged)
+        if how == "killed":
+            old.start()  # empty: the sentinels make it a replica of the new primary
+        await producers.until_acknowledged(AFTER)
+
+    lost = safe_ids(producers) - stored(new)
+    print(
+        f"primary {how}: {len(producers.acknowledged)} acknowledged at replicated:1, {len(safe)} of them by the time "
+        f"of the promotion; lost {len(lost)}; in doubt when it was killed {doubtful}; answers {dict(producers.answers)}"
+    )
+    assert lost == set()
+    assert len(safe) >= BEFORE
+    await shop.put_job("after", durability="replicated:1")
+    job = await shop.pop_one()
+    assert (job["id"], role(new), role(old)) == ("after", "master", "slave")
+    ok(await shop.post(shop.job_path("after", "finish"), json={"receipt": job["receipt"]}))

@@ -1,0 +1,173 @@
+"""HTTPS by the service itself, and a store that is reached over TLS as a user of its ACL."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deferd.client import AsyncClient, Client
+from deferd.client.failures import Unreachable
+from deferd.serve import CannotServe, tls_context
+from deferd.settings import SettingsError, load_settings
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.test_http_doors import Wire, request
+from tests.acceptance.test_keys_and_listening import refused
+from tests.acceptance.tls_files import TlsFiles, tls_in_front_of
+from tests.integration.store_servers import StoreServer
+
+USER, PASSWORD = "jobs-user", "sesame-open-9"
+HEAD_TIMEOUT_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return TlsFiles(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def service(files: TlsFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    flags = (*files.flags(), "--head-timeout", str(HEAD_TIMEOUT_S))
+    with running_service(*flags, data_dir=tmp_path_factory.mktemp("service")) as service:
+        yield service
+        assert "Traceback" not in service.output()
+
+
+def https(service: ServiceProcess) -> str:
+    return f"https://127.0.0.1:{service.port}"
+
+
+def run_a_job(client: Client, topic: str) -> None:
+    client.put(topic, {"order": 1}, id="j")
+    [job] = client.pop(topic, wait=5)
+    assert {"order": 1} == job.body
+    client.finish(job)
+
+
+def test_the_client_works_over_https(service: ServiceProcess, files: TlsFiles, topic: str) -> None:
+    assert f"listening on {https(service)}" in service.output()
+    with Client(https(service), tls=files.trust()) as client:
+        run_a_job(client, topic)
+
+
+async def test_the_async_client_works_over_https(service: ServiceProcess, files: TlsFiles, topic: str) -> None:
+    async with AsyncClient(https(service), tls=files.trust()) as client:
+        await asyncio.gather(*(client.put(topic, {"n": n}, id=f"j{n}") for n in range(20)))
+        assert 20 == len(await client.pop(topic, count=20, wait=0))
+
+
+def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: str) -> None:
+    with (
+        running_service(*files.flags(), "--workers", "2", data_dir=tmp_path) as service,
+        Client(https(service), tls=files.trust()) as client,
+    ):
+        run_a_job(client, topic)
+    assert "Traceback" not in service.output()
+
+
+def test_a_certificate_that_nobody_vouches_for_is_not_believed(service: ServiceProcess) -> None:
+    with Client(https(service), retry_for=0) as client, pytest.raises(Unreachable, match="certificate"):
+        client.put("orders", 1)
+
+
+def test_plain_http_is_not_answered_on_the_port_of_https(service: ServiceProcess, files: TlsFiles) -> None:
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(f"http://127.0.0.1:{service.port}/healthz", timeout=10)
+    assert httpx.get(f"{https(service)}/healthz", verify=files.trust()).status_code == 200
+
+
+def test_tls_is_1_2_at_least(service: ServiceProcess, files: TlsFiles) -> None:
+    context = files.trust()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert httpx.get(f"{https(service)}/healthz", verify=context).status_code == 200
+    own = tls_context(load_settings({"tls_cert": str(files.cert), "tls_key": str(files.key)}))
+    assert own is not None
+    assert ssl.TLSVersion.TLSv1_2 == own.minimum_version
+
+
+@pytest.mark.parametrize("piece", [100_000, 900], ids=["at once", "in pieces"])
+async def test_the_limits_hold_over_https(service: ServiceProcess, files: TlsFiles, piece: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port, ssl=files.trust())
+    wire = Wire(reader, writer)
+    raw = request("GET", "/healthz", None, "A: " + "b" * 40_000)
+    for at in range(0, len(raw), piece):
+        wire.send(raw[at : at + piece])
+    assert (await wire.answer()).status == 431
+    writer.close()
+
+
+async def test_a_slow_request_is_given_up_over_https(service: ServiceProcess, files: TlsFiles) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port, ssl=files.trust())
+    wire = Wire(reader, writer)
+    wire.send(request("GET", "/healthz"), b"GET /hea")
+    assert [200, 408] == [(await wire.answer()).status, (await wire.answer()).status]
+    assert await wire.is_closed()
+    writer.close()
+
+
+@pytest.mark.parametrize("given", ["tls_cert", "tls_key"])
+def test_a_certificate_and_its_key_come_together(files: TlsFiles, given: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({given: str(getattr(files, given.removeprefix("tls_")))})
+    [sentence] = caught.value.problems
+    assert "HTTPS takes a certificate and its key" in sentence
+    for name in ("--tls-cert (DEFERD_TLS_CERT)", "--tls-key (DEFERD_TLS_KEY)"):
+        assert name in sentence
+
+
+def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) -> None:
+    locked = tmp_path / "locked.pem"
+    command = ["openssl", "rsa", "-aes128", "-passout", "pass:x", "-in", str(files.key), "-out", str(locked)]
+    if b"EC PRIVATE" in files.key.read_bytes():
+        command[1] = "ec"
+    subprocess.run(command, check=True, capture_output=True)
+    missing, other_key = tmp_path / "missing.pem", files.issue("other")[1]
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    cert_is, key_is = "--tls-cert (DEFERD_TLS_CERT) {}", "--tls-key (DEFERD_TLS_KEY) {}"
+    cases = [
+        (missing, files.key, f"{cert_is.format(missing)} is not readable: No such file or directory"),
+        (files.cert, missing, f"{key_is.format(missing)} is not readable: No such file or directory"),
+        (tmp_path, files.key, f"{cert_is.format(tmp_path)} is not readable: Is a directory"),
+        (empty, files.key, f"{cert_is.format(empty)} holds no certificate in PEM form"),
+        (files.key, files.key, f"{cert_is.format(files.key)} holds no certificate in PEM form"),
+        (files.cert, empty, f"{key_is.format(empty)} holds no private key in PEM form and without a passphrase"),
+        (files.cert, locked, f"{key_is.format(locked)} holds no private key in PEM form and without a passphrase"),
+        (files.cert, other_key, f"{key_is.format(other_key)} is not the key of the certificate in --tls-cert"),
+    ]
+    for cert, key, sentence in cases:
+        with pytest.raises(CannotServe) as caught:
+            tls_context(load_settings({"tls_cert": str(cert), "tls_key": str(key)}))
+        assert sentence == str(caught.value)
+    assert refused("--tls-cert", str(missing), "--tls-key", str(missing), folder=tmp_path).endswith(cases[0][2])
+
+
+def test_without_keys_https_too_is_for_this_machine_alone(files: TlsFiles, tmp_path: Path) -> None:
+    line = refused("--host", "0.0.0.0", *files.flags(), folder=tmp_path)  # noqa: S104 (it is refused)
+    assert "which others can reach, and no key is asked for" in line
+
+
+def test_a_store_is_reached_over_tls_as_a_user_of_its_acl(files: TlsFiles, tmp_path: Path, topic: str) -> None:
+    acl = (f"user {USER} on >{PASSWORD} ~* &* +@all", "user default on nopass -@all +ping +info +shutdown")
+    with (
+        StoreServer(tmp_path / "store", lines=acl) as store,
+        tls_in_front_of(store.port, files) as port,
+    ):
+        address = f"@localhost:{port}/0?ssl_ca_certs={files.authority_file}"
+        url = f"rediss://{USER}:{PASSWORD}{address}"
+        with (
+            running_service(data_dir=tmp_path, DEFERD_REDIS_URL=url) as service,
+            Client(service.url) as client,
+        ):
+            run_a_job(client, topic)
+        wrong_password = refused(folder=tmp_path, DEFERD_REDIS_URL=f"rediss://{USER}:not-this{address}")
+        unknown_authority = refused(folder=tmp_path, DEFERD_REDIS_URL=url.partition("?")[0])
+    assert f"the store at rediss://localhost:{port} does not let the service in" in wrong_password
+    assert "certificate verify failed" in unknown_authority
+    told = service.output() + wrong_password + unknown_authority
+    assert not [secret for secret in (PASSWORD, "not-this") if secret in told]

@@ -1,0 +1,48 @@
+"""The audit of topics that are spread over the nodes of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deferd.engine.damage import DamageKind
+from deferd.engine.engine import Engine
+from deferd.model import PutJob
+from deferd.store.connection import Store, connect
+from tests.integration.store_servers import ClusterSet
+
+SHARDS = 5
+TOPICS = [f"t{number}" for number in range(10)]
+
+
+@pytest.fixture
+async def clustered_store(tmp_path: Path) -> AsyncIterator[Store]:
+    with ClusterSet(tmp_path) as cluster:
+        store = await connect(cluster.url, timeout_s=5)
+        yield store
+        await store.close()
+
+
+async def test_each_shard_is_surveyed_and_mended_where_it_is(clustered_store: Store) -> None:
+    engine = Engine(clustered_store, shards=SHARDS)
+    for topic in TOPICS:
+        await engine.queue.put_many([PutJob(topic=topic, id=f"j{number}", delay=60) for number in range(2)])
+        assert (await engine.auditor.audit(topic)).clean
+    assert (await engine.auditor.survey()).clean
+
+    for shard in range(SHARDS):
+        await clustered_store.call("DEL", f"deferd:{{{shard}}}:settings")
+        await clustered_store.call("SET", f"deferd:{{{shard}}}:settings", "x")
+    for topic in TOPICS:
+        await clustered_store.call("ZREM", engine.auditor._keys.of_topic(topic)[1], "j0")
+    survey = await engine.auditor.survey(repair=True)
+    assert survey.findings.counts == {DamageKind.WRONG_TYPE: SHARDS}
+    assert survey.unlisted == TOPICS
+    for topic in TOPICS:
+        mended = await engine.auditor.audit(topic, repair=True)
+        assert mended.findings.counts == {DamageKind.UNKNOWN_TOPIC: 1, DamageKind.IN_NO_PLACE: 1}
+        assert (await engine.auditor.audit(topic)).clean
+    assert (await engine.auditor.survey()).clean
+    await engine.close()

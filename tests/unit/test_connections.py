@@ -1,0 +1,161 @@
+"""Connections that are idle, or overdue: real sockets, and a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from deferd.api.application import create_app
+from deferd.api.connections import Connections, Overdue
+from deferd.http_protocol import PlainCallProtocol
+from deferd.settings import Settings
+
+KEEP_ALIVE_S = 75
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Premises:
+    """A listening socket whose connections are looked after by `connections`, at times that the test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.settings = Settings(log_level="info")
+        self.connections = Connections(self.settings, clock=lambda: self.now_s)
+        self.state = ServerState()
+        self.port = 0
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        service = create_app(self.settings, "")
+        service.middleware_stack = service.build_middleware_stack()
+        config = uvicorn.Config(
+            service, log_config=None, access_log=False, ws="none", timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3"
+        )
+        make = partial(PlainCallProtocol, service, self.connections, config, self.state, {})
+        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+        async with server:
+            self.port = server.sockets[0].getsockname()[1]
+            yield
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, and look."""
+        self.now_s += seconds
+        self.connections.look()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        before = len(self.state.connections)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        async with asyncio.timeout(5):
+            while len(self.state.connections) == before:
+                await asyncio.sleep(0)
+        return reader, writer
+
+
+@pytest.fixture
+async def premises() -> AsyncIterator[Premises]:
+    premises = Premises()
+    async with premises.open():
+        yield premises
+
+
+async def is_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Whether the connection answers, all of it."""
+    try:
+        async with asyncio.timeout(5):
+            writer.write(HEALTH)
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(len(b'{"status":"ok"}'))
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return False
+    return head.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_connection_that_sends_nothing_is_kept_for_a_while_and_then_closed(premises: Premises) -> None:
+    reader, writer = await premises.connect()
+    premises.pass_time(KEEP_ALIVE_S - 1)
+    assert not reader.at_eof()
+    premises.pass_time(1)
+    assert b"" == await reader.read()
+    writer.close()
+
+
+async def test_each_answer_lets_an_idle_connection_live_on(premises: Premises) -> None:
+    connection = await premises.connect()
+    for _ in range(4):
+        premises.pass_time(KEEP_ALIVE_S - 1)
+        assert await is_open(*connection)
+    premises.pass_time(KEEP_ALIVE_S)
+    assert not await is_open(*connection)
+    connection[1].close()
+
+
+async def test_line_breaks_do_not_keep_an_idle_connection(premises: Premises) -> None:
+    reader, writer = await premises.connect()
+    assert await is_open(reader, writer)
+    for _ in range(3):
+        writer.write(b"\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.02)  # it is read, or if not, that changes nothing
+        premises.pass_time(KEEP_ALIVE_S / 3)
+    assert not await is_open(reader, writer)
+    writer.close()
+
+
+async def test_a_connection_that_was_closed_is_forgotten(premises: Premises) -> None:
+    _, writer = await premises.connect()
+    [protocol] = premises.state.connections
+    writer.close()
+    async with asyncio.timeout(5):
+        while premises.state.connections:
+            await asyncio.sleep(0.01)
+    assert not premises.connections.is_expecting(protocol)  # type: ignore[arg-type]
+
+
+class Late:
+    """Something that counts how often it was overdue."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.times = 0
+        self._fails = fails
+
+    def overdue(self) -> None:
+        self.times += 1
+        if self._fails:
+            raise RuntimeError("no way")
+
+
+def test_what_is_expected_comes_due_once_and_the_last_word_counts() -> None:
+    clock: Any = SimpleNamespace(now_s=0.0)
+    connections = Connections(Settings(), clock=lambda: clock.now_s)
+    late: list[Late] = [Late(), Late(), Late()]
+    for one in late:
+        connections.expect(one, 5)
+    connections.expect(late[1], 9)
+    connections.settle(late[2])
+    for now_s, times in ((4.9, [0, 0, 0]), (5, [1, 0, 0]), (8.9, [1, 0, 0]), (9, [1, 1, 0]), (99, [1, 1, 0])):
+        clock.now_s = now_s
+        connections.look()
+        assert times == [one.times for one in late]
+
+
+def test_a_connection_that_cannot_be_closed_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    connections = Connections(Settings(), clock=lambda: 0.0)
+    late: list[Overdue] = [Late(fails=True), Late()]
+    for one in late:
+        connections.expect(one, 0)
+    connections.look()
+    assert [1, 1] == [one.times for one in late if isinstance(one, Late)]
+    assert "could not be closed" in caplog.text
