@@ -1,0 +1,42 @@
+"""`python -m tests.faults --seed 7 --minutes 10`: a long fault run; its exit code is 1 when a promise was broken."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.faults.failover import run_failovers
+from tests.faults.plan import draw_plan
+from tests.faults.report import are_clean, is_clean, report, report_failovers
+from tests.faults.run import run
+
+_MORE_THAN_FIT = 10_000
+
+
+def main() -> int:
+    """Run as the arguments say."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.randrange(100_000))
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--failovers", type=int, default=3, help="how many failovers come after the run")
+    parser.add_argument("--keep", type=Path, help="folder that keeps logs and histories")
+    options = parser.parse_args()
+    print(f"seed {options.seed}, {options.minutes:g} minutes", flush=True)
+    until_s = time.monotonic() + options.minutes * 60
+    plan = draw_plan(options.seed, _MORE_THAN_FIT)
+    with tempfile.TemporaryDirectory(prefix="deferd-faults-") as folder:
+        kept = options.keep or Path(folder)
+        outcome = asyncio.run(run(kept, options.seed, plan, until_s=until_s))
+        print(report(outcome), flush=True)
+        failovers = asyncio.run(run_failovers(kept / "failovers", options.seed, options.failovers))
+        print(f"\n{report_failovers(failovers)}")
+    return 0 if is_clean(outcome) and are_clean(failovers) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""A process of clients: `python -m tests.faults.client_process FILE SEED BEGAN_S URL...`. SIGTERM ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from tests.faults.clients import TOPICS, Clients
+from tests.faults.history import Recorder
+from tests.faults.orphans import end_with_parent
+
+PRODUCERS = 3
+CANCELLERS = 1
+CONSUMERS_A_TOPIC = 2
+PUT_PAUSE_S = 0.07
+CANCEL_PAUSE_S = 0.07
+
+
+async def work(file: str, seed: str, began_s: str, *urls: str) -> None:
+    """All clients of this process, until SIGTERM."""
+    name = Path(file).stem
+    clients = Clients(name, f"{seed} {name}", float(began_s), urls, Recorder(Path(file)))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, clients.stopping.set)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(PRODUCERS):
+            tasks.create_task(clients.put_now_and_then(PUT_PAUSE_S))
+        for _ in range(CANCELLERS):
+            tasks.create_task(clients.cancel_now_and_then(CANCEL_PAUSE_S))
+        for topic in TOPICS * CONSUMERS_A_TOPIC:
+            tasks.create_task(clients.consume(topic))
+    await clients.close()
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    asyncio.run(work(*sys.argv[1:]))

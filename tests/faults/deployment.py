@@ -1,0 +1,184 @@
+"""What the faults are brought to: two services with clocks that differ, one store, proxies between all, clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+import httpx
+
+from tests.acceptance.service_process import ServiceProcess
+from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
+from tests.integration.store_contents import KEYS
+from tests.integration.store_servers import StoreServer
+
+SERVICES = 2
+CLOCK_SHIFTS_H = (0.0, 3.0)
+"""By how much the services' hosts' clocks are off at first."""
+CLIENT_PROCESSES = 2
+STOP_S = 20.0
+LOCK_RENEWED_S = 3.0
+"""Within this time the timer that works renews its lock."""
+_SHIFTED_CLOCK = Path(__file__).parent / "shifted_clock"
+
+
+class FaultyStore(StoreServer):
+    """A store that has all that it acknowledged on disk, as the embedded one does; its disk can be full."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            folder, appendonly="yes", appendfsync="always", enable_debug_command="local", maxmemory_policy="noeviction"
+        )
+
+    def start(self) -> FaultyStore:
+        """Start it so that a write beyond its file size limit fails, as on a full disk, instead of killing it."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXFSZ})
+        try:
+            super().start()  # the mask goes on to the child
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return self
+
+    def fill_disk(self, bytes_left: int) -> None:
+        """From now on the append-only file can grow by so many bytes only. The next start has room again."""
+        size = max(file.stat().st_size for file in (self.folder / "appendonlydir").iterdir())
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size + bytes_left, resource.RLIM_INFINITY))
+
+
+class RecordingProcess:
+    """A process that writes down what it does, each of its lives in a file of its own."""
+
+    def __init__(self, module: str, folder: Path, name: str, *arguments: str) -> None:
+        self._module = module
+        self._folder = folder
+        self._name = name
+        self._arguments = arguments
+        self.files: list[Path] = []
+
+    def start(self) -> None:
+        """Start it, or the next one after it."""
+        self.files.append(self._folder / f"{self._name}.{len(self.files)}.jsonl")
+        with self.files[-1].with_suffix(".log").open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", self._module, str(self.files[-1]), *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL it."""
+        self.process.kill()
+        self.process.wait(STOP_S)
+
+    def stop(self) -> int:
+        """SIGTERM it; its exit code."""
+        self.process.terminate()
+        return self.process.wait(STOP_S)
+
+    def output(self) -> str:
+        """What the newest one wrote besides."""
+        return self.files[-1].with_suffix(".log").read_text()
+
+
+@dataclass
+class Deployment:
+    """All that runs, by its role."""
+
+    folder: Path
+    store: FaultyStore
+    store_proxies: list[TcpProxy]
+    services: list[ServiceProcess]
+    service_proxies: list[TcpProxy]
+    clock_files: list[Path]
+    clients: list[RecordingProcess]
+    worker: RecordingProcess
+
+    @property
+    def urls(self) -> list[str]:
+        """Where clients find the services: through the proxies."""
+        return [f"http://127.0.0.1:{proxy.port}" for proxy in self.service_proxies]
+
+    @property
+    def files(self) -> list[Path]:
+        """All that was written down so far."""
+        return [file for process in (*self.clients, self.worker) for file in process.files]
+
+    async def timer_holder(self) -> int | None:
+        """Which service's timer works now: the one that is heard to speak of itself by the lock's name."""
+        name: bytes | None = await asyncio.to_thread(self.store.command, "GET", KEYS.of_shard(0, "lock"))
+        if name is None:
+            return None
+        listening = {
+            asyncio.create_task(proxy.passes(name, LOCK_RENEWED_S)): number
+            for number, proxy in enumerate(self.store_proxies)
+        }
+        try:
+            for heard in asyncio.as_completed(listening):
+                if await heard:
+                    return next(number for task, number in listening.items() if task.done() and task.result())
+        finally:
+            for task in listening:
+                task.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
+        return None
+
+
+def set_clock(file: Path, shift_h: float) -> None:
+    """Let a service's clock be off by so many hours from now on."""
+    new = file.with_suffix(".new")
+    new.write_text(str(shift_h * 3600))
+    new.replace(file)
+
+
+@contextlib.contextmanager
+def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
+    """Start all, and end all."""
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(FaultyStore(folder / "store"))
+        store_proxies = [stack.enter_context(tcp_proxy("127.0.0.1", store.port)) for _ in range(SERVICES)]
+        clock_files = [folder / f"clock-{number}" for number in range(SERVICES)]
+        for clock_file, shift_h in zip(clock_files, CLOCK_SHIFTS_H, strict=True):
+            set_clock(clock_file, shift_h)
+        services = [
+            _service(folder / f"service-{number}", store_proxies[number], clock_files[number])
+            for number in range(SERVICES)
+        ]
+        with ThreadPoolExecutor() as at_once:
+            for service in at_once.map(ServiceProcess.start, services):
+                stack.push(service.__exit__)
+        service_proxies = [stack.enter_context(tcp_proxy("127.0.0.1", service.port)) for service in services]
+        urls = [f"http://127.0.0.1:{proxy.port}" for proxy in service_proxies]
+        began_s = str(time.monotonic())
+        clients = [
+            RecordingProcess("tests.faults.client_process", folder, f"clients-{number}", str(seed), began_s, *urls)
+            for number in range(CLIENT_PROCESSES)
+        ]
+        worker = RecordingProcess("tests.faults.worker_process", folder, "worker", *urls)
+        for process in (*clients, worker):
+            process.start()
+            stack.callback(process.kill)
+        yield Deployment(folder, store, store_proxies, services, service_proxies, clock_files, clients, worker)
+
+
+def _service(folder: Path, store_proxy: TcpProxy, clock_file: Path) -> ServiceProcess:
+    python_path = os.pathsep.join([str(_SHIFTED_CLOCK), os.environ.get("PYTHONPATH", "")])
+    environment = {"PYTHONPATH": python_path, "SHIFTED_CLOCK_FILE": str(clock_file)}
+    return ServiceProcess(folder, "--redis-url", f"redis://127.0.0.1:{store_proxy.port}", environment=environment)
+
+
+def clock_error_h(url: str) -> float:
+    """By how many hours the wall clock of the service at `url` is off, as the date of its answers tells."""
+    date = httpx.get(f"{url}/healthz", trust_env=False, timeout=5).headers["date"]
+    return (parsedate_to_datetime(date).timestamp() - time.time()) / 3600

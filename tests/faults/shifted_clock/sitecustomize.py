@@ -1,0 +1,28 @@
+"""For a service under test: its `time.time` is off by what a file says, and may jump. `time.monotonic` goes on as ever.
+
+Python imports this at its start when the folder is on PYTHONPATH. SHIFTED_CLOCK_FILE names a file with the seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_file = Path(os.environ["SHIFTED_CLOCK_FILE"])
+_real_time, _real_time_ns = time.time, time.time_ns
+
+
+def _shift_s() -> float:
+    return float(_file.read_text())
+
+
+def _shifted_time() -> float:
+    return _real_time() + _shift_s()
+
+
+def _shifted_time_ns() -> int:
+    return _real_time_ns() + int(_shift_s() * 1e9)
+
+
+time.time, time.time_ns = _shifted_time, _shifted_time_ns
