@@ -1,0 +1,99 @@
+"""What the fuzz tests draw: texts, bytes and JSON values that people, clients and attackers may send.
+
+In the suite the draws are the same each time. ``DEFERD_FUZZ=N`` draws N times as many, other ones in each run::
+
+    DEFERD_FUZZ=50 python -m pytest tests/unit/test_parsers_*.py tests/integration/test_record_round_trip.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+
+Value = TypeVar("Value")
+Refusal = TypeVar("Refusal", bound=Exception)
+
+FACTOR = int(os.environ.get("DEFERD_FUZZ", "0"))
+"""How many times the draws of the suite a longer run makes; 0 in the suite itself."""
+
+
+def drawn(examples: int = 300) -> settings:
+    """Hypothesis' settings for a test with so many examples in the suite."""
+    return settings(
+        max_examples=examples * max(FACTOR, 1),
+        derandomize=not FACTOR,
+        deadline=None,  # others use the machine
+        print_blob=True,
+        # Fixtures of these tests hold no state between examples. Explaining traces every line, for minutes.
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        phases=[phase for phase in Phase if phase is not Phase.explain],
+    )
+
+
+def outcome(read: Callable[[], Value], refusal: type[Refusal]) -> tuple[Value | None, Refusal | None]:
+    """What `read` gives, or the refusal that it raises; any other exception gets through."""
+    try:
+        return read(), None
+    except refusal as refused:
+        return None, refused
+
+
+letters = st.characters(codec="utf-8")
+plain_texts = st.text(letters, max_size=30)
+"""What JSON can carry: no half of a surrogate pair."""
+awkward_texts = st.sampled_from(
+    ["", " ", "\0", "٣", "²", "-0", "+1", "1_0", "1e999", "NaN", "inf", "%2F", "%zz", "\r\n", "a,b", "\u202e", "😀"]
+)
+digits = st.integers(1, 5000).flatmap(
+    lambda count: st.sampled_from(["9" * count, "1" + "0" * count, "-" + "9" * count])
+)
+"""Numbers that Python, a float, or Lua cannot hold."""
+texts = st.one_of(plain_texts, awkward_texts, digits, st.text(max_size=30))
+"""Any text, also one that is not Unicode."""
+
+floats = st.floats(allow_nan=False, allow_infinity=False)
+whole_numbers = st.one_of(st.integers(-10, 10), st.integers(-(2**64), 2**64), st.integers(10**300, 10**301))
+json_scalars = st.one_of(st.none(), st.booleans(), whole_numbers, floats, plain_texts)
+
+
+def json_containers(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Lists and objects of `children`."""
+    return st.lists(children, max_size=4) | st.dictionaries(plain_texts, children, max_size=4)
+
+
+json_values = st.recursive(json_scalars, json_containers, max_leaves=6)
+json_objects = st.dictionaries(plain_texts, json_values, max_size=5)
+json_bytes = json_values.map(lambda value: json.dumps(value, ensure_ascii=False).encode())
+
+_TOKENS = (
+    *(b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"\\u", b"\\ud800", b"\\udc00", b"0", b"9", b"-", b".", b"e"),
+    *(b"E+", b"1e999", b"1e400", b"NaN", b"Infinity", b"-Infinity", b"true", b"null", b" ", b"\n", b"\0", b"\xff"),
+    *(b"\xed\xa0\x80", b"\xef\xbb\xbf", b'"a":', b'"a"', b"[[[[[[[[", b"9" * 400, b"9" * 5000, b"1" * 250 + b"e99"),
+)
+_soups = st.lists(st.sampled_from(_TOKENS), max_size=20).map(b"".join)
+
+
+@st.composite
+def _damaged_json(draw: st.DrawFn) -> bytes:
+    """JSON with a few bytes cut out or put in."""
+    content = bytearray(draw(json_bytes))
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(content)))
+        content[at : at + draw(st.integers(0, 3))] = draw(st.sampled_from(_TOKENS) | st.binary(max_size=3))
+    return bytes(content)
+
+
+contents = st.one_of(st.binary(max_size=60), json_bytes, _damaged_json(), _soups)
+"""Any bytes, most of them JSON or nearly so."""
+
+
+def objects_with(fields: dict[str, st.SearchStrategy[Any]], other: st.SearchStrategy[Any] = json_values) -> Any:
+    """Objects that have some of `fields`: with good values, with `other` ones, and now and then an unknown name."""
+    either = {name: st.one_of(good, good, other) for name, good in fields.items()}
+    unknown = st.dictionaries(plain_texts, other, max_size=1)
+    return st.builds(lambda known, more: {**more, **known}, st.fixed_dictionaries({}, optional=either), unknown)

@@ -1,0 +1,299 @@
+"""Whatever a service, or what stands in its place, answers: an answer of the contract, or a DeferdError."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import from_json
+
+from deferd import Context, Delivery, Job
+from deferd.client import calls
+from deferd.client.calls import Call, read_answer
+from deferd.client.failures import read_problem
+from deferd.client.jobs import JobRef, TopicView
+from deferd.client.times import instant
+from deferd.errors import DeferdError, InvalidInput
+from deferd.model import DeadReason, JobState
+from deferd.worker.handlers import Handler, UnfitBody
+from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts
+
+CALLS: dict[str, Call[Any]] = {
+    "put": calls.put({"topic": "t", "id": "a"}),
+    "put_many": calls.put_many([{"topic": "t"}]),
+    "look": calls.look("t", "a"),
+    "change": calls.change("t", "a", {"ttr": 5}),
+    "cancel": calls.cancel("t", "a"),
+    "pop": calls.pop("t"),
+    "finish": calls.finish(JobRef("t", "a")),
+    "release": calls.release(JobRef("t", "a")),
+    "touch": calls.touch(JobRef("t", "a")),
+    "bury": calls.bury(JobRef("t", "a")),
+    "finish_many": calls.finish_many("t", [JobRef("t", "a")]),
+    "topics": calls.topics(),
+    "topic": calls.topic("t"),
+    "set_topic": calls.set_topic("t", {}),
+    "pause": calls.pause("t"),
+    "jobs": calls.jobs("t"),
+    "redrive": calls.redrive("t"),
+    "purge": calls.purge("t"),
+    "ready": calls.ready(),
+    "metrics": calls.metrics(),
+}
+
+# What an answer may hold where it holds something else: also what Python takes for JSON and JSON does not.
+odd = st.one_of(json_values, st.sampled_from([float("inf"), float("-inf"), float("nan"), 1e308, 10**400, "9" * 30]))
+instants = st.sampled_from(["2030-01-31T09:30:00.000Z", "0001-01-01T00:00:00+23:59", "soon", ""])
+states = st.sampled_from([*map(str, JobState), "cancelled", "lost"])
+job_fields: dict[str, st.SearchStrategy[Any]] = {
+    "topic": st.just("t"),
+    "id": st.just("a"),
+    "state": states,
+    "body": json_values,
+    "created_at": instants,
+    "due_at": instants,
+    "ttr": st.just(60),
+    "attempts": st.just(1),
+    "max_attempts": st.none(),
+    "backoff": st.just({"kind": "fixed", "seconds": 1}),
+    "ttl": st.none(),
+    "retain": st.just(0),
+    "reserved_until": instants,
+    "receipt": st.just("000000000001.1"),
+    "attempt": st.just(1),
+    "reason": st.sampled_from([*map(str, DeadReason), "boredom"]),
+}
+jobs = objects_with(job_fields, odd)
+topic_views = objects_with(
+    {
+        "topic": st.just("t"),
+        "paused": st.booleans(),
+        "counts": st.dictionaries(states, st.integers(0, 5), max_size=3),
+        "settings": objects_with({"ttr": st.just(3), "max_jobs": st.just(5)}, odd),
+        "next_due_at": instants,
+    },
+    odd,
+)
+results = st.lists(
+    objects_with({"topic": st.just("t"), "id": st.just("a"), "status": st.just(201)}, odd) | odd, max_size=2
+)
+near_answers = st.one_of(
+    jobs,
+    topic_views,
+    objects_with(
+        {
+            "jobs": st.lists(jobs | odd, max_size=2),
+            "topics": st.lists(topic_views | odd, max_size=2),
+            "results": results,
+            "next_cursor": st.none() | plain_texts,
+            "redriven": st.integers(0, 5),
+            "removed": st.integers(0, 5),
+            "was": states,
+            **job_fields,
+        },
+        odd,
+    ),
+)
+problems = objects_with(
+    {
+        "code": st.sampled_from(
+            ["validation", "payload_too_large", "job_exists", "topic_full", "job_not_found", "new_one"]
+        ),
+        "detail": plain_texts,
+        "topic": st.just("t"),
+        "id": st.just("a"),
+        "max_jobs": st.just(5),
+        "limit_bytes": st.integers(0, 2**20),
+        "errors": st.lists(
+            objects_with({"field": st.sampled_from(["body.jobs.3.ttr", "", "..", "²"]), "message": plain_texts}, odd)
+            | odd,
+            max_size=2,
+        ),
+    },
+    odd,
+)
+bodies = st.one_of(contents, (near_answers | problems | odd).map(lambda value: json.dumps(value).encode()))
+retry_afters = st.none() | texts | st.sampled_from(["3", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 5000, "9" * 400, "٣"])
+
+
+@pytest.mark.parametrize("name", CALLS)
+@drawn(60)
+@given(
+    status=st.sampled_from([200, 200, 200, 201, 204, 301, 404, 409, 422, 429, 500, 503]),
+    content=bodies,
+    wait=retry_afters,
+)
+def test_an_answer_is_read_or_is_a_deferd_error(name: str, status: int, content: bytes, wait: str | None) -> None:
+    answer, error = outcome(lambda: read_answer(CALLS[name], status, content, wait), DeferdError)
+    if error is not None:
+        assert str(error)
+        assert 0 <= (getattr(error, "retry_after_s", None) or 0) <= 10**9
+    for view in views_in(answer):
+        assert isinstance(view.fields, dict)
+        assert repr(view)
+
+
+def views_in(answer: Any) -> Iterator[Job | TopicView]:
+    match answer:
+        case Job() | TopicView():
+            yield answer
+        case list() | tuple():
+            for one in answer:
+                yield from views_in(one)
+
+
+@drawn(300)
+@given(status=st.integers(100, 599), content=bodies, wait=st.none() | st.integers(0, 10**9))
+def test_a_refusal_is_read_as_a_deferd_error(status: int, content: bytes, wait: int | None) -> None:
+    error = read_problem(status, content, wait)
+    assert isinstance(error, DeferdError)
+    assert str(error) is not None
+    assert repr(error)
+
+
+JOB_PROPERTIES = [name for name, value in vars(Job).items() if isinstance(value, property)]
+TOPIC_PROPERTIES = [name for name, value in vars(TopicView).items() if isinstance(value, property)]
+
+
+@drawn(200)
+@given(fields=st.fixed_dictionaries({name: job_fields[name] for name in ("state", "body", "created_at", "due_at")}))
+def test_what_a_job_of_another_service_says_is_read_or_a_value_error(fields: dict[str, Any]) -> None:
+    job = Job({"topic": "t", "id": "a", **fields})
+    for name in JOB_PROPERTIES:
+        try:
+            getattr(job, name)
+        except (ValueError, LookupError):
+            assert name not in {"topic", "id", "body"}
+
+
+moments = st.datetimes() | st.sampled_from(
+    [datetime.fromisoformat(text) for text in ("0001-01-01", "9999-12-31T23:59")]
+)
+zones = st.none() | st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+@drawn(200)
+@given(at=st.builds(lambda moment, zone: moment.replace(tzinfo=zone), moments, zones))
+def test_an_instant_is_written_in_utc_or_refused(at: datetime) -> None:
+    try:
+        written = instant("run_at", at)
+    except InvalidInput:
+        assert at.utcoffset() is None or not 1 < at.year < 9999
+        return
+    assert abs(datetime.fromisoformat(written) - at) < timedelta(milliseconds=1)
+    assert written.endswith("+00:00")
+
+
+puts = objects_with(
+    {
+        "topic": st.just("t"),
+        "id": st.just("a"),
+        "body": odd,
+        "delay": st.timedeltas() | st.integers(),
+        "run_at": st.datetimes(),
+    },
+    st.one_of(odd, st.binary(max_size=5), st.builds(object), st.datetimes(), st.text(max_size=5)),
+)
+
+
+@drawn(300)
+@given(job=puts)
+def test_a_job_is_written_as_json_or_refused(job: dict[str, Any]) -> None:
+    for make in (calls.put, lambda it: calls.put_many([it]), lambda it: calls.change("t", "a", it), calls.as_json):
+        try:
+            made = make(job)
+        except InvalidInput:
+            continue
+        if isinstance(made, Call):
+            assert made.body is not None
+            from_json(made.body)
+
+
+# What a worker makes of a body
+
+
+class Line(BaseModel):
+    sku: str
+    price: Decimal
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    id: int
+    lines: list[Line] = []
+    paid_at: datetime | None = None
+
+
+@dataclass
+class Point:
+    x: int
+    y: float
+
+
+def of_model(order: Order) -> None: ...
+def of_dataclass(point: Point) -> None: ...
+def of_dict(fields: dict[str, int]) -> None: ...
+def of_whole_number(number: int) -> None: ...
+def of_number(number: float) -> None: ...
+def of_instant(at: datetime) -> None: ...
+def of_span(span: timedelta) -> None: ...
+def of_bytes(raw: bytes) -> None: ...
+def of_union(either: UUID | list[str] | None) -> None: ...
+def of_anything(body) -> None: ...  # type: ignore[no-untyped-def]
+
+
+HANDLERS: list[Callable[..., None]] = [
+    *(
+        of_model,
+        of_dataclass,
+        of_dict,
+        of_whole_number,
+        of_number,
+        of_instant,
+        of_span,
+        of_bytes,
+        of_union,
+        of_anything,
+    ),
+]
+fitting = st.one_of(
+    objects_with(
+        {"id": st.integers(), "lines": st.lists(objects_with({"sku": st.just("s"), "price": odd}, odd), max_size=2)},
+        odd,
+    ),
+    objects_with({"x": st.integers(), "y": st.integers()}, odd),
+    st.dictionaries(plain_texts, st.integers(), max_size=3),
+    st.integers(),
+    st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
+    odd,
+)
+
+
+async def no_touch(_context: Context) -> None:
+    raise AssertionError("nobody touches here")
+
+
+@pytest.mark.parametrize("function", HANDLERS, ids=lambda function: function.__name__)
+@drawn(80)
+@given(body=fitting)
+def test_a_body_is_parsed_into_the_argument_or_does_not_fit(function: Callable[..., None], body: Any) -> None:
+    sent = from_json(json.dumps(body))  # as the client reads it
+    loop = asyncio.new_event_loop()
+    loop.close()
+    context = Context(Delivery({"topic": "t", "id": "a", "body": sent}), no_touch, loop)
+    arguments, refused = outcome(lambda: Handler("t", function).arguments(sent, context), UnfitBody)
+    if arguments is not None:
+        function(*arguments[0], **arguments[1])
+    else:
+        assert str(refused).startswith("the body does not fit: ")
+        str(refused).encode()
