@@ -224,16 +224,11 @@ class PlainCallProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _plain_call(self) -> PlainCall | None:
-        url = self.url
         before: RequestResponseCycle | None = self.cycle
         if (
             (before is not None and not before.response_complete)  # pipelined
             or self.flow.write_paused
             or self.parser.get_http_version() != "1.1"
-            or not url.startswith(b"/")
-            or b"%" in url
-            or b"#" in url
-            or not url.isascii()
         ):
             return None
         body_length = 0
@@ -244,12 +239,21 @@ class PlainCallProtocol(HttpToolsProtocol):
                 return None
         if body_length > self._service.settings.max_body_bytes:
             return None
-        path, _, query = url.partition(b"?")
-        method = self.parser.get_method().decode("ascii")
-        found = self._service.boundary.find(method, path.decode("ascii"))
-        if found is None:
-            return None
-        operation, path_values = found
+        query = b""
+        path_values: dict[str, str] = {}
+        fixed = self._service.boundary.find_at_fixed_url(self.parser.get_method(), self.url)
+        if fixed is not None:
+            operation, method = fixed
+        else:
+            url = self.url
+            if not url.startswith(b"/") or b"%" in url or b"#" in url or not url.isascii():
+                return None
+            path, _, query = url.partition(b"?")
+            method = self.parser.get_method().decode("ascii")
+            found = self._service.boundary.find(method, path.decode("ascii"))
+            if found is None:
+                return None
+            operation, path_values = found
         return PlainCall(
             self._service,
             operation,

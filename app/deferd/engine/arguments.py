@@ -61,7 +61,7 @@ def finish_args(job_id: str, receipt: Receipt, result: Any) -> Args:
 
 def size(args: Args) -> int:
     """About how many bytes they are."""
-    return sum(len(arg) for arg in args if isinstance(arg, (str, bytes)))
+    return sum([len(arg) for arg in args if isinstance(arg, (str, bytes))])
 
 
 def new_id() -> str:
