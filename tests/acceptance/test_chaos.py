@@ -101,10 +101,19 @@ class Deployment:
         else:
             worker = chance.choice(self.workers)
             life = worker.lives[-1]
+            await _until_it_grows(life)  # so that it is killed with jobs in hand
             await asyncio.to_thread(worker.kill)
             self.worker_kills[life] = time.time()
             await asyncio.sleep(chance.uniform(0, 0.5))
             worker.start()
+
+
+async def _until_it_grows(log: Path) -> None:
+    size = log.stat().st_size
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(3):
+            while log.stat().st_size == size:  # noqa: ASYNC110 (another process writes it)
+                await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager
