@@ -67,9 +67,16 @@ class ChaosWorker:
     def _log(self) -> Path:
         return self.lives[-1].with_suffix(".log")
 
-    def kill(self) -> None:
+    def kill_at_work(self) -> None:
+        """Kill it when it notes a run, so with jobs in hand; or after 3 s, if it has none to do."""
+        deadline, size = time.monotonic() + 3, self._noted_bytes()
+        while self._noted_bytes() == size and time.monotonic() < deadline:
+            time.sleep(0.005)
         self.process.kill()
         self.process.wait(10)
+
+    def _noted_bytes(self) -> int:
+        return self.lives[-1].stat().st_size if self.lives[-1].exists() else 0
 
     def stop(self) -> int:
         wait_until(lambda: "begins" in self._log().read_text(), 20, "the worker serves")
@@ -101,19 +108,10 @@ class Deployment:
         else:
             worker = chance.choice(self.workers)
             life = worker.lives[-1]
-            await _until_it_grows(life)  # so that it is killed with jobs in hand
-            await asyncio.to_thread(worker.kill)
+            await asyncio.to_thread(worker.kill_at_work)
             self.worker_kills[life] = time.time()
             await asyncio.sleep(chance.uniform(0, 0.5))
             worker.start()
-
-
-async def _until_it_grows(log: Path) -> None:
-    size = log.stat().st_size
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(3):
-            while log.stat().st_size == size:  # noqa: ASYNC110 (another process writes it)
-                await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager
