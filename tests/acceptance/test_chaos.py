@@ -72,6 +72,9 @@ class ChaosWorker:
         deadline, size = time.monotonic() + 3, self._noted_bytes()
         while self._noted_bytes() == size and time.monotonic() < deadline:
             time.sleep(0.005)
+        self.kill_at_once()
+
+    def kill_at_once(self) -> None:
         self.process.kill()
         self.process.wait(10)
 
@@ -125,7 +128,7 @@ async def deployed(folder: Path) -> AsyncIterator[Deployment]:
         urls = [service.url for service in services]
         workers = [ChaosWorker(number, folder, urls) for number in range(WORKERS)]
         for worker in workers:
-            stack.callback(worker.kill)
+            stack.callback(worker.kill_at_once)
         yield Deployment(services, workers)
 
 
