@@ -161,6 +161,18 @@ async def test_a_cursor_of_elsewhere_is_refused(driver: EngineDriver, cursor: st
         await driver.topics.list_topics(cursor)
 
 
+@pytest.mark.parametrize("damage", ["{{", "[]", '{"t":-5}', '{"l":99}'])
+async def test_settings_that_cannot_be_read_hide_no_other_topic(
+    engine: Engine, store: Store, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    for name in ("a", "b", "c"):
+        await engine.topics.pause(name)
+    await store.client.hset("deferd:{0}:settings", "b", damage)
+    views, cursor = await engine.topics.list_topics(None, 3)
+    assert ([view.topic for view in views], cursor) == (["a", "c"], None)
+    assert "topic b is not listed" in caplog.text
+
+
 @pytest.mark.parametrize("state", list(JobState))
 async def test_purge_deletes_one_state(driver: EngineDriver, state: JobState) -> None:
     await put_one_in_every_state(driver)

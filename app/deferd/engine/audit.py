@@ -21,12 +21,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from pydantic import ValidationError
 
 from deferd.engine.damage import EXAMPLES_MAX, DamageKind, Finding, Findings, Survey, TopicAudit
 from deferd.engine.keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.topics import read_settings
+from deferd.engine.topics import UNREADABLE, read_settings
 from deferd.errors import StoreUnavailable, TopicNotFound
 from deferd.limits import TOPIC_PATTERN
 from deferd.model import JobState
@@ -247,7 +246,7 @@ async def _survey_shard(scripts: Scripts, keys: Keys, shard: int, survey: Survey
             reply = await scripts.run("audit_names", names[:2], (where, cursor, _STEP))
             await _give_way(began_s)
             cursor, topics, strays, settings = reply
-            # A list of topics fails over settings that cannot be read.
+            # A list of topics leaves out those with settings that cannot be read.
             pairs = zip(settings[::2], settings[1::2], strict=True)
             topics += [topic for topic, text in pairs if not _are_readable(text)]
             for topic in map(_text, topics):
@@ -276,7 +275,7 @@ async def _give_way(began_s: float) -> None:
 def _are_readable(settings: bytes) -> bool:
     try:
         read_settings(orjson.loads(settings) if settings else {})
-    except (ValueError, TypeError, AttributeError, ValidationError):
+    except UNREADABLE:
         return False
     return True
 

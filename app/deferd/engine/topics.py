@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
 from deferd.engine import metrics
 from deferd.engine.keys import Keys
@@ -19,6 +21,9 @@ from deferd.errors import FieldFault, InvalidInput, TopicNotFound
 from deferd.model import JobState, TopicSettings
 from deferd.store.levels import level_named, name_of
 
+UNREADABLE = (ValueError, TypeError, AttributeError, ValidationError)
+"""What reading settings raises when a broken store made them something else."""
+_log = logging.getLogger(__name__)
 _STEP = 1000
 """Most jobs that one script call redrives or deletes."""
 _TOTALLED_TOPICS = 500
@@ -68,6 +73,8 @@ class Topics:
     async def list_topics(self, cursor: str | None = None, limit: int = 1000) -> tuple[list[TopicView], str | None]:
         """Up to `limit` topics in the order of `names`, and where the next page begins (None: this was the last).
 
+        A topic whose settings a broken store made unreadable is left out, and the log says so: one must not hide all.
+
         Raises:
             InvalidInput: the cursor is not one that this method gave.
         """
@@ -78,6 +85,8 @@ class Topics:
                 views.append(await self.show(name))
             except TopicNotFound:  # forgotten since its name was read
                 continue
+            except UNREADABLE:
+                _log.error("topic %s is not listed: its settings cannot be read (see `deferd audit`)", name)
         return views, next_cursor
 
     async def names(self, cursor: str | None = None, limit: int = 1000) -> tuple[list[str], str | None]:
@@ -215,7 +224,7 @@ class Topics:
 
 
 def read_settings(values: dict[str, Any]) -> TopicSettings:
-    """Settings as they are stored; raises ValueError or TypeError for what is none."""
+    """Settings as they are stored; raises one of UNREADABLE for what is none."""
     given: dict[str, Any] = {}
     if "t" in values:
         given["ttr"] = values["t"] / 1000
