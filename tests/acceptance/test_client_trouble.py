@@ -149,7 +149,7 @@ def test_a_release_that_was_carried_out_unanswered_is_a_stale_receipt(
         client.release(delivery, delay=60)
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
+@pytest.mark.parametrize("status", [408, 502, 503, 504])
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_gateways_trouble_is_waited_out(
     proxy: LossyProxy, client: Client, topic: str, status: int, *, sent: bool

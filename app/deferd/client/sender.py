@@ -1,7 +1,7 @@
 """Sends calls until they are answered: again after trouble that passes, and to another service when one is away.
 
 A call is sent again when that can do no harm: always while it is certain that it was not carried out (no connection,
-429), and after a lost answer (a broken connection, a time-out, 502, 503, 504) if it is repeatable. Waits grow from
+429), and after a lost answer (a broken connection, a time-out, 408, 502, 503, 504) if it is repeatable. Waits grow from
 `_FIRST_WAIT_S` to `_LONGEST_WAIT_S`, are spread so that clients do not come back in step, and are at least what the
 service asks for in Retry-After.
 """
@@ -21,7 +21,7 @@ from deferd.errors import DeferdError, RateLimited, StoreUnavailable, TopicFull,
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 _TOO_MANY = 429
-_GATEWAY_TROUBLE = (_TOO_MANY, 502, 503, 504)
+_PASSING_TROUBLE = (_TOO_MANY, 408, 502, 503, 504)
 
 Answered = TypeVar("Answered")
 
@@ -96,7 +96,7 @@ class Sender:
 def _passes(error: DeferdError) -> bool:
     """Whether the same call may fare better in a moment."""
     if isinstance(error, UnexpectedAnswer):
-        return error.status in _GATEWAY_TROUBLE
+        return error.status in _PASSING_TROUBLE
     if isinstance(error, ClientClosed):
         return False
     return isinstance(error, NoAnswer | StoreUnavailable | TopicFull | RateLimited)
