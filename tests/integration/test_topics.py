@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from deferd.api.keys import TopicPatterns
+from deferd.api.visible_topics import list_visible
 from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
 from deferd.errors import InvalidInput, JobCancelled, TopicNotFound
@@ -38,6 +40,14 @@ async def test_a_view_counts_every_state(driver: EngineDriver) -> None:
     assert view.next_due_at_ms == (await driver.queue.look(TOPIC, "delayed")).due_at_ms
     assert not view.paused
     assert view.settings == TopicSettings()
+
+
+async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_key_for_some_topics(driver: EngineDriver) -> None:
+    for topic in ("orders.close", "orders.open"):
+        await driver.topics.configure(topic, TopicSettings())
+    driver.server.command("HSET", "deferd:{0}:settings", "orders.close", "{{")
+    views, _ = await list_visible(driver.topics, TopicPatterns(["orders.*"]), None, 10)
+    assert ["orders.open"] == [view.topic for view in views]
 
 
 async def test_the_oldest_ready_age_passes_over_left_over_ids(driver: EngineDriver) -> None:

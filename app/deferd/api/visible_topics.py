@@ -5,7 +5,7 @@ from __future__ import annotations
 from deferd import limits
 from deferd.api.keys import TopicPatterns
 from deferd.engine.topics import Topics, TopicView
-from deferd.errors import StoreUnavailable, TopicNotFound
+from deferd.errors import StoreUnavailable
 
 _TRIES = 5
 
@@ -23,13 +23,7 @@ async def list_visible(
         StoreUnavailable: topics came and went too fast.
     """
     names, next_cursor = await _visible_names(topics, visible, cursor, limit)
-    views = []
-    for name in names:
-        try:
-            views.append(await topics.show(name))
-        except TopicNotFound:  # forgotten since its name was read
-            continue
-    return views, next_cursor
+    return await topics.views(names), next_cursor
 
 
 async def _visible_names(

@@ -71,14 +71,19 @@ class Topics:
         )
 
     async def list_topics(self, cursor: str | None = None, limit: int = 1000) -> tuple[list[TopicView], str | None]:
-        """Up to `limit` topics in the order of `names`, and where the next page begins (None: this was the last).
-
-        A topic whose settings a broken store made unreadable is left out, and the log says so: one must not hide all.
+        """Up to `limit` topics, as `views` shows them, and where the next page begins (None: this was the last).
 
         Raises:
-            InvalidInput: the cursor is not one that this method gave.
+            InvalidInput: the cursor is not one that `names` gave.
         """
         names, next_cursor = await self.names(cursor, limit)
+        return await self.views(names), next_cursor
+
+    async def views(self, names: Sequence[str]) -> list[TopicView]:
+        """These topics in their order, without those that are gone since.
+
+        A topic whose settings a broken store made unreadable is left out, and the log says so: one must not hide all.
+        """
         views = []
         for name in names:
             try:
@@ -87,7 +92,7 @@ class Topics:
                 continue
             except UNREADABLE:
                 _log.error("topic %s is not listed: its settings cannot be read (see `deferd audit`)", name)
-        return views, next_cursor
+        return views
 
     async def names(self, cursor: str | None = None, limit: int = 1000) -> tuple[list[str], str | None]:
         """Up to `limit` topics in alphabetic order within each shard, and where the next page begins (None: this was
