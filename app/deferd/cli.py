@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from deferd.commands.connecting import SETTINGS as OF_CLIENT
 from deferd.commands.parser import COMMANDS, CONSUMERS, EXIT_CODES, PROCESSES, PRODUCERS, TOOLS, TOPICS, Command
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(words: list[str]) -> int:
     if words[:1] == [_WORKER_PROCESS]:  # how a supervisor starts its workers; not for people
-        from deferd.supervisor import work  # noqa: PLC0415
+        from deferd.supervisor import work
 
         return work(int(words[1]))
     asked = next((word for word in words if not word.startswith("-")), None)
@@ -75,7 +76,7 @@ def _main(words: list[str]) -> int:
     if given.command in COMMANDS:
         return _run_command(COMMANDS[given.command], given)
     if given.command == "key":
-        from deferd.api import new_key  # noqa: PLC0415
+        from deferd.api import new_key
 
         return new_key.run(given)
     flags = {name: value for name, value in vars(given).items() if name != "command"}
@@ -116,26 +117,26 @@ def _parser(*, flags_of: Sequence[str]) -> argparse.ArgumentParser:
         prog="deferd",
         help="what to do" if listed_by_argparse else argparse.SUPPRESS,
     )
-    plain = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    plain: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
     serve = commands.add_parser(
         "serve",
         help=_SERVE,
         description="Run the service until SIGTERM or Ctrl-C. Each setting is a flag and an environment variable; "
         "the flag wins.",
         epilog=EXAMPLES,
-        **plain,  # type: ignore[arg-type] # two keywords of one call
+        **plain,
     )
     if "serve" in flags_of:
         _add_settings(serve)
-    bench = commands.add_parser("bench", help=_BENCH, **plain)  # type: ignore[arg-type]
+    bench = commands.add_parser("bench", help=_BENCH, **plain)
     if "bench" in flags_of:
-        from deferd.bench import options  # noqa: PLC0415
+        from deferd.bench import options
 
         bench.description, bench.epilog = options.DESCRIPTION, options.EXAMPLES
         options.add_flags(bench)
     key = commands.add_parser("key", help=_KEY, allow_abbrev=False)
     if "key" in flags_of:
-        from deferd.api import new_key  # noqa: PLC0415
+        from deferd.api import new_key
 
         new_key.add_flags(key)
     for command in COMMANDS.values():
@@ -162,7 +163,7 @@ def _run_command(command: Command, given: argparse.Namespace) -> int:
         given.whole_parser = _whole_parser
     if command.name == "config":
         given.service_settings = _service_settings(vars(given)) if _has_service() else _WITHOUT_SERVICE
-    from deferd.commands.run import run  # noqa: PLC0415
+    from deferd.commands.run import run
 
     try:
         return run(command, given)
@@ -180,7 +181,7 @@ _WITHOUT_SERVICE = "the service is not installed here: pip install 'deferd[serve
 def _has_service() -> bool:
     """Whether the settings of the service can be read, which takes a part of what its extra brings."""
     try:
-        import deferd.settings  # noqa: F401, PLC0415
+        import deferd.settings  # noqa: F401 (only whether it can be imported)
     except ModuleNotFoundError as exc:
         if (exc.name or "deferd").partition(".")[0] == "deferd":
             raise
@@ -194,9 +195,8 @@ def _whole_parser() -> argparse.ArgumentParser:
 
 
 def _service_settings(given: dict[str, Any]) -> ServiceSettings:
-    from deferd.commands.configuration import ServiceSettings, Setting  # noqa: PLC0415
-    from deferd.commands.connecting import SETTINGS as OF_CLIENT  # noqa: PLC0415
-    from deferd.settings import (  # noqa: PLC0415
+    from deferd.commands.configuration import ServiceSettings, Setting
+    from deferd.settings import (
         Settings,
         SettingsError,
         default_text,
@@ -231,7 +231,7 @@ def _service_settings(given: dict[str, Any]) -> ServiceSettings:
 
 def _add_settings(parser: argparse._ActionsContainer) -> None:
     with _service_extra():
-        from deferd.settings import Settings, default_text, flag, variable  # noqa: PLC0415
+        from deferd.settings import Settings, default_text, flag, variable
 
     for name, field in Settings.model_fields.items():
         default = default_text(name)
@@ -250,8 +250,8 @@ def _add_settings(parser: argparse._ActionsContainer) -> None:
 
 def _serve(flags: dict[str, str]) -> int:
     with _service_extra():
-        from deferd.settings import SettingsError, load_settings, problem, unknown_variables  # noqa: PLC0415
-        from deferd.store.address import AddressError, parse_address  # noqa: PLC0415
+        from deferd.settings import SettingsError, load_settings, problem, unknown_variables
+        from deferd.store.address import AddressError, parse_address
 
     try:
         settings = load_settings(flags)
@@ -262,7 +262,7 @@ def _serve(flags: dict[str, str]) -> int:
     except AddressError as exc:
         return _fail(problem("redis_url", "", wanted=str(exc)), code=2)
     with _service_extra():
-        from deferd import serve  # noqa: PLC0415 (after the settings: this import takes a second)
+        from deferd import serve  # after the settings: this import takes a second
 
     return serve.run(settings, version=version(), warnings=unknown_variables(os.environ))
 
@@ -270,7 +270,7 @@ def _serve(flags: dict[str, str]) -> int:
 def _bench(flags: dict[str, Any]) -> int:
     try:
         with _extra("bench", "tables and progress bars", "cli"):
-            from deferd.bench import command  # noqa: PLC0415 (serve does without it)
+            from deferd.bench import command  # serve does without it
     except KeyboardInterrupt:  # the import takes half a second, and nothing has begun
         return 130
 

@@ -9,7 +9,7 @@ from deferd.commands import exits
 
 def completion(given: argparse.Namespace) -> int:
     """Print the script for a shell; `given.whole_parser` makes the parser with the flags of all commands."""
-    import shtab  # noqa: PLC0415 (part of an extra)
+    import shtab  # part of an extra
 
     print(shtab.complete(given.whole_parser(), given.shell))  # noqa: T201 (the command's output)
     return exits.DONE

@@ -93,13 +93,13 @@ class Connection:
 
     def open(self) -> Client:
         """A client; use it as a context manager."""
-        from deferd.client import Client  # noqa: PLC0415 (the help does without it)
+        from deferd.client import Client  # the help does without it
 
         return Client(self.urls, key=self.key, timeout=self.timeout_s, retry_for=self.retry_for_s)
 
     def open_async(self, *, retry_for_s: float | None = None) -> AsyncClient:
         """A client for asyncio; `retry_for_s` in place of the connection's own."""
-        from deferd.client import AsyncClient  # noqa: PLC0415
+        from deferd.client import AsyncClient
 
         retry_for_s = self.retry_for_s if retry_for_s is None else retry_for_s
         return AsyncClient(self.urls, key=self.key, timeout=self.timeout_s, retry_for=retry_for_s)

@@ -67,7 +67,7 @@ def printable(text: str) -> str:
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, headed: bool = True) -> None:
     """A table on standard output: as wide as the terminal, else as wide as what is in it."""
-    from rich.console import Console  # noqa: PLC0415 (a command that shows no table does without it)
+    from rich.console import Console  # a command that shows no table does without it
 
     table = make_table(columns, headed=headed)
     for at, column in enumerate(columns):
@@ -93,7 +93,7 @@ def fits(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> bool:
 
 def make_table(columns: Sequence[Column], *, headed: bool = True) -> Table:
     """An empty table without lines, whose cells are plain text."""
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=headed, header_style="bold")
     for column in columns:

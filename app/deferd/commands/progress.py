@@ -20,8 +20,8 @@ class PutProgress:
         total = about.st_size if stat.S_ISREG(about.st_mode) else None
         self._progress: Progress | None = None
         if sys.stderr.isatty():
-            from rich import progress  # noqa: PLC0415 (only a terminal needs it)
-            from rich.console import Console  # noqa: PLC0415
+            from rich import progress  # only a terminal needs it
+            from rich.console import Console
 
             self._progress = progress.Progress(
                 progress.TextColumn("putting"),

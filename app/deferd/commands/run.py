@@ -10,6 +10,7 @@ from deferd.commands import exits
 from deferd.commands.exits import UsageError
 from deferd.commands.output import complain
 from deferd.commands.parser import Command
+from deferd.errors import DeferdError
 
 
 def run(command: Command, given: argparse.Namespace) -> int:
@@ -22,13 +23,8 @@ def run(command: Command, given: argparse.Namespace) -> int:
     except UsageError as error:
         complain(str(error))
         return exits.USAGE
-    except Exception as error:
-        # Not at the top: a command that has imported nothing of the client cannot fail with its errors.
-        from deferd.errors import DeferdError  # noqa: PLC0415
-
-        if not isinstance(error, DeferdError):
-            raise
-        from deferd.commands import failures  # noqa: PLC0415
+    except DeferdError as error:
+        from deferd.commands import failures
 
         for sentence in failures.sentences(error, given):
             complain(sentence)

@@ -164,7 +164,7 @@ def _confirmed(view: TopicView, state: str | None) -> bool:
     total = sum(counts.values())
     parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     what = f"{total:,} {_noun(total)}" + (f" ({parts})" if parts else "")
-    print(f"Remove {what} of {view.topic} for good? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"Remove {what} of {view.topic} for good? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201 (it asks)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 

@@ -73,7 +73,7 @@ def instant(text: str) -> datetime:
 
 def json_value(text: str) -> Any:
     """A JSON value. The error shows how a text is quoted for the shell, which is what goes wrong most."""
-    from deferd.commands.json_input import read_json  # noqa: PLC0415 (the help does without pydantic)
+    from deferd.commands.json_input import read_json  # the help does without pydantic
 
     try:
         return read_json(text)

@@ -8,15 +8,13 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from deferd import logs
 from deferd.commands import exits, output
 from deferd.commands.connecting import SETTINGS, read_connection
 from deferd.commands.exits import UsageError
-
-if TYPE_CHECKING:
-    from deferd.worker import Worker
+from deferd.worker import Worker
 
 _LOG_FORMATS = ("console", "json")
 _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -76,8 +74,6 @@ def _tell_of(module_name: str, error: Exception) -> None:
 
 
 def _worker_of(module: Any, module_name: str, name: str) -> Worker:
-    from deferd.worker import Worker  # noqa: PLC0415 (after the checks that need nothing of it)
-
     found: Any = module
     for step in name.split("."):
         if not hasattr(found, step):

@@ -109,7 +109,7 @@ class BoundedCluster(RedisCluster):
     async def initialize(
         self,
         additional_startup_nodes_info: list[tuple[str, int]] | None = None,  # noqa: ARG002 (redis-py's signature)
-        last_failed_node_name: str | None = None,  # noqa: ARG002
+        last_failed_node_name: str | None = None,  # noqa: ARG002 (the same)
     ) -> RedisCluster:
         """Have the nodes looked up if that is due; a caller whose deadline ends stops waiting, the look-up goes on."""
         if self._initialize:
