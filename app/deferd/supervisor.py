@@ -156,7 +156,7 @@ class Worker:
         if self._process is None:
             return
         await self._process.wait()
-        mark_process_dead(self._process.pid, self._metrics_dir)  # type: ignore[no-untyped-call]
+        mark_process_dead(self._process.pid, self._metrics_dir)
         if self._channel is not None:
             self._channel.close()
             self._channel = None

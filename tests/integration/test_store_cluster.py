@@ -108,7 +108,7 @@ async def test_what_is_published_is_heard(clustered_store: Store) -> None:
         heard = await subscription.get_message(timeout=2)
 
     assert heard["data"] == b"first"
-    await subscription.aclose()  # type: ignore[no-untyped-call]
+    await subscription.aclose()
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])

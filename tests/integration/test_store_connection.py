@@ -115,7 +115,7 @@ async def test_a_subscription_hears_what_is_published(own_store: Store) -> None:
     await own_store.client.publish("news", "first")
 
     assert await first_message(subscription) == b"first"
-    await subscription.aclose()  # type: ignore[no-untyped-call]
+    await subscription.aclose()
 
 
 async def test_a_quiet_subscription_is_kept_as_long_as_the_server_answers(
@@ -130,7 +130,7 @@ async def test_a_quiet_subscription_is_kept_as_long_as_the_server_answers(
     await own_store.client.publish("news", "still here")
 
     assert await first_message(subscription) == b"still here"
-    await subscription.aclose()  # type: ignore[no-untyped-call]
+    await subscription.aclose()
 
 
 async def test_a_subscription_notices_a_server_that_hangs(
@@ -148,7 +148,7 @@ async def test_a_subscription_notices_a_server_that_hangs(
 
     assert time.monotonic() - began < 0.1 + TIMEOUT_S + SLACK_S
     own_server.unpause()
-    await subscription.aclose()  # type: ignore[no-untyped-call]
+    await subscription.aclose()
 
 
 async def test_a_password_is_never_shown(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def _process_metrics() -> Collector:
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return REGISTRY
     every_process = CollectorRegistry()
-    MultiProcessCollector(every_process)  # type: ignore[no-untyped-call]  # the package types only some of itself
+    MultiProcessCollector(every_process)
     return every_process
 
 

@@ -72,7 +72,7 @@ class Wakeups:
                     self._on_gap()
             finally:
                 with contextlib.suppress(Exception):
-                    await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis-py declares no types here
+                    await pubsub.aclose()
             await asyncio.sleep(retry_s)
             retry_s = min(retry_s * 2, _RETRY_MAX_S)
 

@@ -64,7 +64,7 @@ class BoundedRedis(Redis):
         try:
             # A connection whose answer is not waited for any longer is closed by redis-py, never used again.
             async with asyncio.timeout(self._deadline_s):
-                return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+                return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # redis-py gives it no types
         except TimeoutError as exc:
             raise RedisTimeoutError(f"no answer within {self._deadline_s} s") from exc
 

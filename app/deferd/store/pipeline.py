@@ -91,7 +91,7 @@ class Pipeline:
 
     async def _open_one(self) -> Connection:
         async with asyncio.timeout(self._deadline_s):
-            link: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]
+            link: Any = self._pool.make_connection()
             try:
                 await link.connect()
             except BaseException:

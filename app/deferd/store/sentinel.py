@@ -48,18 +48,14 @@ def link_sentinel(address: StoreAddress, *, timeout_s: float, confirm_s: float) 
     first new one that leads to another master drops the idle ones to the old. A master that was made a replica
     answers READONLY, and that connection is dropped as well.
     """
-    sentinels = _Sentinels(  # type: ignore[no-untyped-call]
-        list(address.hosts), sentinel_kwargs=_sentinel_options(address, timeout_s=timeout_s)
-    )
+    sentinels = _Sentinels(list(address.hosts), sentinel_kwargs=_sentinel_options(address, timeout_s=timeout_s))
     options = server_options(address, timeout_s=timeout_s)
     if options.pop("connection_class", None):
         options["ssl"] = True
-    pool = _MasterPool(  # type: ignore[no-untyped-call]
-        address.master_name, sentinels, max_connections=POOL_SIZE, timeout=timeout_s, **options
-    )
+    pool = _MasterPool(address.master_name, sentinels, max_connections=POOL_SIZE, timeout=timeout_s, **options)
 
     def subscribe() -> WatchedPubSub:
-        own_pool = SentinelConnectionPool(  # type: ignore[no-untyped-call]
+        own_pool = SentinelConnectionPool(
             address.master_name, sentinels, **subscriber_options(options, timeout_s=timeout_s)
         )
         return WatchedPubSub(own_pool, deadline_s=timeout_s)
