@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import Message
 
 from deferd import limits, model
 from deferd.api import problems
 from deferd.api.application import create_app
 from deferd.api.boundary import Boundary
-from deferd.api.call import Call
+from deferd.api.call import AsgiCall
 from deferd.api.operation import Operation
-from deferd.api.request_json import check_media_type, parse_object
+from deferd.api.request_json import parse_object
 from deferd.engine import arguments
 from deferd.engine.record import Receipt
 from deferd.errors import DeferdError, InvalidInput
@@ -47,19 +48,15 @@ class EndBound:
         raise Bound(given)
 
 
-class SentCall(Call):
+def sent_call(
+    path_values: dict[str, str], *, query: bytes = b"", body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
+) -> AsgiCall:
     """A call whose body has come."""
 
-    def __init__(
-        self, path_values: dict[str, str], query: bytes, body: bytes, headers: list[tuple[bytes, bytes]]
-    ) -> None:
-        super().__init__(SERVICE, "POST", path_values, query, headers)
-        self._body = body
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
 
-    async def read_body(self) -> bytes:
-        if self._body:
-            check_media_type(self.headers)
-        return self._body
+    return AsgiCall(SERVICE, path_values, {"method": "POST", "query_string": query, "headers": headers}, receive)
 
 
 def bind(
@@ -67,10 +64,10 @@ def bind(
     path_values: dict[str, str],
     query: bytes = b"",
     body: bytes = b"",
-    headers: list[tuple[bytes, bytes]] | None = None,
+    headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> Mapping[str, Any] | None:
     """What the operation understands; None when it refuses, by an answer that is well-formed."""
-    call = SentCall(path_values, query, body, headers or [])
+    call = sent_call(path_values, query=query, body=body, headers=headers)
     with pytest.raises((Bound, DeferdError)) as ended:
         operation.answer(call, EndBound()).send(None)  # nothing in it waits
     if isinstance(ended.value, Bound):
@@ -212,7 +209,7 @@ def test_a_query_is_read_as_it_was_written(given_pairs: dict[str, str]) -> None:
     [pop] = [operation for operation in OPERATIONS if operation.name == "pop_jobs"]
     query = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in given_pairs.items()).encode()
     with pytest.raises((InvalidInput, Bound)) as ended:
-        pop.answer(SentCall({"topic": "t"}, query, b"", []), EndBound()).send(None)
+        pop.answer(sent_call({"topic": "t"}, query=query), EndBound()).send(None)
     if isinstance(ended.value, InvalidInput):
         assert {fault.path[1] for fault in ended.value.faults} <= given_pairs.keys()
         for fault in ended.value.faults:
@@ -237,7 +234,7 @@ hexadecimal = st.text("0123456789abcdef", min_size=1, max_size=33)
     )
 )
 def test_a_traceparent_is_the_one_header_that_is_valid_or_none(values: list[bytes]) -> None:
-    call = SentCall({}, b"", b"", [(b"traceparent", value) for value in values])
+    call = sent_call({}, headers=[(b"traceparent", value) for value in values])
     found = call.traceparent()
     if found is not None:
         assert [found.encode()] == values

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +34,7 @@ _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-class Call:
+class Call(ABC):
     """What a route can know of a request. `path_values` are the named parts of its path, `query` is still encoded.
 
     `account` has the limits of the key whose call it is; None when it has none, or there is no key.
@@ -75,24 +76,24 @@ class Call:
         """With how many live jobs in its topic a put by this key is refused; None: its key has no such bound."""
         return None if self.account is None else self.account.bounds.max_jobs
 
+    @abstractmethod
     def client_address(self) -> str | None:
         """The address that the connection came from; None when the server does not know it."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def read_body(self) -> bytes:
         """The request's body, empty when there is none.
 
         Raises PayloadTooLarge, UnsupportedMediaType, and starlette's ClientDisconnect when the rest does not come.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def unless_gone(self, popping: Coroutine[Any, Any, list[JobRecord]]) -> Sequence[JobRecord]:
         """What `popping` brings; when the client hangs up first it is cancelled, and what it brought goes back."""
-        raise NotImplementedError
 
 
 def _bound_by_the_operation() -> Call:
-    raise NotImplementedError("an Operation binds its calls itself")
+    raise AssertionError("an Operation binds its calls itself")
 
 
 CurrentCall = Annotated[Call, Depends(_bound_by_the_operation)]
