@@ -30,13 +30,19 @@ def read_backoff(value: Any) -> ExponentialBackoff | FixedBackoff | ScheduleBack
     return _BACKOFF.validate_python(value)
 
 
-class Job:
-    """A job as the service showed it. `fields` is its JSON object, as it came; see `deferd.model.Job` for the terms."""
+class _View:
+    """What the service showed. `fields` is its JSON object, as it came."""
 
     __slots__ = ("fields",)
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
+
+
+class Job(_View):
+    """A job as the service showed it. `fields` is its JSON object, as it came; see `deferd.model.Job` for the terms."""
+
+    __slots__ = ()
 
     @property
     def topic(self) -> str:
@@ -192,13 +198,10 @@ class Released(NamedTuple):
     attempts: int
 
 
-class TopicView:
+class TopicView(_View):
     """A topic as the service showed it. `fields` is its JSON object, as it came."""
 
-    __slots__ = ("fields",)
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self.fields = fields
+    __slots__ = ()
 
     @property
     def topic(self) -> str:
@@ -244,13 +247,10 @@ class DamageExample(NamedTuple):
     detail: str
 
 
-class Audit:
+class Audit(_View):
     """What an audit found, or a repair mended. `fields` is its JSON object, as it came."""
 
-    __slots__ = ("fields",)
-
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self.fields = fields
+    __slots__ = ()
 
     @property
     def clean(self) -> bool:

@@ -33,6 +33,12 @@ class Outcome(NamedTuple, Generic[Answered]):
     error: DeferdError | None
     doubtful: bool
 
+    def result(self) -> Answered:
+        """The answer. Raises the error when there is one."""
+        if self.error is not None:
+            raise self.error
+        return self.answer  # type: ignore[return-value]  # there is no error, so this is the answer
+
 
 class Sender:
     """Sends to the services at `urls`, which are replicas of one: to the first, and on to the next when it is away.
@@ -53,10 +59,7 @@ class Sender:
             DeferdError: the service refused; the error that it named.
             NoAnswer, UnexpectedAnswer: see `deferd.client.failures`.
         """
-        outcome = await self.try_to_send(call, retry_for_s=retry_for_s)
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.answer  # type: ignore[return-value] # there is no error, so this is the answer
+        return (await self.try_to_send(call, retry_for_s=retry_for_s)).result()
 
     async def try_to_send(self, call: Call[Answer], *, retry_for_s: float | None = None) -> Outcome[Answer]:
         """As `send`, but an error is a part of what comes back."""

@@ -24,7 +24,7 @@ from deferd.client.jobs import (
     TopicView,
 )
 from deferd.client.network import Network
-from deferd.client.sender import Outcome, Sender
+from deferd.client.sender import Sender
 from deferd.client.times import Seconds
 from deferd.errors import DeferdError, FieldFault, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
 from deferd.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
@@ -104,7 +104,7 @@ class Verbs:
             if stored is not None:
                 # The refusal itself was as durable as the put is to be, and the job that stood in its way with it.
                 return Job({**stored.fields, **_given(durability=outcome.error.durability)})
-        return _answer_of(outcome)
+        return outcome.result()
 
     async def put_many(self, jobs: Iterable[JobToPut] | AsyncIterable[JobToPut]) -> AsyncIterator[PutResult]:
         """Put any number of jobs, and yield what became of each, in order.
@@ -143,7 +143,7 @@ class Verbs:
             return [PutResult(jobs[0]["topic"], jobs[0]["id"], 413, PayloadTooLarge.code, str(outcome.error))]
         if isinstance(outcome.error, InvalidInput):
             raise _placed(outcome.error, first_index) from outcome.error
-        results = _answer_of(outcome)
+        results = outcome.result()
         if len(results) != len(jobs):
             raise UnexpectedAnswer(200, f"a batch of {len(jobs)} puts was answered for {len(results)}")
         if not (doubtful or outcome.doubtful):
@@ -210,7 +210,7 @@ class Verbs:
         if outcome.doubtful and isinstance(outcome.error, JobNotFound):
             text = f"the answer to a cancel of {topic}/{id} was lost; the job is gone, by this cancel or before it"
             raise NoAnswer(text) from outcome.error
-        return _answer_of(outcome)
+        return outcome.result()
 
     # Consumers
 
@@ -252,7 +252,7 @@ class Verbs:
         outcome = await self._sender.try_to_send(calls.finish(job, result))
         # A job without `retain` is gone when it is finished: after a lost answer, that is what "not found" says.
         if not (outcome.doubtful and isinstance(outcome.error, JobNotFound)):
-            _answer_of(outcome)
+            outcome.result()
 
     async def finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
         """Finish jobs of one topic, each answered on its own and in order; none for no jobs. In batches of 1000."""
@@ -266,7 +266,7 @@ class Verbs:
         if isinstance(outcome.error, PayloadTooLarge) and len(jobs) > 1:
             half = len(jobs) // 2
             return await self._finish_batch(topic, jobs[:half]) + await self._finish_batch(topic, jobs[half:])
-        results = _answer_of(outcome)
+        results = outcome.result()
         if not outcome.doubtful:
             return results
         return [  # see finish
@@ -374,12 +374,6 @@ class Verbs:
     async def metrics(self) -> str:
         """The service's metrics in Prometheus' text format."""
         return await self.send(calls.metrics())
-
-
-def _answer_of(outcome: Outcome[calls.Answer]) -> calls.Answer:
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.answer  # type: ignore[return-value] # there is no error, so this is the answer
 
 
 def _given(**values: Any) -> dict[str, Any]:
