@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -25,6 +26,21 @@ def count(shell: Shell, topic: str) -> int:
     """Jobs in the topic."""
     [view] = shell.json("topic", topic)
     return sum(view["counts"].values())
+
+
+def start_put(shell: Shell, topic: str) -> tuple[subprocess.Popen[str], IO[str], IO[str]]:
+    """A put whose input goes on, with its standard input and output."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deferd", "put", topic, "-", "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(shell.url),
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process, process.stdin, process.stdout
 
 
 def test_20000_bodies_are_put_and_counted(shell: Shell, topic: str) -> None:
@@ -93,20 +109,11 @@ def test_each_line_may_name_its_topic(shell: Shell, topic: str) -> None:
 
 
 def test_what_was_written_is_put_before_the_next_line_comes(shell: Shell, topic: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "deferd", "put", topic, "-", "--json"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(shell.url),
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
+    process, stdin, stdout = start_put(shell, topic)
     for line in (1, 2, 3):
-        process.stdin.write(f"{line}\n")
-        process.stdin.flush()
-        assert line == json.loads(process.stdout.readline())["line"]
+        stdin.write(f"{line}\n")
+        stdin.flush()
+        assert line == json.loads(stdout.readline())["line"]
     rest = process.communicate(timeout=20)
 
     assert (0, "") == (process.returncode, rest[0])
@@ -114,20 +121,11 @@ def test_what_was_written_is_put_before_the_next_line_comes(shell: Shell, topic:
 
 
 def test_ctrl_c_tells_how_far_it_came(shell: Shell, topic: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "deferd", "put", topic, "-", "--json"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(shell.url),
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("1\n2\n")
-    process.stdin.flush()
+    process, stdin, stdout = start_put(shell, topic)
+    stdin.write("1\n2\n")
+    stdin.flush()
     for _ in range(2):
-        process.stdout.readline()
+        stdout.readline()
     process.send_signal(signal.SIGINT)
     process.wait(20)  # although its input goes on
     said = process.communicate(timeout=20)[1].splitlines()

@@ -13,7 +13,7 @@ import pytest
 
 from deferd import AsyncClient, Context, JobRef, Worker
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.worker_runs import gone, in_state, serving, until
+from tests.acceptance.worker_runs import gone, in_state, serving, sleeping_handler, until
 
 TTR_S = 1.0
 
@@ -126,16 +126,7 @@ async def test_a_prefetched_job_that_is_cancelled_never_begins(
 async def test_a_delivery_that_is_over_ends_its_handler_and_is_logged(
     client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    began, ended = asyncio.Event(), asyncio.Event()
-
-    @worker.handler(topic)
-    async def wait() -> None:
-        began.set()
-        try:
-            await asyncio.sleep(600)
-        finally:
-            ended.set()
-
+    began, ended = sleeping_handler(worker, topic)
     await client.put(topic, id="a", ttr=TTR_S)
     async with serving(worker), asyncio.timeout(20):
         await began.wait()

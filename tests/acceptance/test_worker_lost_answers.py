@@ -27,6 +27,22 @@ def proxy(shared_service: ServiceProcess) -> Iterator[LossyProxy]:
         yield proxy
 
 
+def waiting_handler(
+    worker: Worker, topic: str, *, error: Exception | None = None
+) -> tuple[asyncio.Event, asyncio.Event]:
+    """A handler that tells by the first event that it has begun, and that ends, or fails, after the second."""
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    @worker.handler(topic)
+    async def handle() -> None:
+        began.set()
+        await may_end.wait()
+        if error is not None:
+            raise error
+
+    return began, may_end
+
+
 async def test_jobs_of_a_pop_whose_answer_was_lost_run_and_their_leases_are_extended_first(
     client: AsyncClient, proxy: LossyProxy, topic: str
 ) -> None:
@@ -58,15 +74,7 @@ async def test_a_report_whose_answer_was_lost_is_repeated_and_not_told_as_a_fail
 ) -> None:
     caplog.set_level(logging.INFO, "deferd.worker")
     worker = Worker(proxy.url, concurrency=1)
-    began, may_end = asyncio.Event(), asyncio.Event()
-
-    @worker.handler(topic)
-    async def handle() -> None:
-        began.set()
-        await may_end.wait()
-        if fails:
-            raise ValueError("no such order")
-
+    began, may_end = waiting_handler(worker, topic, error=ValueError("no such order") if fails else None)
     await client.put(topic, id="a", ttr=3600, backoff={"kind": "fixed", "seconds": 600})
     async with serving(worker), asyncio.timeout(30):
         await began.wait()
@@ -88,13 +96,7 @@ async def test_a_touch_that_is_never_answered_does_not_cost_the_lease(
     client: AsyncClient, proxy: LossyProxy, topic: str
 ) -> None:
     worker = Worker(proxy.url, concurrency=1)
-    began, may_end = asyncio.Event(), asyncio.Event()
-
-    @worker.handler(topic)
-    async def handle() -> None:
-        began.set()
-        await may_end.wait()
-
+    began, may_end = waiting_handler(worker, topic)
     await client.put(topic, id="a", ttr=8, retain=60)
     async with serving(worker), asyncio.timeout(30):
         await began.wait()
@@ -110,13 +112,7 @@ async def test_a_handler_goes_on_while_touches_fail_and_its_lease_is_kept(
 ) -> None:
     caplog.set_level(logging.INFO, "deferd.worker")
     worker = Worker(proxy.url, concurrency=1)
-    began, may_end = asyncio.Event(), asyncio.Event()
-
-    @worker.handler(topic)
-    async def handle() -> None:
-        began.set()
-        await may_end.wait()
-
+    began, may_end = waiting_handler(worker, topic)
     await client.put(topic, id="a", ttr=5, retain=60)
     async with serving(worker), asyncio.timeout(30):
         await began.wait()

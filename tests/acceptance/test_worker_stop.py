@@ -13,7 +13,7 @@ import pytest
 from deferd import AsyncClient, Context, Worker
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.worker_process import WorkerProcess
-from tests.acceptance.worker_runs import in_state, serving, until
+from tests.acceptance.worker_runs import in_state, serving, sleeping_handler, until
 
 
 @pytest.fixture
@@ -130,16 +130,7 @@ async def test_a_serve_that_is_cancelled_gives_its_jobs_back_without_grace(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:
     worker = Worker(shared_service.url)
-    began, ended = asyncio.Event(), asyncio.Event()
-
-    @worker.handler(topic)
-    async def wait() -> None:
-        began.set()
-        try:
-            await asyncio.sleep(600)
-        finally:
-            ended.set()
-
+    began, ended = sleeping_handler(worker, topic)
     await client.put(topic, id="a")
     serve = asyncio.create_task(worker.serve())
     await began.wait()

@@ -23,6 +23,21 @@ async def serving(worker: Worker) -> AsyncIterator[None]:
             await serve
 
 
+def sleeping_handler(worker: Worker, topic: str) -> tuple[asyncio.Event, asyncio.Event]:
+    """A handler that sleeps until it is cancelled; the events tell that it has begun, and that it has ended."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    @worker.handler(topic)
+    async def sleep() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+
+    return began, ended
+
+
 async def until(holds: Callable[[], bool], what: str) -> None:
     """Wait for a condition of this process."""
     async with asyncio.timeout(WITHIN_S):
