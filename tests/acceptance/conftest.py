@@ -14,11 +14,6 @@ from tests.acceptance.service_process import ServiceProcess, running_service
 CALL_TIMEOUT_S = 30.0
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     with running_service(data_dir=tmp_path_factory.mktemp("deferd")) as service:

@@ -12,11 +12,6 @@ from tests.integration.engine_driver import EngineDriver
 from tests.integration.store_servers import StoreServer
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
     with StoreServer(tmp_path_factory.mktemp("store")) as server:

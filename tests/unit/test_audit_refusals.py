@@ -12,11 +12,6 @@ from deferd.api import audit
 from deferd.api.audit import DISTINCT_MAX, Asked, Refusals
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO, logger="deferd.audit")

@@ -18,11 +18,6 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 CALL = replace(calls.purge("orders"), wait_s=0)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Server:
     """Answers each request with the next of its answers, a list of pieces sent one by one; None hangs up."""
 

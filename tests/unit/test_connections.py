@@ -22,11 +22,6 @@ KEEP_ALIVE_S = 75
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Premises:
     """A listening socket whose connections are looked after by `connections`, at times that the test says."""
 

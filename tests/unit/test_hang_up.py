@@ -18,11 +18,6 @@ from deferd.model import JobState
 _JOB = JobRecord("t", "j", JobState.RESERVED, 0, 0, 1, 1, b"null")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Client:
     """The receiving end of a connection, as a server gives it to the application."""
 

@@ -27,11 +27,6 @@ class SlowStore:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def store() -> SlowStore:
     return SlowStore()
 

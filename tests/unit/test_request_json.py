@@ -20,11 +20,6 @@ from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge
 _LIMIT = 10
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def receive_from(messages: list[Message]) -> Receive:
     async def receive() -> Message:
         return messages.pop(0)

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from deferd import Delivery
 from deferd.worker.handlers import Handler
 from deferd.worker.held import Held, Stop
 from deferd.worker.outcomes import DONE, Finish, Release
 
 GIVEN_BACK = Release(0, "the worker stopped")
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def nothing() -> None: ...

@@ -14,11 +14,6 @@ import pytest
 from deferd.worker.threads import DaemonThreads
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_functions_run_at_once_in_threads_that_are_used_again() -> None:
     threads = DaemonThreads(asyncio.get_running_loop())
     together = threading.Barrier(3)
