@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
+from tests.acceptance.damaged_store import BreakableService, breakable_service
 from tests.acceptance.http_calls import Http
 from tests.acceptance.service_process import ServiceProcess, running_service
 
@@ -29,3 +30,16 @@ def topic() -> str:
 async def http(shared_service: ServiceProcess, topic: str) -> AsyncIterator[Http]:
     async with httpx.AsyncClient(base_url=shared_service.url, timeout=CALL_TIMEOUT_S, trust_env=False) as client:
         yield Http(client, topic)
+
+
+@pytest.fixture(scope="module")
+def breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableService]:
+    with breakable_service(tmp_path_factory.mktemp("audited")) as breakable:
+        yield breakable
+
+
+@pytest.fixture
+def broken(breakable: BreakableService) -> BreakableService:
+    """A service whose store is sound until the test breaks it."""
+    breakable.store.command("FLUSHDB")
+    return breakable

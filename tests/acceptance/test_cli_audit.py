@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from tests.acceptance.command_line import Shell
-from tests.acceptance.damaged_store import BreakableService, breakable_service
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableService]:
-    with breakable_service(tmp_path_factory.mktemp("audited")) as running:
-        yield running
-
-
-@pytest.fixture
-def broken(running: BreakableService) -> BreakableService:
-    """Sound until the test breaks it."""
-    running.store.command("FLUSHDB")
-    return running
+from tests.acceptance.damaged_store import BreakableService
 
 
 @pytest.fixture
@@ -94,7 +80,9 @@ def test_a_store_whose_lists_are_broken_is_mended(shell: Shell, broken: Breakabl
     assert shell.good("audit", "orders").endswith("no damage\n")
 
 
-def test_settings_that_cannot_be_read_hide_no_other_topic_and_are_mended(shell: Shell, broken: BreakableService) -> None:
+def test_settings_that_cannot_be_read_hide_no_other_topic_and_are_mended(
+    shell: Shell, broken: BreakableService
+) -> None:
     shell.good("put", "a")
     shell.good("put", "b")
     broken.store.command("HSET", "deferd:{0}:settings", "b", "{{")

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from deferd import AsyncClient, Client, TopicNotFound
-from tests.acceptance.damaged_store import BreakableService, breakable_service
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BreakableService]:
-    with breakable_service(tmp_path_factory.mktemp("audited")) as running:
-        yield running
-
-
-@pytest.fixture
-def broken(running: BreakableService) -> BreakableService:
-    """Sound until the test breaks it."""
-    running.store.command("FLUSHDB")
-    return running
+from tests.acceptance.damaged_store import BreakableService
 
 
 def call(broken: BreakableService, method: str, path: str, **options: Any) -> httpx.Response:
