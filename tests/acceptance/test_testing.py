@@ -64,7 +64,7 @@ def test_at_the_end_nothing_of_it_is_left() -> None:
     assert not Path(folder).exists()
 
 
-def test_a_service_whose_tests_were_killed_ends_by_itself(tmp_path: Path) -> None:
+def test_a_service_whose_tests_were_killed_ends_by_itself() -> None:
     script = (
         "import sys, time\nfrom deferd.testing import start_service\n"
         "with start_service('--workers', '2') as service:\n    print(service.log, flush=True)\n    time.sleep(60)\n"

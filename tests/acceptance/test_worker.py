@@ -313,9 +313,7 @@ async def test_middleware_goes_around_handlers_the_first_outermost_and_may_say_w
         assert (await in_state(client, topic, "b", "dead")).last_error == "not here"
 
 
-async def test_puts_from_inside_a_handler_carry_the_trace_on(
-    client: AsyncClient, shared_service: ServiceProcess, worker: Worker, topic: str
-) -> None:
+async def test_puts_from_inside_a_handler_carry_the_trace_on(client: AsyncClient, worker: Worker, topic: str) -> None:
     traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
     @worker.handler(topic)

@@ -163,7 +163,7 @@ async def test_a_handler_that_is_done_when_it_is_told_to_end_is_done(
 
 
 async def test_a_stop_that_comes_before_the_worker_serves_is_not_lost(
-    client: AsyncClient, shared_service: ServiceProcess, topic: str
+    shared_service: ServiceProcess, topic: str
 ) -> None:
     worker = Worker(shared_service.url)
     worker.handler(topic)(lambda: None)

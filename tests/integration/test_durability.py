@@ -163,7 +163,7 @@ class TestReplicated:
         pair.primary.command("REPLICAOF", "NO", "ONE")
         assert await put_when_in_step(producer, "b", "replicated:1") == "replicated:1"
 
-    async def test_a_caller_that_goes_takes_no_other_callers_answer(self, pair: Pair, producer: Engine) -> None:
+    async def test_a_caller_that_goes_takes_no_other_callers_answer(self, producer: Engine) -> None:
         await put(producer, "warm", "replicated:1")
         puts = [asyncio.ensure_future(put(producer, f"j{n}", "replicated:1", topic=f"t{n}")) for n in range(10)]
         await asyncio.sleep(0)

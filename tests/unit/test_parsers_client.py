@@ -162,7 +162,6 @@ def test_a_refusal_is_read_as_a_deferd_error(status: int, content: bytes, wait: 
 
 
 JOB_PROPERTIES = [name for name, value in vars(Job).items() if isinstance(value, property)]
-TOPIC_PROPERTIES = [name for name, value in vars(TopicView).items() if isinstance(value, property)]
 
 
 @drawn(200)

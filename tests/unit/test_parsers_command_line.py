@@ -148,7 +148,6 @@ def taken(content: bytes, cuts: list[int], **options: Any) -> tuple[list[dict[st
     return jobs, numbers, None
 
 
-line_texts = json_values.map(lambda value: json.dumps(value, ensure_ascii=False).encode())
 line_ends = st.sampled_from([b"\n", b"\r\n", b"\n\n", b" \n"])
 
 

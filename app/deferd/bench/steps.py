@@ -9,7 +9,7 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from deferd.bench.clock import Clock, instant
 from deferd.bench.connection import Connection
@@ -25,8 +25,6 @@ PARKED_WAIT_S = 1.0
 """How long a pop of a consumer waits before it is sent again. At the end of a step the last ones wait in vain."""
 BATCHES_AT_ONCE = 4
 """Batches that each process has under way at a time, on each side."""
-
-Result = TypeVar("Result")
 
 
 @dataclass
