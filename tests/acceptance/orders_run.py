@@ -47,12 +47,20 @@ async def pay_some(client: httpx.AsyncClient, topic: str) -> set[str]:
 
 
 async def close_orders(client: httpx.AsyncClient, topic: str, name: str, closed: list[tuple[str, str]]) -> None:
-    """One consumer: pop, close, finish, until nothing comes for longer than any order waits."""
-    while True:
-        answer = await client.get(f"/topics/{topic}/pop", params={"wait": DELAY_S + 2, "count": 20, "consumer": name})
+    """One consumer: pop, close, finish, until all are closed and a pop later nothing more has come.
+
+    It gives up when nothing comes for longer than any order waits.
+    """
+    last_came_s = time.monotonic()
+    while time.monotonic() - last_came_s < DELAY_S + 2:
+        are_closed = len(closed) >= ORDERS - PAID
+        answer = await client.get(f"/topics/{topic}/pop", params={"wait": 1, "count": 20, "consumer": name})
         jobs = answer.raise_for_status().json()["jobs"]
-        if not jobs:
+        if not jobs and are_closed:
             return
+        if not jobs:
+            continue
+        last_came_s = time.monotonic()
         closed.extend((job["id"], name) for job in jobs)
         items = [{"id": job["id"], "receipt": job["receipt"]} for job in jobs]
         results = (await client.post(f"/topics/{topic}/finish", json={"jobs": items})).json()["results"]

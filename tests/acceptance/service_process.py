@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +17,12 @@ from typing import Self
 
 import httpx
 
+from tests.integration.store_servers import wait_until
+
 START_S = 30.0
 STOP_S = 15.0
+PARKED_S = 10.0
+"""Less than the 20 s after which a pop ends by itself."""
 
 
 class ServiceProcess:
@@ -128,13 +131,25 @@ class ServiceProcess:
 
     def wait_ready(self, timeout_s: float = START_S) -> None:
         """Wait until `/readyz` says that the store answers."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200:
-                    return
-            time.sleep(0.02)
-        raise AssertionError(f"the service was not ready within {timeout_s} s:\n{self.output()}")
+        try:
+            wait_until(self._is_ready, timeout_s, "the service is ready")
+        except TimeoutError as late:
+            raise AssertionError(f"{late}:\n{self.output()}") from None
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+        return False
+
+    def parked_pops(self) -> int:
+        """How many pops wait for a job at this moment, over all workers."""
+        metrics = httpx.get(f"{self.url}/metrics", timeout=5).text
+        counts = re.findall(r"^deferd_parked_consumers(?:\{.*\})? (\S+)", metrics, re.MULTILINE)
+        return round(sum(map(float, counts)))
+
+    def wait_for_parked_pops(self, number: int) -> None:
+        """Wait until so many pops wait for a job."""
+        wait_until(lambda: self.parked_pops() == number, PARKED_S, f"{number} pops wait")
 
     def _take(self) -> subprocess.Popen[str]:
         process, self._process = self._process, None

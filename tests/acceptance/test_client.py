@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -29,6 +28,7 @@ from deferd import (
 from deferd.model import FinishItem, FixedBackoff, TopicSettings
 from tests.acceptance.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
+from tests.integration.store_servers import wait_until
 
 
 @pytest.fixture
@@ -250,11 +250,9 @@ def test_puts_of_many_threads_are_joined_into_batches(shared_service: ServicePro
 
         with proxy.answers_held():
             first = threads.submit(put, 0)
-            while not proxy.heads:
-                time.sleep(0.005)
+            wait_until(lambda: bool(proxy.heads), 5, "the first put is sent")
             others = [threads.submit(put, number) for number in range(1, 51)]
-            while buffer.waiting < 50:
-                time.sleep(0.005)
+            wait_until(lambda: buffer.waiting == 50, 5, "the others wait")
         results = [first.result(), *(other.result() for other in others)]
     assert [f"j{number}" for number in range(51)] == [result.id for result in results]
     assert {201} == {result.status for result in results}

@@ -30,6 +30,7 @@ from deferd.client.failures import ClientClosed
 from deferd.client.identity import is_as_put
 from tests.acceptance.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.waiting import until
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -374,12 +375,10 @@ async def test_jobs_that_are_refused_in_a_buffer_cost_nobody_else(proxy: LossyPr
         buffer = client.buffer()
         with proxy.answers_held():
             first = asyncio.create_task(buffer.put({"topic": topic, "id": "first"}))
-            while not proxy.heads:
-                await asyncio.sleep(0.005)
+            await until(lambda: bool(proxy.heads), "the first put is sent")
             bodies = ["x" * 1_200_000, 1, too_deep, *range(20)]
             puts = [asyncio.create_task(buffer.put({"topic": topic, "body": body})) for body in bodies]
-            while buffer.waiting < len(puts):
-                await asyncio.sleep(0.005)
+            await until(lambda: buffer.waiting == len(puts), "the others wait")
         await first
         large, one, deep, *others = await asyncio.gather(*puts, return_exceptions=True)
         assert isinstance(large, PutResult)
@@ -393,8 +392,7 @@ async def test_a_put_in_a_buffer_that_is_given_up_takes_no_other_with_it(proxy: 
         buffer = client.buffer()
         proxy.hang()
         first = asyncio.create_task(buffer.put({"topic": topic, "id": "first"}))
-        while not proxy.is_done():
-            await asyncio.sleep(0.01)
+        await until(proxy.is_done, "the first put is carried out")
         others = [asyncio.create_task(buffer.put({"topic": topic, "id": f"j{number}"})) for number in range(5)]
         await asyncio.sleep(0)
         first.cancel()
@@ -406,14 +404,12 @@ async def test_jobs_of_a_batch_that_was_given_up_are_sent_again_as_the_same(prox
         buffer = client.buffer()
         proxy.hang(sent=False)
         opening = asyncio.create_task(buffer.put({"topic": topic, "id": "opening"}))
-        while not proxy.is_done():
-            await asyncio.sleep(0.01)
+        await until(proxy.is_done, "the first put is sent")
         puts = [asyncio.create_task(buffer.put({"topic": topic, "id": f"j{number}"})) for number in range(5)]
         await asyncio.sleep(0)
         proxy.hang()  # the next batch, of which the first of them is the sender, is carried out unanswered
         opening.cancel()
-        while not proxy.is_done():
-            await asyncio.sleep(0.01)
+        await until(proxy.is_done, "the batch is carried out")
         puts[0].cancel()
         assert [201] * 4 == [result.status for result in await asyncio.gather(*puts[1:])]
         assert (await client.topic(topic)).counts["ready"] == 5

@@ -70,10 +70,10 @@ async def test_one_job_is_handed_out_when_no_count_is_given(http: Http) -> None:
     assert [job["id"] for job in await http.pop()] == ["a"]
 
 
-async def test_a_pop_waits_for_a_job(http: Http) -> None:
+async def test_a_pop_waits_for_a_job(http: Http, shared_service: ServiceProcess) -> None:
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(http.pop_one(wait=20))
-        await _until_parked(http, 1)
+        await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
         await http.put_job("late")
     assert waiting.result()["id"] == "late"
 
@@ -84,12 +84,12 @@ async def test_a_pop_without_a_job_is_empty_after_its_wait(http: Http) -> None:
     assert 0.29 < time.monotonic() - began < 2
 
 
-async def test_waiting_consumers_are_served_in_the_order_they_came(http: Http) -> None:
+async def test_waiting_consumers_are_served_in_the_order_they_came(http: Http, shared_service: ServiceProcess) -> None:
     async with asyncio.TaskGroup() as group:
         waiting = []
         for number in range(3):
             waiting.append(group.create_task(http.pop_one(wait=20, consumer=f"c{number}")))
-            await _until_parked(http, number + 1)
+            await asyncio.to_thread(shared_service.wait_for_parked_pops, number + 1)
         for name in ("a", "b", "c"):
             await http.put_job(name)
     assert [(task.result()["id"], task.result()["reserved_by"]) for task in waiting] == [
@@ -116,11 +116,11 @@ async def test_one_pop_fills_up_from_the_next_topic(http: Http) -> None:
     assert [job["topic"] for job in jobs] == [high, low]
 
 
-async def test_a_pop_waits_on_all_its_topics(http: Http) -> None:
+async def test_a_pop_waits_on_all_its_topics(http: Http, shared_service: ServiceProcess) -> None:
     path = f"/topics/{http.topic}.never,{http.topic}/pop"
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(http.get(path, params={"wait": 20}))
-        await _until_parked(http, 1)
+        await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
         await http.put_job("late")
     assert ok(waiting.result())["jobs"][0]["id"] == "late"
 
@@ -167,20 +167,10 @@ async def test_a_consumer_that_hangs_up_strands_nothing(http: Http, shared_servi
     async with httpx.AsyncClient(base_url=shared_service.url, trust_env=False) as impatient:
         with pytest.raises(httpx.ReadTimeout):
             await impatient.get(http.topic_path("pop"), params={"wait": 20}, timeout=0.3)
-    await _until_parked(http, 0)
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
     await http.put_job("mine")
     job = await http.pop_one()
     assert (job["id"], job["attempt"]) == ("mine", 1)
-
-
-async def _until_parked(http: Http, consumers: int) -> None:
-    """Wait until so many pops of this test wait: the session's service serves one test at a time."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        text = (await http.get("/metrics")).text
-        if f"deferd_parked_consumers {consumers}.0" in text:
-            return
-    raise AssertionError(f"there were never {consumers} parked consumers")
 
 
 @pytest.mark.parametrize(

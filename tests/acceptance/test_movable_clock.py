@@ -81,12 +81,14 @@ def test_jobs_that_are_put_afterwards_count_from_the_moved_clock(http_client: ht
     assert put(http_client, topic, run_at=now)["state"] == "ready"
 
 
-def test_consumers_that_wait_get_their_jobs_within_milliseconds(http_client: httpx.Client, topic: str) -> None:
+def test_consumers_that_wait_get_their_jobs_within_milliseconds(
+    service: ServiceProcess, http_client: httpx.Client, topic: str
+) -> None:
     for number in range(4):
         put(http_client, topic, id=f"j{number}", delay=DAY_S)
     with ThreadPoolExecutor(4) as consumers:
         pops = [consumers.submit(pop_waiting, http_client, topic) for _ in range(4)]
-        time.sleep(0.5)  # most of them wait by now; one that does not gets its job all the same
+        service.wait_for_parked_pops(4)
         began = time.monotonic()
         advance(http_client, DAY_S)
         popped = sorted(job_id for waiting in pops for job_id in waiting.result(10))

@@ -14,6 +14,7 @@ from deferd import AsyncClient
 from deferd.settings import Settings, flag, variable
 from tests.acceptance.orders_run import run
 from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.worker_runs import in_state
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 
@@ -54,8 +55,7 @@ async def test_the_consumer_of_the_readme_closes_an_order(
     serving = asyncio.create_task(consumer["worker"].serve())
     async with AsyncClient(shared_service.url) as client:
         await client.put("orders.close", {"order": 1042}, id="order-of-the-readme", retain=60)
-        while (await client.look("orders.close", "order-of-the-readme")).state != "finished":
-            await asyncio.sleep(0.01)
+        await in_state(client, "orders.close", "order-of-the-readme", "finished")
     consumer["worker"].stop()
     await serving
     assert "closing order 1042" in capsys.readouterr().out

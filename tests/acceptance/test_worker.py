@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from deferd import AsyncClient, Context, Reject, Retry, Worker
 from deferd.worker.running import CallNext
 from tests.acceptance.service_process import ServiceProcess
-from tests.acceptance.worker_runs import gone, in_state, serving, until
+from tests.acceptance.worker_runs import gone, in_state, serving
+from tests.waiting import until
 
 SOON = {"kind": "fixed", "seconds": 0.01}
 
@@ -264,7 +265,7 @@ async def test_a_plain_handler_past_its_time_limit_keeps_its_place_until_it_retu
         assert released.last_error == "the time limit of 0.05 s has passed"
         await until(saw_it.is_set, "the handler saw that it is cancelled")
         await client.put(topic, "next", id="next", retain=60)
-        await asyncio.sleep(0.2)  # were there a place, it would begin within a few ms
+        await asyncio.sleep(0.2)  # were there a place, it would begin within a few ms: only time shows that it does not
         assert (ran, (await client.look(topic, "next")).state) == (["slow"], "ready")
         may_return.set()
         await in_state(client, topic, "next", "finished")

@@ -13,7 +13,8 @@ import pytest
 
 from deferd import AsyncClient, Worker
 from tests.acceptance.service_process import ServiceProcess
-from tests.acceptance.worker_runs import gone, in_state, serving, until
+from tests.acceptance.worker_runs import gone, in_state, serving
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ async def test_a_worker_with_slow_handlers_leaves_the_rest_to_others(
         if begun > 2:
             await may_end.wait()
         else:
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.6)  # so long that none more would begin within the 0.25 s it fetches ahead for
 
     @quick.handler(topic)
     async def note(number: int) -> None:

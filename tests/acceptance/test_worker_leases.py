@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -13,7 +14,9 @@ import pytest
 
 from deferd import AsyncClient, Context, JobRef, Worker
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.worker_runs import gone, in_state, serving, sleeping_handler, until
+from tests.acceptance.worker_runs import gone, in_state, serving, sleeping_handler
+from tests.integration.store_servers import free_port
+from tests.waiting import until
 
 TTR_S = 1.0
 
@@ -218,19 +221,23 @@ async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, ca
 async def test_a_worker_waits_for_a_service_that_is_not_there_yet(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = ServiceProcess(tmp_path)
-    with service:
-        service.stop()  # its port is known now
+    caplog.set_level(logging.DEBUG, "httpcore.connection")
+
+    def tries() -> int:
+        return sum(one.getMessage().startswith("connect_tcp.failed") for one in caplog.records)
+
+    service = ServiceProcess(tmp_path, port=free_port())
+    with contextlib.ExitStack() as running:
         worker = Worker(service.url)
 
         @worker.handler("t")
         async def nothing() -> None: ...
 
         async with serving(worker):
-            await until(lambda: bool(caplog.records), "the worker has found nobody")
-            await asyncio.sleep(1)  # some tries more
-            assert [one.levelname for one in caplog.records] == ["WARNING"]
-            await asyncio.to_thread(service.start)
+            await until(lambda: tries() >= 4, "the worker has found nobody again and again")
+            told = [one.levelname for one in caplog.records if one.name == "deferd.worker"]
+            assert told == ["WARNING"]
+            await asyncio.to_thread(running.enter_context, service)
             async with AsyncClient(service.url) as client:
                 await client.put("t", id="a")
                 await gone(client, "t", "a")

@@ -12,7 +12,8 @@ import pytest
 from deferd import AsyncClient, Context, Worker
 from tests.acceptance.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
-from tests.acceptance.worker_runs import gone, in_state, serving, until
+from tests.acceptance.worker_runs import gone, in_state, serving
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from deferd import AsyncClient, Job, JobNotFound, Worker
 
@@ -36,14 +36,6 @@ def sleeping_handler(worker: Worker, topic: str) -> tuple[asyncio.Event, asyncio
             ended.set()
 
     return began, ended
-
-
-async def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for a condition of this process."""
-    async with asyncio.timeout(WITHIN_S):
-        while not holds():
-            await asyncio.sleep(0.005)
-    assert holds(), what
 
 
 async def in_state(client: AsyncClient, topic: str, job_id: str, state: str) -> Job:

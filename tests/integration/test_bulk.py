@@ -56,8 +56,9 @@ async def test_what_a_store_that_goes_away_did_not_confirm_is_said(server: Store
     finishing = asyncio.ensure_future(
         engine.queue.finish_many(TOPIC, [FinishItem(id=job.id, receipt=str(job.receipt)) for job in popped])
     )
-    while (await engine.topics.show(TOPIC)).counts[JobState.RESERVED] == len(IDS):
-        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while (await engine.topics.show(TOPIC)).counts[JobState.RESERVED] == len(IDS):
+            pass
     server.pause()
     try:
         results = await finishing

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from prometheus_client import REGISTRY
 
 from deferd.engine.clock import MOVED_MAX_S, MovableClock
 from deferd.engine.engine import Engine
@@ -15,6 +16,7 @@ from deferd.model import JobState, PutJob
 from deferd.store.connection import Store
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer
+from tests.waiting import until
 
 DAY_MS = 86_400_000
 
@@ -37,6 +39,11 @@ async def process(store: Store) -> AsyncIterator[Engine]:
 def store_now_ms(server: StoreServer) -> int:
     seconds, microseconds = server.client().time()
     return int(seconds * 1000 + microseconds // 1000)
+
+
+def timer_turns() -> float:
+    """How many turns timers of this process had that held the lock."""
+    return REGISTRY.get_sample_value("deferd_timer_turns_total", {"held": "yes"}) or 0
 
 
 async def test_it_shows_the_stores_time_until_it_is_moved(clock: MovableClock, server: StoreServer) -> None:
@@ -112,8 +119,7 @@ async def test_a_request_is_remembered_until_then(driver: EngineDriver, clock: M
 async def test_a_consumer_that_waits_gets_what_comes_due(process: Engine, clock: MovableClock) -> None:
     await process.queue.put(job(delay=86_400))
     popping = asyncio.create_task(process.dispatcher.pop([TOPIC], wait_ms=20_000))
-    while not process.dispatcher.parked:
-        await asyncio.sleep(0.001)
+    await until(lambda: process.dispatcher.parked == 1, "the consumer waits")
     await clock.advance(DAY_MS)
     async with asyncio.timeout(1):
         [popped] = await popping
@@ -122,8 +128,10 @@ async def test_a_consumer_that_waits_gets_what_comes_due(process: Engine, clock:
 
 async def test_a_sleeping_timer_reckons_anew(process: Engine, clock: MovableClock) -> None:
     """It slept for its tick of a minute, as the job was a day ahead; now that is 0.3 s."""
+    await until(lambda: process.timers[0]._holds_lock, "the timer works")
+    before = timer_turns()
     await process.queue.put(job(delay=86_400))
-    await asyncio.sleep(0.1)
+    await until(lambda: timer_turns() > before, "it has seen the job, and sleeps")
     await clock.advance(DAY_MS - 300)
     async with asyncio.timeout(5):
         assert [popped.id for popped in await process.dispatcher.pop([TOPIC], wait_ms=5000)] == ["a"]

@@ -14,6 +14,7 @@ from deferd.model import PutJob
 from deferd.store.connection import connect
 from tests.integration.engine_driver import TOPIC, job
 from tests.integration.store_servers import StoreServer
+from tests.waiting import until
 
 
 def waiting_pop(engine: Engine, *topics: str, **options: object) -> asyncio.Task[list[JobRecord]]:
@@ -23,9 +24,11 @@ def waiting_pop(engine: Engine, *topics: str, **options: object) -> asyncio.Task
 
 async def parked(engine: Engine, count: int) -> None:
     """Wait until `count` consumers have asked the store and wait."""
-    async with asyncio.timeout(5):
-        while sum(waiter.turn is None for line in engine.dispatcher._lines.values() for waiter in line.waiters) < count:
-            await asyncio.sleep(0.001)
+    lines = engine.dispatcher._lines
+    await until(
+        lambda: sum(waiter.turn is None for line in lines.values() for waiter in line.waiters) >= count,
+        f"{count} consumers wait",
+    )
 
 
 def store_calls(server: StoreServer) -> int:
@@ -88,7 +91,7 @@ async def test_parked_consumers_ask_nothing_of_the_store(engine: Engine, server:
     tasks = [waiting_pop(engine, f"t{number}") for number in range(50)]
     await parked(engine, 50)
     before = store_calls(server)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # that nobody asks shows only by time that passes
     assert store_calls(server) - before <= 2  # the timer's tick
     engine.drain()
     await asyncio.gather(*tasks)
@@ -140,7 +143,7 @@ async def test_large_requests_on_an_empty_topic_come_to_rest(engine: Engine, ser
     waiting = [waiting_pop(engine, count=1000) for _ in range(5)]
     await parked(engine, 5)
     before = store_calls(server)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # if they did not rest, they would ask without a pause
     assert store_calls(server) - before <= 1
     await engine.queue.put_many([job(f"j{number}") for number in range(10)])
     assert len(await waiting[0]) == 10
@@ -248,9 +251,8 @@ async def test_those_who_wait_learn_that_the_store_is_gone_and_the_next_are_serv
     finally:
         server.start()
     waiting = [asyncio.create_task(pop_until_served(engine)) for _ in range(3)]
+    await until(lambda: engine.dispatcher.parked == 3, "all of them wait")
     async with asyncio.timeout(10):
-        while engine.dispatcher.parked < 3:
-            await asyncio.sleep(0.01)
         await engine.queue.put_many([job(f"j{number}") for number in range(3)])
         assert sorted(found.id for jobs in await asyncio.gather(*waiting) for found in jobs) == ["j0", "j1", "j2"]
     await engine.close()

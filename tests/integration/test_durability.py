@@ -26,6 +26,7 @@ from tests.integration.durable_puts import (
     stored_ids,
 )
 from tests.integration.store_servers import ClusterSet, Pair, StoreServer, wait_until
+from tests.waiting import until
 
 SLACK_S = 0.7
 """What a loaded machine may add."""
@@ -177,8 +178,7 @@ class TestReplicated:
             await put(engine, "a", "replicated:1")
             pair.replica.pause()
             waiting = asyncio.ensure_future(put(engine, "b", "replicated:1"))
-            while "b" not in stored_ids(pair.primary):
-                await asyncio.sleep(0.01)
+            await until(lambda: "b" in stored_ids(pair.primary), "the job is stored")
         with pytest.raises(StoreUnavailable):
             await waiting
 

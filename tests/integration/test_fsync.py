@@ -17,6 +17,7 @@ from deferd.errors import DurabilityUnavailable, StoreUnavailable
 from tests.integration import store_servers
 from tests.integration.durable_puts import engine_on, put, stored_ids
 from tests.integration.store_servers import StoreServer, wait_until
+from tests.waiting import until
 
 SLACK_S = 0.7
 """What a loaded machine may add."""
@@ -40,9 +41,7 @@ def rewrites(server: StoreServer) -> bool:
 
 
 async def after_the_rewrite(server: StoreServer) -> None:
-    async with asyncio.timeout(20):
-        while rewrites(server):
-            await asyncio.sleep(0.05)
+    await until(lambda: not rewrites(server), "the store has rewritten its file")
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from deferd.store import folder as folder_module
 from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
+from tests.waiting import until
 
 WAIT_S = 20.0
 
@@ -52,6 +53,14 @@ def mode(path: Path) -> int:
 
 def names_in(folder: Path, pattern: str = "*") -> list[str]:
     return sorted(path.name for path in folder.glob(pattern))
+
+
+async def kill(embedded: EmbeddedStore) -> None:
+    """Kill its process, and wait until there is another one."""
+    killed = embedded.pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: embedded.pid not in {killed, None}, "there is another process")
 
 
 async def got(store: Store, key: str) -> bytes | str | None:
@@ -143,14 +152,9 @@ async def test_a_store_that_is_killed_is_started_again_with_its_data(
     async with running(data_dir) as (embedded, store), asyncio.timeout(WAIT_S):
         for turn in range(2):
             await store.client.set(f"key{turn}", "value")
-            before = embedded.pid
-            assert before is not None
-            os.kill(before, signal.SIGKILL)
-            while embedded.pid in {before, None}:
-                await asyncio.sleep(0.01)
+            await kill(embedded)
             assert await got(store, f"key{turn}") == b"value"
-        while "is back" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await until(lambda: "is back" in caplog.text, "it is told")
 
     assert "ended by itself (signal 9)" in caplog.text
 
@@ -173,8 +177,9 @@ async def test_stopping_ends_the_loading(data_dir: Path, monkeypatch: pytest.Mon
     embedded = EmbeddedStore(data_dir)
     embedded.claim()
     starting = asyncio.ensure_future(embedded.start())
-    while (pid := embedded.pid) is None:
-        await asyncio.sleep(0.01)
+    await until(lambda: embedded.pid is not None, "the process is started")
+    pid = embedded.pid
+    assert pid is not None
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import InvalidResponse, NoScriptError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.connection import Store, connect
 from tests.integration.store_servers import StoreServer, free_port
+from tests.waiting import until
 
 TIMEOUT_S = 0.4
 SLACK_S = 0.4
@@ -168,7 +169,7 @@ async def test_without_a_server_each_call_fails_at_once() -> None:
 
 async def test_a_call_whose_connection_breaks_is_not_sent_again(own_server: StoreServer, own_store: Store) -> None:
     call = asyncio.ensure_future(own_store.call("BLPOP", "nothing", 0))
-    await asyncio.sleep(0.1)
+    await until(lambda: own_server.blocked_calls() == 1, "the server has the call")
 
     own_server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
@@ -222,11 +223,11 @@ async def test_what_is_no_answer_closes_the_connection() -> None:
 async def test_closing_fails_the_calls_under_way(own_server: StoreServer) -> None:
     store = await connect(own_server.url, timeout_s=TIMEOUT_S)
     call = asyncio.ensure_future(store.call("BLPOP", "nothing", 0))
-    await asyncio.sleep(0.1)
+    await until(lambda: own_server.blocked_calls() == 1, "the server has the call")
 
     await store.close()
 
-    with pytest.raises(RedisError):
+    with pytest.raises(RedisConnectionError, match="closes"):
         await call
     assert connections(own_server) == 0
 

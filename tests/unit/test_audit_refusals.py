@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from deferd.api import audit
 from deferd.api.audit import DISTINCT_MAX, Asked, Refusals
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -58,9 +58,7 @@ async def test_what_came_again_is_told_by_itself_and_then_begins_anew(
     for _ in range(2):
         refusals.note("shop", asked, "forbidden")
         refusals.note("shop", asked, "forbidden")
-        async with asyncio.timeout(5):
-            while len(log.records) < 2:
-                await asyncio.sleep(0.005)
+        await until(lambda: len(log.records) >= 2, "what came again is told")
         assert [("shop", "POST /jobs", None), ("shop", "POST /jobs", 1)] == told(log)
 
 

@@ -17,6 +17,7 @@ from deferd.api.application import create_app
 from deferd.api.connections import Connections, Overdue
 from deferd.http_protocol import PlainCallProtocol
 from deferd.settings import Settings
+from tests.waiting import until
 
 KEEP_ALIVE_S = 75
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -31,6 +32,7 @@ class Premises:
         self.connections = Connections(self.settings, clock=lambda: self.now_s)
         self.state = ServerState()
         self.port = 0
+        self.bytes_read = 0
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -39,7 +41,7 @@ class Premises:
         config = uvicorn.Config(
             service, log_config=None, access_log=False, ws="none", timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3"
         )
-        make = partial(PlainCallProtocol, service, self.connections, config, self.state, {})
+        make = partial(Reading, self, service, self.connections, config, self.state, {})
         server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
         async with server:
             self.port = server.sockets[0].getsockname()[1]
@@ -53,10 +55,26 @@ class Premises:
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         before = len(self.state.connections)
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        async with asyncio.timeout(5):
-            while len(self.state.connections) == before:
-                await asyncio.sleep(0)
+        await until(lambda: len(self.state.connections) > before, "the connection is accepted")
         return reader, writer
+
+    async def send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        """Send it, and wait until all of it has been read."""
+        read_then = self.bytes_read + len(data)
+        writer.write(data)
+        await until(lambda: self.bytes_read == read_then, "all of it has been read")
+
+
+class Reading(PlainCallProtocol):
+    """Lets the test see how much has been read."""
+
+    def __init__(self, premises: Premises, *args: Any) -> None:
+        super().__init__(*args)
+        self._premises = premises
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._premises.bytes_read += len(data)
 
 
 @pytest.fixture
@@ -101,9 +119,7 @@ async def test_line_breaks_do_not_keep_an_idle_connection(premises: Premises) ->
     reader, writer = await premises.connect()
     assert await is_open(reader, writer)
     for _ in range(3):
-        writer.write(b"\r\n")
-        await writer.drain()
-        await asyncio.sleep(0.02)  # it is read, or if not, that changes nothing
+        await premises.send(writer, b"\r\n")
         premises.pass_time(KEEP_ALIVE_S / 3)
     assert not await is_open(reader, writer)
     writer.close()
@@ -113,9 +129,7 @@ async def test_a_connection_that_was_closed_is_forgotten(premises: Premises) -> 
     _, writer = await premises.connect()
     [protocol] = premises.state.connections
     writer.close()
-    async with asyncio.timeout(5):
-        while premises.state.connections:
-            await asyncio.sleep(0.01)
+    await until(lambda: not premises.state.connections, "the server has noticed")
     assert not premises.connections.is_expecting(protocol)  # type: ignore[arg-type]
 
 
