@@ -18,7 +18,8 @@ from typing import Any, cast
 
 import httptools
 from starlette.responses import Response
-from uvicorn._types import ASGI3Application
+from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent
+from uvicorn._types import Scope as AsgiScope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -37,6 +38,8 @@ _SENT_AHEAD_MAX = 8
 and with them the news that the client has gone."""
 _PIECE_BYTES = 2048
 """What is read at once may be a hundred times as much, and thousands of requests."""
+_READ_UNASKED_BYTES = 16 * 1024
+"""The largest body that is read before it is known whose it is: thousands of strangers can send one at a time."""
 _NOT_PLAIN = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 
 
@@ -57,6 +60,24 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
+def _hanging_up_unless_asked_on(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+    """`app`, which hangs up behind an answer that comes in place of the word to go on.
+
+    The client may then leave out the body that it has announced (RFC 9110, section 10.1.1), and its next request would
+    be taken for that.
+    """
+
+    async def run(scope: AsgiScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        async def answer(message: ASGISendEvent) -> None:
+            if cycle.waiting_for_100_continue and cycle.more_body and not cycle.body:
+                cycle.keep_alive = False
+            await send(message)
+
+        await app(scope, receive, answer)
+
+    return run
+
+
 class PlainCallProtocol(HttpToolsProtocol):
     """HttpToolsProtocol with the short way to the operations of `service`, within the limits of `limited`."""
 
@@ -65,12 +86,16 @@ class PlainCallProtocol(HttpToolsProtocol):
         self._service = service
         self._limited = limited
         self._head_max_bytes = limited.max_head_bytes
+        self._plain_body_max_bytes = service.settings.max_body_bytes
+        if service.access is not None:
+            self._plain_body_max_bytes = min(self._plain_body_max_bytes, _READ_UNASKED_BYTES)
         self._incoming: PlainCall | None = None
         self._answering: PlainCall | None = None
         self._asgi_answering: RequestResponseCycle | None = None
         self._default_headers: list[tuple[bytes, bytes]] | None = None
         self._default_head = b""
         self._held = b""
+        self._again = b""
         self._part = _NOTHING
         self._awaited = _NOTHING  # the part whose rest is awaited since an earlier read
         self._fed_bytes = 0  # of the awaited part, without the read in which it began
@@ -143,8 +168,10 @@ class PlainCallProtocol(HttpToolsProtocol):
                 _log.debug("what came from %s is no HTTP: %s", self.client, error)
             self._refuse(refusal or problems.BadRequest("what came is no HTTP/1.1 request"))
             return
-        except httptools.HttpParserUpgrade:
-            _log.debug("%s asked for another protocol", self.client)
+        except httptools.HttpParserUpgrade as upgrade:
+            again, self._again = self._again, b""
+            self._take(again + data[upgrade.args[0] :])
+            return
         if self._part:
             self._came_in_part(len(data))
 
@@ -210,6 +237,9 @@ class PlainCallProtocol(HttpToolsProtocol):
             self._part = _BODY
             self._incoming = self.cycle = call  # type: ignore[assignment]  # see PlainCall
             return
+        if self.parser.should_upgrade():
+            self._ignore_upgrade()
+            return
         url, headers, expect = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expect
@@ -219,9 +249,24 @@ class PlainCallProtocol(HttpToolsProtocol):
         if 0 < len(self.pipeline) <= _SENT_AHEAD_MAX:
             self.flow.resume_reading()  # else nobody would notice that the client of a waiting pop hangs up
 
+    def _ignore_upgrade(self) -> None:
+        """Have the request read again as if it had not asked for another protocol; none is spoken here.
+
+        The parser takes what follows for that protocol. So the request would lose its body, and what is in the body
+        could pass for requests.
+        """
+        if self.parser.get_method() == b"CONNECT":
+            self._refusal = problems.BadRequest("CONNECT is for proxies")
+            raise self._refusal
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self._again = b"\r\n".join((*lines, b"", b""))
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._asgi_answering = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(
+            cycle, _hanging_up_unless_asked_on(cycle, app) if cycle.waiting_for_100_continue else app
+        )
 
     def _plain_call(self) -> PlainCall | None:
         before: RequestResponseCycle | None = self.cycle
@@ -237,7 +282,7 @@ class PlainCallProtocol(HttpToolsProtocol):
                 body_length = int(value)
             elif name in _NOT_PLAIN:
                 return None
-        if body_length > self._service.settings.max_body_bytes:
+        if body_length > self._plain_body_max_bytes:
             return None
         query = b""
         path_values: dict[str, str] = {}
@@ -282,7 +327,8 @@ class PlainCallProtocol(HttpToolsProtocol):
             self._expect_next()
         call, self._incoming = self._incoming, None
         if call is None:
-            super().on_message_complete()
+            if not self._again:
+                super().on_message_complete()
             return
         self._answering = call
         call.task = self.loop.create_task(self._answer(call))
@@ -359,9 +405,14 @@ class PlainCallProtocol(HttpToolsProtocol):
             return True
         if cycle.response_started:
             return False
+        if self.pipeline:  # it is the last there, so another one gives the last answer
+            self.pipeline.popleft()
+            before = self.pipeline[0][0] if self.pipeline else self._answering or self._asgi_answering
+            self.cycle = before  # type: ignore[assignment]  # see PlainCall
+            return False
         cycle.disconnected = True
         cycle.message_event.set()
-        return not (self.pipeline or self._answering)
+        return True
 
     def pause_writing(self) -> None:
         """The client does not take its answer as fast as it is sent."""

@@ -89,6 +89,13 @@ def gauge(metrics: str, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in metrics.splitlines() if line.startswith(name))
 
 
+async def until_parked(client: AsyncClient, count: int) -> None:
+    """Until so many pops wait at the service."""
+    async with asyncio.timeout(5):
+        while gauge(await client.metrics(), "deferd_parked_consumers") != count:
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.timeout(90 * max(FACTOR, 1))
 async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProcess, topic: str) -> None:
     pid, store_pid = abused.process.pid, abused.store_pid()
@@ -141,9 +148,12 @@ async def test_a_pop_with_requests_sent_behind_it_strands_nothing(
     abused: ServiceProcess, topic: str, wait: str, behind: int
 ) -> None:
     pop = f"GET /topics/{topic}/pop?wait={wait} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-    await Abuse(abused.port, topic, 0).send(pop + GET * behind, wait_s=0.3)
-    await asyncio.sleep(0.2)
     async with AsyncClient(abused.url) as client:
+        sending = asyncio.create_task(Abuse(abused.port, topic, 0).send(pop + GET * behind, wait_s=5))
+        await until_parked(client, 1)
+        sending.cancel()
+        await asyncio.wait((sending,))
+        await until_parked(client, 0)
         await client.put(topic)
         [popped] = await client.pop(topic, wait=5)
     assert 1 == popped.attempt

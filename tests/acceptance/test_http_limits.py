@@ -145,16 +145,24 @@ async def test_a_request_in_pieces_that_come_in_time_is_answered(wire: Wire, top
 
 
 @both_doors
+@pytest.mark.parametrize(
+    ("between", "behind"),
+    [(0, b"GET /healthz HTTP/1.1\r\n"), (0, CHUNKED + b"1\r\n"), (2, CHUNKED + b"1\r\n")],
+    ids=["head", "body", "body behind others"],
+)
 async def test_a_pop_that_waits_keeps_its_answer_when_the_next_request_comes_in_part(
-    service: ServiceProcess, wire: Wire, topic: str, through_asgi: bool
+    service: ServiceProcess, topic: str, through_asgi: bool, between: int, behind: bytes
 ) -> None:
-    wire.send(request("POST", f"/topics/{topic}/pop?wait=20", through_asgi=through_asgi), b"GET /healthz HTTP/1.1\r\n")
-    await asyncio.sleep(HEAD_TIMEOUT_S + LOOK_S + 0.2)
-    assert (await ask(service, "POST", "/jobs", {"topic": topic, "id": "j"})).status == 201
-    answer = await wire.answer()
-    assert ["j"] == [job["id"] for job in answer.json()["jobs"]]
-    assert answer.headers["connection"] == "close"
-    assert await wire.is_closed()
+    pop = request("POST", f"/topics/{topic}/pop?wait=20", through_asgi=through_asgi)
+    async with connected(service) as wire:
+        wire.send(pop, request("GET", "/healthz") * between, behind)
+        await asyncio.sleep(max(HEAD_TIMEOUT_S, BODY_TIMEOUT_S) + LOOK_S + 0.2)
+        assert (await ask(service, "POST", "/jobs", {"topic": topic, "id": "j"})).status == 201
+        answers = [await wire.answer() for _ in range(1 + between)]
+        assert ["j"] == [job["id"] for job in answers[0].json()["jobs"]]
+        assert [200] * (1 + between) == [answer.status for answer in answers]
+        assert answers[-1].headers["connection"] == "close"
+        assert await wire.is_closed()
 
 
 async def test_clients_that_stop_within_a_request_cost_the_others_nothing(service: ServiceProcess, topic: str) -> None:

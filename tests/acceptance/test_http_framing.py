@@ -1,0 +1,194 @@
+"""Where a request ends: what two readers could read differently is refused, and nothing in a body passes for a request.
+
+Else a client behind a proxy that shares connections could put requests into those of others (request smuggling).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.acceptance.http_calls import Http
+from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.test_http_doors import Wire, request
+
+HEALTH = request("GET", "/healthz")
+CHUNKED = b"Transfer-Encoding: chunked"
+ASKS_FOR_ANOTHER = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
+"""What Java's own client sends with its first request over plain HTTP."""
+
+
+@pytest.fixture
+async def wire(shared_service: ServiceProcess) -> AsyncIterator[Wire]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", shared_service.port)
+    yield Wire(reader, writer)
+    writer.close()
+
+
+def put(topic: str, job_id: str) -> bytes:
+    return json.dumps({"topic": topic, "id": job_id}).encode()
+
+
+def in_one_chunk(body: bytes, end_of_line: bytes = b"\r\n", *, size: bytes | None = None) -> bytes:
+    size = b"%x" % len(body) if size is None else size
+    return end_of_line.join((size, body, b"0", b"", b""))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Length: %d\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: %d",
+        b"Content-Length: %d\r\nContent-Length: %d",
+        b"Content-Length: %d\r\nContent-Length: 5",
+        b"Content-Length: %d, %d",
+        b"Content-Length: +%d",
+        b"Content-Length: -%d",
+        b"Content-Length: 0x%x",
+        b"Content-Length: %d_",
+        b"Content-Length: ",
+        b"Content-Length:\r\n %d",
+        b"Content-Length : %d",
+        b" Content-Length: %d",
+        b"Content-Length: %d\nA: b",
+        b"Content-Length: %d\rA: b",
+        b"Content-Length: %d\0",
+        b"Transfer-Encoding : chunked",
+        b"Transfer-Encoding:\r\n chunked",
+        b"Transfer-Encoding: xchunked",
+        b"Transfer-Encoding: \x0bchunked",
+        b"Transfer-Encoding: identity",
+        b"Transfer-Encoding: chunked, identity",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        b"Transfer-Encoding: ",
+    ],
+)
+async def test_a_body_whose_end_is_in_doubt_is_refused(http: Http, wire: Wire, headers: bytes) -> None:
+    body = put(http.topic, "j")
+    head = b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % headers.replace(b"%d", b"%d" % len(body))
+    wire.send(head.replace(b"%x", b"%x" % len(body)) + body + request("POST", "/jobs", put(http.topic, "behind")))
+    answer = await wire.answer()
+    assert (400, "bad_request", "close") == (answer.status, answer.json()["code"], answer.headers["connection"])
+    assert await wire.is_closed()
+    assert {} == await http.counts()
+
+
+@pytest.mark.parametrize("size", [b"zz", b"-1", b"+%x", b"0x%x", b" %x", b"%x ", b"%x_", b"1" * 20, b""])
+async def test_a_chunk_whose_size_is_in_doubt_is_refused(http: Http, wire: Wire, size: bytes) -> None:
+    body = put(http.topic, "j")
+    chunk = in_one_chunk(body, size=size.replace(b"%x", b"%x" % len(body)))
+    wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % CHUNKED + chunk + HEALTH)
+    answer = await wire.answer()
+    assert (400, "close") == (answer.status, answer.headers["connection"])
+    assert await wire.is_closed()
+    assert {} == await http.counts()
+
+
+@pytest.mark.parametrize("end_of_line", [b"\n", b"\r", b"xx"])
+async def test_a_chunk_must_end_where_it_says(http: Http, wire: Wire, end_of_line: bytes) -> None:
+    chunk = in_one_chunk(put(http.topic, "j"), end_of_line)
+    wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % CHUNKED + chunk)
+    assert 400 == (await wire.answer()).status
+    assert await wire.is_closed()
+    assert {} == await http.counts()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\nHost: x\n\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\nA: b\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\n",
+        b"GET /healthz HTTP/1.1\r\nA: b\r\n c\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nA: b\rC: d\r\n\r\n",
+        b"GET /healthz x HTTP/1.1\r\n\r\n",
+        b"CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n",
+        b"CONNECT /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+async def test_a_head_whose_end_is_in_doubt_is_refused(wire: Wire, head: bytes) -> None:
+    wire.send(head + HEALTH)
+    assert 400 == (await wire.answer()).status
+    assert await wire.is_closed()
+
+
+@pytest.mark.parametrize("given", [b"Content-Length: 0%d", b"Content-Length: \t%d  ", b"content-length:%d"])
+async def test_what_is_behind_a_length_in_a_rare_form_is_the_next_request(http: Http, wire: Wire, given: bytes) -> None:
+    body = put(http.topic, "j")
+    wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % (given % len(body)) + body + HEALTH)
+    assert [201, 200] == [(await wire.answer()).status, (await wire.answer()).status]
+
+
+async def test_what_is_behind_chunks_in_a_rare_form_is_the_next_request(http: Http, wire: Wire) -> None:
+    body = put(http.topic, "j")
+    chunk = in_one_chunk(body, size=b'00%X;a="b";c' % len(body)).replace(b"0\r\n\r\n", b"000\r\nTrailer: y\r\n\r\n")
+    wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: CHUNKED\r\n\r\n" + chunk + HEALTH)
+    assert [201, 200] == [(await wire.answer()).status, (await wire.answer()).status]
+
+
+# Upgrade: no other protocol is spoken here, and a request that asks for one is read like any other (RFC 9110, 7.8).
+
+
+@pytest.mark.parametrize("through_asgi", [False, True], ids=["length", "chunks"])
+@pytest.mark.parametrize("piece", [100_000, 7], ids=["at once", "in pieces"])
+async def test_a_request_that_asks_for_another_protocol_is_read_with_its_body(
+    http: Http, wire: Wire, through_asgi: bool, piece: int
+) -> None:
+    raw = b"".join(
+        request("POST", "/jobs", put(http.topic, f"j{n}"), *ASKS_FOR_ANOTHER, through_asgi=through_asgi)
+        for n in range(3)
+    )
+    raw += HEALTH
+    for at in range(0, len(raw), piece):
+        wire.send(raw[at : at + piece])
+        await wire.writer.drain()
+        await asyncio.sleep(0)
+    assert ["j0", "j1", "j2"] == [(await wire.answer()).json()["id"] for _ in range(3)]
+    assert {"status": "ok"} == (await wire.answer()).json()
+
+
+async def test_a_request_in_the_body_of_one_that_asks_for_another_protocol_is_none(http: Http, wire: Wire) -> None:
+    await http.put_job("j", delay=1000)
+    inner = request("DELETE", f"/jobs/{http.topic}/j")
+    outer = request("POST", "/jobs", inner, "Connection: upgrade", "Upgrade: websocket")
+    wire.send(outer[: -len(inner)])
+    await wire.writer.drain()
+    wire.send(inner, HEALTH)
+    assert [422, 200] == [(await wire.answer()).status, (await wire.answer()).status]
+    assert await http.has_job("j")
+
+
+async def test_a_head_that_asks_for_another_protocol_must_keep_to_the_limits(wire: Wire) -> None:
+    wire.send(request("GET", "/healthz", None, *ASKS_FOR_ANOTHER, *(f"A{n}: b" for n in range(100))))
+    assert 431 == (await wire.answer()).status
+    assert await wire.is_closed()
+
+
+# Expect: a client that was not told to go on need not send its body, so what follows is no body.
+
+
+@pytest.mark.parametrize(
+    ("path", "length", "status"), [("/jobs", 9_999_999, 413), ("/nowhere", 30, 404), ("/jobs?unknown=1", 30, 422)]
+)
+async def test_an_answer_in_place_of_the_word_to_go_on_closes_the_connection(
+    wire: Wire, path: str, length: int, status: int
+) -> None:
+    wire.send(f"POST {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n".encode())
+    answer = await wire.answer()
+    assert (status, "close") == (answer.status, answer.headers["connection"])
+    assert await wire.is_closed()
+
+
+async def test_a_connection_stays_usable_behind_the_word_to_go_on(http: Http, wire: Wire) -> None:
+    body = put(http.topic, "j")
+    for _ in range(2):
+        wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
+        async with asyncio.timeout(10):
+            assert (await wire.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        wire.send(body)
+        assert "connection" not in (await wire.answer()).headers
+    wire.send(request("GET", "/healthz", None, "Expect: 100-continue"), HEALTH)
+    assert [200, 200] == [(await wire.answer()).status, (await wire.answer()).status]
