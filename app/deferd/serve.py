@@ -15,9 +15,8 @@ import logging
 import resource
 import signal
 import socket
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ from redis.exceptions import RedisError
 
 from deferd import logs
 from deferd.api.application import create_app
+from deferd.api.certificate import CertificateRefused, certificate
 from deferd.api.connections import Connections
 from deferd.api.key_source import key_source
 from deferd.api.keys import KeysRefused
@@ -88,7 +88,9 @@ def run(settings: Settings, *, version: str, warnings: Sequence[str] = ()) -> in
 def log_refusal(exc: Exception) -> None:
     """Say in one line why the service cannot run; a fault in the application comes with its traceback."""
     cause = exc.__cause__
-    expected = cause is None or isinstance(cause, StoreRefused | KeysRefused | DeferdError | OSError | RedisError)
+    expected = cause is None or isinstance(
+        cause, StoreRefused | KeysRefused | CertificateRefused | DeferdError | OSError | RedisError
+    )
     _log.critical("%s", exc, exc_info=None if expected or isinstance(exc, StoreRefused) else cause)
 
 
@@ -133,7 +135,7 @@ class Premises:
     """
 
     listener: socket.socket
-    store_url: str
+    store_url: str = field(repr=False)
     greeting: str
     facts: dict[str, str]
 
@@ -171,7 +173,7 @@ async def premises(settings: Settings, version: str) -> AsyncIterator[Premises]:
         StoreRefused: the folder or the store cannot.
     """
     guarded = await _check_keys(settings) or settings.insecure
-    scheme = "http" if await asyncio.to_thread(tls_context, settings) is None else "https"
+    scheme = await _check_certificate(settings)
     async with contextlib.AsyncExitStack() as stack:
         if settings.redis_url is not None:
             listener = stack.enter_context(listen(settings.host, settings.port, anywhere=guarded))
@@ -208,35 +210,12 @@ async def _check_keys(settings: Settings) -> bool:
     return True
 
 
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """What the service's own HTTPS works with, TLS 1.2 at least; None when it speaks HTTP. It reads the files.
-
-    Raises:
-        CannotServe: a file is not there, is none in PEM form, or the key is another certificate's or has a passphrase.
-    """
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    certificate = f"{flag('tls_cert')} ({variable('tls_cert')}) {settings.tls_cert}"
-    key = f"{flag('tls_key')} ({variable('tls_key')}) {settings.tls_key}"
-    for what, path in ((certificate, settings.tls_cert), (key, settings.tls_key)):
-        try:
-            path.read_bytes()
-        except OSError as exc:
-            raise CannotServe(f"{what} is not readable: {exc.strerror or exc}") from exc
+async def _check_certificate(settings: Settings) -> str:
+    """The scheme of the service's URLs. Raises CannotServe when its certificate cannot be used."""
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(settings.tls_cert)
-    except (ssl.SSLError, ValueError):
-        raise CannotServe(f"{certificate} holds no certificate in PEM form") from None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: b"")  # or it would ask a terminal
-    except ssl.SSLError as exc:
-        if exc.reason == "KEY_VALUES_MISMATCH":
-            raise CannotServe(f"{key} is not the key of the certificate in {flag('tls_cert')}") from None
-        raise CannotServe(f"{key} holds no private key in PEM form and without a passphrase") from None
-    return context
+        return "http" if await asyncio.to_thread(certificate, settings) is None else "https"
+    except CertificateRefused as exc:
+        raise CannotServe(str(exc)) from exc
 
 
 async def _check_clock(store: Store, settings: Settings) -> None:
@@ -276,7 +255,7 @@ def listen(host: str, port: int, *, anywhere: bool) -> Iterator[socket.socket]:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        if not anywhere and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
+        if not anywhere and not _is_of_this_machine_alone(str(address[0])):
             raise CannotServe(_NEEDS_KEYS.format(host=host))
         listener = socket.socket(family, kind, protocol)
     except OSError as exc:
@@ -291,6 +270,11 @@ def listen(host: str, port: int, *, anywhere: bool) -> Iterator[socket.socket]:
         yield listener
 
 
+def _is_of_this_machine_alone(address: str) -> bool:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback  # ::ffff:127.0.0.1 is 127.0.0.1
+
+
 async def serve_application(
     settings: Settings,
     store_url: str,
@@ -301,7 +285,7 @@ async def serve_application(
     """Run the application on the socket until a stop signal has been followed to its end.
 
     Raises:
-        CannotServe: the application does not start.
+        CannotServe: the application does not start, or the certificate cannot be used.
     """
     application = create_app(settings, store_url)
     server = _Server(application, settings, on_started)
@@ -313,7 +297,10 @@ class _Server(uvicorn.Server):
     """uvicorn, which leaves the signals to this module and empties the parked pops before it waits for requests."""
 
     def __init__(self, application: Service, settings: Settings, on_started: Callable[[], object]) -> None:
-        tls = tls_context(settings)
+        try:
+            self._certificate = certificate(settings)
+        except CertificateRefused as exc:
+            raise CannotServe(str(exc)) from exc
         self._lifespan = _HeldLifespan(application)
         self._connections = Connections(settings)
         self._connections.max_open = _allowed_connections(settings.max_connections)
@@ -331,24 +318,37 @@ class _Server(uvicorn.Server):
                 proxy_headers=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_S,
-                ssl_context_factory=None if tls is None else lambda _config, _make: tls,
                 timeout_graceful_shutdown=cast("int", settings.drain_timeout),  # fractions work as well
             )
         )
         self._application = application
         self._drain_timeout_s = settings.drain_timeout
+        self._limits = settings
         self._on_started = on_started
         self._stop_asked = asyncio.Event()
 
     async def serve_until_stopped(self, listener: socket.socket) -> None:
         """Serve; return when stopped."""
-        try:
-            await self.serve(sockets=[listener])
-        except SystemExit:  # uvicorn's way to say that the application did not start
-            failure = self._lifespan.failure
-            raise CannotServe(f"the application did not start: {failure}") from failure
+        async with self._following_certificate():
+            try:
+                await self.serve(sockets=[listener])
+            except SystemExit:  # uvicorn's way to say that the application did not start
+                failure = self._lifespan.failure
+                raise CannotServe(f"the application did not start: {failure}") from failure
         if self._lifespan.failure is not None:
             _log.error("the application did not close down cleanly", exc_info=self._lifespan.failure)
+
+    @contextlib.asynccontextmanager
+    async def _following_certificate(self) -> AsyncIterator[None]:
+        if self._certificate is None:
+            yield
+            return
+        following = asyncio.create_task(self._certificate.follow(), name="certificate")
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.wait((following,))
 
     def stop(self) -> None:
         """Begin to stop."""
@@ -366,12 +366,31 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application and accept connections."""
-        await super().startup(sockets)
+        await super().startup([])
+        for listener in sockets or ():
+            self.servers.append(await self._accept_on(listener))
         # What is there now stays. Without this the collector looks through all of it again and again under load.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         self._on_started()
+
+    async def _accept_on(self, listener: socket.socket) -> asyncio.Server:
+        """As uvicorn does, but TLS begins within the time of a head, and ends within that of an answer."""
+        make: Callable[[], asyncio.Protocol] = partial(
+            cast("Any", self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        tls: dict[str, Any] = {}
+        if self._certificate is not None:
+            tls = {
+                "ssl": self._certificate.context,
+                "ssl_handshake_timeout": self._limits.head_timeout,
+                "ssl_shutdown_timeout": self._limits.answer_timeout,  # the last answer goes out within it
+            }
+        return await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG, **tls)
 
     async def main_loop(self) -> None:
         """Wait for the stop; once a second bring the date of the answers up to date and look after connections."""

@@ -87,7 +87,7 @@ class Settings(BaseSettings):
     tls_cert: Annotated[Path, AfterValidator(_from_home)] | None = Field(
         None,
         description="File with the certificate, and those between it and its root, in PEM form: the service then "
-        "speaks HTTPS. It is read at start.",
+        "speaks HTTPS. It is read again when it or its key changes.",
     )
     tls_key: Annotated[Path, AfterValidator(_from_home)] | None = Field(
         None, description="File with the private key of the certificate, in PEM form and without a passphrase."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +17,10 @@ import pytest
 from deferd.api.keys import Bounds, hash_of, parse_keys
 from deferd.client import Client
 from deferd.errors import Forbidden, Unauthorized
+from deferd.serve import listen
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.test_http_doors import Answer
 from tests.integration.store_servers import wait_until
 
 START_S = 30.0
@@ -49,7 +53,7 @@ def status(service: ServiceProcess, token: str) -> int:
     return httpx.get(f"{service.url}/topics", headers={"Authorization": f"Bearer {token}"}).status_code
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104 (it is refused)
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "::ffff:0.0.0.0"])  # noqa: S104 (it is refused)
 def test_without_keys_it_listens_for_this_machine_alone(tmp_path: Path, host: str) -> None:
     line = refused("--host", host, folder=tmp_path)
     assert f"--host (DEFERD_HOST) is {host}, which others can reach, and no key is asked for" in line
@@ -61,6 +65,14 @@ def test_without_keys_it_listens_for_this_machine_alone(tmp_path: Path, host: st
 def test_without_keys_it_listens_on_addresses_of_this_machine(tmp_path: Path, host: str) -> None:
     with running_service("--host", host, data_dir=tmp_path) as service:
         assert httpx.get(f"http://{host}:{service.port}/topics").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "127.1", "::1", "::ffff:127.0.0.1"])
+def test_all_addresses_that_only_this_machine_reaches_are_known(host: str) -> None:
+    if ":" in host and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with listen(host, 0, anywhere=False) as listener:
+        assert listener.getsockname()[1] > 0
 
 
 def test_insecure_listens_everywhere_and_says_what_that_means(tmp_path: Path) -> None:
@@ -170,7 +182,8 @@ async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_
         other = await ask("read")
         assert other.status == 200
         assert "ratelimit" not in other.headers
-        assert [line["outcome"] for line in audit_lines(service)] == ["forbidden"]
+        wait_until(lambda: bool(audit_lines(service)), WITHIN_S, "the audit log is written")
+    assert [line["outcome"] for line in audit_lines(service)] == ["forbidden"]
 
 
 async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
@@ -194,6 +207,48 @@ def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: 
         assert client.get("/topics").status_code == 200
         keys.remove("read")
         wait_until(lambda: client.get("/topics").status_code == 401, WITHIN_S, "the key is known no more")
+
+
+@pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_any_more(
+    tmp_path: Path, topic: str, through_asgi: bool
+) -> None:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    names = {"withdrawn": 401, "other-topics": 403, "other-scope": 403, "as-before": 200}
+    for name in names:
+        keys.add(name, "pop")
+    with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
+
+        async def ask(name: str, method: str, path: str, body: Any = None) -> Answer:
+            return await call(service, method, path, body, token=keys.tokens[name], through_asgi=through_asgi)
+
+        async def is_let_in(name: str) -> bool:
+            return (await ask(name, "GET", f"/topics/{topic}.none/pop?wait=0")).status == 200
+
+        parked = {name: asyncio.create_task(ask(name, "GET", f"/topics/{topic}.{name}/pop?wait=50")) for name in names}
+        async with asyncio.timeout(WITHIN_S):
+            while b"deferd_parked_consumers 4.0" not in (await ask("read", "GET", "/metrics")).body:
+                await asyncio.sleep(0.02)
+            keys.remove("withdrawn")
+            keys.add("other-topics", "pop", topics=("elsewhere.*",))
+            keys.add("as-before", "pop")
+            keys.add("other-scope", "put")  # the last word: what is read then is all of it
+            while await is_let_in("other-scope"):
+                await asyncio.sleep(0.02)
+            for name in names:
+                await ask("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
+            answers = {name: await task for name, task in parked.items()}
+        assert names == {name: answer.status for name, answer in answers.items()}
+        assert ["as-before"] == [job["id"] for job in answers["as-before"].json()["jobs"]]
+        for name in ("withdrawn", "other-topics", "other-scope"):
+            [job] = (await ask("pop", "GET", f"/topics/{topic}.{name}/pop?wait=5")).json()["jobs"]
+            assert (name, 1) == (job["id"], job["attempt"])
+
+        def refusals() -> set[tuple[str, str]]:
+            return {(line["key"], line["outcome"]) for line in audit_lines(service) if f"{topic}.none" != line["topic"]}
+
+        expected = {("withdrawn", "unauthorized"), ("other-topics", "forbidden"), ("other-scope", "forbidden")}
+        wait_until(lambda: expected <= refusals(), WITHIN_S, "the audit log is written")
 
 
 def test_admin_actions_are_recorded_without_keys_too(tmp_path: Path) -> None:

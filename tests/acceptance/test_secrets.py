@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from redis.exceptions import RedisError
 from deferd.client import AsyncClient, Client
 from deferd.client.failures import Unreachable
 from deferd.errors import DeferdError
+from deferd.serve import Premises
 from deferd.settings import Settings, SettingsError, load_settings
 from deferd.store.address import parse_address
 from deferd.store.connection import connect
@@ -135,6 +137,11 @@ def test_settings_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="port") as refused:
         Settings(port=-1)
     assert [] == shown(repr(refused.value), SECRETS)
+
+
+def test_what_a_service_works_with_shows_no_secret() -> None:
+    with socket.socket() as listener:
+        assert [] == shown(repr(Premises(listener, store_url(6379), "greeting", {})), SECRETS)
 
 
 async def test_objects_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -11,18 +14,19 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deferd.api.certificate import Certificate, CertificateRefused, read_context
 from deferd.client import AsyncClient, Client
 from deferd.client.failures import Unreachable
-from deferd.serve import CannotServe, tls_context
 from deferd.settings import SettingsError, load_settings
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.test_http_doors import Wire, request
 from tests.acceptance.test_keys_and_listening import refused
 from tests.acceptance.tls_files import TlsFiles, tls_in_front_of
-from tests.integration.store_servers import StoreServer
+from tests.integration.store_servers import StoreServer, wait_until
 
 USER, PASSWORD = "jobs-user", "sesame-open-9"
 HEAD_TIMEOUT_S = 0.5
+WITHIN_S = 15.0
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +89,7 @@ def test_tls_is_1_2_at_least(service: ServiceProcess, files: TlsFiles) -> None:
     context = files.trust()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     assert httpx.get(f"{https(service)}/healthz", verify=context).status_code == 200
-    own = tls_context(load_settings({"tls_cert": str(files.cert), "tls_key": str(files.key)}))
-    assert own is not None
-    assert ssl.TLSVersion.TLSv1_2 == own.minimum_version
+    assert ssl.TLSVersion.TLSv1_2 == read_context(files.cert, files.key).minimum_version
 
 
 @pytest.mark.parametrize("piece", [100_000, 900], ids=["at once", "in pieces"])
@@ -108,6 +110,103 @@ async def test_a_slow_request_is_given_up_over_https(service: ServiceProcess, fi
     assert [200, 408] == [(await wire.answer()).status, (await wire.answer()).status]
     assert await wire.is_closed()
     writer.close()
+
+
+async def test_the_last_answer_of_a_connection_is_taken_slowly_over_https(
+    service: ServiceProcess, files: TlsFiles, topic: str
+) -> None:
+    async with AsyncClient(https(service), tls=files.trust()) as client:
+        for number in range(8):
+            await client.put(topic, "x" * 900_000, id=f"j{number}")
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    raw.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", service.port))
+    reader, writer = await asyncio.open_connection(sock=raw, ssl=files.trust(), server_hostname="localhost")
+    writer.write(request("GET", f"/topics/{topic}/pop?count=8", None, "Connection: close"))
+    taken = bytearray()
+    for _ in range(14):  # what the system's buffers do not hold
+        taken += await reader.readexactly(250_000)
+        await asyncio.sleep(0.25)
+    taken += await reader.read()
+    head, _, body = bytes(taken).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert 8 == len(json.loads(body)["jobs"])
+    writer.close()
+
+
+async def test_a_client_that_does_not_begin_to_speak_tls_is_given_up(service: ServiceProcess) -> None:
+    """It costs a connection, as one does that stops within a head."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            assert b"" == await reader.read()
+    writer.close()
+
+
+def shown_certificate(service: ServiceProcess, files: TlsFiles) -> bytes | None:
+    """What a new connection is shown."""
+    with (
+        socket.create_connection(("127.0.0.1", service.port), timeout=10) as raw,
+        files.trust().wrap_socket(raw, server_hostname="localhost") as connection,
+    ):
+        return connection.getpeercert(binary_form=True)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_renewed_certificate_counts_without_a_restart(tmp_path: Path, topic: str, workers: int) -> None:
+    files = TlsFiles(tmp_path / "files")
+    with (
+        running_service(*files.flags(), "--workers", str(workers), data_dir=tmp_path) as service,
+        Client(https(service), tls=files.trust(), retry_for=0) as client,
+    ):
+
+        def is_shown(wanted: bytes) -> bool:  # new connections reach one process or the other
+            return all(shown_certificate(service, files) == wanted for _ in range(8))
+
+        client.put(topic, id="before")
+        first = shown_certificate(service, files)
+        renewed = files.renew("renewed")
+        assert renewed != first
+        wait_until(lambda: is_shown(renewed), WITHIN_S, "the new certificate is shown")
+        client.put(topic, id="after")  # on the connection that it has
+        told = "the certificate was read anew"  # twice by one that looked between the two files
+        wait_until(lambda: service.output().count(told) >= workers, WITHIN_S, "it says so")
+
+        files.key.write_text("no key", encoding="utf-8")
+        said = "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)"
+        wait_until(lambda: service.output().count(said) == workers, WITHIN_S, "it says what is wrong")
+        assert is_shown(renewed)
+
+        again = files.renew("again")
+        wait_until(lambda: is_shown(again), WITHIN_S, "it reads on")
+        assert workers == service.output().count(said)
+    assert "Traceback" not in service.output()
+
+
+def test_a_certificate_is_renewed_when_both_of_its_files_fit(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path)
+    certificate = Certificate(files.cert, files.key)
+    assert not certificate.read_if_changed()
+    cert, key = files.issue("renewed")
+    cert.replace(files.cert)
+    for _ in range(2):
+        with pytest.raises(CertificateRefused, match="is not the key of the certificate"):
+            certificate.read_if_changed()
+    key.replace(files.key)
+    assert [True, False] == [certificate.read_if_changed() for _ in range(2)]
+    files.key.unlink()
+    with pytest.raises(CertificateRefused, match="is not readable: No such file"):
+        certificate.read_if_changed()
+
+
+def test_a_certificate_that_is_too_weak_is_called_so(tmp_path: Path) -> None:
+    cert, key = tmp_path / "weak.pem", tmp_path / "weak-key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:1024", "-nodes", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    with pytest.raises(CertificateRefused) as caught:
+        read_context(cert, key)
+    assert f"--tls-cert (DEFERD_TLS_CERT) {cert} is too weak: ee key too small" == str(caught.value)
 
 
 @pytest.mark.parametrize("given", ["tls_cert", "tls_key"])
@@ -141,8 +240,8 @@ def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) ->
         (files.cert, other_key, f"{key_is.format(other_key)} is not the key of the certificate in --tls-cert"),
     ]
     for cert, key, sentence in cases:
-        with pytest.raises(CannotServe) as caught:
-            tls_context(load_settings({"tls_cert": str(cert), "tls_key": str(key)}))
+        with pytest.raises(CertificateRefused) as caught:
+            Certificate(cert, key)
         assert sentence == str(caught.value)
     assert refused("--tls-cert", str(missing), "--tls-key", str(missing), folder=tmp_path).endswith(cases[0][2])
 

@@ -34,6 +34,15 @@ class TlsFiles:
         issued.private_key_pem.write_to_path(str(key))
         return cert, key
 
+    def renew(self, name: str) -> bytes:
+        """Put another certificate and its key in place of those of the service, one after the other; what it is."""
+        cert, key = self.issue(name)
+        end = "-----END CERTIFICATE-----"
+        first, _, _ = cert.read_text(encoding="utf-8").partition(end)
+        cert.replace(self.cert)
+        key.replace(self.key)
+        return ssl.PEM_cert_to_DER_cert(first + end)
+
     def trust(self) -> ssl.SSLContext:
         """What a client that trusts the authority connects with."""
         return ssl.create_default_context(cafile=str(self.authority_file))
