@@ -15,6 +15,10 @@ from typing import Any, Literal
 
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _LEVEL_WIDTH = len("CRITICAL")
+_CONTROL_CODES = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
+_WRITTEN_OUT = {code: repr(chr(code))[1:-1] for code in _CONTROL_CODES}
+"""All that can break a line or command a terminal, as one would write it in Python."""
+_WRITTEN_OUT_IN_TRACES = {code: text for code, text in _WRITTEN_OUT.items() if chr(code) not in "\t\n"}
 
 
 def configure(log_format: Literal["console", "json"], log_level: str) -> None:
@@ -42,10 +46,13 @@ class ConsoleLines(logging.Formatter):
     """``2030-01-31T09:30:00.000Z WARNING  deferd.store: text``; a traceback follows on lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record as a line, line breaks inside the message shown as ``\\n`` so that no text can pose as a line."""
-        message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
+        """One record as a line, line breaks inside the message shown as ``\\n`` so that no text can pose as a line.
+
+        What would command a terminal is shown in the same way.
+        """
+        message = record.getMessage().translate(_WRITTEN_OUT)
         line = f"{_instant(record)} {record.levelname:<{_LEVEL_WIDTH}} {record.name}: {message}"
-        trace = _trace(self, record)
+        trace = _trace(self, record).translate(_WRITTEN_OUT_IN_TRACES)
         return f"{line}\n{trace}" if trace else line
 
 

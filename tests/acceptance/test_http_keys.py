@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from deferd.api.keys import Scope
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.test_http_doors import Answer
+from tests.acceptance.test_http_doors import Answer, Wire, request
 from tests.integration.store_servers import wait_until
 
 both_doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
@@ -148,11 +149,17 @@ async def test_one_topic_of_several_is_enough_to_refuse(
         assert looked.status == 404
 
 
+ABOUT_ALL = [one for one in CALLS if "{topic}" not in f"{one[2]}{one[3]}" and one[2] != "/topics"]
+
+
 @both_doors
-async def test_metrics_are_for_keys_of_all_topics(service: ServiceProcess, keys: KeysFile, through_asgi: bool) -> None:
-    refused = await call(service, "GET", "/metrics", token=keys.tokens["all-of-ours"], through_asgi=through_asgi)
+@pytest.mark.parametrize("asked", ABOUT_ALL, ids=lambda one: f"{one[1]} {one[2]}")
+async def test_what_is_about_all_topics_is_for_keys_of_all_topics(
+    service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+) -> None:
+    refused = await ask(service, asked, topic, keys.tokens["all-of-ours"], through_asgi=through_asgi)
     assert refused.status == 403
-    assert refused.json()["detail"] == "key 'all-of-ours' does not have scope read for all topics"
+    assert refused.json()["detail"] == f"key 'all-of-ours' does not have scope {asked[0]} for all topics"
 
 
 @both_doors
@@ -226,6 +233,23 @@ async def test_a_refused_call_is_not_read(service: ServiceProcess, keys: KeysFil
     for token, status in ((None, 401), (keys.tokens["pop"], 403)):
         answer = await call(service, "POST", "/jobs", b"{ no json", token=token)
         assert answer.status == status
+
+
+async def test_a_large_body_is_not_awaited_before_its_key_is_known(service: ServiceProcess, topic: str) -> None:
+    """Else strangers could have the service hold a body on each of its connections."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+    raw = request("POST", "/jobs", {"topic": topic, "body": "x" * 500_000})
+    wire = Wire(reader, writer)
+    wire.send(raw[:-1000])
+    assert is_unauthorized(await wire.answer())
+    wire.send(raw[-1000:], request("GET", "/healthz"))
+    assert (await wire.answer()).status == 200
+    writer.close()
+
+
+async def test_a_large_body_of_a_known_key_is_read(service: ServiceProcess, keys: KeysFile, topic: str) -> None:
+    body = {"topic": topic, "id": "j", "body": "x" * 500_000}
+    assert (await call(service, "POST", "/jobs", body, token=keys.tokens["put"])).json()["body"] == body["body"]
 
 
 @both_doors

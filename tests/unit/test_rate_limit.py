@@ -8,8 +8,8 @@ from deferd.api.keys import Limit
 from deferd.api.rate_limit import Bucket
 
 
-def headers(bucket: Bucket) -> dict[bytes, bytes]:
-    return dict(bucket.headers())
+def headers(bucket: Bucket, now_s: float = 0) -> dict[bytes, bytes]:
+    return dict(bucket.headers(now_s))
 
 
 def test_a_burst_passes_and_what_is_beyond_waits() -> None:
@@ -47,3 +47,14 @@ def test_headers_say_how_it_stands() -> None:
     for _ in range(9):
         bucket.take(0)
     assert headers(bucket)[b"ratelimit"] == b'"requests";r=0;t=3'
+
+
+def test_headers_say_how_it_stands_when_they_are_written() -> None:
+    """An answer to a pop comes up to a minute after the request was counted."""
+    bucket = Bucket(Limit(0.5, 4), now_s=0)
+    for _ in range(4):
+        bucket.take(0)
+    assert headers(bucket, 0)[b"ratelimit"] == b'"requests";r=0;t=8'
+    assert headers(bucket, 5)[b"ratelimit"] == b'"requests";r=2;t=3'
+    assert headers(bucket, 60)[b"ratelimit"] == b'"requests";r=4;t=0'
+    assert [bucket.take(60) == 0 for _ in range(5)] == [True] * 4 + [False]

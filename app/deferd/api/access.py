@@ -113,6 +113,22 @@ class Access:
         answer.raw_headers.extend(account.headers())
         return answer
 
+    def check_again(self, call: Call, scope: Scope, what: str, topics: Collection[str]) -> None:
+        """For a call that has waited: keys may have been read anew since it was let in.
+
+        Raises:
+            Unauthorized, Forbidden: its key would not be let in now.
+        """
+        key = self._ring.now(call.key)
+        if key is call.key:
+            return
+        asked = Asked(what, ",".join(topics), call.client_address())
+        if key is None:
+            self._refusals.note(call.key.name, asked, Unauthorized.code)
+            raise Unauthorized("the key was withdrawn while the call waited")
+        if scope not in key.scopes or not all(map(key.topics.match, topics)):
+            raise self._forbidden(key, scope, asked)
+
     def refusal_of_page(
         self, headers: Iterable[Header], scope: Scope | None, what: str, client: str | None
     ) -> JsonAnswer | None:

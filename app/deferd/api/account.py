@@ -75,7 +75,7 @@ class Account:
 
     def headers(self) -> list[Header]:
         """How it stands, for the answer: see Bucket, and the same for pops."""
-        headers = [] if self._bucket is None else self._bucket.headers()
+        headers = [] if self._bucket is None else self._bucket.headers(time.monotonic())
         most = self.bounds.max_parked_pops
         if most is not None:
             headers.append((b"ratelimit-policy", b'"parked-pops";q=%d;qu="concurrent-requests"' % most))

@@ -31,14 +31,14 @@ class MoveClock(BaseModel):
 
 
 @router.get("/testing/clock")
-@needs(Scope.ADMIN)
+@needs(Scope.ADMIN, all_topics=True)
 async def read_clock(call: CurrentCall) -> Response:
     """What the clock shows, and by how many seconds it was moved so far."""
     return _answer(await _clock(call).read())
 
 
 @router.post("/testing/clock")
-@needs(Scope.ADMIN)
+@needs(Scope.ADMIN, all_topics=True)
 async def move_clock(call: CurrentCall, move: MoveClock) -> Response:
     """Move the clock on, and do what has come due by that; then the same answer."""
     return _answer(await _clock(call).advance(to_ms(move.advance)))

@@ -140,6 +140,7 @@ class KeyRing:
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self.keys = tuple(keys)
+        self._by_digest = {key.digest: key for key in keys}
         # Only tokens that were verified get in, so there are never more than keys; a reload makes a new ring.
         self._verified: dict[bytes, Key] = {}
 
@@ -160,6 +161,10 @@ class KeyRing:
             if found is not None:
                 self._verified[digest] = found
         return found
+
+    def now(self, key: Key) -> Key | None:
+        """What has become of a key of an earlier ring: the one that the same token belongs to here, or None."""
+        return self._by_digest.get(key.digest)
 
 
 def hash_of(token: str) -> str:

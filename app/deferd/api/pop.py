@@ -17,6 +17,7 @@ from deferd.api.keys import Scope
 from deferd.api.needs import needs
 from deferd.api.operation import NOTHING, NoFields, Operation
 from deferd.engine.record import to_ms
+from deferd.errors import DeferdError
 from deferd.model import Ttr
 
 _ONE_TOPIC = limits.TOPIC_PATTERN.removeprefix("^").removesuffix("$")
@@ -90,9 +91,10 @@ async def _pop(call: Call, topics: str, query: PopQuery) -> Response:
 
 
 async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
+    names = topics.split(",")
     jobs = await call.unless_gone(
         call.engine.dispatcher.pop(
-            topics.split(","),
+            names,
             count=query.count,
             wait_ms=to_ms(query.wait),
             ttr_ms=None if query.ttr is None else to_ms(query.ttr),
@@ -100,6 +102,13 @@ async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
             request_id=query.request_id,
         )
     )
+    access = call.service.access
+    if jobs and access is not None:
+        try:
+            access.check_again(call, Scope.POP, f"{call.method} /topics/{{topic}}/pop", names)
+        except DeferdError:
+            await call.engine.queue.give_back(jobs)
+            raise
     return JsonAnswer(b'{"jobs":[%b]}' % b",".join(map(job_json.delivery, jobs)), headers=_NO_STORE)
 
 

@@ -25,19 +25,24 @@ class Bucket:
 
     def take(self, now_s: float) -> float:
         """Take a token: 0 when there was one, else the seconds until there is. `now_s` is a clock that never jumps."""
-        gained = (now_s - self._at_s) * self.limit.requests_per_second
-        self._tokens = min(self.limit.burst, self._tokens + gained)
-        self._at_s = now_s
+        self._gain(now_s)
         if self._tokens >= 1:
             self._tokens -= 1
             return 0.0
         return (1 - self._tokens) / self.limit.requests_per_second
 
-    def headers(self) -> list[Header]:
+    def _gain(self, now_s: float) -> None:
+        gained = (now_s - self._at_s) * self.limit.requests_per_second
+        self._tokens = min(self.limit.burst, self._tokens + gained)
+        self._at_s = now_s
+
+    def headers(self, now_s: float) -> list[Header]:
         """How it stands, as the IETF's draft-ietf-httpapi-ratelimit-headers writes it.
 
+        That is now, which after a long poll may be a minute behind the last `take`.
         `q` requests in `w` seconds are allowed; `r` are left, and all of them again in `t` seconds.
         """
+        self._gain(now_s)
         full_in_s = math.ceil((self.limit.burst - self._tokens) / self.limit.requests_per_second)
         return [
             (b"ratelimit-policy", self._policy),
