@@ -51,7 +51,14 @@ def test_what_is_left_out_is_all_topics_and_no_limit() -> None:
 
 
 def test_the_bounds_of_a_key_are_read() -> None:
-    bounds = {"max_jobs": 1, "max_parked_pops": 0, "max_body_bytes": 3, "max_batch": 4, "max_depth": 5}
+    bounds = {
+        "max_jobs": 1,
+        "max_jobs_total": 2,
+        "max_parked_pops": 0,
+        "max_body_bytes": 3,
+        "max_batch": 4,
+        "max_depth": 5,
+    }
     [key] = parse_keys(entry(**{name: str(value) for name, value in bounds.items()}))
     assert key.bounds == Bounds(**bounds)
     [key] = parse_keys(entry(max_depth="7"))

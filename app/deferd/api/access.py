@@ -23,6 +23,8 @@ from deferd.api.answers import Header, JsonAnswer
 from deferd.api.audit import Asked, Refusals
 from deferd.api.key_source import KeySource
 from deferd.api.keys import NO_BOUNDS, Key, KeyRing, KeysRefused, Scope
+from deferd.api.quota import JobQuota, keep_counting
+from deferd.engine.topics import Topics
 from deferd.errors import DeferdError, Forbidden, RateLimited, Unauthorized
 
 if TYPE_CHECKING:
@@ -46,19 +48,23 @@ class Access:
         self._refusals = Refusals()
 
     @contextlib.asynccontextmanager
-    async def keeping(self) -> AsyncIterator[None]:
-        """Read the keys, and again when their file changes, until the block ends.
+    async def keeping(self, topics: Topics) -> AsyncIterator[None]:
+        """Read the keys, and again when their file changes, and count the jobs of `topics`, until the block ends.
 
         Raises:
             KeysRefused: they cannot be used as they are. Later on that is only logged, and the old ones stay.
         """
         self.take(await asyncio.to_thread(self._source.read))
-        following = asyncio.create_task(self._follow(), name="keys")
+        tasks = (
+            asyncio.create_task(self._follow(), name="keys"),
+            asyncio.create_task(keep_counting(self._quotas, topics), name="quotas"),
+        )
         try:
             yield
         finally:
-            following.cancel()
-            await asyncio.wait((following,))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             self._refusals.close()
 
     async def _follow(self) -> None:
@@ -74,6 +80,9 @@ class Access:
                 if keys is not None:
                     self.take(keys)
                     _log.info("%d keys were read anew", len(keys), extra={"keys": len(keys)})
+
+    def _quotas(self) -> list[JobQuota]:
+        return [account.quota for account in self._accounts.values() if account.quota is not None]
 
     def take(self, keys: Collection[Key]) -> None:
         """Let these keys in and no others. A key whose limit stays the same goes on with what it has left of it."""

@@ -1,4 +1,4 @@
-"""What a key may still do: how often it may ask, how many of its pops may wait, how large its requests may be.
+"""What a key may still do: how often it may ask, how many of its pops may wait, how much it may put and send.
 
 The counts are those of one serving process, so a key may have that many times more as there are processes.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from deferd.api.answers import Header
 from deferd.api.keys import Key
+from deferd.api.quota import JobQuota
 from deferd.api.rate_limit import Bucket
 from deferd.api.request_json import is_deeper
 from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge, RateLimited
@@ -23,13 +24,20 @@ PARKED_AGAIN_S = 1
 class Account:
     """The limits of a key, and what it has used of them; read anew, it takes over what it has used `before`."""
 
-    __slots__ = ("_bucket", "_name", "_parked", "bounds")
+    __slots__ = ("_bucket", "_name", "_parked", "bounds", "quota")
 
     def __init__(self, key: Key, before: Account | None) -> None:
         self._name = key.name
         self.bounds = key.bounds
         # shared, since pops wait on while keys are read anew
         self._parked: list[int] = [0] if before is None else before._parked
+        self.quota: JobQuota | None = None if before is None else before.quota
+        if key.bounds.max_jobs_total is None:
+            self.quota = None
+        elif self.quota is None:
+            self.quota = JobQuota(key.name, key.topics, key.bounds.max_jobs_total)
+        else:
+            self.quota.revise(key.topics, key.bounds.max_jobs_total)
         self._bucket: Bucket | None = None if before is None else before._bucket
         if key.limit is None:
             self._bucket = None

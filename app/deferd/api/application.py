@@ -47,7 +47,7 @@ def create_app(settings: Settings, store_url: str) -> Service:
             await app.engine.start()
             app.state.drain = app.engine.drain
             try:
-                async with nullcontext() if app.access is None else app.access.keeping():
+                async with nullcontext() if app.access is None else app.access.keeping(app.engine.topics):
                     yield
             finally:
                 await app.engine.close()

@@ -12,6 +12,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """What W3C Trace Context (section 3.2) calls a valid header of this version; any other is to be ignored."""
+
+_ANY_NUMBER = nullcontext()
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -71,6 +74,11 @@ class Call(ABC):
         if found is None or _TRACEPARENT.fullmatch(found) is None:
             return None
         return found.decode("ascii")
+
+    def room_for(self, jobs: int) -> AbstractContextManager[None]:
+        """Around a put of so many jobs. Raises RateLimited when its key may not have so many more in all its topics."""
+        quota = None if self.account is None else self.account.quota
+        return _ANY_NUMBER if quota is None else quota.room_for(jobs)
 
     def max_jobs(self) -> int | None:
         """With how many live jobs in its topic a put by this key is refused; None: its key has no such bound."""

@@ -54,9 +54,9 @@ delivery can change nothing.
   `Retry-After` in seconds. After a 503 it is not known whether the call was carried out.
 - Where the service has keys, a call needs one: `Authorization: Bearer` and its token. What scope a call needs is
   said with it; the key must also be for the topics of the call. `/healthz` and `/readyz` are open.
-- A key may be bounded in how often it asks, how many of its pops wait (429 `rate_limited`), how many live jobs a topic
-  may hold for it to put more (429 `topic_full`), and in the size, the number of jobs and the nesting of its requests
-  (413, 422).
+- A key may be bounded in how often it asks, how many of its pops wait, how many live jobs its topics may hold together
+  for it to put more (429 `rate_limited`), how many one topic may (429 `topic_full`), and in the size, number of jobs
+  and the nesting of its requests (413, 422).
 - Before a request is a call it must be one: what is no HTTP answers 400 `bad_request`, what does not come in time 408
   `request_timeout`, a URL over {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`, a head larger than the service allows,
   or with more than {limits.HEADERS_MAX} headers, 431 `request_header_fields_too_large`, and a connection too many 503

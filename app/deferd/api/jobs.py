@@ -51,7 +51,8 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
 async def put_job(call: CurrentCall, job: PutJob) -> Response:
     if job.traceparent is None and (traceparent := call.traceparent()) is not None:
         job = job.model_copy(update={"traceparent": traceparent})
-    put = await call.engine.queue.put(job, max_jobs=call.max_jobs())
+    with call.room_for(1):
+        put = await call.engine.queue.put(job, max_jobs=call.max_jobs())
     if put.outcome != "created":
         return JsonAnswer(job_json.put_job(put))
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
@@ -71,7 +72,9 @@ async def put_job(call: CurrentCall, job: PutJob) -> Response:
 )
 @needs(Scope.PUT, topics=lambda given: {job.topic for job in given["batch"].jobs})
 async def put_jobs(call: CurrentCall, batch: PutBatch) -> Response:
-    return JsonAnswer(job_json.put_results(await call.engine.queue.put_many(batch.jobs, max_jobs=call.max_jobs())))
+    with call.room_for(len(batch.jobs)):
+        results = await call.engine.queue.put_many(batch.jobs, max_jobs=call.max_jobs())
+    return JsonAnswer(job_json.put_results(results))
 
 
 @router.get(

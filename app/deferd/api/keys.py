@@ -10,6 +10,7 @@ Keys are written as TOML, one table a key::
     requests_per_second = 100      # with `burst`: a limit, in each serving process; none when left out
     burst = 200
     max_jobs = 100000              # a put is refused while its topic holds so many live jobs
+    max_jobs_total = 1000000       # the same of all topics that the key is for together
     max_parked_pops = 50           # pops that wait, in each serving process
     max_body_bytes = 65536         # largest request body
     max_batch = 100                # most jobs in one request
@@ -43,6 +44,7 @@ _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _PATTERN = re.compile(rf"[A-Za-z0-9._:*-]{{1,{limits.TOPIC_LENGTH}}}")
 _BOUNDS = {
     "max_jobs": (1, limits.MAX_JOBS_MAX),
+    "max_jobs_total": (1, limits.MAX_JOBS_MAX),
     "max_parked_pops": (0, 1_000_000),
     "max_body_bytes": (0, 64 * 1024 * 1024),
     "max_batch": (1, limits.BATCH_MAX),
@@ -114,6 +116,7 @@ class Bounds:
     """The most that a key may ask for at once; None: as much as anybody."""
 
     max_jobs: int | None = None
+    max_jobs_total: int | None = None
     max_parked_pops: int | None = None
     max_body_bytes: int | None = None
     max_batch: int | None = None

@@ -13,6 +13,7 @@ TOKEN_BYTES = 32
 TOKEN_PREFIX = "deferd_"  # noqa: S105 (by it people, and programs that look for secrets, see what the rest is)
 _BOUNDS = {
     "max_jobs": "live jobs of a topic with which it may put no more there",
+    "max_jobs_total": "live jobs of all its topics together with which it may put no more",
     "max_parked_pops": "most pops that wait, in each serving process",
     "max_body_bytes": "largest request body",
     "max_batch": "most jobs in one request",
