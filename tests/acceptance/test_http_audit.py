@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -9,6 +11,7 @@ import pytest
 
 from deferd import AsyncClient, Client, TopicNotFound
 from tests.acceptance.damaged_store import BreakableService
+from tests.integration.store_servers import wait_until
 
 
 def call(broken: BreakableService, method: str, path: str, **options: Any) -> httpx.Response:
@@ -71,6 +74,35 @@ def test_a_waiting_consumer_gets_the_job_that_a_repair_put_back(broken: Breakabl
         assert client.repair(topic).damage == {"in_no_place": 1}
         [job] = client.pop(topic)
         client.finish(job)
+
+
+def test_an_audit_whose_caller_hangs_up_ends(broken: BreakableService, topic: str) -> None:
+    with Client(broken.service.url) as client:
+        for _ in client.put_many({"topic": topic, "delay": 60} for _ in range(30_000)):
+            pass
+        client.put(f"{topic}.small", delay=60)
+        whole = steps_of(broken, lambda: client.audit(topic))
+
+        def hang_up() -> None:
+            with socket.create_connection(("127.0.0.1", broken.service.port)) as caller:
+                before = steps(broken)
+                caller.sendall(f"GET /topics/{topic}/audit HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                wait_until(lambda: steps(broken) > before, 10, "the audit has begun")
+            client.audit(f"{topic}.small")  # which has its turn when the other has ended
+
+        assert steps_of(broken, hang_up) < whole / 2
+
+
+def steps(broken: BreakableService) -> int:
+    """How many scripts the store has run so far."""
+    calls: int = broken.store.command("INFO", "commandstats")["cmdstat_evalsha"]["calls"]
+    return calls
+
+
+def steps_of(broken: BreakableService, act: Callable[[], object]) -> int:
+    before = steps(broken)
+    act()
+    return steps(broken) - before
 
 
 def test_a_topic_of_which_there_is_nothing_is_404(broken: BreakableService, topic: str) -> None:

@@ -1,15 +1,17 @@
-"""What becomes of a pop whose client does not wait for the answer."""
+"""What becomes of a pop, or of other long work, whose client does not wait for the answer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
+from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from deferd.api.call import unless_gone
+from deferd.api.pop import give_back
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
 from deferd.errors import StoreUnavailable
@@ -33,19 +35,6 @@ class Client:
             return self._waiting.pop()
         await self._gone.wait()
         return {"type": "http.disconnect"}
-
-
-class Queue:
-    """Remembers what was given back."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.given_back: list[JobRecord] = []
-        self._error = error
-
-    async def give_back(self, jobs: Sequence[JobRecord]) -> None:
-        if self._error is not None:
-            raise self._error
-        self.given_back += jobs
 
 
 class Pop:
@@ -74,53 +63,47 @@ async def pop() -> AsyncIterator[Pop]:
     assert not [task for task in others if not task.done() and "_hang_up" in repr(task.get_coro())]
 
 
-def watch(pop: Pop, client: Client, queue: Queue) -> asyncio.Task[Sequence[JobRecord]]:
-    class EngineWithQueue:
-        def __init__(self) -> None:
-            self.queue = queue
+def watch(pop: Pop, client: Client, given_back: list[JobRecord]) -> asyncio.Task[list[JobRecord]]:
+    async def give_back(jobs: list[JobRecord]) -> None:
+        given_back.extend(jobs)
 
-    return asyncio.create_task(unless_gone(pop.task, client.receive, cast("Engine", cast("Any", EngineWithQueue()))))
+    return asyncio.create_task(unless_gone(pop.task, client.receive, give_back))
 
 
 @pytest.mark.parametrize("request_read", [False, True])
 async def test_a_client_that_waits_gets_its_jobs(pop: Pop, request_read: bool) -> None:
-    queue = Queue()
-    watched = watch(pop, Client(request_read=request_read), queue)
+    given_back: list[JobRecord] = []
+    watched = watch(pop, Client(request_read=request_read), given_back)
     pop.answer.set_result([_JOB])
-    assert list(await watched) == [_JOB]
-    assert queue.given_back == []
+    assert await watched == [_JOB]
+    assert given_back == []
 
 
 @pytest.mark.parametrize("request_read", [False, True])
 async def test_hanging_up_ends_the_wait(pop: Pop, request_read: bool) -> None:
-    client, queue = Client(request_read=request_read), Queue()
-    watched = watch(pop, client, queue)
+    client = Client(request_read=request_read)
+    given_back: list[JobRecord] = []
+    watched = watch(pop, client, given_back)
     client.hang_up()
-    assert list(await watched) == []
+    with pytest.raises(ClientDisconnect):
+        await watched
     assert pop.was_cancelled
-    assert queue.given_back == []
+    assert given_back == []
 
 
 async def test_jobs_that_come_as_the_client_hangs_up_go_back(pop: Pop) -> None:
-    client, queue = Client(request_read=True), Queue()
+    client = Client(request_read=True)
+    given_back: list[JobRecord] = []
     client.hang_up()
     pop.answer.set_result([_JOB])
     await asyncio.wait((pop.task,))
-    assert list(await watch(pop, client, queue)) == []
-    assert queue.given_back == [_JOB]
-
-
-async def test_jobs_that_cannot_go_back_are_left_to_their_leases(pop: Pop, caplog: pytest.LogCaptureFixture) -> None:
-    client, queue = Client(request_read=True), Queue(StoreUnavailable("the store does not answer"))
-    client.hang_up()
-    pop.answer.set_result([_JOB])
-    await asyncio.wait((pop.task,))
-    assert list(await watch(pop, client, queue)) == []
-    assert "1 jobs of a client that hung up" in caplog.text
+    with pytest.raises(ClientDisconnect):
+        await watch(pop, client, given_back)
+    assert given_back == [_JOB]
 
 
 async def test_an_error_of_the_pop_reaches_the_client(pop: Pop) -> None:
-    watched = watch(pop, Client(), Queue())
+    watched = watch(pop, Client(), [])
     pop.answer.set_exception(StoreUnavailable("the store does not answer"))
     with pytest.raises(StoreUnavailable):
         await watched
@@ -131,13 +114,25 @@ async def test_an_error_of_the_pop_of_a_client_that_is_gone_is_dropped(pop: Pop)
     client.hang_up()
     pop.answer.set_exception(StoreUnavailable("the store does not answer"))
     await asyncio.wait((pop.task,))
-    assert list(await watch(pop, client, Queue())) == []
+    with pytest.raises(ClientDisconnect):
+        await watch(pop, client, [])
 
 
 async def test_stopping_the_request_stops_its_pop(pop: Pop) -> None:
-    watched = watch(pop, Client(), Queue())
+    watched = watch(pop, Client(), [])
     await asyncio.sleep(0)
     watched.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watched
     assert pop.was_cancelled
+
+
+async def test_jobs_that_cannot_go_back_are_left_to_their_leases(caplog: pytest.LogCaptureFixture) -> None:
+    class EngineOverNoStore:
+        class queue:  # noqa: N801 (an attribute of an Engine)
+            @staticmethod
+            async def give_back(jobs: list[JobRecord]) -> None:
+                raise StoreUnavailable("the store does not answer")
+
+    await give_back(cast("Engine", cast("Any", EngineOverNoStore())), [_JOB])
+    assert "1 jobs that nobody got come back when their leases end" in caplog.text

@@ -11,17 +11,16 @@ import asyncio
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from deferd.api import request_json
 from deferd.engine.engine import Engine
-from deferd.engine.record import JobRecord
-from deferd.errors import DeferdError
 
 if TYPE_CHECKING:
     from deferd.api.account import Account
@@ -35,6 +34,8 @@ _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0
 _ANY_NUMBER = nullcontext()
 
 Headers = Iterable[tuple[bytes, bytes]]
+Result = TypeVar("Result")
+Undo = Callable[[Result], Awaitable[None]]
 
 
 class Call(ABC):
@@ -96,8 +97,11 @@ class Call(ABC):
         """
 
     @abstractmethod
-    async def unless_gone(self, popping: Coroutine[Any, Any, list[JobRecord]]) -> Sequence[JobRecord]:
-        """What `popping` brings; when the client hangs up first it is cancelled, and what it brought goes back."""
+    async def unless_gone(self, work: Coroutine[Any, Any, Result], *, undo: Undo[Result] | None = None) -> Result:
+        """What `work` brings. When the client hangs up first it is cancelled; what it had brought by then is undone.
+
+        Raises starlette's ClientDisconnect when the client has hung up.
+        """
 
 
 def _bound_by_the_operation() -> Call:
@@ -126,9 +130,9 @@ class AsgiCall(Call):
         """See Call."""
         return await request_json.read_body(self._scope, self._receive, self.service.settings.max_body_bytes)
 
-    async def unless_gone(self, popping: Coroutine[Any, Any, list[JobRecord]]) -> Sequence[JobRecord]:
+    async def unless_gone(self, work: Coroutine[Any, Any, Result], *, undo: Undo[Result] | None = None) -> Result:
         """See Call."""
-        return await unless_gone(asyncio.create_task(popping), self._receive, self.engine)
+        return await unless_gone(asyncio.create_task(work), self._receive, undo)
 
 
 def address_of(client: Sequence[Any] | None) -> str | None:
@@ -136,26 +140,23 @@ def address_of(client: Sequence[Any] | None) -> str | None:
     return str(client[0]) if client else None
 
 
-async def unless_gone(popping: asyncio.Task[list[JobRecord]], receive: Receive, engine: Engine) -> Sequence[JobRecord]:
-    """What `popping` brings, or nothing when the client hangs up first: its jobs go back, if it had got any."""
+async def unless_gone(work: asyncio.Task[Result], receive: Receive, undo: Undo[Result] | None = None) -> Result:
+    """See Call."""
     leaving = asyncio.create_task(_hang_up(receive))
     try:
-        await asyncio.wait((popping, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone = leaving.done()
         leaving.cancel()
-        if not popping.done():
-            # The client is gone, or this server is stopping. The dispatcher gives back what it has for this pop.
-            popping.cancel()
-            await asyncio.wait((popping,))
+        if not work.done():
+            # The client is gone, or this server is stopping.
+            work.cancel()
+            await asyncio.wait((work,))
     if not gone:
-        return popping.result()
-    if not popping.cancelled() and popping.exception() is None and (jobs := popping.result()):
-        try:
-            await engine.queue.give_back(jobs)
-        except DeferdError as error:
-            _log.warning("%d jobs of a client that hung up come back when their leases end: %s", len(jobs), error)
-    return ()
+        return work.result()
+    if undo is not None and not work.cancelled() and work.exception() is None:
+        await undo(work.result())
+    raise ClientDisconnect
 
 
 async def _hang_up(receive: Receive) -> None:

@@ -89,7 +89,7 @@ async def get_metrics(call: CurrentCall) -> Response:
 )
 @needs(Scope.ADMIN, all_topics=True)
 async def audit_store(call: CurrentCall) -> Response:
-    return JsonAnswer(audit_json.store(await call.engine.auditor.survey()))
+    return JsonAnswer(audit_json.store(await call.unless_gone(call.engine.auditor.survey())))
 
 
 @router.post(
@@ -104,7 +104,7 @@ async def audit_store(call: CurrentCall) -> Response:
 )
 @needs(Scope.ADMIN, all_topics=True)
 async def repair_store(call: CurrentCall, _nothing: NoFields = NOTHING) -> Response:
-    return JsonAnswer(audit_json.store(await call.engine.auditor.survey(repair=True)))
+    return JsonAnswer(audit_json.store(await call.unless_gone(call.engine.auditor.survey(repair=True))))
 
 
 _SWAGGER_FILES = Path(str(files("fastapi_offline") / "static"))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, ClassVar
 
 from starlette.requests import ClientDisconnect
 
-from deferd.api.call import Call, address_of
+from deferd.api.call import Call, Result, Undo, address_of
 from deferd.api.operation import Operation
 from deferd.api.request_json import check_media_type
 from deferd.api.service import Service
-from deferd.engine.record import JobRecord
 
 
 class PlainCall(Call):
@@ -25,9 +24,9 @@ class PlainCall(Call):
         "disconnected",
         "keep_alive",
         "operation",
-        "pop",
         "response_complete",
         "task",
+        "work",
     )
 
     message_event: ClassVar[asyncio.Event] = asyncio.Event()
@@ -56,7 +55,7 @@ class PlainCall(Call):
         self.client = client
         self.disconnected = False
         self.response_complete = False
-        self.pop: asyncio.Task[Any] | None = None
+        self.work: asyncio.Task[Any] | None = None
 
     def take(self, piece: bytes) -> None:
         """Add a piece of the body."""
@@ -72,8 +71,8 @@ class PlainCall(Call):
     def hang_up(self) -> None:
         """The client is gone."""
         self.disconnected = True
-        if self.pop is not None:
-            self.pop.cancel()
+        if self.work is not None:
+            self.work.cancel()
 
     async def read_body(self) -> bytes:
         """See Call."""
@@ -82,17 +81,22 @@ class PlainCall(Call):
         body, self.body = bytes(self.body), b""  # a connection remembers its last call, however long it is idle
         return body
 
-    async def unless_gone(self, popping: Coroutine[Any, Any, list[JobRecord]]) -> Sequence[JobRecord]:
+    async def unless_gone(
+        self,
+        work: Coroutine[Any, Any, Result],
+        *,
+        undo: Undo[Result] | None = None,  # noqa: ARG002 (hanging up cancels within `work`, which undoes its own)
+    ) -> Result:
         """See Call."""
         if self.disconnected:
-            popping.close()
+            work.close()
             raise ClientDisconnect
-        self.pop = asyncio.current_task()
+        self.work = asyncio.current_task()
         try:
-            return await popping
+            return await work
         except asyncio.CancelledError:
             if self.disconnected:
                 raise ClientDisconnect from None
             raise
         finally:
-            self.pop = None
+            self.work = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -16,12 +18,14 @@ from deferd.api.contract import problems
 from deferd.api.keys import Scope
 from deferd.api.needs import needs
 from deferd.api.operation import NOTHING, NoFields, Operation
-from deferd.engine.record import to_ms
+from deferd.engine.engine import Engine
+from deferd.engine.record import JobRecord, to_ms
 from deferd.errors import DeferdError
 from deferd.model import Ttr
 
 _ONE_TOPIC = limits.TOPIC_PATTERN.removeprefix("^").removesuffix("$")
 _TOPICS_PATTERN = f"^{_ONE_TOPIC}(,{_ONE_TOPIC}){{0,{limits.POP_TOPICS_MAX - 1}}}$"
+_log = logging.getLogger(__name__)
 _NO_STORE = ((b"cache-control", b"no-store"),)
 
 router = APIRouter(route_class=Operation, tags=["consumers"])
@@ -100,16 +104,25 @@ async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
             ttr_ms=None if query.ttr is None else to_ms(query.ttr),
             consumer=query.consumer,
             request_id=query.request_id,
-        )
+        ),
+        undo=partial(give_back, call.engine),
     )
     access = call.service.access
     if jobs and access is not None:
         try:
             access.check_again(call, Scope.POP, f"{call.method} /topics/{{topic}}/pop", names)
         except DeferdError:
-            await call.engine.queue.give_back(jobs)
+            await give_back(call.engine, jobs)
             raise
     return JsonAnswer(b'{"jobs":[%b]}' % b",".join(map(job_json.delivery, jobs)), headers=_NO_STORE)
+
+
+async def give_back(engine: Engine, jobs: list[JobRecord]) -> None:
+    """Back to the head, as if they had not been popped; where that fails, when their leases end."""
+    try:
+        await engine.queue.give_back(jobs)
+    except DeferdError as error:
+        _log.warning("%d jobs that nobody got come back when their leases end: %s", len(jobs), error)
 
 
 _SUMMARY = "Take jobs that are ready"

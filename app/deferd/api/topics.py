@@ -190,7 +190,7 @@ async def redrive_jobs(call: CurrentCall, topic: Topic, redrive: Redrive = _OLDE
 )
 @needs(Scope.ADMIN)
 async def audit_topic(call: CurrentCall, topic: Topic) -> Response:
-    return JsonAnswer(audit_json.topic(await call.engine.auditor.audit(topic)))
+    return JsonAnswer(audit_json.topic(await call.unless_gone(call.engine.auditor.audit(topic))))
 
 
 @router.post(
@@ -205,7 +205,7 @@ async def audit_topic(call: CurrentCall, topic: Topic) -> Response:
 )
 @needs(Scope.ADMIN)
 async def repair_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
-    return JsonAnswer(audit_json.topic(await call.engine.auditor.audit(topic, repair=True)))
+    return JsonAnswer(audit_json.topic(await call.unless_gone(call.engine.auditor.audit(topic, repair=True))))
 
 
 @router.delete(
