@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ import pytest
 from deferd import AsyncClient
 from tests.acceptance.chaos_worker import TOPIC
 from tests.acceptance.service_process import ServiceProcess
+from tests.faults.orphans import none_outlives
 from tests.integration.store_servers import StoreServer, wait_until
 
 JOBS = 20_000
@@ -72,11 +74,11 @@ class ChaosWorker:
         deadline, size = time.monotonic() + 3, self._noted_bytes()
         while self._noted_bytes() == size and time.monotonic() < deadline:
             time.sleep(0.005)
-        self.kill_at_once()
+        assert self.kill_at_once() == -signal.SIGKILL, f"it had ended by itself:\n{self._log().read_text()[-3000:]}"
 
-    def kill_at_once(self) -> None:
+    def kill_at_once(self) -> int:
         self.process.kill()
-        self.process.wait(10)
+        return self.process.wait(10)
 
     def _noted_bytes(self) -> int:
         return self.lives[-1].stat().st_size if self.lives[-1].exists() else 0
@@ -104,8 +106,10 @@ class Deployment:
         """Kill one of a kind, and start it again a moment later."""
         if kind == "service":
             service = chance.choice(self.services)
+            process = service.process
             self.service_kills.append(time.time())
             service.kill()
+            assert process.returncode == -signal.SIGKILL, f"it had ended by itself:\n{service.output()[-3000:]}"
             await asyncio.sleep(chance.uniform(0, 0.5))
             await asyncio.to_thread(service.start)
         else:
@@ -120,6 +124,7 @@ class Deployment:
 @contextlib.asynccontextmanager
 async def deployed(folder: Path) -> AsyncIterator[Deployment]:
     with contextlib.ExitStack() as stack:
+        stack.enter_context(none_outlives(folder))
         store = stack.enter_context(StoreServer(folder / "store"))
         services = [
             stack.enter_context(ServiceProcess(folder / f"service-{number}", "--redis-url", store.url))
@@ -223,4 +228,4 @@ async def test_every_job_is_finished_and_runs_again_only_where_a_lease_ended(tmp
     assert exit_codes == [0] * WORKERS
     assert len(deployment.service_kills) == KILLS["service"]
     assert len(deployment.worker_kills) == KILLS["worker"]
-    assert len(again) > 0, "the chaos was too mild to show anything"
+    assert causes["its worker was killed"] > 0, "the chaos was too mild to show anything"

@@ -34,6 +34,7 @@ from deferd import AsyncClient
 from tests.acceptance.service_process import ServiceProcess
 from tests.benchmarks.measuring import end_in_order, new_event_loop, percentile, resident_bytes
 from tests.benchmarks.soak_load import TOPIC, Ledger, Producer, jobs_stored, make_worker
+from tests.faults.orphans import none_outlives
 from tests.integration.store_servers import StoreServer
 
 CALIBRATION_S, CALIBRATION_WARM_UP_S = 10.0, 3.0
@@ -45,7 +46,6 @@ FINISH_S = 60.0
 OVERTIME_S = 180.0
 FAR_S = 9 * 365 * 86_400
 RETRY_FOR_S = 30.0
-LAST_CALLS_S = 5.0
 
 SERVICE_GROWTH_MAX_MB = 3.0
 STORE_GROWTH_MAX_MB = 10.0
@@ -72,11 +72,11 @@ class Crew:
         self._worker = make_worker(ledger, urls, name)
         self._serving = asyncio.create_task(self._worker.serve())
 
-    async def end(self) -> None:
-        """The worker ends what it has begun; calls under way have a moment to end as well."""
+    async def end(self, producer: Producer) -> None:
+        """The worker ends what it has begun, and so do the producer's calls by this client."""
         self._worker.stop()
         await self._serving
-        await asyncio.sleep(LAST_CALLS_S)
+        await producer.settle(self.client)
         await self.client.close()
 
 
@@ -91,6 +91,7 @@ class Soak:
         self.producer = Producer(self.ledger, [])
         self.samples: list[Sample] = []
         self.restarts = 0
+        self.rate_reached = 0.0
 
     def begin(self) -> None:
         """A crew for each service."""
@@ -103,7 +104,7 @@ class Soak:
 
     async def end(self) -> None:
         """No crew any more."""
-        await asyncio.gather(*(crew.end() for crew in self.crews))
+        await asyncio.gather(*(crew.end(self.producer) for crew in self.crews))
 
     async def store_far_jobs(self, count: int) -> None:
         """Jobs that lie in the store all the time."""
@@ -137,16 +138,19 @@ class Soak:
 
     async def run(self, rate: float, seconds: float) -> None:
         """The load for so long, then all that is left of it."""
-        stop = asyncio.Event()
+        stop, put_before = asyncio.Event(), self.ledger.put
         sampling = asyncio.create_task(self._sample())
         putting = asyncio.create_task(self.producer.run(rate, stop))
         try:
             await self._restart_now_and_then(seconds)
         finally:
             stop.set()
+            self.rate_reached = (self.ledger.put - put_before) / seconds
             sampling.cancel()
             await asyncio.wait((sampling, putting))
         putting.result()
+        if not sampling.cancelled():
+            sampling.result()
         await self.drain()
 
     async def _sample(self) -> None:
@@ -175,7 +179,7 @@ class Soak:
         self.restarts += 1
         old, self.crews[number] = self.crews[number], self._crew(number)
         self.producer.clients[number] = self.crews[number].client
-        await old.end()
+        await old.end(self.producer)
 
 
 @contextlib.contextmanager
@@ -183,6 +187,7 @@ def store_and_services() -> Iterator[tuple[StoreServer, list[ServiceProcess]]]:
     """A store that writes every change to disk before it answers, and two services on it."""
     with tempfile.TemporaryDirectory(prefix="deferd-soak-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
+        stack.enter_context(none_outlives(folder))
         (folder / "store").mkdir()
         store = stack.enter_context(StoreServer(folder / "store", appendonly="yes", appendfsync="always"))
         flags = ("--redis-url", store.url)
@@ -263,7 +268,7 @@ def judge(soak: Soak, from_s: float, to_s: float) -> Verdict:
     return verdict
 
 
-async def settle_accounts(soak: Soak, far: int, verdict: Verdict) -> None:
+async def settle_accounts(soak: Soak, far: int, rate: float, verdict: Verdict) -> None:
     """Hold what the clients know against what the service counted, and audit the topic."""
     ledger = soak.ledger
     print(
@@ -272,12 +277,17 @@ async def settle_accounts(soak: Soak, far: int, verdict: Verdict) -> None:
     )
     for trouble in ledger.refused[:10]:
         print(f"    refused: {trouble}")
+    verdict.show("jobs a second that were put less than asked for", rate - soak.rate_reached, 0.05 * rate)
     verdict.show("jobs lost", len(ledger.under_way), 0)
     verdict.show("cancelled jobs delivered later", ledger.delivered_after_cancel, 0)
     verdict.show("calls refused or failed", len(ledger.refused), 0)
-    audit = await soak.crews[0].client.audit(TOPIC)
-    verdict.show("kinds of damage that the audit found", len(audit.damage), 0)
-    sums, known = audit.sums or {}, {"put": ledger.put + far, "cancelled": ledger.cancelled, "live": far}
+    client, end_s = soak.crews[0].client, time.monotonic() + FINISH_S
+    while await jobs_stored(client) != far and time.monotonic() < end_s:  # a worker says that a job is done after it is
+        await asyncio.sleep(0.05)
+    audit = await client.audit(TOPIC)
+    verdict.show(f"audits that were not clean {dict(audit.damage) or ''}", not audit.clean, 0)
+    sums = audit.sums or {}
+    known = {"put": ledger.put + far, "finished": ledger.finished, "cancelled": ledger.cancelled, "live": far}
     wrong = {name: sums.get(name) for name, count in known.items() if sums.get(name) != count}
     verdict.show(f"sums of the service that differ from the clients' {known} {wrong or ''}", len(wrong), 0)
 
@@ -296,7 +306,7 @@ async def measure(soak: Soak, options: argparse.Namespace) -> Verdict:
         to_s = from_s + seconds
         show_table(soak, from_s, to_s)
         verdict = judge(soak, from_s, to_s)
-        await settle_accounts(soak, options.stored, verdict)
+        await settle_accounts(soak, options.stored, rate, verdict)
         await soak.end()
     return verdict
 

@@ -67,7 +67,7 @@ class Producer:
     def __init__(self, ledger: Ledger, clients: Sequence[AsyncClient]) -> None:
         self.ledger = ledger
         self.clients = list(clients)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], AsyncClient] = {}
 
     async def run(self, rate: float | None, stop: asyncio.Event) -> None:
         """Put `rate` jobs a second until `stop`; None: as many as go through, due at once."""
@@ -75,7 +75,10 @@ class Producer:
         turn = 0
         while not stop.is_set():
             turn += 1
-            self._spawn(self._put(self.clients[turn % len(self.clients)], at_once=rate is None))
+            client = self.clients[turn % len(self.clients)]
+            task = asyncio.create_task(self._put(client, at_once=rate is None))
+            self._tasks[task] = client
+            task.add_done_callback(self._done)
             if rate is None:
                 await asyncio.sleep(0)
                 while len(self.ledger.under_way) > UNDER_WAY_MAX or len(self._tasks) > 8:
@@ -84,18 +87,13 @@ class Producer:
                 next_s = max(next_s + BATCH / rate, time.monotonic() - 1)  # what was missed is caught up within bounds
                 await asyncio.sleep(max(next_s - time.monotonic(), 0))
 
-    async def settle(self) -> None:
-        """Wait for the puts and cancels under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+    async def settle(self, client: AsyncClient | None = None) -> None:
+        """Wait for the puts and cancels under way, by this client or all."""
+        while tasks := [task for task, by in self._tasks.items() if client in {None, by}]:
+            await asyncio.wait(tasks)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self.ledger.refused.append(repr(error))
 

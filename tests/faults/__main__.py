@@ -10,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.benchmarks.measuring import end_in_order
 from tests.faults.failover import run_failovers
 from tests.faults.plan import draw_plan
 from tests.faults.report import are_clean, is_clean, report, report_failovers
@@ -26,11 +27,12 @@ def main() -> int:
     parser.add_argument("--failovers", type=int, default=3, help="how many failovers come after the run")
     parser.add_argument("--keep", type=Path, help="folder that keeps logs and histories")
     options = parser.parse_args()
+    end_in_order()
     print(f"seed {options.seed}, {options.minutes:g} minutes", flush=True)
     until_s = time.monotonic() + options.minutes * 60
     plan = draw_plan(options.seed, _MORE_THAN_FIT)
     with tempfile.TemporaryDirectory(prefix="deferd-faults-") as folder:
-        kept = options.keep or Path(folder)
+        kept = (options.keep or Path(folder)).resolve()
         outcome = asyncio.run(run(kept, options.seed, plan, until_s=until_s))
         print(report(outcome), flush=True)
         failovers = asyncio.run(run_failovers(kept / "failovers", options.seed, options.failovers))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable
-
-import redis
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from tests.acceptance.service_process import ServiceProcess
-from tests.faults.deployment import CLOCK_SHIFTS_H, Deployment, clock_error_h, set_clock
-from tests.faults.plan import Fault, FaultKind
+from tests.faults.deployment import (
+    Deployment,
+    FaultyStore,
+    RecordingProcess,
+    clock_error_h,
+    leases_in_hand,
+    set_clock,
+    stands_still,
+)
+from tests.faults.plan import BEYOND_STORE_TIMEOUT_S, Fault, FaultKind
 from tests.integration.store_servers import wait_until
 
 DEAD_S = 0.3
@@ -21,6 +28,9 @@ NOTICED_S = 10.0
 """Within what time a fault that needs traffic, such as a full disk, is met by some."""
 NO_LIMIT = 0
 LATE_ANSWERS_S = 0.15
+VERY_LATE_ANSWERS_S = 1.7
+"""Later than the services wait for them."""
+CLOCK_READ_WITHIN_H = 0.01
 
 
 class FaultNotBrought(Exception):
@@ -28,8 +38,26 @@ class FaultNotBrought(Exception):
 
 
 async def bring(fault: Fault, deployment: Deployment) -> None:
-    """Bring a fault and end it. Raises FaultNotBrought."""
-    await _BRINGERS[fault.kind](fault, deployment)
+    """Bring a fault, see that it has come about, and end it; also when this is cancelled. Raises FaultNotBrought."""
+    bringing = asyncio.create_task(_BRINGERS[fault.kind](fault, deployment))
+    try:
+        await asyncio.shield(bringing)
+    except asyncio.CancelledError:
+        await asyncio.wait((bringing,))  # or what it is about to start would be started after the end of all
+        raise
+
+
+def _see(happened: bool, what: str) -> None:
+    if not happened:
+        raise FaultNotBrought(what)
+
+
+async def _until(condition: Callable[[], bool], what: str) -> None:
+    """Wait, within bounds, until something has been noticed."""
+    try:
+        await asyncio.to_thread(wait_until, condition, NOTICED_S, what)
+    except TimeoutError as exc:
+        raise FaultNotBrought(str(exc)) from exc
 
 
 async def _kill_service(fault: Fault, deployment: Deployment) -> None:
@@ -41,59 +69,126 @@ async def _stop_service(fault: Fault, deployment: Deployment) -> None:
 
 
 async def _kill_timer_holder(fault: Fault, deployment: Deployment) -> None:
-    await _kill(deployment.services[await _timer_holder(deployment)])
+    holder, name = await _timer_holder(deployment)
+    await _kill(deployment.services[holder], until=lambda: _other_timer_works(deployment, name))
 
 
 async def _stop_timer_holder(fault: Fault, deployment: Deployment) -> None:
-    await _stand_still(deployment.services[await _timer_holder(deployment)].process.pid, fault.for_s)
+    holder, name = await _timer_holder(deployment)
+    pid = deployment.services[holder].process.pid
+    await _stop(pid)
+    try:
+        await _other_timer_works(deployment, name)
+        await asyncio.sleep(fault.for_s)
+    finally:
+        _go_on(pid)
 
 
-async def _timer_holder(deployment: Deployment) -> int:
+async def _timer_holder(deployment: Deployment) -> tuple[int, bytes | None]:
     for _ in range(5):
+        name = await deployment.working_timer()
         holder = await deployment.timer_holder()
-        if holder is not None:
-            return holder
+        if holder is not None and name == await deployment.working_timer():
+            return holder, name
+        await asyncio.sleep(0.2)
     raise FaultNotBrought("no timer holds the lock")
 
 
-async def _kill(service: ServiceProcess) -> None:
-    service.kill()
+async def _other_timer_works(deployment: Deployment, name: bytes | None) -> None:
+    end_s = time.monotonic() + NOTICED_S
+    while await deployment.working_timer() in {name, None}:
+        _see(time.monotonic() < end_s, "no other timer took over")
+        await asyncio.sleep(0.05)
+
+
+async def _dead_for_a_while() -> None:
     await asyncio.sleep(DEAD_S)
-    await asyncio.to_thread(service.start)
+
+
+async def _kill(service: ServiceProcess, until: Callable[[], Awaitable[None]] = _dead_for_a_while) -> None:
+    process = service.process
+    service.kill()
+    try:
+        await until()
+    finally:
+        await asyncio.to_thread(service.start)
+    _see(process.returncode == -signal.SIGKILL, f"the service had ended before, with {process.returncode}")
+
+
+async def _stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    await _until(lambda: stands_still(pid), "the process stands still")
+
+
+def _go_on(pid: int) -> None:
+    stood_still = stands_still(pid)
+    os.kill(pid, signal.SIGCONT)
+    _see(stood_still, "the process went on before it should")
 
 
 async def _stand_still(pid: int, for_s: float) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        await asyncio.sleep(for_s)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    await _stop(pid)
+    await asyncio.sleep(for_s)
+    _go_on(pid)
+
+
+async def _stop_at_work(process: RecordingProcess) -> None:
+    """Let it stand still from an instant on at which it has jobs in hand."""
+    pid = process.process.pid
+    end_s = time.monotonic() + NOTICED_S
+    while True:
+        await _stop(pid)
+        if leases_in_hand(process.files[-1]):
+            return
+        _go_on(pid)
+        _see(time.monotonic() < end_s, "it never had a job in hand")
+        await asyncio.sleep(0.02)
 
 
 async def _kill_client(fault: Fault, deployment: Deployment) -> None:
-    deployment.clients[fault.which].kill()
-    await asyncio.sleep(DEAD_S)
-    deployment.clients[fault.which].start()
+    await _kill_at_work(deployment.clients[fault.which])
 
 
 async def _stop_client(fault: Fault, deployment: Deployment) -> None:
-    await _stand_still(deployment.clients[fault.which].process.pid, fault.for_s)
+    await _stop_beyond_leases(deployment.clients[fault.which], fault.for_s)
 
 
 async def _kill_worker(fault: Fault, deployment: Deployment) -> None:
-    deployment.worker.kill()
-    await asyncio.sleep(DEAD_S)
-    deployment.worker.start()
+    await _kill_at_work(deployment.worker)
 
 
 async def _stop_worker(fault: Fault, deployment: Deployment) -> None:
-    await _stand_still(deployment.worker.process.pid, fault.for_s)
+    await _stop_beyond_leases(deployment.worker, fault.for_s)
+
+
+async def _kill_at_work(process: RecordingProcess) -> None:
+    await _stop_at_work(process)
+    code = process.kill()
+    await asyncio.sleep(DEAD_S)
+    process.start()
+    _see(code == -signal.SIGKILL, f"the process had ended before, with {code}")
+
+
+async def _stop_beyond_leases(process: RecordingProcess, for_s: float) -> None:
+    await _stop_at_work(process)
+    await asyncio.sleep(for_s)
+    are_over = not leases_in_hand(process.files[-1])
+    _go_on(process.process.pid)
+    _see(are_over, "a lease has not run out")
 
 
 async def _kill_store(fault: Fault, deployment: Deployment) -> None:
-    await asyncio.to_thread(deployment.store.kill)
+    store = deployment.store
+    before = await _life_of(store)
+    await asyncio.to_thread(store.kill)
     await asyncio.sleep(DEAD_S)
-    await asyncio.to_thread(deployment.store.start)
+    await asyncio.to_thread(store.start)
+    _see(await _life_of(store) != before, "the store is the one of before")
+
+
+async def _life_of(store: FaultyStore) -> str:
+    """What no two processes of the store have in common."""
+    return str((await asyncio.to_thread(store.info, "server"))["run_id"])
 
 
 async def _stop_store(fault: Fault, deployment: Deployment) -> None:
@@ -101,7 +196,11 @@ async def _stop_store(fault: Fault, deployment: Deployment) -> None:
 
 
 async def _restart_store(fault: Fault, deployment: Deployment) -> None:
-    await asyncio.to_thread(deployment.store.restart)
+    store = deployment.store
+    before, written = await _life_of(store), len(store.log())
+    await asyncio.to_thread(store.restart)
+    _see(await _life_of(store) != before, "the store is the one of before")
+    _see("bye bye" in store.log()[written:], "the store did not end in order")
 
 
 async def _fill_disk(fault: Fault, deployment: Deployment) -> None:
@@ -109,30 +208,27 @@ async def _fill_disk(fault: Fault, deployment: Deployment) -> None:
     written = len(store.log())
     await asyncio.to_thread(store.fill_disk, 5000)
     # With fsync always a store that cannot write ends itself: it must not answer for what is not on disk.
-    await asyncio.to_thread(wait_until, lambda: not store.running, NOTICED_S, "the store has met the full disk")
-    if "AOF write error" not in store.log()[written:]:
-        raise FaultNotBrought(f"the store ended for another reason:\n{store.log()[written:]}")
+    await _until(lambda: not store.running, "the store has met the full disk")
     await asyncio.sleep(fault.for_s)
+    log = store.log()[written:]
     await asyncio.to_thread(store.start)
+    _see("AOF write error" in log, f"the store ended for another reason:\n{log}")
 
 
 async def _fill_memory(fault: Fault, deployment: Deployment) -> None:
-    refused = await _refused_for_memory(deployment)
+    refused = await asyncio.to_thread(_count_errors, deployment.store, "OOM")
     await asyncio.to_thread(deployment.store.command, "CONFIG SET", "maxmemory", 1)
     try:
         await asyncio.sleep(fault.for_s)
     finally:
         await asyncio.to_thread(deployment.store.command, "CONFIG SET", "maxmemory", NO_LIMIT)
-    if await _refused_for_memory(deployment) == refused:
-        raise FaultNotBrought("nothing was refused for want of memory")
+    now_refused = await asyncio.to_thread(_count_errors, deployment.store, "OOM")
+    _see(now_refused > refused, "nothing was refused for want of memory")
 
 
-async def _refused_for_memory(deployment: Deployment) -> int:
-    def read() -> int:
-        with deployment.store.client() as client:
-            return int(client.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
-
-    return await asyncio.to_thread(read)
+def _count_errors(store: FaultyStore, kind: str) -> int:
+    """How often the store has answered with an error of this kind since its start."""
+    return int(store.info("errorstats").get(f"errorstat_{kind}", {"count": 0})["count"])
 
 
 async def _cut_store_answers(fault: Fault, deployment: Deployment) -> None:
@@ -149,46 +245,54 @@ async def _cut(cut_answers: Callable[[int], None], cuts: Callable[[], int]) -> N
     wanted = cuts() + 4
     cut_answers(4)
     try:
-        await asyncio.to_thread(wait_until, lambda: cuts() >= wanted, NOTICED_S, "answers were cut")
-    except TimeoutError as exc:
-        raise FaultNotBrought(str(exc)) from exc
+        await _until(lambda: cuts() >= wanted, "answers were cut")
     finally:
         cut_answers(0)
 
 
 async def _delay_store_answers(fault: Fault, deployment: Deployment) -> None:
     proxy = deployment.store_proxies[fault.which]
-    proxy.delay_answers(LATE_ANSWERS_S)
+    late = proxy.late
+    is_long = fault.for_s == BEYOND_STORE_TIMEOUT_S
+    proxy.delay_answers(VERY_LATE_ANSWERS_S if is_long else LATE_ANSWERS_S)
     try:
         await asyncio.sleep(fault.for_s)
+        await _until(lambda: proxy.late > late, "answers were late")
     finally:
         proxy.delay_answers(0)
 
 
 async def _block_store(fault: Fault, deployment: Deployment) -> None:
-    with contextlib.suppress(redis.TimeoutError):
-        await asyncio.to_thread(deployment.store.command, "DEBUG", "SLEEP", str(fault.for_s))
+    began_s = time.monotonic()
+    await asyncio.to_thread(deployment.store.command, "DEBUG", "SLEEP", str(fault.for_s))
+    _see(time.monotonic() - began_s >= fault.for_s, "the store did not sleep")
 
 
 async def _pause_store(fault: Fault, deployment: Deployment) -> None:
+    began_s = time.monotonic()
     await asyncio.to_thread(deployment.store.command, "CLIENT PAUSE", int(fault.for_s * 1000), "ALL")
-    await asyncio.sleep(fault.for_s)
+    await asyncio.to_thread(deployment.store.command, "PING")  # which is answered when the pause is over
+    _see(time.monotonic() - began_s >= fault.for_s - 0.05, "the store did not let clients wait")
 
 
 async def _jump_clock(fault: Fault, deployment: Deployment) -> None:
-    shift_h = CLOCK_SHIFTS_H[fault.which] + fault.jump_h
-    set_clock(deployment.clock_files[fault.which], shift_h)
+    # One is always behind and the other ahead, so that the two never agree.
+    shift_h = fault.jump_h if fault.which else -fault.jump_h
     service = deployment.services[fault.which]
-    await asyncio.to_thread(
-        wait_until, lambda: abs(clock_error_h(service.url) - shift_h) < 0.1, NOTICED_S, "the clock has jumped"
-    )
+    before_h = await asyncio.to_thread(clock_error_h, service.url)
+    set_clock(deployment.clock_files[fault.which], shift_h)
+    await _until(lambda: abs(clock_error_h(service.url) - shift_h) < CLOCK_READ_WITHIN_H, "the clock has jumped")
+    _see(abs(before_h - shift_h) > CLOCK_READ_WITHIN_H, "the clock was there before")
 
 
 async def _flush_scripts(fault: Fault, deployment: Deployment) -> None:
-    await asyncio.to_thread(deployment.store.command, "SCRIPT FLUSH")
+    store = deployment.store
+    missed = await asyncio.to_thread(_count_errors, store, "NOSCRIPT")
+    await asyncio.to_thread(store.command, "SCRIPT FLUSH")
+    await _until(lambda: _count_errors(store, "NOSCRIPT") > missed, "a script was missed")
 
 
-_BRINGERS: dict[FaultKind, Callable[[Fault, Deployment], Awaitable[None]]] = {
+_BRINGERS: dict[FaultKind, Callable[[Fault, Deployment], Coroutine[Any, Any, None]]] = {
     FaultKind.KILL_SERVICE: _kill_service,
     FaultKind.STOP_SERVICE: _stop_service,
     FaultKind.KILL_TIMER_HOLDER: _kill_timer_holder,

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from tests.faults.clients import TOPICS, Clients
 from tests.faults.history import Recorder
-from tests.faults.orphans import end_with_parent
 
 PRODUCERS = 3
-CANCELLERS = 1
+MEDDLERS = 1
 CONSUMERS_A_TOPIC = 2
 PUT_PAUSE_S = 0.07
-CANCEL_PAUSE_S = 0.07
+MEDDLE_PAUSE_S = 0.04
 
 
 async def work(file: str, seed: str, began_s: str, *urls: str) -> None:
@@ -26,13 +25,12 @@ async def work(file: str, seed: str, began_s: str, *urls: str) -> None:
     async with asyncio.TaskGroup() as tasks:
         for _ in range(PRODUCERS):
             tasks.create_task(clients.put_now_and_then(PUT_PAUSE_S))
-        for _ in range(CANCELLERS):
-            tasks.create_task(clients.cancel_now_and_then(CANCEL_PAUSE_S))
+        for _ in range(MEDDLERS):
+            tasks.create_task(clients.meddle_now_and_then(MEDDLE_PAUSE_S))
         for topic in TOPICS * CONSUMERS_A_TOPIC:
             tasks.create_task(clients.consume(topic))
     await clients.close()
 
 
 if __name__ == "__main__":
-    end_with_parent()
     asyncio.run(work(*sys.argv[1:]))

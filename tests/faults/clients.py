@@ -1,7 +1,8 @@
 """Clients of all calls on a few topics, whose every try is written down as one operation.
 
-Several of them use the same job ids at the same time, put ids again that were finished or cancelled, let leases run
-out, and speak of deliveries that are over. Each client speaks to one service and never repeats a call by itself.
+Several of them use the same job ids at the same time, put ids again that were finished or cancelled or are taken, let
+leases run out, and speak of deliveries that are over. Each client speaks to one service and never repeats a call by
+itself.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from deferd import AsyncClient, Delivery
 from deferd.client.failures import NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.jobs import FinishResult, PutResult, Released
 from deferd.errors import (
     DeferdError,
     JobCancelled,
     JobExists,
     JobNotFound,
+    JobReserved,
     ReceiptStale,
     StoreUnavailable,
+    TopicNotFound,
 )
-from tests.faults.history import NOT_SENT, UNKNOWN, Kind, Recorder
+from deferd.model import FixedBackoff
+from tests.faults.history import NOT_SENT, UNKNOWN, Recorder
 
 TOPICS = ("faults.a", "faults.b", "faults.c")
 WORKER_TOPIC = "faults.worker"
@@ -32,13 +37,24 @@ IDS_A_SECOND = 6
 """Each second has ids of its own; a few puts and cancels meet at each."""
 TTRS_MS = (400, 800, 1500)
 DELAYS_MS = (0, 0, 100, 400, 1500)
+TTLS_MS = (1, 30, 500)
+BACKOFF_MS = 300
 PAUSE_AFTER_TROUBLE_S = 0.25
 PAUSE_WHEN_EMPTY_S = 0.1
+_CODES = {
+    JobExists.code: "exists",
+    JobNotFound.code: "not found",
+    ReceiptStale.code: "stale",
+    JobCancelled.code: "cancelled",
+    StoreUnavailable.code: UNKNOWN,
+}
 _REFUSALS: dict[type[DeferdError], str] = {
     JobExists: "exists",
+    JobReserved: "held",
     JobNotFound: "not found",
     ReceiptStale: "stale",
     JobCancelled: "cancelled",
+    TopicNotFound: "none",  # a redrive may come before any put
 }
 
 
@@ -74,46 +90,132 @@ class Clients:
         facts: Callable[[Any], dict[str, Any]],
     ) -> Any:
         """Wait for a call and write down how it ended; its answer, None when there is none."""
+        [answer] = await self._record_all([number], call, lambda answered: [(answered, facts(answered))])
+        return answer
+
+    async def _record_all(
+        self,
+        numbers: Sequence[int],
+        call: Awaitable[Any],
+        facts: Callable[[Any], Sequence[tuple[Any, dict[str, Any]]]],
+    ) -> Sequence[Any]:
+        """The same for a call that stands for several operations: what each was answered, None for those without."""
         try:
-            answer = await call
+            async with asyncio.timeout(2 * ANSWER_S):  # some calls may take longer by themselves
+                answers = facts(await call)
         except Unreachable:
-            self._recorder.end(number, NOT_SENT)
-        except (NoAnswer, StoreUnavailable):
-            self._recorder.end(number, UNKNOWN)
+            ends: dict[str, Any] = {"outcome": NOT_SENT}
+        except (NoAnswer, StoreUnavailable, TimeoutError):
+            ends = {"outcome": UNKNOWN}
         except UnexpectedAnswer as error:
             if error.status < 500:
                 raise
-            self._recorder.end(number, UNKNOWN, status=error.status)
+            ends = {"outcome": UNKNOWN, "status": error.status}
         except tuple(_REFUSALS) as error:
-            self._recorder.end(number, _REFUSALS[type(error)])
-            return None
+            level = getattr(error, "durability", None)
+            for number in numbers:
+                self._recorder.end(number, _REFUSALS[type(error)], **({"level": level} if level else {}))
+            return [None] * len(numbers)
         else:
-            self._recorder.end(number, **facts(answer))
-            return answer
+            for number, (_, known) in zip(numbers, answers, strict=True):
+                self._recorder.end(number, **known)
+            return [answer for answer, _ in answers]
+        for number in numbers:
+            self._recorder.end(number, **ends)
         await asyncio.sleep(PAUSE_AFTER_TROUBLE_S)
-        return None
+        return [None] * len(numbers)
 
     # Producers
 
     async def put_now_and_then(self, pause_s: float) -> None:
-        """Put jobs until told to stop."""
+        """Put jobs, alone and in batches, until told to stop."""
         while not self.stopping.is_set():
-            topic = self._chance.choice((*TOPICS, *TOPICS, WORKER_TOPIC))
-            self._puts += 1
-            tag = f"{self._name}/{self._puts}"
-            delay_ms, ttr_ms, job = self._chance.choice(DELAYS_MS), self._chance.choice(TTRS_MS), self._job_id()
-            number = self._recorder.begin("put", topic, job, tag=tag, delay_ms=delay_ms, ttr_ms=ttr_ms)
-            call = self._client().put(topic, tag, id=job, delay=delay_ms / 1000, ttr=ttr_ms / 1000)
-            await self._record(
-                number, call, lambda put: {"outcome": "created", "at_ms": ms(put.created_at), "due_ms": ms(put.due_at)}
-            )
+            if self._chance.random() < 0.1:
+                await self._put_batch(self._chance.choice(TOPICS))
+            else:
+                await self._put(self._chance.choice((*TOPICS, *TOPICS, WORKER_TOPIC)))
             await asyncio.sleep(self._chance.expovariate(1 / pause_s))
 
-    async def cancel_now_and_then(self, pause_s: float) -> None:
-        """Cancel jobs, whoever put them and wherever they are, until told to stop."""
+    async def _put(self, topic: str) -> None:
+        job, terms, known = self._draw_job(topic)
+        if topic in TOPICS and self._chance.random() < 0.1:
+            terms["on_conflict"] = "replace"
+            known["replaces"] = True
+        number = self._recorder.begin("put", topic, job, **known)
+        stored = "stored" if "replaces" in known else "created"
+        await self._record(
+            number,
+            self._client().put(topic, known["tag"], id=job, **terms),
+            lambda put: {
+                "outcome": stored,
+                "at_ms": ms(put.created_at),
+                "due_ms": ms(put.due_at),
+                "level": put.durability,
+            },
+        )
+
+    async def _put_batch(self, topic: str) -> None:
+        drawn = {job: (terms, known) for job, terms, known in (self._draw_job(topic) for _ in range(4))}
+        numbers = [self._recorder.begin("put", topic, job, **known) for job, (_, known) in drawn.items()]
+        jobs = [{"topic": topic, "id": job, "body": known["tag"], **terms} for job, (terms, known) in drawn.items()]
+
+        def facts(results: Sequence[PutResult]) -> list[tuple[PutResult, dict[str, Any]]]:
+            return [
+                (one, {"outcome": "created" if one.code is None else _CODES[one.code], "level": one.durability})
+                for one in results
+            ]
+
+        await self._record_all(numbers, self._client().put_batch(jobs), facts)
+
+    def _draw_job(self, topic: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """Its id, what is said of it, and the same as it is written down."""
+        self._puts += 1
+        delay_ms, ttr_ms = self._chance.choice(DELAYS_MS), self._chance.choice(TTRS_MS)
+        terms: dict[str, Any] = {"ttr": ttr_ms / 1000}
+        known: dict[str, Any] = {"tag": f"{self._name}/{self._puts}", "ttr_ms": ttr_ms}
+        if self._chance.random() < 0.3:  # an instant, which must mean the same whatever the services' clocks say
+            known["run_at_ms"] = int(time.time() * 1000) + delay_ms
+            terms["run_at"] = datetime.fromtimestamp(known["run_at_ms"] / 1000, UTC)
+        else:
+            known["delay_ms"] = delay_ms
+            terms["delay"] = delay_ms / 1000
+        what = self._chance.random()
+        if topic in TOPICS and what < 0.1:
+            known["ttl_ms"] = self._chance.choice(TTLS_MS)
+            terms["ttl"] = known["ttl_ms"] / 1000
+        elif topic in TOPICS and what < 0.3:
+            known["max_attempts"] = terms["max_attempts"] = self._chance.choice((1, 2, 3))
+            terms["backoff"] = {"kind": "fixed", "seconds": BACKOFF_MS / 1000}
+        return self._job_id(), terms, known
+
+    async def meddle_now_and_then(self, pause_s: float) -> None:
+        """Cancel, reschedule, redrive and look at jobs, whoever put them and wherever they are, until told to stop."""
         while not self.stopping.is_set():
-            await self._cancel(self._chance.choice(TOPICS), self._job_id())
+            topic, job = self._chance.choice(TOPICS), self._job_id()
+            what = self._chance.random()
+            if what < 0.6:
+                await self._cancel(topic, job)
+            elif what < 0.75:
+                await self._change(topic, job, self._chance.choice(DELAYS_MS))
+            elif what < 0.9:
+                await self._redrive(topic, job)
+            else:
+                await self._look(topic, job)
             await asyncio.sleep(self._chance.expovariate(1 / pause_s))
+
+    async def _change(self, topic: str, job: str, delay_ms: int) -> None:
+        number = self._recorder.begin("change", topic, job, delay_ms=delay_ms)
+        call = self._client().change(topic, job, delay=delay_ms / 1000)
+        await self._record(number, call, lambda now: {"outcome": "done", "at_ms": ms(now.due_at) - delay_ms})
+
+    async def _redrive(self, topic: str, job: str) -> None:
+        number = self._recorder.begin("redrive", topic, job)
+        call = self._client().redrive(topic, ids=[job])
+        await self._record(number, call, lambda count: {"outcome": "done" if count else "none"})
+
+    async def _look(self, topic: str, job: str) -> None:
+        number = self._recorder.begin("look", topic, job)
+        await self._record(number, self._client().look(topic, job), lambda _: {"outcome": "there"})
 
     async def _cancel(self, topic: str, job: str) -> None:
         number = self._recorder.begin("cancel", topic, job)
@@ -125,7 +227,10 @@ class Clients:
         """Pop and do this and that with what comes, until told to stop."""
         while not self.stopping.is_set():
             jobs = await self._pop(topic, count=self._chance.choice((1, 1, 5)), wait_s=self._chance.choice((0, 0.3, 1)))
-            await asyncio.gather(*map(self._handle, jobs))
+            if len(jobs) > 2 and self._chance.random() < 0.3:
+                await self._finish_all(jobs)
+            else:
+                await asyncio.gather(*map(self._handle, jobs))
             if not jobs:
                 await asyncio.sleep(PAUSE_WHEN_EMPTY_S)
 
@@ -158,30 +263,55 @@ class Clients:
             await self._say("finish", job)
         elif what < 0.65:
             await self._say("touch", job)
-            await asyncio.sleep(self._chance.uniform(0, 0.3))
-            await self._say("finish", job)
+            if self._chance.random() < 0.7:  # else it forgets the job, which comes back when the longer lease is over
+                await asyncio.sleep(self._chance.uniform(0, 0.3))
+                await self._say("finish", job)
         elif what < 0.8:
-            await self._say("release", job, delay_ms=self._chance.choice((0, 50, 700)))
+            await self._release(job)
             if self._chance.random() < 0.3:
                 await self._say("finish", job)  # which it may not any more
-        elif what < 0.9:
+        elif what < 0.85:
+            await self._say("bury", job)
+            if self._chance.random() < 0.6:
+                await self._redrive(job.topic, job.id)
+        elif what < 0.88:
+            await self._change(job.topic, job.id, 0)  # which is refused while it is held
+            await self._say("finish", job)
+        elif what < 0.92:
             await asyncio.sleep(job.ttr * self._chance.uniform(0.7, 1.3))  # about as long as its lease
             await self._say("finish", job)
-        elif what < 0.95:
+        elif what < 0.96:
             await self._cancel(job.topic, job.id)
             await self._say("finish", job)
 
-    async def _say(self, kind: Kind, job: Delivery, delay_ms: int = 0) -> None:
-        ttr_ms = round(job.ttr * 1000)
-        number = self._recorder.begin(kind, job.topic, job.id, receipt=job.receipt, delay_ms=delay_ms)
-        client = self._client()
+    async def _finish_all(self, jobs: Sequence[Delivery]) -> None:
+        numbers = [self._recorder.begin("finish", job.topic, job.id, receipt=job.receipt) for job in jobs]
+
+        def facts(results: Sequence[FinishResult]) -> list[tuple[FinishResult, dict[str, Any]]]:
+            return [(one, {"outcome": "done" if one.code is None else _CODES[one.code]}) for one in results]
+
+        await self._record_all(numbers, self._client().finish_many(jobs[0].topic, jobs), facts)
+
+    async def _release(self, job: Delivery) -> None:
+        is_by_backoff = isinstance(job.backoff, FixedBackoff)
+        delay_ms = BACKOFF_MS if is_by_backoff else self._chance.choice((0, 50, 700))
+        number = self._recorder.begin("release", job.topic, job.id, receipt=job.receipt, delay_ms=delay_ms)
+        delay_s = None if is_by_backoff else delay_ms / 1000
+
+        def facts(released: Released) -> dict[str, Any]:
+            if released.due_at is None:
+                return {"outcome": str(released.state)}
+            return {"outcome": "done", "at_ms": ms(released.due_at) - delay_ms}
+
+        await self._record(number, self._client().release(job, delay=delay_s, error="not now"), facts)
+
+    async def _say(self, kind: Literal["finish", "touch", "bury"], job: Delivery) -> None:
+        number = self._recorder.begin(kind, job.topic, job.id, receipt=job.receipt)
+        client, ttr_ms = self._client(), round(job.ttr * 1000)
         if kind == "finish":
             await self._record(number, client.finish(job), lambda _: {"outcome": "done"})
-        elif kind == "release":
-            call = client.release(job, delay=delay_ms / 1000, error="not now")
-            await self._record(
-                number, call, lambda released: {"outcome": "done", "at_ms": ms(released.due_at) - delay_ms}
-            )
+        elif kind == "bury":
+            await self._record(number, client.bury(job), lambda _: {"outcome": "done"})
         else:
             await self._record(
                 number,

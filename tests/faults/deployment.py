@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -15,10 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from tests.acceptance.service_process import ServiceProcess
+from tests.faults.job_life import DEAD_RETENTION_MS
+from tests.faults.orphans import none_outlives
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 from tests.integration.store_contents import KEYS
 from tests.integration.store_servers import StoreServer
@@ -30,6 +34,7 @@ CLIENT_PROCESSES = 2
 STOP_S = 20.0
 LOCK_RENEWED_S = 3.0
 """Within this time the timer that works renews its lock."""
+_TAIL_BYTES = 65536
 _SHIFTED_CLOCK = Path(__file__).parent / "shifted_clock"
 
 
@@ -49,6 +54,11 @@ class FaultyStore(StoreServer):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
+
+    def info(self, section: str) -> dict[str, Any]:
+        """A section of INFO."""
+        with self.client() as client:
+            return dict(client.info(section))
 
     def fill_disk(self, bytes_left: int) -> None:
         """From now on the append-only file can grow by so many bytes only. The next start has room again."""
@@ -77,15 +87,19 @@ class RecordingProcess:
                 stderr=subprocess.STDOUT,
             )
 
-    def kill(self) -> None:
-        """SIGKILL it."""
+    def kill(self) -> int:
+        """SIGKILL it; how it has ended."""
         self.process.kill()
-        self.process.wait(STOP_S)
+        return self.process.wait(STOP_S)
 
     def stop(self) -> int:
         """SIGTERM it; its exit code."""
         self.process.terminate()
         return self.process.wait(STOP_S)
+
+    def is_at_work(self) -> bool:
+        """Whether the newest one has begun to write, and so can be stopped in order."""
+        return self.files[-1].exists() and self.files[-1].stat().st_size > 0
 
     def output(self) -> str:
         """What the newest one wrote besides."""
@@ -111,13 +125,28 @@ class Deployment:
         return [f"http://127.0.0.1:{proxy.port}" for proxy in self.service_proxies]
 
     @property
+    def users(self) -> list[RecordingProcess]:
+        """The clients and the worker."""
+        return [*self.clients, self.worker]
+
+    @property
+    def processes(self) -> list[RecordingProcess | ServiceProcess]:
+        """All but the store."""
+        return [*self.users, *self.services]
+
+    @property
     def files(self) -> list[Path]:
         """All that was written down so far."""
-        return [file for process in (*self.clients, self.worker) for file in process.files]
+        return [file for process in self.users for file in process.files]
+
+    async def working_timer(self) -> bytes | None:
+        """The name of the timer that works now, as the lock tells."""
+        name: bytes | None = await asyncio.to_thread(self.store.command, "GET", KEYS.of_shard(0, "lock"))
+        return name
 
     async def timer_holder(self) -> int | None:
         """Which service's timer works now: the one that is heard to speak of itself by the lock's name."""
-        name: bytes | None = await asyncio.to_thread(self.store.command, "GET", KEYS.of_shard(0, "lock"))
+        name = await self.working_timer()
         if name is None:
             return None
         listening = {
@@ -135,6 +164,28 @@ class Deployment:
         return None
 
 
+def leases_in_hand(file: Path) -> int:
+    """How many live leases the process that writes this file holds, of which it has not yet said anything more."""
+    receipts: dict[str, int] = {}
+    with file.open("rb") as opened:
+        opened.seek(max(file.stat().st_size - _TAIL_BYTES, 0))
+        lines = opened.read().split(b"\n")[:-1]
+    for line in lines[1:] if len(lines) > 1 else []:
+        said = json.loads(line)
+        for job in said.get("jobs", ()):
+            receipts[job["receipt"]] = job["lease_end_ms"]
+        if said.get("kind") in {"finish", "release", "bury"}:
+            receipts.pop(said["receipt"], None)
+    return sum(lease_end_ms > time.time() * 1000 for lease_end_ms in receipts.values())
+
+
+def stands_still(pid: int) -> bool:
+    """Whether a process has been stopped by a signal."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
 def set_clock(file: Path, shift_h: float) -> None:
     """Let a service's clock be off by so many hours from now on."""
     new = file.with_suffix(".new")
@@ -146,6 +197,7 @@ def set_clock(file: Path, shift_h: float) -> None:
 def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
     """Start all, and end all."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(none_outlives(folder))
         store = stack.enter_context(FaultyStore(folder / "store"))
         store_proxies = [stack.enter_context(tcp_proxy("127.0.0.1", store.port)) for _ in range(SERVICES)]
         clock_files = [folder / f"clock-{number}" for number in range(SERVICES)]
@@ -175,7 +227,8 @@ def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
 def _service(folder: Path, store_proxy: TcpProxy, clock_file: Path) -> ServiceProcess:
     python_path = os.pathsep.join([str(_SHIFTED_CLOCK), os.environ.get("PYTHONPATH", "")])
     environment = {"PYTHONPATH": python_path, "SHIFTED_CLOCK_FILE": str(clock_file)}
-    return ServiceProcess(folder, "--redis-url", f"redis://127.0.0.1:{store_proxy.port}", environment=environment)
+    flags = ("--redis-url", f"redis://127.0.0.1:{store_proxy.port}", "--dead-retention", str(DEAD_RETENTION_MS / 1000))
+    return ServiceProcess(folder, *flags, environment=environment)
 
 
 def clock_error_h(url: str) -> float:

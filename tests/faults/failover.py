@@ -1,8 +1,9 @@
 """Failovers under load: the primary of a Sentinel set is killed, again and again, and its replica takes over.
 
 Replication is behind by a moment, so that of all that was acknowledged only what waited for the replica survives for
-certain: puts with durability `replicated:1`. A finish may be forgotten, and its job delivered again. So this is a run
-of its own, which asks one thing: each acknowledged put comes to a consumer.
+certain: puts with durability `replicated:1`. A finish may be forgotten, and its job delivered again; so may a pop. So
+this is a run of its own, which asks one thing: each acknowledged put comes to a consumer. That a primary is killed
+while its replica lacks some puts is seen to: else puts that waited for nobody would survive as well.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from deferd import AsyncClient
 from deferd.client.failures import NoAnswer
 from deferd.errors import DeferdError
 from tests.acceptance.service_process import ServiceProcess
+from tests.faults.orphans import none_outlives
 from tests.integration.store_servers import SentinelSet, StoreServer, wait_until
 
 TOPIC = "faults.failover"
@@ -31,6 +33,20 @@ SETTLE_S = 30.0
 PUTS_BETWEEN = 60
 DRAIN_S = 20.0
 TTR_S = 1.0
+IN_DOUBT_S = 0.5
+POOL = f"deferd:{{0}}:{TOPIC}:pool"
+BALLAST_PIECES, BALLAST_BYTES = 6, 8 * 1024 * 1024
+"""Together more than the buffers of a TCP connection hold."""
+_BALLAST = """
+for n = 1, 2e6 do end
+for n = 1, ARGV[1] do redis.call('SET', 'ballast:' .. n, string.rep('x', ARGV[2])) end
+return redis.call('HKEYS', KEYS[1])
+"""
+"""Takes some 50 ms, so that what was sent before is confirmed by the replica, and what is sent after comes behind."""
+CONFIRMED_S = 0.01
+DOWN_AFTER_MS = 1500
+"""A primary that works on the ballast for so long is given up by its sentinels."""
+TRIES = 8
 
 
 @dataclass
@@ -44,6 +60,8 @@ class Failovers:
     finished: set[str] = field(default_factory=set)
     audit: list[str] = field(default_factory=list)
     left: int = 0
+    never_replicated: list[int] = field(default_factory=list)
+    """Of each failover, how many stored puts the new primary lacked; none of them may have been acknowledged."""
 
     @property
     def lost(self) -> set[str]:
@@ -61,7 +79,8 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
     seen = Failovers()
     chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        stores = stack.enter_context(SentinelSet(folder))
+        stack.enter_context(none_outlives(folder))
+        stores = stack.enter_context(SentinelSet(folder, down_after_ms=DOWN_AFTER_MS))
         services = [
             stack.enter_context(ServiceProcess(folder / f"service-{number}", "--redis-url", stores.url))
             for number in range(2)
@@ -77,8 +96,9 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
                 primary, replica = stores.master, stores.replica
                 for number in range(count):
                     await asyncio.sleep(chance.uniform(0.2, 1))
+                    in_doubt = await asyncio.to_thread(leave_behind, primary, replica, POOL)
                     killed_s = time.monotonic()
-                    await asyncio.to_thread(_fail_over, primary, replica)
+                    seen.never_replicated.append(await asyncio.to_thread(_fail_over, primary, replica, in_doubt))
                     primary, replica = replica, primary
                     await _more_puts(seen, f"after failover {number + 1}")
                     seen.went_on_after_s.append(time.monotonic() - killed_s)
@@ -95,14 +115,46 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
     return seen
 
 
-def _fail_over(primary: StoreServer, replica: StoreServer) -> None:
-    """Kill the primary, wait until the replica has taken over, and bring the other back as its replica."""
+def leave_behind(primary: StoreServer, replica: StoreServer, pool: str) -> set[str]:
+    """Let the replica stand still, and puts be stored that are lost with the primary; the ids of these, if there are.
+
+    What is on its way to a process that stands still comes to it later: so the way is filled up first.
+    """
+    for _ in range(TRIES):
+        with primary.client(single_connection_client=True) as client:
+            client.connection.send_command("EVAL", _BALLAST, 1, pool, BALLAST_PIECES, BALLAST_BYTES)
+            time.sleep(CONFIRMED_S)
+            replica.pause()  # while the primary works on that, and on nothing else
+            before = {key.decode() for key in client.connection.read_response()}
+        end_s = time.monotonic() + IN_DOUBT_S
+        while time.monotonic() < end_s:
+            if in_doubt := stored_ids(primary, pool) - before:
+                return in_doubt
+            time.sleep(0.01)
+        replica.unpause()  # calls wait for replicas in rounds, and one had begun just before
+        primary.command("WAIT", 1, 3000)
+    return set()
+
+
+def stored_ids(server: StoreServer, pool: str) -> set[str]:
+    """What is in a topic's Job Pool, as this server has it."""
+    return {key.decode() for key in server.command("HKEYS", pool)}
+
+
+def _fail_over(primary: StoreServer, replica: StoreServer, in_doubt: set[str]) -> int:
+    """Kill the primary, wait until the replica has taken over, and bring the other back as its replica.
+
+    Returns how many of `in_doubt` the replica lacked when the primary was gone.
+    """
     primary.kill()
+    replica.unpause()
+    lacking = in_doubt - stored_ids(replica, POOL)  # sentinels take longer than this to promote it
     wait_until(lambda: _role(replica) == "master", SETTLE_S, "the replica has taken over")
     primary.start()
     # The sentinels would do so by themselves, some ten seconds later.
     primary.command("REPLICAOF", "127.0.0.1", replica.port)
     wait_until(lambda: _role(primary) == "slave" and _is_in_step(primary), SETTLE_S, "the old primary is in step")
+    return len(lacking)
 
 
 def _role(server: StoreServer) -> str:
@@ -130,9 +182,10 @@ async def _put(
         delay = chance.choice((0, 0.2, 1.5))
         for _ in range(3):  # asking again with the same id is safe
             try:
-                await chance.choice(clients).put(
+                put = await chance.choice(clients).put(
                     TOPIC, id=job, delay=delay, ttr=TTR_S, durability=DURABILITY, on_conflict="keep"
                 )
+                assert put.durability == DURABILITY, put.durability
                 seen.acknowledged.add(job)
                 seen.unknown.discard(job)
                 break

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["put", "cancel", "pop", "deliver", "finish", "release", "touch", "look"]
+Kind = Literal["put", "change", "cancel", "pop", "deliver", "finish", "release", "touch", "bury", "redrive", "look"]
 UNKNOWN = "unknown"
 """Outcome of an operation that was not answered, or with 503: it may have been carried out, or be so yet."""
 NOT_SENT = "not sent"
@@ -28,11 +28,12 @@ NOT_SENT = "not sent"
 class Operation:
     """One try of a call on one job.
 
-    Outcomes: put `created`, `exists`; cancel `delayed`, `ready`, `reserved`, `dead`, `finished` (where the job was),
-    `not found`; finish, release and touch `done`, `not found`, `stale`, `cancelled`; deliver `done`; look `there`,
-    `gone`. `tag` names the put that a job comes from. `at_ms` is when the store carried the operation out, where its
-    answer tells. `end_s` is None when no answer came; the outcome may be known all the same, as a delivery tells of its
-    put.
+    Outcomes: put `created`, `stored` (with `replaces`: created, or put in the place of another), `exists`, `held`;
+    change `done`, `held`, `not found`; cancel `delayed`, `ready`, `reserved`, `dead` (where the job was), `not found`;
+    finish, touch, bury and release `done`, `not found`, `stale`, `cancelled`, and release `dead`; redrive `done`,
+    `none`; deliver `done`; look `there`, `not found`. `tag` names the put that a job comes from. `at_ms` is when the
+    store carried the operation out, where its answer tells, `due_ms` when it said that the job is due. `end_s` is None
+    when no answer came; the outcome may be known all the same, as a delivery tells of its put.
     """
 
     kind: Kind
@@ -49,6 +50,11 @@ class Operation:
     lease_end_ms: int = 0
     created_ms: int = 0
     at_ms: int | None = None
+    run_at_ms: int = 0
+    due_ms: int = 0
+    ttl_ms: int = 0
+    max_attempts: int = 0
+    replaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,11 +134,11 @@ def read_history(files: Iterable[Path]) -> History:
 
 
 def _told_by_deliveries(operations: list[Operation]) -> list[Operation]:
-    """A job that was delivered was put: where the put's answer was lost, the delivery tells when it was carried out."""
+    """A job that was delivered was put: where the put's answer does not, the delivery tells when it was carried out."""
     created_ms = {one.tag: one.created_ms for one in operations if one.kind == "deliver"}
     told = [
-        replace(one, outcome="created", at_ms=created_ms[one.tag])
-        if one.kind == "put" and one.outcome == UNKNOWN and one.tag in created_ms
+        replace(one, outcome="stored" if one.replaces else "created", at_ms=created_ms[one.tag])
+        if one.kind == "put" and one.at_ms is None and one.outcome in {UNKNOWN, "created"} and one.tag in created_ms
         else one
         for one in operations
     ]

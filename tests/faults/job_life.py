@@ -1,20 +1,27 @@
 """A plain model of one job's life, one operation after the other: what each may answer, and what it leaves behind.
 
-It is written from the contract (the life of a job), not from the scripts. Instants are ms on the store's clock. All
-that happens by itself (a due job becomes ready, a lease runs out) is in how a place is read at an instant: a job whose
-lease is over is held by its consumer until somebody else gets it, or waiting, whichever the next answer says.
+It is written from the contract (the life of a job), not from the scripts. Instants are ms on the store's clock. What
+happens by itself (a due job becomes ready, a lease runs out, a dead job's retention ends) happens here when an answer
+says so, and not before it may: until then a job whose lease is over is as much its consumer's as it is waiting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
+from math import inf
 from typing import NamedTuple
 
 from tests.faults.history import UNKNOWN, Operation
 
 TOLD_CANCELLED_MS = 60_000
 """How long the holder of a cancelled job is told so after its lease would have ended; then it may be "not found"."""
+DEAD_RETENTION_MS = 3_000
+"""How long the services of a run keep a dead job, which is gone soon after."""
+
+
+MOST_HIDDEN = 8
+"""Deliveries to nobody of a job between one thing that is known of it and a change."""
 
 
 class Place(Enum):
@@ -23,26 +30,38 @@ class Place(Enum):
     GONE = auto()
     WAITING = auto()
     HELD = auto()
+    DEAD = auto()
+
+
+class Terms(NamedTuple):
+    """What a put says of its job; `max_attempts` and `ttl_ms` are 0 when there is no limit."""
+
+    tag: str = ""
+    ttr_ms: int = 0
+    max_attempts: int = 0
+    ttl_ms: int = 0
 
 
 class Life(NamedTuple):
-    """One job at an instant. `since_ms` is when it is due while it waits, or when its lease ends while it is held.
+    """One job at an instant.
 
-    `attempts` are deliveries that have ended. `hidden` counts deliveries that were taken by unanswered pops.
-    `told` are receipts whose holders are to be told that their job was cancelled, and at least until when.
+    `since_ms` is when it is due while it waits, when its lease ends while it is held, and when its retention ends while
+    it is dead: at the earliest, or just then when that `is_sure`. `attempts` are deliveries that have ended. `hidden`
+    counts deliveries that were taken by unanswered pops. `told` are receipts whose holders are to be told that their
+    job was cancelled, and at least until when.
     """
 
     place: Place = Place.GONE
-    tag: str = ""
+    terms: Terms = Terms()
     since_ms: float = 0
-    ttr_ms: int = 0
+    is_sure: bool = False
     attempts: int = 0
     receipt: str = ""
     hidden: int = 0
     told: frozenset[tuple[str, float]] = frozenset()
 
     def gone(self) -> Life:
-        """Finished."""
+        """Finished, or cancelled while nobody held it."""
         return Life(hidden=self.hidden, told=self.told)
 
     def cancelled(self, at_ms: float) -> Life:
@@ -50,9 +69,22 @@ class Life(NamedTuple):
         until_ms = max(self.since_ms, at_ms) + TOLD_CANCELLED_MS
         return Life(hidden=self.hidden, told=self.told | {(self.receipt, until_ms)})
 
-    def taken_back(self) -> Life:
-        """Its lease ran out."""
-        return self._replace(place=Place.WAITING, attempts=self.attempts + 1, receipt="")
+    def waiting(self, due_ms: float, *, is_sure: bool = False) -> Life:
+        """Waiting until then."""
+        return self._replace(place=Place.WAITING, since_ms=due_ms, is_sure=is_sure, receipt="")
+
+    def taken_back(self, due_ms: float) -> Life:
+        """A delivery has ended, and the job waits for the next one."""
+        return self.waiting(due_ms)._replace(attempts=self.attempts + 1)
+
+    def dead(self, at_ms: float) -> Life:
+        """Dead since then."""
+        return self._replace(place=Place.DEAD, since_ms=at_ms + DEAD_RETENTION_MS, is_sure=False, receipt="")
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether the delivery that is under way, or comes next, is the last."""
+        return 0 < self.terms.max_attempts <= self.attempts + 1
 
 
 Step = tuple[Life, float]
@@ -64,87 +96,203 @@ HiddenFrom = Callable[[int], float]
 def after(life: Life, operation: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
     """What may have come of an operation carried out at `at_ms` or later; nothing when no instant gives its answer.
 
-    With an unknown outcome: what came of it when it was carried out.
+    With an unknown outcome: what came of it when it was carried out and changed something.
     """
     match operation.kind:
         case "put":
-            return _put(life, operation, at_ms)
+            steps = _put(life, operation, at_ms, hidden_from)
+        case "change":
+            steps = _change(life, operation, at_ms, hidden_from)
         case "cancel":
-            return _cancel(life, operation, at_ms, hidden_from)
+            steps = _cancel(life, operation, at_ms, hidden_from)
         case "deliver":
-            return _deliver(life, operation, at_ms, hidden_from)
+            steps = _deliver(life, operation, hidden_from)
+        case "redrive":
+            steps = _redrive(life, operation, at_ms, hidden_from)
         case "look":
-            return [(life, at_ms)] if (operation.outcome == "gone") == (life.place is Place.GONE) else []
+            steps = _there(life) if operation.outcome == "there" else _gone(life, hidden_from)
         case _:
-            return _holder_says(life, operation, at_ms)
+            steps = _holder_says(life, operation, at_ms, hidden_from)
+    return [(reached, max(at_ms, from_ms)) for reached, from_ms in steps if from_ms < inf]
 
 
-def _put(life: Life, put: Operation, at_ms: float) -> list[Step]:
-    if life.place is not Place.GONE:
-        return [(life, at_ms)] if put.outcome in {"exists", UNKNOWN} else []
-    if put.outcome == "exists":
-        return []
-    due_ms = at_ms + put.delay_ms
-    return [(Life(Place.WAITING, put.tag, due_ms, put.ttr_ms, hidden=life.hidden, told=life.told), at_ms)]
+# What may have happened by itself, and from when on. What need not have happened yet is left for later.
 
 
-def _cancel(life: Life, cancel: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
-    if life.place is Place.GONE:
-        return [(life, at_ms)] if cancel.outcome in {"not found", UNKNOWN} else []
-    over_ms = max(at_ms, life.since_ms)
+def _there(life: Life) -> list[Step]:
+    return [] if life.place is Place.GONE else [(life, -inf)]
+
+
+def _waiting(life: Life) -> list[Step]:
+    if life.place is Place.WAITING:
+        return [(life, -inf)]
+    if life.place is Place.HELD and not life.is_last_attempt:
+        return [(life.taken_back(life.since_ms), life.since_ms)]
+    return []
+
+
+def _dead(life: Life, hidden_from: HiddenFrom) -> list[Step]:
+    if life.place is Place.DEAD:
+        return [(life, -inf)]
+    if life.place is Place.HELD and life.is_last_attempt:
+        return [(life.dead(life.since_ms), life.since_ms)]
     steps: list[Step] = []
-    if cancel.outcome in {"delayed", UNKNOWN} and life.place is Place.WAITING:
-        steps.append((life.gone(), at_ms))
-    if cancel.outcome in {"ready", UNKNOWN}:
-        steps.append((life.gone(), over_ms))
-    if cancel.outcome in {"reserved", UNKNOWN} and life.place is Place.HELD:
-        steps.append((life.cancelled(at_ms), at_ms))
-    if cancel.outcome == "reserved":  # in hands that nobody knows of
-        hidden = life.hidden + 1
-        steps.append((life.gone()._replace(hidden=hidden), max(over_ms, hidden_from(hidden))))
+    for waiting, _ in _waiting(life):
+        if waiting.terms.ttl_ms and not waiting.attempts:
+            expired_ms = waiting.since_ms + waiting.terms.ttl_ms
+            steps.append((waiting.dead(expired_ms), expired_ms))
+        if waiting.terms.max_attempts:  # in hands that nobody knows of, until no attempt was left
+            left = waiting.terms.max_attempts - waiting.attempts
+            hidden = waiting.hidden + left
+            ended_ms = max(waiting.since_ms, hidden_from(hidden)) + left * waiting.terms.ttr_ms
+            steps.append((waiting._replace(hidden=hidden).dead(ended_ms), ended_ms))
     return steps
 
 
-def _deliver(life: Life, delivery: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
+def _returned(life: Life, hidden_from: HiddenFrom) -> list[Step]:
+    """Waiting again after hands that nobody knows of: to be asked where it is changed from when on the job waits."""
+    steps = []
+    for waiting, _ in _waiting(life):
+        for times in range(1, MOST_HIDDEN + 1):
+            returned = waiting._replace(attempts=waiting.attempts + times, hidden=waiting.hidden + times)
+            if 0 < waiting.terms.max_attempts <= returned.attempts:
+                break
+            ended_ms = max(waiting.since_ms, hidden_from(returned.hidden)) + times * waiting.terms.ttr_ms
+            steps.append((returned.waiting(ended_ms), ended_ms))
+    return steps
+
+
+def _gone(life: Life, hidden_from: HiddenFrom) -> list[Step]:
+    if life.place is Place.GONE:
+        return [(life, -inf)]
+    return [(dead.gone(), max(from_ms, dead.since_ms)) for dead, from_ms in _dead(life, hidden_from)]
+
+
+def _held(life: Life, hidden_from: HiddenFrom) -> list[Step]:
     if life.place is Place.HELD:
-        life = life.taken_back()
-    if life.place is Place.GONE or life.tag != delivery.tag:
-        return []
-    # What unanswered pops took came back when its lease had ended, and counts as an attempt.
-    between = delivery.attempt - 1 - life.attempts
-    hidden = life.hidden + between
-    if between < 0:
-        return []
-    held = life._replace(
-        place=Place.HELD,
-        since_ms=delivery.lease_end_ms,
-        attempts=delivery.attempt - 1,
-        receipt=delivery.receipt,
-        hidden=hidden,
-    )
-    return [(held, max(at_ms, hidden_from(hidden), life.since_ms + between * life.ttr_ms))]
+        return [(life, -inf)]
+    if life.place is Place.WAITING:  # in hands that nobody knows of
+        return [(life, max(life.since_ms, hidden_from(life.hidden + 1)))]
+    return []
 
 
-def _holder_says(life: Life, said: Operation, at_ms: float) -> list[Step]:
-    """Finish, release, touch, of the delivery with a receipt."""
+# Operations
+
+
+def _put(life: Life, put: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
+    if put.outcome == "exists":
+        return _there(life)
+    if put.outcome == "held":
+        return _held(life, hidden_from)
+    before = _gone(life, hidden_from)
+    if put.replaces:
+        before += _waiting(life) + _dead(life, hidden_from)
+    terms = Terms(put.tag, put.ttr_ms, put.max_attempts, put.ttl_ms)
+    steps = []
+    for was, from_ms in before:
+        put_ms = max(at_ms, from_ms)
+        due_ms = max(put_ms, put.run_at_ms) if put.run_at_ms else put_ms + put.delay_ms
+        new = Life(Place.WAITING, terms, due_ms, put.at_ms is not None, hidden=was.hidden, told=was.told)
+        steps.append((new, put_ms))
+    return steps
+
+
+def _change(life: Life, change: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
+    if change.outcome == "held":
+        return _held(life, hidden_from)
+    if change.outcome == "not found":
+        return [*_gone(life, hidden_from), *_dead(life, hidden_from)]
+    steps = []
+    for was, from_ms in [*_waiting(life), *_returned(life, hidden_from)]:
+        changed_ms = max(at_ms, from_ms)
+        steps.append((was.waiting(changed_ms + change.delay_ms, is_sure=change.at_ms is not None), changed_ms))
+    return steps
+
+
+def _cancel(life: Life, cancel: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
+    if cancel.outcome == "not found":
+        return _gone(life, hidden_from)
+    steps: list[Step] = []
+    if cancel.outcome in {"delayed", UNKNOWN} and life.place is Place.WAITING:
+        steps.append((life.gone(), -inf))
+    if cancel.outcome in {"ready", UNKNOWN}:
+        steps += [(was.gone(), max(from_ms, was.since_ms)) for was, from_ms in _waiting(life)]
+    if cancel.outcome in {"dead", UNKNOWN}:
+        steps += [(was.gone(), from_ms) for was, from_ms in _dead(life, hidden_from)]
+    if cancel.outcome in {"reserved", UNKNOWN} and life.place is Place.HELD:
+        steps.append((life.cancelled(at_ms), -inf))
+    if cancel.outcome == "reserved":
+        for was, from_ms in _waiting(life):
+            hidden = was.hidden + 1
+            steps.append((was.gone()._replace(hidden=hidden), max(from_ms, was.since_ms, hidden_from(hidden))))
+    return steps
+
+
+def _deliver(life: Life, delivery: Operation, hidden_from: HiddenFrom) -> list[Step]:
+    steps = []
+    for was, from_ms in _waiting(life):
+        terms = was.terms
+        # What unanswered pops took came back when its lease had ended, and counts as an attempt.
+        between = delivery.attempt - 1 - was.attempts
+        is_too_late = (
+            delivery.attempt == 1
+            and terms.ttl_ms
+            and was.is_sure
+            and delivery.at_ms is not None
+            and delivery.at_ms >= was.since_ms + terms.ttl_ms
+        )
+        is_too_often = 0 < terms.max_attempts < delivery.attempt
+        if terms.tag != delivery.tag or between < 0 or is_too_late or is_too_often:
+            continue
+        hidden = was.hidden + between
+        held = was._replace(
+            place=Place.HELD,
+            since_ms=delivery.lease_end_ms,
+            is_sure=True,
+            attempts=delivery.attempt - 1,
+            receipt=delivery.receipt,
+            hidden=hidden,
+        )
+        steps.append((held, max(from_ms, hidden_from(hidden), was.since_ms + between * terms.ttr_ms)))
+    return steps
+
+
+def _redrive(life: Life, redrive: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
+    if redrive.outcome == "none":
+        return _gone(life, hidden_from) if life.place is Place.DEAD else [(life, -inf)]
+    return [
+        (was.waiting(max(at_ms, from_ms))._replace(attempts=0), from_ms) for was, from_ms in _dead(life, hidden_from)
+    ]
+
+
+def _holder_says(life: Life, said: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
+    """Finish, release, touch and bury, of the delivery with a receipt."""
     told_until_ms = max((until_ms for receipt, until_ms in life.told if receipt == said.receipt), default=0.0)
-    is_gone = life.place is Place.GONE
     holds = life.place is Place.HELD and life.receipt == said.receipt
     match said.outcome:
         case "cancelled":
-            return [(life, at_ms)] if is_gone and told_until_ms else []
+            return _gone(life, hidden_from) if told_until_ms else []
         case "not found":
-            return [(life, max(at_ms, told_until_ms))] if is_gone else []
+            return [(gone, max(from_ms, told_until_ms)) for gone, from_ms in _gone(life, hidden_from)]
         case "stale" if holds:
-            return [(life.taken_back(), max(at_ms, life.since_ms))]
+            return [*_waiting(life), *_dead(life, hidden_from)]
         case "stale":
-            return [] if is_gone else [(life, at_ms)]
-    if not holds:
-        return [(life, at_ms)] if said.outcome == UNKNOWN else []
+            return _there(life)
+    if not holds or (said.kind == "release" and said.outcome != UNKNOWN and is_dead(said) != life.is_last_attempt):
+        return []
     match said.kind:
         case "finish":
-            return [(life.gone(), at_ms)]
+            return [(life.gone(), -inf)]
+        case "bury":
+            return [(life.dead(at_ms), -inf)]
+        case "release" if life.is_last_attempt:
+            return [(life.dead(at_ms), -inf)]
         case "release":
-            return [(life.taken_back()._replace(since_ms=at_ms + said.delay_ms), at_ms)]
+            return [(life.taken_back(at_ms + said.delay_ms), -inf)]
         case _:
-            return [(life._replace(since_ms=said.lease_end_ms), at_ms)]
+            return [(life._replace(since_ms=said.lease_end_ms), -inf)]
+
+
+def is_dead(release: Operation) -> bool:
+    """Whether the job had no attempt left, as the answer to its release says."""
+    return release.outcome == "dead"

@@ -8,7 +8,7 @@ is always the best one, and the order alone is searched. What was reached once i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -80,7 +80,20 @@ def check_job(
 
 def _with_instants(operations: Sequence[Operation]) -> list[Operation]:
     """Leave out what can explain nothing: a touch without an answer can only make a lease longer."""
-    return [operation for operation in operations if not (operation.kind == "touch" and operation.outcome == UNKNOWN)]
+    no_use = {"touch", "look"}
+    return [operation for operation in operations if not (operation.kind in no_use and operation.outcome == UNKNOWN)]
+
+
+def _tells_wrong(one: Operation, clock: StoreClock, created_ms: Mapping[str, int | None]) -> bool:
+    """Whether an answer says of itself what cannot be: when it was made, or when the job was put or is due."""
+    if one.at_ms is None:
+        return False
+    if not clock.earliest(one.call_s) <= one.at_ms <= clock.latest(one.end_s):
+        return True
+    if one.kind == "deliver":
+        return one.created_ms != 0 and created_ms.get(one.tag) not in {None, one.created_ms}
+    asked_ms = max(one.at_ms, one.run_at_ms) if one.run_at_ms else one.at_ms + one.delay_ms
+    return one.kind == "put" and one.due_ms not in {0, asked_ms}
 
 
 class _Search:
@@ -99,11 +112,8 @@ class _Search:
         self._hides_any = hides_any
         self._most_steps = most_steps
         self._must = sum(1 << at for at, one in enumerate(operations) if one.outcome != UNKNOWN)
-        self._told_wrong = [
-            one
-            for one in operations
-            if one.at_ms is not None and not clock.earliest(one.call_s) <= one.at_ms <= clock.latest(one.end_s)
-        ]
+        created_ms = {one.tag: one.at_ms for one in operations if one.kind == "put"}
+        self._told_wrong = [one for one in operations if _tells_wrong(one, clock, created_ms)]
 
     def run(self) -> Verdict:
         """Depth first, without recursion."""

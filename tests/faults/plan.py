@@ -32,14 +32,25 @@ class FaultKind(StrEnum):
     FLUSH_SCRIPTS = "the store forgets the scripts (SCRIPT FLUSH)"
 
 
-LONGEST_S = 2.2
-SHORTEST_S = 0.2
-CLOCK_JUMPS_H = (-30.0, -1.0, 1.0, 26.0)
+SHORT_S = (0.2, 0.8)
+BEYOND_LEASES_S = (1.6, 2.2)
+BEYOND_STORE_TIMEOUT_S = 2.2
+"""Longer than the services wait for the store."""
+CLOCK_JUMPS_H = (1.0, 30.0)
+_TROUBLES_STORE_CALLS = {
+    FaultKind.STOP_STORE,
+    FaultKind.DELAY_STORE_ANSWERS,
+    FaultKind.BLOCK_STORE,
+    FaultKind.PAUSE_STORE,
+}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. `which` picks among the services or clients; `for_s` is how long it lasts, where it lasts."""
+    """One fault. `which` picks among the services or clients; `for_s` is how long it lasts, where it lasts.
+
+    `jump_h` is by how much a clock is off after its jump, in hours.
+    """
 
     kind: FaultKind
     which: int
@@ -60,7 +71,7 @@ def draw_plan(seed: int, count: int) -> list[Fault]:
 
 def _draw(kind: FaultKind, chance: random.Random) -> Fault:
     beyond_leases = kind in {FaultKind.STOP_CLIENT, FaultKind.STOP_WORKER}
-    for_s = chance.uniform(1.6 if beyond_leases else SHORTEST_S, LONGEST_S if beyond_leases else 0.8)
-    if chance.random() < 0.1:  # now and then longer than the service waits for the store
-        for_s = LONGEST_S
-    return Fault(kind, chance.randrange(2), round(for_s, 2), chance.choice(CLOCK_JUMPS_H))
+    for_s = chance.uniform(*(BEYOND_LEASES_S if beyond_leases else SHORT_S))
+    if chance.random() < (0.5 if kind in _TROUBLES_STORE_CALLS else 0.1):
+        for_s = BEYOND_STORE_TIMEOUT_S
+    return Fault(kind, chance.randrange(2), round(for_s, 2), round(chance.uniform(*CLOCK_JUMPS_H), 2))

@@ -1,4 +1,4 @@
-"""How the load goes on: counts the answers in histories that are still being written."""
+"""How the load goes on: counts what is in histories that are still being written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.history import NOT_SENT, UNKNOWN
 
 
 class Progress:
-    """Answered calls by kind, from now on. `files` tells which files there are by now."""
+    """Calls from now on: those answered, by kind, and how many were not. `files` tells which files there are by now."""
 
     def __init__(self, files: Callable[[], Iterable[Path]]) -> None:
         self._files = files
@@ -20,6 +20,7 @@ class Progress:
         for _ in self._new_lines():
             pass  # what was before does not count
         self.answered: Counter[str] = Counter()
+        self.troubled = 0
 
     def look(self) -> Counter[str]:
         """Read what was written since the last look."""
@@ -27,7 +28,9 @@ class Progress:
             said = json.loads(line)
             if "kind" in said:
                 self._kinds[file, said["n"]] = said["kind"]
-            elif said["outcome"] not in {UNKNOWN, NOT_SENT}:
+            elif said["outcome"] in {UNKNOWN, NOT_SENT}:
+                self.troubled += "worker" not in file.name  # which never says how its calls ended
+            else:
                 self.answered[self._kinds.get((file, said["n"]), "begun before")] += 1
         return self.answered
 

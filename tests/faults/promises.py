@@ -24,19 +24,28 @@ class Broken:
     held_twice: list[str]
     delivered_after_cancel: list[str]
     delivered_after_finish: list[str]
+    receipts_twice: list[str]
+
+
+_ENDS = {"finish", "release", "bury", "cancel"}
 
 
 def broken_promises(history: History, clock: StoreClock) -> Broken:
     """Look at each job. The history must end with looks at what is left in the store."""
-    broken = Broken([], [], [], [])
+    broken = Broken([], [], [], [], [])
     for (topic, job), operations in history.of_job.items():
         name = f"{topic}/{job}"
         broken.lost.extend(f"{name} {tag}" for tag in _lost(operations))
         deliveries = sorted((one for one in operations if one.kind == "deliver"), key=lambda one: one.at_ms or 0)
-        ends = [one for one in operations if one.kind in {"finish", "release", "cancel"} and one.outcome != "stale"]
+        ends = [one for one in operations if one.kind in _ENDS and one.outcome not in {"stale", "not found"}]
         for first, second in pairwise(deliveries):
-            if second.receipt != first.receipt and _too_soon(first, second, ends, clock):
+            if second.receipt != first.receipt and _too_soon(first, second, operations, ends, clock):
                 broken.held_twice.append(f"{name} {first.receipt} and {second.receipt}")
+        of_receipt: dict[str, Operation] = {}
+        for one in deliveries:
+            first = of_receipt.setdefault(one.receipt, one)
+            if (first.tag, first.attempt, first.at_ms) != (one.tag, one.attempt, one.at_ms):
+                broken.receipts_twice.append(f"{name} {one.receipt}")
         puts_ms = {
             put.tag: clock.latest(put.end_s) if put.at_ms is None else put.at_ms
             for put in operations
@@ -47,7 +56,7 @@ def broken_promises(history: History, clock: StoreClock) -> Broken:
             ([one for one in ends if one.kind == "finish"], broken.delivered_after_finish),
         ):
             for end in ended:
-                if end.outcome in {UNKNOWN, "not found", "cancelled"}:
+                if end.outcome in {UNKNOWN, "cancelled"}:
                     continue
                 found.extend(f"{name} {one.receipt}" for one in deliveries if _is_after(one, end, puts_ms, clock))
     return broken
@@ -63,25 +72,38 @@ def _lost(operations: Iterable[Operation]) -> list[str]:
     for one in of_job:
         if one.kind == "deliver":
             receipts[one.tag].add(one.receipt)
-    finished = {one.receipt for one in of_job if one.kind == "finish" and one.outcome in {"done", UNKNOWN}}
-    cancels = [one for one in of_job if one.kind == "cancel" and one.outcome != "not found"]
+    ended = {one.receipt for one in of_job if one.kind in {"finish", "bury"} and one.outcome in {"done", UNKNOWN}}
+    others = [
+        one
+        for one in of_job
+        if (one.kind == "cancel" and one.outcome != "not found")
+        or (one.kind == "put" and one.replaces and one.outcome in {"stored", UNKNOWN})
+    ]
     return [
         put.tag
         for put in of_job
         if put.kind == "put"
-        and put.outcome == "created"
-        and not receipts[put.tag] & finished
-        and not any(cancel.end_s is None or cancel.end_s > put.call_s for cancel in cancels)
+        and put.outcome in {"created", "stored"}
+        and not (put.ttl_ms or put.max_attempts)  # or it may have died
+        and not receipts[put.tag] & ended
+        and not any(one.tag != put.tag and (one.end_s is None or one.end_s > put.call_s) for one in others)
     ]
 
 
-def _too_soon(first: Operation, second: Operation, ends: Iterable[Operation], clock: StoreClock) -> bool:
+def _too_soon(
+    first: Operation, second: Operation, of_job: Iterable[Operation], ends: Iterable[Operation], clock: StoreClock
+) -> bool:
     """Whether the second delivery was made under the first one's lease, which nothing may have ended before."""
-    made_ms = second.at_ms or 0
-    if made_ms >= first.lease_end_ms:
+    made_ms, first_ms = second.at_ms or 0, first.at_ms or 0
+    touches = [one for one in of_job if one.kind == "touch" and one.receipt == first.receipt and one.outcome == "done"]
+    if made_ms >= max([first.lease_end_ms, *(one.lease_end_ms for one in touches if (one.at_ms or 0) < made_ms)]):
         return False
-    of_first = [end for end in ends if end.kind == "cancel" or end.receipt == first.receipt]
-    return not any(clock.earliest(end.call_s) <= made_ms for end in of_first if end.outcome != "not found")
+    return not any(
+        (end.kind == "cancel" or end.receipt == first.receipt)
+        and clock.earliest(end.call_s) <= made_ms
+        and clock.latest(end.end_s) >= first_ms
+        for end in ends
+    )
 
 
 def _is_after(delivery: Operation, end: Operation, puts_ms: Mapping[str, float], clock: StoreClock) -> bool:
@@ -97,6 +119,22 @@ def count_outcomes(history: History) -> Counter[tuple[str, str]]:
     counts = Counter((line["kind"], line["outcome"]) for line in history.lines)
     counts["deliver", "done"] = sum(len(line.get("jobs", ())) for line in history.lines)
     return counts
+
+
+def wrong_answers(history: History) -> list[str]:
+    """What no fault excuses: an internal error, and a put that is acknowledged as less durable than by default."""
+    found = []
+    for line in history.lines:
+        name = f"{line['kind']} {line['topic']}/{line['job']}" if line.get("job") else f"{line['kind']} {line['topic']}"
+        if "status" in line:
+            found.append(f"{name} was answered with status {line['status']}")
+        if (
+            line["kind"] == "put"
+            and line["outcome"] in {"created", "stored", "exists"}
+            and line.get("level") != "fsync"
+        ):
+            found.append(f"{name} was answered as {line.get('level')}, not as fsync")
+    return found
 
 
 def check_books(topic: str, contents: Contents, history: History) -> list[str]:
@@ -117,13 +155,16 @@ def check_books(topic: str, contents: Contents, history: History) -> list[str]:
     if tally["put"] != tally["finished"] + tally["cancelled"] + tally["dropped"] + live_or_dead:
         faults.append(f"put is not finished + cancelled + dropped + {live_or_dead} in the pool: {dict(tally)}")
     for counted, kind, outcomes in (
-        ("put", "put", {"created"}),
+        ("put", "put", {"created", "stored"}),
         ("finished", "finish", {"done"}),
         ("cancelled", "cancel", {"delayed", "ready", "reserved", "dead"}),
     ):
-        of_kind = [one for line in history.of_job.values() for one in line if one.kind == kind and one.topic == topic]
+        of_topic = [one for line in history.of_job.values() for one in line if one.topic == topic]
+        of_kind = [one for one in of_topic if one.kind == kind]
         sure = sum(one.outcome in outcomes for one in of_kind)
         at_most = sure + sum(one.outcome == UNKNOWN for one in of_kind)
+        if counted == "cancelled":  # a put may have taken another's place, which counts as its cancel
+            at_most += sum(one.replaces and one.outcome in {"stored", UNKNOWN} for one in of_topic)
         if not sure <= tally[counted] <= at_most:
             faults.append(f"{counted}: the store counted {tally[counted]}, clients know of {sure} to {at_most}")
     return [f"{topic}: {fault}" for fault in faults]

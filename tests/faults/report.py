@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tests.faults.failover import Failovers
 from tests.faults.plan import FaultKind
-from tests.faults.run import Outcome
+from tests.faults.run import Brought, Outcome
 
 
 def report(outcome: Outcome) -> str:
@@ -21,13 +21,15 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield f"seed {outcome.seed}: {len(outcome.faults)} faults in {outcome.took_s:.0f} s, {calls} calls"
     yield f"the services' clocks were off by {clocks} at the end; the store's: +-{outcome.uncertainty_ms:.1f} ms"
     yield ""
-    faults: defaultdict[FaultKind, list[float]] = defaultdict(list)
-    for fault, went_on_after_s in outcome.faults:
-        faults[fault.kind].append(went_on_after_s)
-    yield " times  s till calls of all kinds went on, at most"
-    for kind in FaultKind:
-        if kind in faults:
-            yield f"{len(faults[kind]):6} {max(faults[kind]):6.1f}  {kind}"
+    faults: defaultdict[FaultKind, list[Brought]] = defaultdict(list)
+    for brought in outcome.faults:
+        faults[brought.fault.kind].append(brought)
+    yield " times, calls without an answer, s till calls of all kinds went on, at most"
+    for kind, of_kind in sorted(faults.items(), key=lambda item: list(FaultKind).index(item[0])):
+        troubled, slowest_s = sum(one.troubled for one in of_kind), max(one.went_on_after_s for one in of_kind)
+        yield f"{len(of_kind):6} {troubled:6} {slowest_s:6.1f}  {kind}"
+    yield f"{len(outcome.not_brought):6}  faults drawn that did not come about"
+    yield f"{len(outcome.never_brought):6}  kinds of faults that were not brought{_named(outcome.never_brought)}"
     yield ""
     by_kind: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for (kind_of_call, what), count in outcome.operations.items():
@@ -42,6 +44,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         (len(broken.held_twice), "deliveries under another one's live lease"),
         (len(broken.delivered_after_cancel), "deliveries after an acknowledged cancel"),
         (len(broken.delivered_after_finish), "deliveries after an acknowledged finish"),
+        (len(broken.receipts_twice), "receipts given to two deliveries"),
+        (len(outcome.wrong_answers), "internal errors, and puts that were acknowledged as less than fsync"),
         (outcome.left, "jobs left at the end"),
         (len(outcome.audit), f"faults found by {outcome.audits} audits, and in what the store counted"),
         (len(outcome.violations), "violations of the model"),
@@ -51,8 +55,13 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         ),
     ):
         yield f"{count:6}  {what}"
-    for lines in (*vars(broken).values(), outcome.audit, outcome.undecided, outcome.violations):
+    details = (outcome.not_brought, *vars(broken).values(), outcome.wrong_answers)
+    for lines in (*details, outcome.audit, outcome.undecided, outcome.violations):
         yield from lines
+
+
+def _named(kinds: Iterable[FaultKind]) -> str:
+    return "".join(f"; {kind}" for kind in kinds)
 
 
 def report_failovers(failovers: Failovers) -> str:
@@ -62,6 +71,8 @@ def report_failovers(failovers: Failovers) -> str:
     lines = (
         (len(failovers.went_on_after_s), f"failovers; puts went on within {slowest_s:.1f} s of the kill"),
         (len(failovers.acknowledged), f"puts acknowledged as replicated, {puts}"),
+        (sum(failovers.never_replicated), "stored puts that the new primaries lacked, and so had to be unknown"),
+        (failovers.never_replicated.count(0), "failovers at which the new primary lacked none"),
         (len(failovers.lost), "acknowledged jobs lost"),
         (len(failovers.unheard_of), "jobs delivered that nobody had put"),
         (failovers.left, "jobs left at the end"),
@@ -71,11 +82,14 @@ def report_failovers(failovers: Failovers) -> str:
 
 
 def are_clean(failovers: Failovers) -> bool:
-    """Whether nothing was lost."""
-    return not (failovers.lost or failovers.unheard_of or failovers.left or failovers.audit)
+    """Whether nothing was lost, each time that something could have been."""
+    return not (
+        0 in failovers.never_replicated or failovers.lost or failovers.unheard_of or failovers.left or failovers.audit
+    )
 
 
 def is_clean(outcome: Outcome) -> bool:
-    """Whether all that is promised was kept, and decided."""
-    found = (*vars(outcome.broken).values(), outcome.audit, outcome.undecided, outcome.violations)
+    """Whether all kinds of faults were brought, and all that is promised was kept, and decided."""
+    shown = (outcome.never_brought, outcome.not_brought, outcome.wrong_answers)
+    found = (*shown, *vars(outcome.broken).values(), outcome.audit, outcome.undecided, outcome.violations)
     return not any(found) and not outcome.left

@@ -8,17 +8,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from deferd import AsyncClient
 from tests.acceptance.service_process import ServiceProcess
-from tests.faults.bringing import bring
+from tests.faults.bringing import FaultNotBrought, bring
 from tests.faults.clients import TOPICS, WORKER_TOPIC, Clients
 from tests.faults.deployment import Deployment, FaultyStore, RecordingProcess, clock_error_h, deployed
 from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.linearizability import StoreClock, check_job
-from tests.faults.plan import Fault
+from tests.faults.plan import Fault, FaultKind
 from tests.faults.progress import Progress
-from tests.faults.promises import Broken, broken_promises, check_books, count_outcomes
+from tests.faults.promises import Broken, broken_promises, check_books, count_outcomes, wrong_answers
 from tests.integration.store_contents import Contents, read_contents
 
 GOES_ON_S = 30.0
@@ -29,13 +30,26 @@ CALLS_BETWEEN = {"put": 10, "cancel": 3, "pop": 5, "finish": 5}
 """How many of each kind of call must be answered between one fault and the next."""
 
 
+class Brought(NamedTuple):
+    """A fault that was brought, and seen to have come about.
+
+    `went_on_after_s` are the seconds after its end within which calls of all kinds went on, `troubled` how many calls
+    were not answered meanwhile, or with 503.
+    """
+
+    fault: Fault
+    went_on_after_s: float
+    troubled: int
+
+
 @dataclass
 class Outcome:
     """What a run showed."""
 
     seed: int
-    faults: list[tuple[Fault, float]] = field(default_factory=list)
-    """Each fault that was brought, and the seconds after it within which calls of all kinds went on."""
+    faults: list[Brought] = field(default_factory=list)
+    not_brought: list[str] = field(default_factory=list)
+    """Faults that were drawn and did not come about."""
     took_s: float = 0
     operations: Counter[tuple[str, str]] = field(default_factory=Counter)
     jobs_checked: int = 0
@@ -44,32 +58,47 @@ class Outcome:
     clock_errors_h: list[float] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
-    broken: Broken = field(default_factory=lambda: Broken([], [], [], []))
+    broken: Broken = field(default_factory=lambda: Broken([], [], [], [], []))
+    wrong_answers: list[str] = field(default_factory=list)
     audits: int = 0
     audit: list[str] = field(default_factory=list)
     left: int = 0
+
+    @property
+    def never_brought(self) -> set[FaultKind]:
+        """Kinds of faults that were not brought once."""
+        return set(FaultKind) - {brought.fault.kind for brought in self.faults}
 
 
 async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float | None = None) -> Outcome:
     """Bring the faults of a plan, as many as there is time for until `until_s` on the monotonic clock, and check all.
 
     Raises:
-        FaultNotBrought, TimeoutError: a fault did not come about, or the load did not go on after it.
+        TimeoutError: the load did not go on after a fault.
+        RuntimeError: a process ended by itself.
     """
     outcome = Outcome(seed)
     began_s = time.monotonic()
     with deployed(folder, seed) as deployment:
         offset_before_ms, _ = await asyncio.to_thread(_clock_offset, deployment.store)
-        for fault in (None, *plan):
+        await _goes_on(deployment, await _progress(deployment), "at first")
+        for fault in plan:
             if until_s is not None and time.monotonic() > until_s:
                 break
-            if fault is not None:
+            meanwhile = await _progress(deployment)
+            try:
                 await bring(fault, deployment)
+                is_brought = True
+            except FaultNotBrought as why:
+                outcome.not_brought.append(f"{fault}: {why}")
+                is_brought = False
             ended_s = time.monotonic()
-            await _goes_on(deployment, f"after {fault}")
-            if fault is not None:
-                outcome.faults.append((fault, time.monotonic() - ended_s))
-            await _audit(deployment, outcome, [ALL_TOPICS[len(outcome.faults) % len(ALL_TOPICS)]])
+            await _goes_on(deployment, await _progress(deployment), f"after {fault}")
+            went_on_after_s = time.monotonic() - ended_s
+            await asyncio.to_thread(meanwhile.look)
+            if is_brought:
+                outcome.faults.append(Brought(fault, went_on_after_s, meanwhile.troubled))
+            await _audit(deployment, outcome, ALL_TOPICS)
         outcome.clock_errors_h = [
             await asyncio.to_thread(clock_error_h, service.url) for service in deployment.services
         ]
@@ -78,6 +107,9 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
         await _audit(deployment, outcome, ALL_TOPICS)
         await _stop(outcome, {"the worker": deployment.worker})
         await _stop(outcome, {f"service {n}": service for n, service in enumerate(deployment.services)})
+        for number, service in enumerate(deployment.services):
+            if (at := service.output().find("Traceback")) >= 0:
+                outcome.violations.append(f"service {number} wrote:\n{service.output()[max(at - 500, 0) : at + 3000]}")
         contents, look_s = await asyncio.to_thread(_look, deployment.store)
         offset_ms, half_trip_ms = await asyncio.to_thread(_clock_offset, deployment.store)
         files = [*deployment.files, drained]
@@ -96,15 +128,21 @@ async def _stop(outcome: Outcome, processes: Mapping[str, RecordingProcess | Ser
             outcome.violations.append(f"{name} ended with {code}:\n{process.output()[-3000:]}")
 
 
-async def _goes_on(deployment: Deployment, when: str) -> None:
-    """Wait until enough calls of each kind that were begun from now on have been answered."""
-    progress = await asyncio.to_thread(Progress, lambda: deployment.files)
+async def _progress(deployment: Deployment) -> Progress:
+    return await asyncio.to_thread(Progress, lambda: deployment.files)
+
+
+async def _goes_on(deployment: Deployment, progress: Progress, when: str) -> None:
+    """Wait until enough calls of each kind that were begun meanwhile have been answered."""
     end_s = time.monotonic() + GOES_ON_S
-    while any(progress.answered[kind] < count for kind, count in CALLS_BETWEEN.items()):
+    while not (
+        all(progress.answered[kind] >= count for kind, count in CALLS_BETWEEN.items())
+        and all(process.is_at_work() for process in deployment.users)
+    ):
         if time.monotonic() > end_s:
             output = "\n".join(service.output()[-2000:] for service in deployment.services)
             raise TimeoutError(f"{when}: within {GOES_ON_S} s only {dict(progress.answered)} were answered\n{output}")
-        for process in (*deployment.clients, deployment.worker):
+        for process in deployment.processes:
             if process.process.poll() is not None:
                 raise RuntimeError(f"{when}: a process ended by itself:\n{process.output()[-3000:]}")
         await asyncio.sleep(0.05)
@@ -166,10 +204,11 @@ def _check(
 ) -> None:
     outcome.left = sum(len(of_topic.pool) for of_topic in contents.values())
     for (topic, job), operations in history.of_job.items():
-        there = "there" if job in contents[topic].pool else "gone"
+        there = "there" if job in contents[topic].pool else "not found"
         operations.append(Operation("look", topic, job, *look_s, there))
     outcome.operations = count_outcomes(history)
     outcome.broken = broken_promises(history, clock)
+    outcome.wrong_answers = wrong_answers(history)
     outcome.audit += [fault for topic in ALL_TOPICS for fault in check_books(topic, contents[topic], history)]
     pops_s = {topic: [pop.call_s for pop in history.unanswered_pops if pop.topic == topic] for topic in ALL_TOPICS}
     for (topic, job), operations in history.of_job.items():

@@ -20,6 +20,8 @@ class TcpProxy:
         self.port = 0
         self.cuts = 0
         """Answers that were cut in their middle so far."""
+        self.late = 0
+        """Pieces of answers that were brought late so far."""
         self._to_cut = 0
         self._delay_s = 0.0
         self._watched: dict[bytes, asyncio.Event] = {}
@@ -99,6 +101,7 @@ class TcpProxy:
         while piece := await reader.read(_PIECE):
             if self._delay_s:
                 await asyncio.sleep(self._delay_s)
+                self.late += 1
             if self._to_cut and len(piece) > 1:
                 self._to_cut -= 1
                 self.cuts += 1

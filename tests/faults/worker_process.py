@@ -11,7 +11,6 @@ from pathlib import Path
 from deferd import Context, Worker
 from tests.faults.clients import WORKER_TOPIC, delivery_facts
 from tests.faults.history import UNKNOWN, Recorder
-from tests.faults.orphans import end_with_parent
 
 
 def main() -> int:
@@ -33,5 +32,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    end_with_parent()
     sys.exit(main())

@@ -1,0 +1,214 @@
+"""Histories for the checker of the fault runs: a job that is really led through lives by the rules, step by step.
+
+Written apart from the checker's model, and eager where that is lazy: leases end, and dead jobs go, at instants of their
+own.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any, Literal
+
+from tests.faults.history import UNKNOWN, Kind, Operation
+from tests.faults.job_life import DEAD_RETENTION_MS
+
+TTR_MS = 1000
+State = Literal["gone", "waiting", "held", "dead"]
+
+
+class LedJob:
+    """Leads one id through the lives of its jobs at instants that grow, and remembers what its clients see.
+
+    Of a share of `lost_answers` its clients see nothing.
+    """
+
+    def __init__(self, chance: random.Random, *, lost_answers: float) -> None:
+        self.chance = chance
+        self.lost_answers = lost_answers
+        self.now_ms = 10_000
+        self.operations: list[Operation] = []
+        self.unanswered_pops_s: list[float] = []
+        self.state: State = "gone"
+        self.tag = ""
+        self.since_ms = 0
+        """When it is due, its lease ends or its retention ends."""
+        self.attempt = 0
+        """Deliveries that were begun."""
+        self.deliveries = 0
+        self.max_attempts = 0
+        self.ttl_ms = 0
+        self.is_known = False
+        """Whether a client got the job that is held."""
+        self.puts = 0
+        self.old: list[tuple[str, bool]] = []
+        """Receipts of deliveries that are over, and whether by a cancel."""
+
+    def step(self) -> None:
+        """Let time go on and something happen."""
+        self.now_ms += self.chance.randrange(1, 600)
+        self.happen_by_itself()
+        choices = [self.put, self.cancel, self.pop, self.pop, self.pop, self.late_word, self.change, self.redrive]
+        if self.state == "held" and self.is_known:
+            choices += [self.finish, self.release, self.touch, self.bury] * 2
+        self.chance.choice(choices)()
+
+    def happen_by_itself(self) -> None:
+        """What the timer would do, or not yet."""
+        if self.chance.random() < 0.2:
+            return
+        if self.state == "held" and self.now_ms >= self.since_ms:
+            self.over(was_cancelled=False)
+            self.wait_or_die(self.since_ms)
+        elif self.state == "waiting" and self.is_expired:
+            self.die()
+        elif self.state == "dead" and self.now_ms >= self.since_ms:
+            self.state = "gone"
+
+    @property
+    def is_expired(self) -> bool:
+        return bool(self.ttl_ms) and not self.attempt and self.now_ms >= self.since_ms + self.ttl_ms
+
+    @property
+    def receipt(self) -> str:
+        return f"{self.tag}.{self.deliveries}"
+
+    def over(self, *, was_cancelled: bool) -> None:
+        """The delivery has ended."""
+        if self.is_known:
+            self.old.append((self.receipt, was_cancelled))
+        self.is_known = False
+
+    def wait_or_die(self, due_ms: int) -> None:
+        """After a delivery."""
+        if 0 < self.max_attempts <= self.attempt:
+            self.die()
+        else:
+            self.state, self.since_ms = "waiting", due_ms
+
+    def die(self) -> None:
+        self.state, self.since_ms = "dead", self.now_ms + DEAD_RETENTION_MS
+
+    def see(self, kind: Kind, outcome: str, *, known_ms: int | None = None, **facts: Any) -> None:
+        """A client made this call, at some time before, and was answered at some time after."""
+        call_s = (self.now_ms - self.chance.randrange(2, 900)) / 1000
+        end_s = (self.now_ms + self.chance.randrange(2, 900)) / 1000
+        seen = replace(Operation(kind, "t", "job", call_s, end_s, outcome), at_ms=known_ms, **facts)
+        if kind != "deliver" and self.chance.random() < self.lost_answers:
+            seen = replace(seen, end_s=None, outcome=UNKNOWN, at_ms=None, due_ms=0)
+        self.operations.append(seen)
+
+    def put(self) -> None:
+        self.puts += 1
+        replaces = self.chance.random() < 0.3
+        facts: dict[str, Any] = {
+            "tag": f"put{self.puts}",
+            "delay_ms": self.chance.choice((0, 300, 2000)),
+            "ttr_ms": TTR_MS,
+            "max_attempts": self.chance.choice((0, 0, 1, 2)),
+            "ttl_ms": self.chance.choice((0, 0, 200)),
+            "replaces": replaces,
+        }
+        if self.state == "held" and replaces:
+            self.see("put", "held", **facts)
+        elif self.state != "gone" and not replaces:
+            self.see("put", "exists", **facts)
+        else:
+            due_ms = self.now_ms + facts["delay_ms"]
+            self.see("put", "stored" if replaces else "created", known_ms=self.now_ms, due_ms=due_ms, **facts)
+            self.tag, self.state, self.since_ms = facts["tag"], "waiting", due_ms
+            self.attempt = self.deliveries = 0
+            self.max_attempts, self.ttl_ms = facts["max_attempts"], facts["ttl_ms"]
+
+    def change(self) -> None:
+        delay_ms = self.chance.choice((0, 700))
+        if self.state == "waiting":
+            self.see("change", "done", known_ms=self.now_ms, delay_ms=delay_ms)
+            self.since_ms = self.now_ms + delay_ms
+        else:
+            self.see("change", "held" if self.state == "held" else "not found", delay_ms=delay_ms)
+
+    def cancel(self) -> None:
+        if self.state == "gone":
+            self.see("cancel", "not found")
+            return
+        by_state = {"held": "reserved", "dead": "dead"}
+        self.see("cancel", by_state.get(self.state) or ("ready" if self.since_ms <= self.now_ms else "delayed"))
+        self.over(was_cancelled=True)
+        self.state = "gone"
+
+    def redrive(self) -> None:
+        self.see("redrive", "done" if self.state == "dead" else "none")
+        if self.state == "dead":
+            self.state, self.since_ms, self.attempt = "waiting", self.now_ms, 0
+
+    def pop(self) -> None:
+        if self.state != "waiting" or self.since_ms > self.now_ms:
+            return
+        if self.is_expired:
+            self.die()
+            return
+        self.attempt += 1
+        self.deliveries += 1
+        self.state, self.since_ms = "held", self.now_ms + TTR_MS
+        if self.chance.random() < 0.2:
+            self.unanswered_pops_s.append((self.now_ms - 5) / 1000)
+            return
+        self.is_known = True
+        self.see(
+            "deliver",
+            "done",
+            tag=self.tag,
+            attempt=self.attempt,
+            receipt=self.receipt,
+            known_ms=self.now_ms,
+            lease_end_ms=self.since_ms,
+        )
+
+    def finish(self) -> None:
+        self.see("finish", "done", receipt=self.receipt)
+        self.over(was_cancelled=False)
+        self.state = "gone"
+
+    def bury(self) -> None:
+        self.see("bury", "done", receipt=self.receipt)
+        self.over(was_cancelled=False)
+        self.die()
+
+    def release(self) -> None:
+        delay_ms = self.chance.choice((0, 500))
+        receipt = self.receipt
+        self.over(was_cancelled=False)
+        self.wait_or_die(self.now_ms + delay_ms)
+        if self.state == "dead":
+            self.see("release", "dead", receipt=receipt, delay_ms=delay_ms)
+        else:
+            self.see("release", "done", receipt=receipt, known_ms=self.now_ms, delay_ms=delay_ms)
+
+    def touch(self) -> None:
+        self.since_ms = self.now_ms + TTR_MS
+        self.see("touch", "done", receipt=self.receipt, known_ms=self.now_ms, lease_end_ms=self.since_ms)
+
+    def late_word(self) -> None:
+        """Of somebody whose delivery is over."""
+        if self.old:
+            receipt, was_cancelled = self.chance.choice(self.old)
+            outcome = "cancelled" if was_cancelled else "not found"
+            self.see("finish", outcome if self.state == "gone" else "stale", receipt=receipt)
+
+    def end(self) -> list[Operation]:
+        """What its clients saw, in any order; the last look told what is there."""
+        at_s = self.now_ms / 1000 + 1
+        outcome = "not found" if self.state == "gone" else "there"
+        self.operations.append(Operation("look", "t", "job", at_s, at_s + 1, outcome))
+        shuffled = list(self.operations)
+        self.chance.shuffle(shuffled)
+        return shuffled
+
+
+def lead(seed: int, steps: int, *, lost_answers: float) -> LedJob:
+    """A job led for so many steps."""
+    job = LedJob(random.Random(seed), lost_answers=lost_answers)
+    for _ in range(steps):
+        job.step()
+    return job
