@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import socket
 import ssl
 import subprocess
@@ -22,8 +23,10 @@ from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.test_http_doors import Wire, request
 from tests.acceptance.test_keys_and_listening import refused
 from tests.acceptance.tls_files import TlsFiles, tls_in_front_of
-from tests.integration.store_servers import StoreServer, wait_until
+from tests.integration import store_servers
+from tests.integration.store_servers import StoreServer, free_port, wait_until
 
+DEBIAN_REDIS = shutil.which("redis-server")
 USER, PASSWORD = "jobs-user", "sesame-open-9"
 HEAD_TIMEOUT_S = 0.5
 WITHIN_S = 15.0
@@ -251,21 +254,40 @@ def test_without_keys_https_too_is_for_this_machine_alone(files: TlsFiles, tmp_p
     assert "which others can reach, and no key is asked for" in line
 
 
+ACL = (f"user {USER} on >{PASSWORD} ~* &* +@all", "user default on nopass -@all +ping +info +shutdown")
+
+
 def test_a_store_is_reached_over_tls_as_a_user_of_its_acl(files: TlsFiles, tmp_path: Path, topic: str) -> None:
-    acl = (f"user {USER} on >{PASSWORD} ~* &* +@all", "user default on nopass -@all +ping +info +shutdown")
     with (
-        StoreServer(tmp_path / "store", lines=acl) as store,
+        StoreServer(tmp_path / "store", lines=ACL) as store,
         tls_in_front_of(store.port, files) as port,
     ):
-        address = f"@localhost:{port}/0?ssl_ca_certs={files.authority_file}"
-        url = f"rediss://{USER}:{PASSWORD}{address}"
-        with (
-            running_service(data_dir=tmp_path, DEFERD_REDIS_URL=url) as service,
-            Client(service.url) as client,
-        ):
-            run_a_job(client, topic)
-        wrong_password = refused(folder=tmp_path, DEFERD_REDIS_URL=f"rediss://{USER}:not-this{address}")
-        unknown_authority = refused(folder=tmp_path, DEFERD_REDIS_URL=url.partition("?")[0])
+        run_a_job_over_tls(port, files, tmp_path, topic)
+
+
+@pytest.mark.skipif(
+    DEBIAN_REDIS is None, reason="there is no redis-server on this machine, and the embedded has no TLS"
+)
+def test_a_store_that_speaks_tls_itself_is_reached_as_a_user_of_its_acl(
+    files: TlsFiles, tmp_path: Path, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_servers, "get_binary_path", lambda: DEBIAN_REDIS)
+    port = free_port()
+    tls = (f"tls-port {port}", f"tls-cert-file {files.cert}", f"tls-key-file {files.key}", "tls-auth-clients no")
+    with StoreServer(tmp_path / "store", lines=(*ACL, *tls)):
+        run_a_job_over_tls(port, files, tmp_path, topic)
+
+
+def run_a_job_over_tls(port: int, files: TlsFiles, folder: Path, topic: str) -> None:
+    address = f"@localhost:{port}/0?ssl_ca_certs={files.authority_file}"
+    url = f"rediss://{USER}:{PASSWORD}{address}"
+    with (
+        running_service(data_dir=folder, DEFERD_REDIS_URL=url) as service,
+        Client(service.url) as client,
+    ):
+        run_a_job(client, topic)
+    wrong_password = refused(folder=folder, DEFERD_REDIS_URL=f"rediss://{USER}:not-this{address}")
+    unknown_authority = refused(folder=folder, DEFERD_REDIS_URL=url.partition("?")[0])
     assert f"the store at rediss://localhost:{port} does not let the service in" in wrong_password
     assert "certificate verify failed" in unknown_authority
     told = service.output() + wrong_password + unknown_authority
