@@ -252,12 +252,12 @@ async def _cut(cut_answers: Callable[[int], None], cuts: Callable[[], int]) -> N
 
 async def _delay_store_answers(fault: Fault, deployment: Deployment) -> None:
     proxy = deployment.store_proxies[fault.which]
-    late = proxy.late
+    before = proxy.held_back
     is_long = fault.for_s == BEYOND_STORE_TIMEOUT_S
     proxy.delay_answers(VERY_LATE_ANSWERS_S if is_long else LATE_ANSWERS_S)
     try:
         await asyncio.sleep(fault.for_s)
-        await _until(lambda: proxy.late > late, "answers were late")
+        await _until(lambda: proxy.held_back > before, "answers were late")
     finally:
         proxy.delay_answers(0)
 

@@ -20,8 +20,8 @@ class TcpProxy:
         self.port = 0
         self.cuts = 0
         """Answers that were cut in their middle so far."""
-        self.late = 0
-        """Pieces of answers that were brought late so far."""
+        self.held_back = 0
+        """Pieces of answers so far that came late, or for which nobody waited that long."""
         self._to_cut = 0
         self._delay_s = 0.0
         self._watched: dict[bytes, asyncio.Event] = {}
@@ -100,8 +100,8 @@ class TcpProxy:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while piece := await reader.read(_PIECE):
             if self._delay_s:
+                self.held_back += 1
                 await asyncio.sleep(self._delay_s)
-                self.late += 1
             if self._to_cut and len(piece) > 1:
                 self._to_cut -= 1
                 self.cuts += 1
