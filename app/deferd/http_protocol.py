@@ -104,7 +104,7 @@ class PlainCallProtocol(HttpToolsProtocol):
         self._refusal: DeferdError | None = None
         self._turned_away = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """A client has connected. It may be one too many; and if it sends nothing it is not kept for ever."""
         super().connection_made(transport)
         self.flow = self._flow = _Flow(transport)

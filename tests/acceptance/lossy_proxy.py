@@ -7,8 +7,11 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
+
+from tests.in_thread import in_thread
 
 Fault = Literal["lose answer", "lose half an answer", "answer instead", "hang", "trickle"]
 
@@ -159,16 +162,6 @@ async def _message(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int(fields.get(b"content-length", b"0")))
 
 
-@contextlib.contextmanager
-def lossy_proxy(upstream_url: str) -> Iterator[LossyProxy]:
+def lossy_proxy(upstream_url: str) -> AbstractContextManager[LossyProxy]:
     """A proxy that runs in a thread of its own until the end of the block."""
-    proxy, ready = LossyProxy(upstream_url), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(proxy.serve(ready)), daemon=True)
-    thread.start()
-    assert ready.wait(5)
-    try:
-        yield proxy
-    finally:
-        proxy.stop()
-        thread.join(5)
-        assert not thread.is_alive()
+    return in_thread(LossyProxy(upstream_url))

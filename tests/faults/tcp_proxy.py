@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from tests.in_thread import in_thread
 
 _PIECE = 65536
 _ENOUGH = 60_000
@@ -112,16 +114,6 @@ class TcpProxy:
             await writer.drain()
 
 
-@contextlib.contextmanager
-def tcp_proxy(host: str, port: int) -> Iterator[TcpProxy]:
+def tcp_proxy(host: str, port: int) -> AbstractContextManager[TcpProxy]:
     """A proxy that runs in a thread of its own until the end of the block."""
-    proxy, ready = TcpProxy(host, port), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(proxy.serve(ready)), daemon=True)
-    thread.start()
-    assert ready.wait(5)
-    try:
-        yield proxy
-    finally:
-        proxy.stop()
-        thread.join(5)
-        assert not thread.is_alive()
+    return in_thread(TcpProxy(host, port))
