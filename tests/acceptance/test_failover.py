@@ -107,6 +107,7 @@ async def test_jobs_acknowledged_as_replicated_survive_the_loss_of_the_primary(
         doubtful = 0
         if how == "killed":
             in_doubt = await asyncio.to_thread(leave_behind, old, new, POOL)
+            assert in_doubt, "no put was stored while the replica stood still"
             old.kill()
             new.unpause()
             doubtful = len(in_doubt - stored_ids(new, POOL))  # the sentinels take longer than this to promote it
