@@ -14,7 +14,7 @@ import pytest
 
 from tests.acceptance.http_calls import Http, ok
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.faults.failover import DOWN_AFTER_MS, leave_behind, stored_ids
+from tests.faults.failover import DOWN_AFTER_MS, leave_behind, stored_at_the_end, stored_ids
 from tests.integration.store_servers import SentinelSet, StoreServer, wait_until
 
 PRODUCERS = 12
@@ -110,7 +110,7 @@ async def test_jobs_acknowledged_as_replicated_survive_the_loss_of_the_primary(
             assert in_doubt, "no put was stored while the replica stood still"
             old.kill()
             new.unpause()
-            doubtful = len(in_doubt - stored_ids(new, POOL))  # the sentinels take longer than this to promote it
+            doubtful = len(in_doubt - await asyncio.to_thread(stored_at_the_end, new, POOL))
             assert doubtful > 0, "the replica lacked nothing, so that nothing is shown"
         else:
             stores.sentinels[0].command("SENTINEL", "FAILOVER", stores.MASTER_NAME)

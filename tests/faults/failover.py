@@ -46,7 +46,7 @@ return redis.call('HKEYS', KEYS[1])
 CONFIRMED_S = 0.01
 DOWN_AFTER_MS = 1500
 """A primary that works on the ballast for so long is given up by its sentinels."""
-TRIES = 8
+TRIES = 16
 
 
 @dataclass
@@ -143,6 +143,12 @@ def stored_ids(server: StoreServer, pool: str) -> set[str]:
     return {key.decode() for key in server.command("HKEYS", pool)}
 
 
+def stored_at_the_end(replica: StoreServer, pool: str) -> set[str]:
+    """What a replica has got of its killed primary, which is known when it has read its connection to the end."""
+    wait_until(lambda: not _is_in_step(replica), SETTLE_S, "the replica misses its primary")
+    return stored_ids(replica, pool)
+
+
 def _fail_over(primary: StoreServer, replica: StoreServer, in_doubt: set[str]) -> int:
     """Kill the primary, wait until the replica has taken over, and bring the other back as its replica.
 
@@ -150,7 +156,7 @@ def _fail_over(primary: StoreServer, replica: StoreServer, in_doubt: set[str]) -
     """
     primary.kill()
     replica.unpause()
-    lacking = in_doubt - stored_ids(replica, POOL)  # sentinels take longer than this to promote it
+    lacking = in_doubt - stored_at_the_end(replica, POOL)
     wait_until(lambda: _role(replica) == "master", SETTLE_S, "the replica has taken over")
     primary.start()
     # The sentinels would do so by themselves, some ten seconds later.
