@@ -84,18 +84,6 @@ async def left_open(pid: int, files_at_first: list[str]) -> list[str]:
     return [] if len(found) <= len(files_at_first) else [file for file in found if file not in files_at_first]
 
 
-def gauge(metrics: str, name: str) -> float:
-    """The sum of a gauge over its labels."""
-    return sum(float(line.rpartition(" ")[2]) for line in metrics.splitlines() if line.startswith(name))
-
-
-async def until_parked(client: AsyncClient, count: int) -> None:
-    """Until so many pops wait at the service."""
-    async with asyncio.timeout(5):
-        while gauge(await client.metrics(), "deferd_parked_consumers") != count:
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.timeout(90 * max(FACTOR, 1))
 async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProcess, topic: str) -> None:
     pid, store_pid = abused.process.pid, abused.store_pid()
@@ -135,7 +123,7 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProce
     assert memory[-1] - memory[1] <= GROWTH_MAX_BYTES, f"memory grows: {memory}"
     assert "Traceback" not in abused.output(), abused.output()[-10_000:]
     async with AsyncClient(abused.url) as client:
-        assert 0 == gauge(await client.metrics(), "deferd_parked_consumers")
+        assert 0 == await asyncio.to_thread(abused.parked_pops)
         assert {200, 400, 404, 408, 413, 414, 422, 431} <= answers.keys()
         await client.put(f"{topic}-abused", id="last")
         [popped] = await client.pop(f"{topic}-abused", wait=5)
@@ -150,10 +138,10 @@ async def test_a_pop_with_requests_sent_behind_it_strands_nothing(
     pop = f"GET /topics/{topic}/pop?wait={wait} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
     async with AsyncClient(abused.url) as client:
         sending = asyncio.create_task(Abuse(abused.port, topic, 0).send(pop + GET * behind, wait_s=5))
-        await until_parked(client, 1)
+        await asyncio.to_thread(abused.wait_for_parked_pops, 1)
         sending.cancel()
         await asyncio.wait((sending,))
-        await until_parked(client, 0)
+        await asyncio.to_thread(abused.wait_for_parked_pops, 0)
         await client.put(topic)
         [popped] = await client.pop(topic, wait=5)
     assert 1 == popped.attempt

@@ -174,32 +174,29 @@ async def test_a_client_of_http_1_0_is_served(http: Http, wire: Wire) -> None:
     assert await wire.is_closed()
 
 
-async def until_parked(http: Http, count: int) -> None:
-    """Until so many pops wait at the service, those of all tests counted."""
-    async with asyncio.timeout(_TIMEOUT_S):
-        while f"\ndeferd_parked_consumers {count}.0\n" not in (await http.get("/metrics")).text:
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("through_asgi", [False, True])
-async def test_a_pop_whose_client_hangs_up_strands_nothing(http: Http, wire: Wire, through_asgi: bool) -> None:
+async def test_a_pop_whose_client_hangs_up_strands_nothing(
+    http: Http, wire: Wire, shared_service: ServiceProcess, through_asgi: bool
+) -> None:
     path = f"/topics/{http.topic}/pop?wait=20" if not through_asgi else f"/topics/{http.topic}/pop?wait=%320"
-    await until_parked(http, 0)
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
     wire.send(request("GET", path))
-    await until_parked(http, 1)
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
     wire.writer.close()
-    await until_parked(http, 0)
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
     await http.put_job("j")
     [job] = await http.pop(wait=5)
     assert (job["id"], job["attempt"]) == ("j", 1)
 
 
-async def test_a_pop_with_a_request_sent_behind_it_strands_nothing_either(http: Http, wire: Wire) -> None:
-    await until_parked(http, 0)
+async def test_a_pop_with_a_request_sent_behind_it_strands_nothing_either(
+    http: Http, wire: Wire, shared_service: ServiceProcess
+) -> None:
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
     wire.send(request("GET", f"/topics/{http.topic}/pop?wait=20"), request("GET", "/healthz"))
-    await until_parked(http, 1)
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
     wire.writer.close()
-    await until_parked(http, 0)
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
     await http.put_job("j")
     [job] = await http.pop(wait=5)
     assert (job["id"], job["attempt"]) == ("j", 1)
@@ -212,10 +209,12 @@ async def test_the_answer_to_a_request_is_not_lost_to_nonsense_behind_it(http: H
     assert await wire.is_closed()
 
 
-async def test_a_pop_that_waits_does_not_end_when_more_is_sent(http: Http, wire: Wire) -> None:
-    await until_parked(http, 0)
+async def test_a_pop_that_waits_does_not_end_when_more_is_sent(
+    http: Http, wire: Wire, shared_service: ServiceProcess
+) -> None:
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
     wire.send(request("GET", f"/topics/{http.topic}/pop?wait=20"))
-    await until_parked(http, 1)
+    await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
     wire.send(request("GET", "/healthz"))
     await asyncio.sleep(0.1)
     await http.put_job("j")
