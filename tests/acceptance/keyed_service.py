@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from deferd.api.keys import Scope, hash_of
 from tests.acceptance.service_process import ServiceProcess
-from tests.acceptance.test_http_doors import Answer, Wire, request
+from tests.acceptance.wire import Answer, connected, request
 
 Record = dict[str, Any]
 
@@ -67,13 +66,9 @@ async def call(
     """The answer to one request on a connection of its own."""
     if token is not None:
         headers = (*headers, f"Authorization: Bearer {token}")
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-    try:
-        wire = Wire(reader, writer)
+    async with connected(service.port) as wire:
         wire.send(request(method, path, body, *headers, through_asgi=through_asgi))
         return await wire.answer()
-    finally:
-        writer.close()
 
 
 def audit_lines(service: ServiceProcess) -> list[Record]:

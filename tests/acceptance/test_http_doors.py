@@ -5,65 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from tests.acceptance.http_calls import Http
 from tests.acceptance.service_process import ServiceProcess
-
-_TIMEOUT_S = 10.0
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-class Wire:
-    """A connection on which requests are written byte for byte."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def send(self, *pieces: bytes) -> None:
-        self.writer.writelines(pieces)
-
-    async def answer(self) -> Answer:
-        async with asyncio.timeout(_TIMEOUT_S):
-            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            status_line, *lines = head.rstrip().split("\r\n")
-            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-            body = await self.reader.readexactly(int(headers["content-length"]))
-        return Answer(int(status_line.split()[1]), headers, body)
-
-    async def is_closed(self) -> bool:
-        async with asyncio.timeout(_TIMEOUT_S):
-            return await self.reader.read(1) == b""
+from tests.acceptance.wire import Wire, connected, request
 
 
 @pytest.fixture
 async def wire(shared_service: ServiceProcess) -> AsyncIterator[Wire]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", shared_service.port)
-    yield Wire(reader, writer)
-    writer.close()
-
-
-def request(method: str, path: str, body: Any = None, *headers: str, through_asgi: bool = False) -> bytes:
-    """A request; one that is to go through ASGI has its body in chunks."""
-    raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", *headers]
-    if through_asgi:
-        lines.append("Transfer-Encoding: chunked")
-        raw = b"".join((b"%x\r\n%b\r\n" % (len(raw), raw) if raw else b"", b"0\r\n\r\n"))
-    elif body is not None:
-        lines.append(f"Content-Length: {len(raw)}")
-    return "\r\n".join((*lines, "", "")).encode() + raw
+    async with connected(shared_service.port) as wire:
+        yield wire
 
 
 CALLS: list[tuple[str, str, Any, tuple[str, ...]]] = [
@@ -153,8 +107,7 @@ async def test_a_request_that_waits_for_the_word_to_go_on_hears_it(http: Http, w
     body = json.dumps({"topic": http.topic, "id": "j"}).encode()
     head = f"POST /jobs HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     wire.send(head)
-    async with asyncio.timeout(_TIMEOUT_S):
-        assert (await wire.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+    assert (await wire.head()).startswith("HTTP/1.1 100")
     wire.send(body)
     assert (await wire.answer()).status == 201
 

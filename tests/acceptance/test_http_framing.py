@@ -13,7 +13,7 @@ import pytest
 
 from tests.acceptance.http_calls import Http
 from tests.acceptance.service_process import ServiceProcess
-from tests.acceptance.test_http_doors import Wire, request
+from tests.acceptance.wire import Wire, connected, request
 
 HEALTH = request("GET", "/healthz")
 CHUNKED = b"Transfer-Encoding: chunked"
@@ -23,9 +23,8 @@ ASKS_FOR_ANOTHER = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP
 
 @pytest.fixture
 async def wire(shared_service: ServiceProcess) -> AsyncIterator[Wire]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", shared_service.port)
-    yield Wire(reader, writer)
-    writer.close()
+    async with connected(shared_service.port) as wire:
+        yield wire
 
 
 def put(topic: str, job_id: str) -> bytes:

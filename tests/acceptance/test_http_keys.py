@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from deferd.api.keys import Scope
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.test_http_doors import Answer, Wire, request
+from tests.acceptance.wire import Answer, connected, request
 from tests.integration.store_servers import wait_until
 
 both_doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
@@ -237,14 +236,12 @@ async def test_a_refused_call_is_not_read(service: ServiceProcess, keys: KeysFil
 
 async def test_a_large_body_is_not_awaited_before_its_key_is_known(service: ServiceProcess, topic: str) -> None:
     """Else strangers could have the service hold a body on each of its connections."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
     raw = request("POST", "/jobs", {"topic": topic, "body": "x" * 500_000})
-    wire = Wire(reader, writer)
-    wire.send(raw[:-1000])
-    assert is_unauthorized(await wire.answer())
-    wire.send(raw[-1000:], request("GET", "/healthz"))
-    assert (await wire.answer()).status == 200
-    writer.close()
+    async with connected(service.port) as wire:
+        wire.send(raw[:-1000])
+        assert is_unauthorized(await wire.answer())
+        wire.send(raw[-1000:], request("GET", "/healthz"))
+        assert (await wire.answer()).status == 200
 
 
 async def test_a_large_body_of_a_known_key_is_read(service: ServiceProcess, keys: KeysFile, topic: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from deferd import limits
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.test_http_doors import Answer, Wire, request
+from tests.acceptance.wire import Answer, Wire, connected, request
 
 HEAD_TIMEOUT_S, BODY_TIMEOUT_S, ANSWER_TIMEOUT_S = 0.6, 1.2, 1.5
 HEAD_BYTES = 16 * 1024
@@ -41,24 +41,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         assert "Traceback" not in service.output()
 
 
-@contextlib.asynccontextmanager
-async def connected(service: ServiceProcess) -> AsyncIterator[Wire]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-    try:
-        yield Wire(reader, writer)
-    finally:
-        writer.close()
-
-
 @pytest.fixture
 async def wire(service: ServiceProcess) -> AsyncIterator[Wire]:
-    async with connected(service) as wire:
+    async with connected(service.port) as wire:
         yield wire
 
 
 async def ask(service: ServiceProcess, method: str, path: str, body: Any = None) -> Answer:
     """The answer to a call on a connection of its own."""
-    async with connected(service) as wire:
+    async with connected(service.port) as wire:
         wire.send(request(method, path, body))
         return await wire.answer()
 
@@ -154,7 +145,7 @@ async def test_a_pop_that_waits_keeps_its_answer_when_the_next_request_comes_in_
     service: ServiceProcess, topic: str, through_asgi: bool, between: int, behind: bytes
 ) -> None:
     pop = request("POST", f"/topics/{topic}/pop?wait=20", through_asgi=through_asgi)
-    async with connected(service) as wire:
+    async with connected(service.port) as wire:
         wire.send(pop, request("GET", "/healthz") * between, behind)
         await asyncio.sleep(max(HEAD_TIMEOUT_S, BODY_TIMEOUT_S) + LOOK_S + 0.2)
         assert (await ask(service, "POST", "/jobs", {"topic": topic, "id": "j"})).status == 201
@@ -167,7 +158,7 @@ async def test_a_pop_that_waits_keeps_its_answer_when_the_next_request_comes_in_
 
 async def test_clients_that_stop_within_a_request_cost_the_others_nothing(service: ServiceProcess, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        slow = [await stack.enter_async_context(connected(service)) for _ in range(CONNECTIONS // 2)]
+        slow = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS // 2)]
         for number, wire in enumerate(slow):
             wire.send(request("POST", "/jobs", {"topic": topic})[: 10 + number * 4])
         for number in range(50):
@@ -193,7 +184,7 @@ async def test_an_answer_that_is_not_taken_is_given_up(service: ServiceProcess, 
 
 async def test_an_answer_that_is_taken_slowly_but_in_time_arrives(service: ServiceProcess, topic: str) -> None:
     await put_large_jobs(service, topic)
-    async with connected(service) as wire:
+    async with connected(service.port) as wire:
         wire.send(request("GET", f"/topics/{topic}/pop?count=7"))
         head = await wire.reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].split()[0])
@@ -300,11 +291,11 @@ async def test_an_invalid_chunk_is_told_so_in_place_of_an_answer(wire: Wire, top
 
 async def test_a_connection_too_many_is_refused_until_another_ends(service: ServiceProcess, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        wires = [await stack.enter_async_context(connected(service)) for _ in range(CONNECTIONS)]
+        wires = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS)]
         for wire in wires:  # each is answered, so each is open
             wire.send(request("GET", "/healthz"))
             assert (await wire.answer()).status == 200
-        async with connected(service) as late:
+        async with connected(service.port) as late:
             late.send(request("GET", "/healthz"))
             answer = await late.answer()
             assert (503, "too_many_connections", "1") == (
@@ -318,14 +309,14 @@ async def test_a_connection_too_many_is_refused_until_another_ends(service: Serv
         wires[1].send(request("GET", "/healthz", None, "Connection: close"))
         assert (await wires[1].answer()).status == 200
         assert await wires[1].is_closed()
-        async with connected(service) as next_one:
+        async with connected(service.port) as next_one:
             next_one.send(request("GET", "/healthz"))
             assert (await next_one.answer()).status == 200
 
 
 async def test_a_flood_of_connections_leaves_the_service_well(service: ServiceProcess) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        wires = [await stack.enter_async_context(connected(service)) for _ in range(CONNECTIONS)]
+        wires = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS)]
         for wire in wires:
             wire.send(request("GET", "/healthz"))
             assert (await wire.answer()).status == 200
@@ -361,7 +352,7 @@ async def test_requests_sent_ahead_hold_little_memory_and_do_not_keep_the_servic
     with running_service(data_dir=tmp_path) as service:
         before = resident_bytes(service)
         async with contextlib.AsyncExitStack() as stack:
-            wires = [await stack.enter_async_context(connected(service)) for _ in range(20)]
+            wires = [await stack.enter_async_context(connected(service.port)) for _ in range(20)]
             for wire in wires:
                 wire.send(request("GET", "/topics/t/pop?wait=30"), b"GET /healthz HTTP/1.1\r\n\r\n" * 20_000)
             for _ in range(10):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.keyed_service import KeysFile, call
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.test_http_doors import Answer, Wire, request
+from tests.acceptance.wire import Answer, Wire, connected, request
 from tests.integration.store_servers import wait_until
 
 MAX_JOBS, MAX_PARKED, MAX_BODY_BYTES, MAX_BATCH, MAX_DEPTH = 5, 3, 2000, 4, 6
@@ -60,12 +60,11 @@ class Caller:
     @contextlib.asynccontextmanager
     async def parked(self, key: str, topic: str) -> AsyncIterator[Wire]:
         """A pop that waits, and is given up at the end."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._service.port)
         path = f"/topics/{topic}/pop?wait=30"
         header = f"Authorization: Bearer {self._keys.tokens[key]}"
-        writer.write(request("POST", path, None, header, through_asgi=self._through_asgi))
-        yield Wire(reader, writer)
-        writer.close()
+        async with connected(self._service.port) as wire:
+            wire.send(request("POST", path, None, header, through_asgi=self._through_asgi))
+            yield wire
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "asgi"])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.keyed_service import KeysFile, call
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.test_http_doors import Answer
+from tests.acceptance.wire import Answer
 
 MOST = 20
 SHARDS = 3

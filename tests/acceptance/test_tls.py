@@ -20,9 +20,9 @@ from deferd.client import AsyncClient, Client
 from deferd.client.failures import Unreachable
 from deferd.settings import SettingsError, load_settings
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.test_http_doors import Wire, request
 from tests.acceptance.test_keys_and_listening import refused
 from tests.acceptance.tls_files import TlsFiles, tls_in_front_of
+from tests.acceptance.wire import connected, cut, request
 from tests.integration import store_servers
 from tests.integration.store_servers import StoreServer, free_port, wait_until
 
@@ -97,22 +97,18 @@ def test_tls_is_1_2_at_least(service: ServiceProcess, files: TlsFiles) -> None:
 
 @pytest.mark.parametrize("piece", [100_000, 900], ids=["at once", "in pieces"])
 async def test_the_limits_hold_over_https(service: ServiceProcess, files: TlsFiles, piece: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.port, ssl=files.trust())
-    wire = Wire(reader, writer)
     raw = request("GET", "/healthz", None, "A: " + "b" * 40_000)
-    for at in range(0, len(raw), piece):
-        wire.send(raw[at : at + piece])
-    assert (await wire.answer()).status == 431
-    writer.close()
+    async with connected(service.port, files.trust()) as wire:
+        for at in range(0, len(raw), piece):
+            wire.send(raw[at : at + piece])
+        assert (await wire.answer()).status == 431
 
 
 async def test_a_slow_request_is_given_up_over_https(service: ServiceProcess, files: TlsFiles) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.port, ssl=files.trust())
-    wire = Wire(reader, writer)
-    wire.send(request("GET", "/healthz"), b"GET /hea")
-    assert [200, 408] == [(await wire.answer()).status, (await wire.answer()).status]
-    assert await wire.is_closed()
-    writer.close()
+    async with connected(service.port, files.trust()) as wire:
+        wire.send(request("GET", "/healthz"), b"GET /hea")
+        assert [200, 408] == [(await wire.answer()).status, (await wire.answer()).status]
+        assert await wire.is_closed()
 
 
 async def test_the_last_answer_of_a_connection_is_taken_slowly_over_https(
@@ -126,25 +122,25 @@ async def test_the_last_answer_of_a_connection_is_taken_slowly_over_https(
     raw.setblocking(False)
     await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", service.port))
     reader, writer = await asyncio.open_connection(sock=raw, ssl=files.trust(), server_hostname="localhost")
-    writer.write(request("GET", f"/topics/{topic}/pop?count=8", None, "Connection: close"))
-    taken = bytearray()
-    for _ in range(14):  # what the system's buffers do not hold
-        taken += await reader.readexactly(250_000)
-        await asyncio.sleep(0.25)
-    taken += await reader.read()
+    try:
+        writer.write(request("GET", f"/topics/{topic}/pop?count=8", None, "Connection: close"))
+        taken = bytearray()
+        for _ in range(14):  # what the system's buffers do not hold
+            taken += await reader.readexactly(250_000)
+            await asyncio.sleep(0.25)
+        taken += await reader.read()
+    finally:
+        await cut(writer)
     head, _, body = bytes(taken).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
     assert 8 == len(json.loads(body)["jobs"])
-    writer.close()
 
 
 async def test_a_client_that_does_not_begin_to_speak_tls_is_given_up(service: ServiceProcess) -> None:
     """It costs a connection, as one does that stops within a head."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
-    async with asyncio.timeout(10):
+    async with connected(service.port) as wire:
         with contextlib.suppress(ConnectionError):
-            assert b"" == await reader.read()
-    writer.close()
+            assert await wire.is_closed()
 
 
 def shown_certificate(service: ServiceProcess, files: TlsFiles) -> bytes | None:

@@ -186,15 +186,11 @@ class Pair:
         try:
             self.primary.start()
             self.replica.start()
-            wait_until(self._in_step, SETTLE_S, "the replica is in step")
+            wait_until(lambda: in_step(self.primary, self.replica), SETTLE_S, "the replica is in step")
         except BaseException:
             self.__exit__(None, None, None)
             raise
         return self
-
-    def _in_step(self) -> bool:
-        with self.replica.client() as client:
-            return bool(client.info("replication")["master_link_status"] == "up")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.replica.kill()
@@ -228,16 +224,12 @@ class SentinelSet:
         try:
             for server in (self.master, self.replica, *self.sentinels):
                 server.start()
-            wait_until(self._replicated, SETTLE_S, "the replica is in step")
+            wait_until(lambda: in_step(self.master, self.replica), SETTLE_S, "the replica is in step")
             wait_until(self._known, SETTLE_S, "the sentinels know the replica and each other")
         except BaseException:
             self.stop()
             raise
         return self
-
-    def _replicated(self) -> bool:
-        with self.replica.client() as client:
-            return bool(client.info("replication")["master_link_status"] == "up")
 
     def _known(self) -> bool:
         for sentinel in self.sentinels:
@@ -308,19 +300,14 @@ class ClusterSet:
         for node in self.nodes[1:]:
             first.command("CLUSTER MEET", "127.0.0.1", node.port, node.config["cluster_port"])
         wait_until(lambda: all(self._sees_all(node) for node in self.nodes), SETTLE_S, "the cluster's nodes have met")
-        for index, replica in enumerate(self.replicas):
-            replica.command("CLUSTER REPLICATE", self.masters[index % count].command("CLUSTER MYID"))
-        if self.replicas:
-            wait_until(lambda: all(map(self._in_step, self.replicas)), SETTLE_S, "the replicas are in step")
+        pairs = [(self.masters[index % count], replica) for index, replica in enumerate(self.replicas)]
+        for master, replica in pairs:
+            replica.command("CLUSTER REPLICATE", master.command("CLUSTER MYID"))
+        wait_until(lambda: all(in_step(*pair) for pair in pairs), SETTLE_S, "the replicas are in step")
 
     def _sees_all(self, node: StoreServer) -> bool:
         info = node.command("CLUSTER INFO")
         return info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == len(self.nodes)
-
-    @staticmethod
-    def _in_step(replica: StoreServer) -> bool:
-        with replica.client() as client:
-            return bool(client.info("replication").get("master_link_status") == "up")
 
     def holder_of(self, key: str) -> StoreServer:
         """The master that had the key's slot when the cluster was made."""
@@ -338,6 +325,16 @@ class ClusterSet:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
+
+
+def in_step(source: StoreServer, replica: StoreServer) -> bool:
+    """Whether the replica has what the source has stored, and the source counts it in a WAIT.
+
+    An older server counts a replica only when it has heard from it, up to a second after the replica calls the link up.
+    """
+    link = replica.command("INFO", "replication").get("master_link_status")
+    state = source.command("INFO", "replication").get("slave0", {}).get("state")
+    return (link, state) == ("up", "online")
 
 
 def free_port() -> int:
