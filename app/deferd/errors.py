@@ -6,7 +6,7 @@
     ├── InvalidInput        validation          a value is outside its bounds
     ├── PayloadTooLarge     payload_too_large   a request body is over the limit
     ├── Unauthorized        unauthorized        no key, or an unknown one
-    ├── Forbidden           forbidden           the key does not allow this
+    ├── Forbidden           forbidden           it is not for this caller
     ├── NotFound
     │   ├── JobNotFound     job_not_found       no such job (in a state that allows the call)
     │   └── TopicNotFound   topic_not_found     nothing was ever put or set there
@@ -76,7 +76,7 @@ class Unauthorized(DeferdError):
 
 
 class Forbidden(DeferdError):
-    """The key is known and does not allow this call."""
+    """The key is known and does not allow this call; or there are no keys, and the call is one of a web page's."""
 
     code = "forbidden"
 

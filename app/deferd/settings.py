@@ -94,8 +94,8 @@ class Settings(BaseSettings):
     )
     insecure: bool = Field(
         False,
-        description="Listen on an address beyond this machine although there are no keys, so that whoever reaches it "
-        "can do everything; true or false.",
+        description="Listen on an address beyond this machine although there are no keys, and answer under public "
+        "names, so that whoever reaches it can do everything; true or false.",
     )
     workers: int = _whole(1, 1, 256, "Number of processes that serve")
     shards: int = _whole(

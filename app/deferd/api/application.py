@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 
 from deferd.api import clock, contract, deliveries, jobs, operations, pop, topics
 from deferd.api.access import Access
 from deferd.api.key_source import key_source
 from deferd.api.service import Service
+from deferd.api.web_pages import OwnMachine
 from deferd.engine.engine import Engine
 from deferd.engine.record import to_ms
 from deferd.settings import Settings
@@ -47,7 +48,7 @@ def create_app(settings: Settings, store_url: str) -> Service:
             await app.engine.start()
             app.state.drain = app.engine.drain
             try:
-                async with nullcontext() if app.access is None else app.access.keeping(app.engine.topics):
+                async with app.gate.keeping(app.engine.topics):
                     yield
             finally:
                 await app.engine.close()
@@ -66,6 +67,7 @@ def create_app(settings: Settings, store_url: str) -> Service:
     app.settings = settings
     source = key_source(settings)
     app.access = None if source is None else Access(source)
+    app.gate = app.access or OwnMachine(any_host=settings.insecure)
     app.state.drain = _nothing_to_drain
     app.router.routes.extend(_ROUTES)
     if settings.test_clock:

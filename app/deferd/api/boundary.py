@@ -40,7 +40,7 @@ class Boundary:
     def __init__(self, service: Service, router: Router) -> None:
         self._service = service
         self._router = router
-        self._access = service.access
+        self._gate = service.gate
         self._operations: dict[tuple[str, int], list[Operation]] = {}
         self._at_fixed_urls: dict[tuple[bytes, bytes], tuple[Operation, str]] = {}
         for route in router.routes:
@@ -67,10 +67,7 @@ class Boundary:
         began = time.perf_counter()
         answer: Response | None = None
         try:
-            if self._access is None:
-                answer = await operation.answer(call)
-            else:
-                answer = await self._access.answer(operation, call)
+            answer = await self._gate.answer(operation, call)
         except ClientDisconnect:
             pass  # there is nobody to answer
         except Exception as error:  # noqa: BLE001 (whatever it is, it gets an answer)
@@ -120,10 +117,8 @@ class Boundary:
 
     def _refusal_of_page(self, scope: Scope) -> Response | None:
         """With keys, a page needs one that may read, and whoever looks for what there is not needs one at all."""
-        if self._access is None:
-            return None
         known = any(route.matches(scope)[0] is Match.FULL for route in self._router.routes)
-        return self._access.refusal_of_page(
+        return self._gate.refusal_of_page(
             scope["headers"],
             KeyScope.READ if known else None,
             f"{scope['method'][:20]} {scope['path'][:_PATH_LOGGED]}",

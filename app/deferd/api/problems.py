@@ -94,7 +94,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.InvalidInput: Row(422, "A value is missing, unknown or outside its bounds"),
     errors.PayloadTooLarge: Row(413, "The request body is too large"),
     errors.Unauthorized: Row(401, "A key is needed"),
-    errors.Forbidden: Row(403, "The key does not allow this call"),
+    errors.Forbidden: Row(403, "This call is not allowed"),
     errors.JobNotFound: Row(404, "There is no such job"),
     errors.TopicNotFound: Row(404, "There is no such topic"),
     errors.JobExists: Row(409, "The id is taken"),

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from deferd.api import contract
 from deferd.api.access import Access
 from deferd.api.boundary import Boundary
+from deferd.api.web_pages import OwnMachine
 from deferd.engine.engine import Engine
 from deferd.settings import Settings
 
@@ -17,11 +18,13 @@ from deferd.settings import Settings
 class Service(FastAPI):
     """FastAPI with deferd's settings and engine. `engine` and `boundary` are there from the end of start-up on.
 
-    `access` is the gate of a service with keys; None when there are none, and nobody is asked for one.
+    `access` is the gate of a service with keys; None when there are none, and nobody is asked for one. Every request
+    passes `gate`.
     """
 
     settings: Settings
     access: Access | None
+    gate: Access | OwnMachine
     engine: Engine
     boundary: Boundary
 
@@ -36,7 +39,7 @@ class Service(FastAPI):
     def build_middleware_stack(self) -> Boundary:
         """One layer, `Boundary`, in place of FastAPI's own five.
 
-        It does what they do for this service (errors become answers) and costs a third of their time. `access` stands
+        It does what they do for this service (errors become answers) and costs a third of their time. The gate stands
         within it.
         """
         self.boundary = Boundary(self, self.router)

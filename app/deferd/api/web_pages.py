@@ -1,0 +1,109 @@
+"""The gate of a service without keys: who is on its machine may do everything, and the pages of strangers nothing.
+
+A browser is on the machine too, and a page of any site can have it send requests to loopback: a pop takes effect even
+if the page never sees its answer. And a site whose own name leads to loopback (DNS rebinding) would see the answers as
+well. Browsers tell both, in `Sec-Fetch-Site` or `Origin`, and in `Host`. It stands where `access` does when there are
+keys, which no page has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from deferd.api import problems
+from deferd.api.answers import Header, JsonAnswer
+from deferd.api.audit import Asked, Refusals
+from deferd.api.keys import Scope
+from deferd.engine.topics import Topics
+from deferd.errors import Forbidden
+from deferd.settings import flag, variable
+
+if TYPE_CHECKING:
+    from deferd.api.call import Call
+    from deferd.api.operation import Operation
+
+_OWN_SITES = frozenset((b"same-origin", b"same-site", b"none"))
+"""`none` is a person who typed the address; `same-site` another port of this machine."""
+_PRIVATE_ENDINGS = (b".localhost", b".local", b".internal", b".test", b".home.arpa")
+"""Of names that nobody can have in the public DNS."""
+_HOST_SHOWN = 100
+_WAY_OUT = f"give it keys ({flag('keys_file')}, {variable('keys')})"
+
+
+class OwnMachine:
+    """The gate. With `any_host` it does not matter under which name the service is called."""
+
+    def __init__(self, *, any_host: bool) -> None:
+        self._any_host = any_host
+        self._refusals = Refusals()
+
+    @contextlib.asynccontextmanager
+    async def keeping(self, _topics: Topics) -> AsyncIterator[None]:
+        """See Access; what was refused is told at the latest when the block ends."""
+        try:
+            yield
+        finally:
+            self._refusals.close()
+
+    async def answer(self, operation: Operation, call: Call) -> Response:
+        """The answer of `operation`, or the refusal."""
+        if operation.need.scope is not None and (fault := self._fault(call.headers)) is not None:
+            return self._refuse(fault, Asked(operation.what, call.path_values.get("topic"), call.client_address()))
+        return await operation.answer(call)
+
+    def refusal_of_page(
+        self, headers: Iterable[Header], _scope: Scope | None, what: str, client: str | None
+    ) -> JsonAnswer | None:
+        """See Access. A page has no effect, so a link on a page of another site may lead there."""
+        host = next((value for name, value in headers if name == b"host"), b"")
+        return None if self._is_own(host) else self._refuse(_of_host(host), Asked(what, None, client))
+
+    def _fault(self, headers: Iterable[Header]) -> str | None:
+        host = b""
+        origin = site = None
+        for name, value in headers:
+            if name == b"host":
+                host = value
+            elif name == b"sec-fetch-site":
+                site = value
+            elif name == b"origin":
+                origin = value
+        if not self._is_own(host):
+            return _of_host(host)
+        if site is not None:
+            comes_from_elsewhere = site not in _OWN_SITES
+        else:  # a browser of before 2023, or none
+            comes_from_elsewhere = origin is not None and origin.partition(b"://")[2] != host
+        if comes_from_elsewhere:
+            return f"this service has no keys, and so answers no web pages of other sites: {_WAY_OUT}"
+        return None
+
+    def _is_own(self, host: bytes) -> bool:
+        return self._any_host or _is_private(host)
+
+    def _refuse(self, fault: str, asked: Asked) -> JsonAnswer:
+        self._refusals.note(None, asked, Forbidden.code)
+        return problems.answer(Forbidden(fault))
+
+
+def _of_host(host: bytes) -> str:
+    name = host[:_HOST_SHOWN].decode("latin-1")
+    return (
+        f"this service has no keys, and so does not answer under a public name as {name} is: {_WAY_OUT}, "
+        f"or say {flag('insecure')} ({variable('insecure')}=true)"
+    )
+
+
+@lru_cache(maxsize=256)
+def _is_private(host: bytes) -> bool:
+    """Whether a `Host` is none, an address, or a name that nobody can have in the public DNS."""
+    if host.startswith(b"["):
+        return True
+    name = host.partition(b":")[0].lower().rstrip(b".")
+    last = name.rpartition(b".")[2]
+    return b"." not in name or last.isdigit() or name.endswith(_PRIVATE_ENDINGS)

@@ -1,0 +1,127 @@
+"""A service without keys trusts its machine, and not the pages that a browser there shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.http_calls import Http
+from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.wire import Wire, connected
+
+doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+
+
+async def ask(wire: Wire, method: str, path: str, *headers: str, through_asgi: bool = False) -> tuple[int, str]:
+    """The answer's status and what it says is wrong."""
+    chunked = ("Transfer-Encoding: chunked",) if through_asgi else ()
+    head = "\r\n".join((f"{method} {path} HTTP/1.1", *headers, *chunked, "", ""))
+    wire.send(head.encode(), b"0\r\n\r\n" if through_asgi else b"")
+    answer = await wire.answer()
+    return answer.status, answer.json().get("detail", "") if answer.body.startswith(b"{") else ""
+
+
+@doors
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("Host: 127.0.0.1:8000", "Sec-Fetch-Site: cross-site"),
+        ("Host: 127.0.0.1:8000", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate"),
+        ("Host: 127.0.0.1:8000", "Origin: https://shop.example.com"),
+        ("Host: 127.0.0.1:8000", "Origin: http://127.0.0.1:3000"),
+        ("Host: 127.0.0.1:8000", "Origin: null"),
+    ],
+    ids=lambda headers: " ".join(headers[1:]),
+)
+async def test_a_page_of_another_site_pops_nothing(
+    http: Http, shared_service: ServiceProcess, headers: tuple[str, ...], through_asgi: bool
+) -> None:
+    await http.put_job("j")
+    async with connected(shared_service.port) as wire:
+        for method in ("GET", "POST"):
+            status, detail = await ask(
+                wire, method, f"/topics/{http.topic}/pop?wait=0", *headers, through_asgi=through_asgi
+            )
+            assert (status, "no web pages of other sites" in detail) == (403, True)
+    assert (await http.look("j"))["attempts"] == 0
+    assert (await http.pop_one())["attempt"] == 1
+
+
+@doors
+@pytest.mark.parametrize("host", ["rebound.example.com", "Rebound.Example.COM.:8000", "127.0.0.1.example.com", "a.b:1"])
+async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
+    http: Http, shared_service: ServiceProcess, host: str, through_asgi: bool
+) -> None:
+    await http.put_job("j")
+    async with connected(shared_service.port) as wire:
+        for path in (f"/topics/{http.topic}/pop?wait=0", f"/jobs/{http.topic}/j", "/topics", "/metrics", "/docs"):
+            status, detail = await ask(
+                wire, "GET", path, f"Host: {host}", "Sec-Fetch-Site: same-origin", through_asgi=through_asgi
+            )
+            assert (status, f"public name as {host} is" in detail) == (403, True), path
+            assert "--keys-file" in detail
+            assert "--insecure" in detail
+    assert (await http.look("j"))["attempts"] == 0
+
+
+@doors
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("Host: localhost:8000", "Sec-Fetch-Site: same-origin", "Origin: http://localhost:8000"),
+        ("Host: localhost:8000", "Sec-Fetch-Site: same-site", "Origin: http://localhost:3000"),
+        ("Host: LOCALHOST", "Sec-Fetch-Site: none"),
+        ("Host: 127.0.0.1:8000", "Origin: http://127.0.0.1:8000"),
+        ("Host: [::1]:8000", "Origin: http://[::1]:8000"),
+        ("Host: 192.168.7.1:80",),
+        ("Host: deferd",),
+        ("Host: deferd.localhost",),
+        ("Host: host.docker.internal:8000",),
+    ],
+    ids=" ".join,
+)
+async def test_whoever_else_is_on_the_machine_is_answered(
+    http: Http, shared_service: ServiceProcess, headers: tuple[str, ...], through_asgi: bool
+) -> None:
+    await http.put_job("j")
+    async with connected(shared_service.port) as wire:
+        for path in (f"/topics/{http.topic}/pop?wait=0", "/docs"):
+            status, _ = await ask(wire, "GET", path, *headers, through_asgi=through_asgi)
+            assert status == 200
+    assert (await http.look("j"))["state"] == "reserved"
+
+
+async def test_pages_may_be_linked_to_and_health_may_be_asked_for(shared_service: ServiceProcess) -> None:
+    async with connected(shared_service.port) as wire:
+        link = ("Host: localhost", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate")
+        assert (await ask(wire, "GET", "/docs", *link))[0] == 200
+        for path in ("/healthz", "/readyz"):
+            assert (await ask(wire, "GET", path, "Host: jobs.example.com"))[0] == 200
+
+
+async def test_what_was_refused_is_told_in_the_audit_log(tmp_path: Path, topic: str) -> None:
+    with running_service("--log-format", "json", data_dir=tmp_path) as service:
+        async with connected(service.port) as wire:
+            await ask(wire, "POST", f"/topics/{topic}/pop", "Host: rebound.example.com")
+    [line] = audit_lines(service)
+    assert (line["outcome"], line["call"], line["topic"]) == ("forbidden", "POST /topics/{topic}/pop", topic)
+
+
+async def test_insecure_means_any_name_but_still_no_pages_of_other_sites(tmp_path: Path, topic: str) -> None:
+    with running_service("--insecure", data_dir=tmp_path) as service:
+        async with connected(service.port) as wire:
+            path = f"/topics/{topic}/pop?wait=0"
+            assert (await ask(wire, "GET", path, "Host: jobs.example.com"))[0] == 200
+            assert (await ask(wire, "GET", "/docs", "Host: jobs.example.com"))[0] == 200
+            assert (await ask(wire, "GET", path, "Host: localhost", "Sec-Fetch-Site: cross-site"))[0] == 403
+
+
+async def test_with_keys_a_key_is_what_counts(tmp_path: Path, topic: str) -> None:
+    keys: KeysFile = keys_of_every_kind(tmp_path / "keys.toml")
+    elsewhere = ("Origin: https://shop.example.com", "Sec-Fetch-Site: cross-site")
+    with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
+        answer = await call(service, "GET", f"/topics/{topic}/pop?wait=0", None, *elsewhere, token=keys.tokens["pop"])
+    assert (answer.status, json.loads(answer.body)) == (200, {"jobs": []})
