@@ -29,20 +29,21 @@ class KeysFile:
             f'[[key]]\nname = "{name}"\nhash = "{hash_of(token)}"\n'
             f"scopes = {json.dumps(scopes)}\ntopics = {json.dumps(topics)}\n{more}\n"
         )
-        self._write()
+        self.write()
 
     def remove(self, name: str) -> None:
         """Take a key out of the file."""
         del self._entries[name]
-        self._write()
+        self.write()
 
     def text(self) -> str:
         """What is in the file."""
         return "\n".join(self._entries.values())
 
-    def _write(self) -> None:
+    def write(self, more: str = "") -> None:
+        """Write the file anew, and `more` behind the keys; it is there as a whole or as it was."""
         new = self.path.with_name("new")
-        new.write_text(self.text(), encoding="utf-8")
+        new.write_text(self.text() + more, encoding="utf-8")
         new.replace(self.path)
 
 

@@ -143,8 +143,7 @@ def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -
         keys.remove("read")
         wait_until(lambda: everywhere("read", 401), WITHIN_S, "the old key is known no more")
 
-        text = keys.path.read_text(encoding="utf-8")
-        keys.path.write_text(text + "[[key]]\n", encoding="utf-8")
+        keys.write("[[key]]\n")
         said = "the keys stay as they were: --keys-file"
         wait_until(lambda: service.output().count(said) == workers, WITHIN_S, "it says what is wrong")
         keys.path.unlink()
