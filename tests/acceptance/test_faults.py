@@ -17,13 +17,14 @@ from tests.faults.run import ALL_TOPICS, run
 SEED = 20_251
 SOURCES = Path(deferd.__file__).parent
 ANSWERS_SEEN = [
-    *(("put", outcome) for outcome in ("created", "stored", "exists", "unknown")),
+    *(("put", outcome) for outcome in ("created", "stored", "exists", "kept", "unknown")),
     *(("change", outcome) for outcome in ("done", "held", "not found")),
-    *(("cancel", outcome) for outcome in ("delayed", "reserved", "not found")),
+    *(("cancel", outcome) for outcome in ("delayed", "reserved", "finished", "not found")),
     *(("finish", outcome) for outcome in ("done", "stale", "cancelled")),
+    *(("finish any", outcome) for outcome in ("done", "stale", "not found")),
     *(("release", outcome) for outcome in ("done", "dead")),
     *((kind, "done") for kind in ("touch", "bury", "redrive", "deliver")),
-    *(("look", outcome) for outcome in ("there", "not found")),
+    *(("look", outcome) for outcome in ("delayed", "finished", "not found")),
 ]
 
 
@@ -61,6 +62,7 @@ async def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path
     assert outcome.broken.held_twice == []
     assert outcome.broken.delivered_after_cancel == []
     assert outcome.broken.delivered_after_finish == []
+    assert outcome.broken.forgotten == []
     assert outcome.broken.receipts_twice == []
     assert outcome.wrong_answers == []
     assert outcome.audit == []

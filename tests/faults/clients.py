@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from deferd import AsyncClient, Delivery
+from deferd import AsyncClient, Delivery, JobRef
 from deferd.client.failures import NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.client.jobs import FinishResult, PutResult, Released
+from deferd.client.jobs import FinishResult, Job, PutResult, Released
 from deferd.errors import (
     DeferdError,
     JobCancelled,
@@ -27,17 +27,19 @@ from deferd.errors import (
     StoreUnavailable,
     TopicNotFound,
 )
-from deferd.model import FixedBackoff
+from deferd.model import FixedBackoff, JobState
 from tests.faults.history import NOT_SENT, UNKNOWN, Recorder
 
 TOPICS = ("faults.a", "faults.b", "faults.c")
 WORKER_TOPIC = "faults.worker"
 ANSWER_S = 2.5
+CREATED = 201
 IDS_A_SECOND = 6
 """Each second has ids of its own; a few puts and cancels meet at each."""
 TTRS_MS = (400, 800, 1500)
 DELAYS_MS = (0, 0, 100, 400, 1500)
 TTLS_MS = (1, 30, 500)
+RETAINS_MS = (300, 1500, 3000)
 BACKOFF_MS = 300
 PAUSE_AFTER_TROUBLE_S = 0.25
 PAUSE_WHEN_EMPTY_S = 0.1
@@ -69,6 +71,7 @@ class Clients:
         self._recorder = recorder
         self._requests = 0
         self._puts = 0
+        self._finishes = 0
         self.stopping = asyncio.Event()
 
     async def close(self) -> None:
@@ -139,20 +142,17 @@ class Clients:
     async def _put(self, topic: str) -> None:
         job, terms, known = self._draw_job(topic)
         if topic in TOPICS and self._chance.random() < 0.1:
-            terms["on_conflict"] = "replace"
-            known["replaces"] = True
+            terms["on_conflict"] = known["on_conflict"] = "replace"
         number = self._recorder.begin("put", topic, job, **known)
-        stored = "stored" if "replaces" in known else "created"
-        await self._record(
-            number,
-            self._client().put(topic, known["tag"], id=job, **terms),
-            lambda put: {
-                "outcome": stored,
-                "at_ms": ms(put.created_at),
-                "due_ms": ms(put.due_at),
-                "level": put.durability,
-            },
-        )
+        stored = "stored" if known.get("on_conflict") == "replace" else "created"
+
+        def facts(put: Job) -> dict[str, Any]:
+            if put.body != known["tag"]:
+                return {**shown_facts(put), "outcome": "kept", "level": put.durability}
+            made = {"at_ms": ms(put.created_at), "due_ms": ms(put.due_at)}
+            return {**made, "outcome": stored, "level": put.durability}
+
+        await self._record(number, self._client().put(topic, known["tag"], id=job, **terms), facts)
 
     async def _put_batch(self, topic: str) -> None:
         drawn = {job: (terms, known) for job, terms, known in (self._draw_job(topic) for _ in range(4))}
@@ -160,10 +160,12 @@ class Clients:
         jobs = [{"topic": topic, "id": job, "body": known["tag"], **terms} for job, (terms, known) in drawn.items()]
 
         def facts(results: Sequence[PutResult]) -> list[tuple[PutResult, dict[str, Any]]]:
-            return [
-                (one, {"outcome": "created" if one.code is None else _CODES[one.code], "level": one.durability})
-                for one in results
-            ]
+            return [(one, {"outcome": outcome(one), "level": one.durability}) for one in results]
+
+        def outcome(one: PutResult) -> str:
+            if one.code is not None:
+                return _CODES[one.code]
+            return "created" if one.status == CREATED else "kept"
 
         await self._record_all(numbers, self._client().put_batch(jobs), facts)
 
@@ -186,19 +188,26 @@ class Clients:
         elif topic in TOPICS and what < 0.3:
             known["max_attempts"] = terms["max_attempts"] = self._chance.choice((1, 2, 3))
             terms["backoff"] = {"kind": "fixed", "seconds": BACKOFF_MS / 1000}
+        if self._chance.random() < 0.3:
+            known["retain_ms"] = self._chance.choice(RETAINS_MS)
+            terms["retain"] = known["retain_ms"] / 1000
+        if self._chance.random() < 0.2:
+            terms["on_conflict"] = known["on_conflict"] = "keep"
         return self._job_id(), terms, known
 
     async def meddle_now_and_then(self, pause_s: float) -> None:
-        """Cancel, reschedule, redrive and look at jobs, whoever put them and wherever they are, until told to stop."""
+        """Cancel, reschedule, redrive, look at and finish jobs, wherever they are, until told to stop."""
         while not self.stopping.is_set():
             topic, job = self._chance.choice(TOPICS), self._job_id()
             what = self._chance.random()
             if what < 0.6:
                 await self._cancel(topic, job)
-            elif what < 0.75:
+            elif what < 0.7:
                 await self._change(topic, job, self._chance.choice(DELAYS_MS))
-            elif what < 0.9:
+            elif what < 0.8:
                 await self._redrive(topic, job)
+            elif what < 0.85:
+                await self._finish(JobRef(topic, job))
             else:
                 await self._look(topic, job)
             await asyncio.sleep(self._chance.expovariate(1 / pause_s))
@@ -215,7 +224,8 @@ class Clients:
 
     async def _look(self, topic: str, job: str) -> None:
         number = self._recorder.begin("look", topic, job)
-        await self._record(number, self._client().look(topic, job), lambda _: {"outcome": "there"})
+        call = self._client().look(topic, job)
+        await self._record(number, call, lambda there: {**shown_facts(there), "outcome": "there"})
 
     async def _cancel(self, topic: str, job: str) -> None:
         number = self._recorder.begin("cancel", topic, job)
@@ -238,7 +248,7 @@ class Clients:
         """Pop once and finish all that comes; how many came."""
         jobs = await self._pop(topic, count=100, wait_s=0.2)
         for job in jobs:
-            await self._say("finish", job)
+            await self._finish(job)
         return len(jobs)
 
     async def _pop(self, topic: str, *, count: int, wait_s: float) -> Sequence[Delivery]:
@@ -260,37 +270,55 @@ class Clients:
     async def _handle(self, job: Delivery) -> None:
         what = self._chance.random()
         if what < 0.55:
-            await self._say("finish", job)
+            await self._finish(job if self._chance.random() < 0.8 else JobRef(job.topic, job.id))
+            if self._chance.random() < 0.2:
+                await self._finish(job)  # again, as after a lost answer
         elif what < 0.65:
             await self._say("touch", job)
             if self._chance.random() < 0.7:  # else it forgets the job, which comes back when the longer lease is over
                 await asyncio.sleep(self._chance.uniform(0, 0.3))
-                await self._say("finish", job)
+                await self._finish(job)
         elif what < 0.8:
             await self._release(job)
-            if self._chance.random() < 0.3:
-                await self._say("finish", job)  # which it may not any more
+            if self._chance.random() < 0.3:  # which it may not any more, but for whoever holds it next
+                await self._finish(self._chance.choice((job, JobRef(job.topic, job.id))))
         elif what < 0.85:
             await self._say("bury", job)
             if self._chance.random() < 0.6:
                 await self._redrive(job.topic, job.id)
         elif what < 0.88:
             await self._change(job.topic, job.id, 0)  # which is refused while it is held
-            await self._say("finish", job)
+            await self._finish(job)
         elif what < 0.92:
             await asyncio.sleep(job.ttr * self._chance.uniform(0.7, 1.3))  # about as long as its lease
-            await self._say("finish", job)
+            await self._finish(job)
         elif what < 0.96:
             await self._cancel(job.topic, job.id)
-            await self._say("finish", job)
+            await self._finish(job)
+
+    async def _finish(self, job: Delivery | JobRef) -> None:
+        """The delivery, or without a receipt whichever is live."""
+        number, item = self._begin_finish(job)
+        client, result = self._client(), item["result"]
+        await self._record(number, client.finish(job, result), lambda _: {"outcome": "done"})
 
     async def _finish_all(self, jobs: Sequence[Delivery]) -> None:
-        numbers = [self._recorder.begin("finish", job.topic, job.id, receipt=job.receipt) for job in jobs]
+        named = [job if self._chance.random() < 0.8 else JobRef(job.topic, job.id) for job in jobs]
+        begun = [self._begin_finish(job) for job in named]
 
         def facts(results: Sequence[FinishResult]) -> list[tuple[FinishResult, dict[str, Any]]]:
             return [(one, {"outcome": "done" if one.code is None else _CODES[one.code]}) for one in results]
 
-        await self._record_all(numbers, self._client().finish_many(jobs[0].topic, jobs), facts)
+        call = self._client().finish_many(jobs[0].topic, [item for _, item in begun])
+        await self._record_all([number for number, _ in begun], call, facts)
+
+    def _begin_finish(self, job: Delivery | JobRef) -> tuple[int, dict[str, str]]:
+        """The number of a finish that is about to be sent, and what it says of the job."""
+        self._finishes += 1
+        said = {"result": f"{self._name}/{self._finishes}"}
+        if job.receipt is not None:
+            said["receipt"] = job.receipt
+        return self._recorder.begin("finish", job.topic, job.id, **said), {"id": job.id, **said}
 
     async def _release(self, job: Delivery) -> None:
         is_by_backoff = isinstance(job.backoff, FixedBackoff)
@@ -305,12 +333,10 @@ class Clients:
 
         await self._record(number, self._client().release(job, delay=delay_s, error="not now"), facts)
 
-    async def _say(self, kind: Literal["finish", "touch", "bury"], job: Delivery) -> None:
+    async def _say(self, kind: Literal["touch", "bury"], job: Delivery) -> None:
         number = self._recorder.begin(kind, job.topic, job.id, receipt=job.receipt)
         client, ttr_ms = self._client(), round(job.ttr * 1000)
-        if kind == "finish":
-            await self._record(number, client.finish(job), lambda _: {"outcome": "done"})
-        elif kind == "bury":
+        if kind == "bury":
             await self._record(number, client.bury(job), lambda _: {"outcome": "done"})
         else:
             await self._record(
@@ -318,6 +344,12 @@ class Clients:
                 client.touch(job),
                 lambda until: {"outcome": "done", "at_ms": ms(until) - ttr_ms, "lease_end_ms": ms(until)},
             )
+
+
+def shown_facts(job: Job) -> dict[str, Any]:
+    """What an answer shows of a job, for the history."""
+    facts = {"shown": job.body, "state": str(job.state), "created_ms": ms(job.created_at)}
+    return facts | {"result": job.result or ""} if job.state is JobState.FINISHED else facts
 
 
 def delivery_facts(job: Delivery) -> dict[str, Any]:

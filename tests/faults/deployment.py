@@ -166,17 +166,17 @@ class Deployment:
 
 def leases_in_hand(file: Path) -> int:
     """How many live leases the process that writes this file holds, of which it has not yet said anything more."""
-    receipts: dict[str, int] = {}
+    lease_ends_ms: dict[str, int] = {}
     with file.open("rb") as opened:
         opened.seek(max(file.stat().st_size - _TAIL_BYTES, 0))
         lines = opened.read().split(b"\n")[:-1]
     for line in lines[1:] if len(lines) > 1 else []:
         said = json.loads(line)
         for job in said.get("jobs", ()):
-            receipts[job["receipt"]] = job["lease_end_ms"]
+            lease_ends_ms[job["job"]] = job["lease_end_ms"]
         if said.get("kind") in {"finish", "release", "bury"}:
-            receipts.pop(said["receipt"], None)
-    return sum(lease_end_ms > time.time() * 1000 for lease_end_ms in receipts.values())
+            lease_ends_ms.pop(said["job"], None)
+    return sum(lease_end_ms > time.time() * 1000 for lease_end_ms in lease_ends_ms.values())
 
 
 def stands_still(pid: int) -> bool:

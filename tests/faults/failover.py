@@ -1,9 +1,11 @@
 """Failovers under load: the primary of a Sentinel set is killed, again and again, and its replica takes over.
 
 Replication is behind by a moment, so that of all that was acknowledged only what waited for the replica survives for
-certain: puts with durability `replicated:1`. A finish may be forgotten, and its job delivered again; so may a pop. So
-this is a run of its own, which asks one thing: each acknowledged put comes to a consumer. That a primary is killed
-while its replica lacks some puts is seen to: else puts that waited for nobody would survive as well.
+certain: puts with durability `replicated:1`, their own or their topic's. A finish may be forgotten, and its job
+delivered again; so may a cancel, and a pop, whose receipt is then given out again. So this is a run of its own, which
+asks of no receipt and no lease, but that each acknowledged put comes to a consumer, as what was put in the place of
+another too, and not before it is due. That a primary is killed while its replica lacks some puts is seen to: else puts
+that waited for nobody would survive as well.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -21,6 +25,7 @@ from deferd import AsyncClient
 from deferd.client.failures import NoAnswer
 from deferd.errors import DeferdError
 from tests.acceptance.service_process import ServiceProcess
+from tests.faults.clients import delivery_facts
 from tests.faults.orphans import none_outlives
 from tests.integration.store_servers import SentinelSet, StoreServer, wait_until
 
@@ -33,6 +38,8 @@ SETTLE_S = 30.0
 PUTS_BETWEEN = 60
 DRAIN_S = 20.0
 TTR_S = 1.0
+LONG_S = 1.5
+BATCH = 3
 IN_DOUBT_S = 0.5
 POOL = f"deferd:{{0}}:{TOPIC}:pool"
 BALLAST_PIECES, BALLAST_BYTES = 6, 8 * 1024 * 1024
@@ -51,12 +58,16 @@ TRIES = 16
 
 @dataclass
 class Failovers:
-    """What the failovers showed: ids of jobs by what their clients know."""
+    """What the failovers showed: ids of jobs by what their clients know, some with their latest version."""
 
     went_on_after_s: list[float] = field(default_factory=list)
-    acknowledged: set[str] = field(default_factory=set)
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    replaced: int = 0
+    weaker: int = 0
+    """Puts that left the level to the topic, and were answered by a primary that came back empty, without settings."""
     unknown: set[str] = field(default_factory=set)
-    delivered: set[str] = field(default_factory=set)
+    delivered: dict[str, int] = field(default_factory=dict)
+    early: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     audit: list[str] = field(default_factory=list)
     left: int = 0
@@ -65,13 +76,13 @@ class Failovers:
 
     @property
     def lost(self) -> set[str]:
-        """Acknowledged and never delivered."""
-        return self.acknowledged - self.delivered
+        """Acknowledged and never delivered, or only as what was there before."""
+        return {job for job, version in self.acknowledged.items() if self.delivered.get(job, 0) < version}
 
     @property
     def unheard_of(self) -> set[str]:
         """Delivered and never put."""
-        return self.delivered - self.acknowledged - self.unknown
+        return self.delivered.keys() - self.acknowledged.keys() - self.unknown
 
 
 async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
@@ -86,11 +97,12 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
             for number in range(2)
         ]
         clients = [AsyncClient(service.url, retry_for=0, timeout=2.5) for service in services]
+        await clients[0].set_topic(TOPIC, {"durability": DURABILITY})
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             consumers = [tasks.create_task(_consume(clients, chance, seen)) for _ in range(CONSUMERS)]
             for number in range(PRODUCERS):
-                tasks.create_task(_put(clients, chance, seen, number, stopping))
+                tasks.create_task(_produce(clients, chance, seen, number, stopping))
             try:
                 await _more_puts(seen, "at first")
                 primary, replica = stores.master, stores.replica
@@ -180,34 +192,53 @@ def _replication(server: StoreServer) -> dict[str, object]:
     return {}
 
 
-async def _put(
+async def _produce(
     clients: list[AsyncClient], chance: random.Random, seen: Failovers, number: int, stopping: asyncio.Event
 ) -> None:
     puts = 0
     while not stopping.is_set():
         puts += 1
-        job = f"{number}-{puts}"
-        delay = chance.choice((0, 0.2, 1.5))
-        for _ in range(3):  # asking again with the same id is safe
-            try:
-                put = await chance.choice(clients).put(
-                    TOPIC, id=job, delay=delay, ttr=TTR_S, durability=DURABILITY, on_conflict="keep"
-                )
-                assert put.durability == DURABILITY, put.durability
-                seen.acknowledged.add(job)
-                seen.unknown.discard(job)
-                break
-            except (DeferdError, NoAnswer):
-                seen.unknown.add(job)
-                await asyncio.sleep(0.2)
+        ids = [f"{number}-{puts}-{n}" for n in range(chance.choice((1, 1, 1, BATCH)))]
+        delay = chance.choice((0, 0.2, LONG_S))
+        terms: dict[str, Any] = {"delay": delay, "ttr": TTR_S}
+        if chance.random() < 0.5:
+            terms["durability"] = DURABILITY  # which is the topic's, too
+        for version in (1, 2) if delay == LONG_S and chance.random() < 0.5 else (1,):
+            job = {**terms, "body": {"version": version, "delay": delay}}
+            for _ in range(3):  # asking again with the same id is safe
+                try:
+                    await _put(chance.choice(clients), seen, ids, version, job)
+                    break
+                except (DeferdError, NoAnswer):
+                    seen.unknown.update(ids)
+                    await asyncio.sleep(0.2)
         await asyncio.sleep(chance.expovariate(1 / 0.05))
+
+
+async def _put(client: AsyncClient, seen: Failovers, ids: Sequence[str], version: int, terms: dict[str, Any]) -> None:
+    """Put jobs, the second version in the place of the first; those that are answered are acknowledged."""
+    job = {**terms, "on_conflict": "keep" if version == 1 else "replace"}
+    if len(ids) == 1:
+        levels = {ids[0]: (await client.put(TOPIC, id=ids[0], **job)).durability}
+    else:
+        results = await client.put_batch([{"topic": TOPIC, "id": one, **job} for one in ids])
+        levels = {one.id: one.durability for one in results if one.code is None}
+    as_asked = [one for one, level in levels.items() if level == DURABILITY]
+    assert "durability" not in terms or len(as_asked) == len(levels), levels
+    seen.weaker += len(levels) - len(as_asked)
+    seen.acknowledged.update(dict.fromkeys(as_asked, version))
+    seen.replaced += len(as_asked) if version > 1 else 0
+    seen.unknown = (seen.unknown | set(ids)) - set(as_asked)
 
 
 async def _consume(clients: list[AsyncClient], chance: random.Random, seen: Failovers) -> None:
     while True:
         try:
             for job in await chance.choice(clients).pop(TOPIC, count=5, wait=0.5):
-                seen.delivered.add(job.id)
+                seen.delivered[job.id] = max(job.body["version"], seen.delivered.get(job.id, 0))
+                facts = delivery_facts(job)
+                if facts["at_ms"] < facts["created_ms"] + round(job.body["delay"] * 1000):
+                    seen.early.add(job.id)
                 await chance.choice(clients).finish(job)
                 seen.finished.add(job.id)
         except DeferdError:

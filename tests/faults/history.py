@@ -28,12 +28,14 @@ NOT_SENT = "not sent"
 class Operation:
     """One try of a call on one job.
 
-    Outcomes: put `created`, `stored` (with `replaces`: created, or put in the place of another), `exists`, `held`;
-    change `done`, `held`, `not found`; cancel `delayed`, `ready`, `reserved`, `dead` (where the job was), `not found`;
-    finish, touch, bury and release `done`, `not found`, `stale`, `cancelled`, and release `dead`; redrive `done`,
-    `none`; deliver `done`; look `there`, `not found`. `tag` names the put that a job comes from. `at_ms` is when the
-    store carried the operation out, where its answer tells, `due_ms` when it said that the job is due. `end_s` is None
-    when no answer came; the outcome may be known all the same, as a delivery tells of its put.
+    Outcomes: put `created`, `stored` (to replace: created, or put in the place of another), `exists`, `kept`, `held`;
+    change `done`, `held`, `not found`; cancel the state that the job was in, `not found`; finish, touch, bury and
+    release `done`, `not found`, `stale`, `cancelled`, and release `dead`; redrive `done`, `none`; deliver `done`; look
+    `there`, `not found`. `tag` names the put that a job comes from. An empty `on_conflict` is to reject, an empty
+    `receipt` means whichever delivery is live. `at_ms` is when the store carried the operation out, where its answer
+    tells, `due_ms` when it said that the job is due; `shown` (a tag), `state`, `result` and `created_ms` are of the job
+    that an answer shows. `end_s` is None when no answer came; the outcome may be known all the same, as a delivery
+    tells of its put.
     """
 
     kind: Kind
@@ -54,7 +56,11 @@ class Operation:
     due_ms: int = 0
     ttl_ms: int = 0
     max_attempts: int = 0
-    replaces: bool = False
+    retain_ms: int = 0
+    on_conflict: str = ""
+    shown: str = ""
+    state: str = ""
+    result: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ def _told_by_deliveries(operations: list[Operation]) -> list[Operation]:
     """A job that was delivered was put: where the put's answer does not, the delivery tells when it was carried out."""
     created_ms = {one.tag: one.created_ms for one in operations if one.kind == "deliver"}
     told = [
-        replace(one, outcome="stored" if one.replaces else "created", at_ms=created_ms[one.tag])
+        replace(one, outcome="stored" if one.on_conflict == "replace" else "created", at_ms=created_ms[one.tag])
         if one.kind == "put" and one.at_ms is None and one.outcome in {UNKNOWN, "created"} and one.tag in created_ms
         else one
         for one in operations

@@ -25,30 +25,33 @@ MOST_HIDDEN = 8
 
 
 class Place(Enum):
-    """Where a job is. Finished and cancelled jobs are gone (these runs keep none)."""
+    """Where a job is. A finished job without `retain`, and a cancelled one, are gone."""
 
     GONE = auto()
     WAITING = auto()
     HELD = auto()
     DEAD = auto()
+    FINISHED = auto()
 
 
 class Terms(NamedTuple):
-    """What a put says of its job; `max_attempts` and `ttl_ms` are 0 when there is no limit."""
+    """What a put says of its job; `max_attempts` and `ttl_ms` are 0 when there is no limit, `retain_ms` for no time."""
 
     tag: str = ""
     ttr_ms: int = 0
     max_attempts: int = 0
     ttl_ms: int = 0
+    retain_ms: int = 0
 
 
 class Life(NamedTuple):
     """One job at an instant.
 
     `since_ms` is when it is due while it waits, when its lease ends while it is held, and when its retention ends while
-    it is dead: at the earliest, or just then when that `is_sure`. `attempts` are deliveries that have ended. `hidden`
-    counts deliveries that were taken by unanswered pops. `told` are receipts whose holders are to be told that their
-    job was cancelled, and at least until when.
+    it is dead or finished: at the earliest, or just then when that `is_sure`. `attempts` are deliveries that have
+    ended. `receipt` is that of the delivery that is live, or that it was finished by. `hidden` counts deliveries that
+    were taken by unanswered pops; their receipt is empty. `told` are receipts whose holders are to be told that their
+    job was cancelled, and at least until when; the empty one is for calls without a receipt, until the id is put again.
     """
 
     place: Place = Place.GONE
@@ -57,17 +60,25 @@ class Life(NamedTuple):
     is_sure: bool = False
     attempts: int = 0
     receipt: str = ""
+    result: str = ""
     hidden: int = 0
     told: frozenset[tuple[str, float]] = frozenset()
 
     def gone(self) -> Life:
-        """Finished, or cancelled while nobody held it."""
+        """Finished and not kept, or cancelled while nobody held it."""
         return Life(hidden=self.hidden, told=self.told)
+
+    def finished(self, at_ms: float, result: str) -> Life:
+        """Finished, and kept if the put said so."""
+        if not self.terms.retain_ms:
+            return self.gone()
+        until_ms = at_ms + self.terms.retain_ms
+        return self._replace(place=Place.FINISHED, since_ms=until_ms, is_sure=False, result=result)
 
     def cancelled(self, at_ms: float) -> Life:
         """Cancelled while it was held: its holder is told so."""
         until_ms = max(self.since_ms, at_ms) + TOLD_CANCELLED_MS
-        return Life(hidden=self.hidden, told=self.told | {(self.receipt, until_ms)})
+        return Life(hidden=self.hidden, told=self.told | {(self.receipt, until_ms), ("", until_ms)})
 
     def waiting(self, due_ms: float, *, is_sure: bool = False) -> Life:
         """Waiting until then."""
@@ -110,7 +121,7 @@ def after(life: Life, operation: Operation, at_ms: float, hidden_from: HiddenFro
         case "redrive":
             steps = _redrive(life, operation, at_ms, hidden_from)
         case "look":
-            steps = _there(life) if operation.outcome == "there" else _gone(life, hidden_from)
+            steps = _shown(life, operation, hidden_from) if operation.outcome == "there" else _gone(life, hidden_from)
         case _:
             steps = _holder_says(life, operation, at_ms, hidden_from)
     return [(reached, max(at_ms, from_ms)) for reached, from_ms in steps if from_ms < inf]
@@ -165,7 +176,12 @@ def _returned(life: Life, hidden_from: HiddenFrom) -> list[Step]:
 def _gone(life: Life, hidden_from: HiddenFrom) -> list[Step]:
     if life.place is Place.GONE:
         return [(life, -inf)]
-    return [(dead.gone(), max(from_ms, dead.since_ms)) for dead, from_ms in _dead(life, hidden_from)]
+    ended = [*_dead(life, hidden_from), *_finished(life)]
+    return [(was.gone(), max(from_ms, was.since_ms)) for was, from_ms in ended]
+
+
+def _finished(life: Life) -> list[Step]:
+    return [(life, -inf)] if life.place is Place.FINISHED else []
 
 
 def _held(life: Life, hidden_from: HiddenFrom) -> list[Step]:
@@ -176,23 +192,60 @@ def _held(life: Life, hidden_from: HiddenFrom) -> list[Step]:
     return []
 
 
+def _held_by_nobody(life: Life, hidden_from: HiddenFrom) -> list[Step]:
+    """In hands that nobody knows of, to be asked where they lose it for good."""
+    return [
+        (was._replace(hidden=was.hidden + 1), max(from_ms, was.since_ms, hidden_from(was.hidden + 1)))
+        for was, from_ms in _waiting(life)
+    ]
+
+
+def _in_state(life: Life, state: str, hidden_from: HiddenFrom) -> list[Step]:
+    match state:
+        case "delayed":
+            return _waiting(life) if life.place is Place.WAITING else []
+        case "ready":
+            return [(was, max(from_ms, was.since_ms)) for was, from_ms in _waiting(life)]
+        case "reserved":
+            return _held(life, hidden_from)
+        case "dead":
+            return _dead(life, hidden_from)
+        case "finished":
+            return _finished(life)
+        case _:  # the answer does not tell
+            return _there(life)
+
+
+def _shown(life: Life, answer: Operation, hidden_from: HiddenFrom) -> list[Step]:
+    """The job that an answer shows."""
+    return [
+        (was, from_ms)
+        for was, from_ms in _in_state(life, answer.state, hidden_from)
+        if answer.shown in {"", was.terms.tag} and (answer.state != "finished" or answer.result == was.result)
+    ]
+
+
 # Operations
 
 
 def _put(life: Life, put: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
-    if put.outcome == "exists":
-        return _there(life)
-    if put.outcome == "held":
-        return _held(life, hidden_from)
+    match put.outcome:
+        case "exists":
+            return _there(life) if not put.on_conflict else []
+        case "kept":
+            return _shown(life, put, hidden_from) if put.on_conflict == "keep" else []
+        case "held":
+            return _held(life, hidden_from)
     before = _gone(life, hidden_from)
-    if put.replaces:
-        before += _waiting(life) + _dead(life, hidden_from)
-    terms = Terms(put.tag, put.ttr_ms, put.max_attempts, put.ttl_ms)
+    if put.on_conflict == "replace":
+        before += _waiting(life) + _dead(life, hidden_from) + _finished(life)
+    terms = Terms(put.tag, put.ttr_ms, put.max_attempts, put.ttl_ms, put.retain_ms)
     steps = []
     for was, from_ms in before:
         put_ms = max(at_ms, from_ms)
         due_ms = max(put_ms, put.run_at_ms) if put.run_at_ms else put_ms + put.delay_ms
-        new = Life(Place.WAITING, terms, due_ms, put.at_ms is not None, hidden=was.hidden, told=was.told)
+        told = frozenset((receipt, until_ms) for receipt, until_ms in was.told if receipt)
+        new = Life(Place.WAITING, terms, due_ms, put.at_ms is not None, hidden=was.hidden, told=told)
         steps.append((new, put_ms))
     return steps
 
@@ -201,7 +254,7 @@ def _change(life: Life, change: Operation, at_ms: float, hidden_from: HiddenFrom
     if change.outcome == "held":
         return _held(life, hidden_from)
     if change.outcome == "not found":
-        return [*_gone(life, hidden_from), *_dead(life, hidden_from)]
+        return [*_gone(life, hidden_from), *_dead(life, hidden_from), *_finished(life)]
     steps = []
     for was, from_ms in [*_waiting(life), *_returned(life, hidden_from)]:
         changed_ms = max(at_ms, from_ms)
@@ -212,19 +265,17 @@ def _change(life: Life, change: Operation, at_ms: float, hidden_from: HiddenFrom
 def _cancel(life: Life, cancel: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
     if cancel.outcome == "not found":
         return _gone(life, hidden_from)
-    steps: list[Step] = []
-    if cancel.outcome in {"delayed", UNKNOWN} and life.place is Place.WAITING:
-        steps.append((life.gone(), -inf))
-    if cancel.outcome in {"ready", UNKNOWN}:
-        steps += [(was.gone(), max(from_ms, was.since_ms)) for was, from_ms in _waiting(life)]
-    if cancel.outcome in {"dead", UNKNOWN}:
-        steps += [(was.gone(), from_ms) for was, from_ms in _dead(life, hidden_from)]
-    if cancel.outcome in {"reserved", UNKNOWN} and life.place is Place.HELD:
-        steps.append((life.cancelled(at_ms), -inf))
-    if cancel.outcome == "reserved":
-        for was, from_ms in _waiting(life):
-            hidden = was.hidden + 1
-            steps.append((was.gone()._replace(hidden=hidden), max(from_ms, was.since_ms, hidden_from(hidden))))
+    states = ("delayed", "ready", "dead", "finished") if cancel.outcome == UNKNOWN else (cancel.outcome,)
+    steps = [
+        (was.gone(), from_ms)
+        for state in states
+        if state != "reserved"
+        for was, from_ms in _in_state(life, state, hidden_from)
+    ]
+    if cancel.outcome in {"reserved", UNKNOWN}:
+        held = [(life, -inf)] if life.place is Place.HELD else []
+        for was, from_ms in [*held, *_held_by_nobody(life, hidden_from)]:
+            steps.append((was.cancelled(max(at_ms, from_ms)), from_ms))
     return steps
 
 
@@ -266,9 +317,10 @@ def _redrive(life: Life, redrive: Operation, at_ms: float, hidden_from: HiddenFr
 
 
 def _holder_says(life: Life, said: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
-    """Finish, release, touch and bury, of the delivery with a receipt."""
+    """Finish, release, touch and bury, of the delivery with a receipt; finish also of whichever is live."""
     told_until_ms = max((until_ms for receipt, until_ms in life.told if receipt == said.receipt), default=0.0)
-    holds = life.place is Place.HELD and life.receipt == said.receipt
+    holds = life.place is Place.HELD and said.receipt in {"", life.receipt}
+    is_repeated = said.kind == "finish" and life.place is Place.FINISHED and said.receipt == life.receipt != ""
     match said.outcome:
         case "cancelled":
             return _gone(life, hidden_from) if told_until_ms else []
@@ -277,12 +329,17 @@ def _holder_says(life: Life, said: Operation, at_ms: float, hidden_from: HiddenF
         case "stale" if holds:
             return [*_waiting(life), *_dead(life, hidden_from)]
         case "stale":
-            return _there(life)
+            return [] if is_repeated else _there(life)
+    if is_repeated:
+        return [(life, -inf)]
+    holding = [(life, -inf)] if holds else []
+    if said.kind == "finish":
+        if not said.receipt:
+            holding += _held_by_nobody(life, hidden_from)
+        return [(was.finished(max(at_ms, from_ms), said.result), from_ms) for was, from_ms in holding]
     if not holds or (said.kind == "release" and said.outcome != UNKNOWN and is_dead(said) != life.is_last_attempt):
         return []
     match said.kind:
-        case "finish":
-            return [(life.gone(), -inf)]
         case "bury":
             return [(life.dead(at_ms), -inf)]
         case "release" if life.is_last_attempt:

@@ -86,12 +86,13 @@ def _with_instants(operations: Sequence[Operation]) -> list[Operation]:
 
 def _tells_wrong(one: Operation, clock: StoreClock, created_ms: Mapping[str, int | None]) -> bool:
     """Whether an answer says of itself what cannot be: when it was made, or when the job was put or is due."""
+    shown = one.tag if one.kind == "deliver" else one.shown
+    if one.created_ms and created_ms.get(shown) not in {None, one.created_ms}:
+        return True
     if one.at_ms is None:
         return False
     if not clock.earliest(one.call_s) <= one.at_ms <= clock.latest(one.end_s):
         return True
-    if one.kind == "deliver":
-        return one.created_ms != 0 and created_ms.get(one.tag) not in {None, one.created_ms}
     asked_ms = max(one.at_ms, one.run_at_ms) if one.run_at_ms else one.at_ms + one.delay_ms
     return one.kind == "put" and one.due_ms not in {0, asked_ms}
 

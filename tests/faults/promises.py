@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
+from typing import Any
 
 from deferd.model import JobState
 from tests.faults.history import UNKNOWN, History, Operation
@@ -24,6 +26,7 @@ class Broken:
     held_twice: list[str]
     delivered_after_cancel: list[str]
     delivered_after_finish: list[str]
+    forgotten: list[str]
     receipts_twice: list[str]
 
 
@@ -32,10 +35,11 @@ _ENDS = {"finish", "release", "bury", "cancel"}
 
 def broken_promises(history: History, clock: StoreClock) -> Broken:
     """Look at each job. The history must end with looks at what is left in the store."""
-    broken = Broken([], [], [], [], [])
+    broken = Broken([], [], [], [], [], [])
     for (topic, job), operations in history.of_job.items():
         name = f"{topic}/{job}"
         broken.lost.extend(f"{name} {tag}" for tag in _lost(operations))
+        broken.forgotten.extend(f"{name} {tag}" for tag in _forgotten(operations, clock))
         deliveries = sorted((one for one in operations if one.kind == "deliver"), key=lambda one: one.at_ms or 0)
         ends = [one for one in operations if one.kind in _ENDS and one.outcome not in {"stale", "not found"}]
         for first, second in pairwise(deliveries):
@@ -73,12 +77,7 @@ def _lost(operations: Iterable[Operation]) -> list[str]:
         if one.kind == "deliver":
             receipts[one.tag].add(one.receipt)
     ended = {one.receipt for one in of_job if one.kind in {"finish", "bury"} and one.outcome in {"done", UNKNOWN}}
-    others = [
-        one
-        for one in of_job
-        if (one.kind == "cancel" and one.outcome != "not found")
-        or (one.kind == "put" and one.replaces and one.outcome in {"stored", UNKNOWN})
-    ]
+    others = [one for one in of_job if _takes_away(one) or _finishes_whichever(one)]
     return [
         put.tag
         for put in of_job
@@ -90,6 +89,55 @@ def _lost(operations: Iterable[Operation]) -> list[str]:
     ]
 
 
+def _takes_away(one: Operation) -> bool:
+    """Whether it may have removed the job of another put."""
+    if one.kind == "put":
+        return one.on_conflict == "replace" and one.outcome in {"stored", UNKNOWN}
+    return one.kind == "cancel" and one.outcome != "not found"
+
+
+def _finishes_whichever(one: Operation) -> bool:
+    return one.kind == "finish" and not one.receipt and one.outcome in {"done", UNKNOWN}
+
+
+def _forgotten(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
+    """Tags of jobs that were finished and not found before the time was over for which they are retained."""
+    operations = list(of_job)
+    retains_ms = {one.tag: one.retain_ms for one in operations if one.kind == "put" and one.retain_ms}
+    puts_s = {one.tag: one.call_s for one in operations if one.kind == "put"}
+    taken_away = [one for one in operations if _takes_away(one)]
+    found = []
+    for delivery in operations:
+        if delivery.kind != "deliver" or delivery.tag not in retains_ms:
+            continue
+        until_ms = (delivery.at_ms or 0) + retains_ms[delivery.tag]  # it was finished after it was delivered
+        done_s = [
+            one.end_s or inf
+            for one in operations
+            if one.kind == "finish" and one.receipt == delivery.receipt and one.outcome == "done"
+        ]
+        found += [
+            delivery.tag
+            for one in operations
+            if _tells_gone(one)
+            and one.call_s > min(done_s, default=inf)
+            and clock.latest(one.end_s) < until_ms
+            and not any(
+                other.call_s < (one.end_s or inf) and (other.end_s or inf) > puts_s[delivery.tag]
+                for other in taken_away
+                if other.tag != delivery.tag
+            )
+        ]
+    return found
+
+
+def _tells_gone(one: Operation) -> bool:
+    """Whether its answer says that no job has the id."""
+    if one.kind == "put":
+        return one.outcome == "created"
+    return one.outcome == "not found" and one.kind != "change"  # which says so of a finished job, too
+
+
 def _too_soon(
     first: Operation, second: Operation, of_job: Iterable[Operation], ends: Iterable[Operation], clock: StoreClock
 ) -> bool:
@@ -99,7 +147,7 @@ def _too_soon(
     if made_ms >= max([first.lease_end_ms, *(one.lease_end_ms for one in touches if (one.at_ms or 0) < made_ms)]):
         return False
     return not any(
-        (end.kind == "cancel" or end.receipt == first.receipt)
+        (end.receipt in {"", first.receipt})
         and clock.earliest(end.call_s) <= made_ms
         and clock.latest(end.end_s) >= first_ms
         for end in ends
@@ -109,16 +157,23 @@ def _too_soon(
 def _is_after(delivery: Operation, end: Operation, puts_ms: Mapping[str, float], clock: StoreClock) -> bool:
     """Whether a job that was put before an end that was acknowledged is delivered after it."""
     made_ms = delivery.at_ms or 0
-    was_of_this_job = end.kind == "cancel" or end.receipt.split(".")[0] == delivery.receipt.split(".")[0]
+    was_of_this_job = not end.receipt or end.receipt.split(".")[0] == delivery.receipt.split(".")[0]
     put_before = delivery.tag in puts_ms and puts_ms[delivery.tag] < clock.earliest(end.call_s)
     return was_of_this_job and put_before and made_ms > clock.latest(end.end_s)
 
 
 def count_outcomes(history: History) -> Counter[tuple[str, str]]:
-    """Operations by kind and outcome, a pop being one operation."""
-    counts = Counter((line["kind"], line["outcome"]) for line in history.lines)
+    """Operations by kind and outcome, a pop being one operation; a look by the state that it showed."""
+    counts = Counter(_counted_as(line) for line in history.lines)
     counts["deliver", "done"] = sum(len(line.get("jobs", ())) for line in history.lines)
     return counts
+
+
+def _counted_as(line: dict[str, Any]) -> tuple[str, str]:
+    kind, outcome = line["kind"], line["outcome"]
+    if kind == "finish" and "receipt" not in line:
+        return "finish any", outcome
+    return (kind, line["state"]) if kind == "look" and "state" in line else (kind, outcome)
 
 
 def wrong_answers(history: History) -> list[str]:
@@ -130,7 +185,7 @@ def wrong_answers(history: History) -> list[str]:
             found.append(f"{name} was answered with status {line['status']}")
         if (
             line["kind"] == "put"
-            and line["outcome"] in {"created", "stored", "exists"}
+            and line["outcome"] in {"created", "stored", "exists", "kept"}
             and line.get("level") != "fsync"
         ):
             found.append(f"{name} was answered as {line.get('level')}, not as fsync")
@@ -154,17 +209,37 @@ def check_books(topic: str, contents: Contents, history: History) -> list[str]:
     live_or_dead = len(contents.pool) - len(contents.scores[JobState.FINISHED])
     if tally["put"] != tally["finished"] + tally["cancelled"] + tally["dropped"] + live_or_dead:
         faults.append(f"put is not finished + cancelled + dropped + {live_or_dead} in the pool: {dict(tally)}")
-    for counted, kind, outcomes in (
-        ("put", "put", {"created", "stored"}),
-        ("finished", "finish", {"done"}),
-        ("cancelled", "cancel", {"delayed", "ready", "reserved", "dead"}),
+    of_ids = [operations for (of, _), operations in history.of_job.items() if of == topic]
+    for counted, kind, known in (
+        ("put", "put", _puts),
+        ("finished", "finish", _finishes),
+        ("cancelled", "cancel", _cancels),
     ):
-        of_topic = [one for line in history.of_job.values() for one in line if one.topic == topic]
-        of_kind = [one for one in of_topic if one.kind == kind]
-        sure = sum(one.outcome in outcomes for one in of_kind)
-        at_most = sure + sum(one.outcome == UNKNOWN for one in of_kind)
-        if counted == "cancelled":  # a put may have taken another's place, which counts as its cancel
-            at_most += sum(one.replaces and one.outcome in {"stored", UNKNOWN} for one in of_topic)
+        bounds = [known(operations) for operations in of_ids]
+        sure = sum(least for least, _ in bounds)
+        at_most = sum(most for _, most in bounds)
+        at_most += sum(one.kind == kind and one.outcome == UNKNOWN for operations in of_ids for one in operations)
         if not sure <= tally[counted] <= at_most:
             faults.append(f"{counted}: the store counted {tally[counted]}, clients know of {sure} to {at_most}")
     return [f"{topic}: {fault}" for fault in faults]
+
+
+def _puts(of_id: Iterable[Operation]) -> tuple[int, int]:
+    """How many were answered, at least and at most; the same for others below."""
+    count = sum(one.kind == "put" and one.outcome in {"created", "stored"} for one in of_id)
+    return count, count
+
+
+def _finishes(of_id: Iterable[Operation]) -> tuple[int, int]:
+    done = [one.receipt for one in of_id if one.kind == "finish" and one.outcome == "done"]
+    # A finish that is repeated is well, too, and so is that of the holder of a job that was finished without a receipt.
+    by_receipt, by_others = len({receipt for receipt in done if receipt}), done.count("")
+    return max(by_receipt, by_others), by_receipt + by_others
+
+
+def _cancels(of_id: Iterable[Operation]) -> tuple[int, int]:
+    operations = list(of_id)
+    count = sum(one.kind == "cancel" and one.outcome in {"delayed", "ready", "reserved", "dead"} for one in operations)
+    # A put may have taken another's place, which counts as its cancel.
+    places = sum(one.on_conflict == "replace" and one.outcome in {"stored", UNKNOWN} for one in operations)
+    return count, count + places

@@ -36,7 +36,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         by_kind[kind_of_call][what] += count
     for kind_of_call, outcomes in sorted(by_kind.items()):
         told = ", ".join(f"{what} {count}" for what, count in outcomes.most_common())
-        yield f"{kind_of_call:8} {sum(outcomes.values()):7}: {told}"
+        yield f"{kind_of_call:10} {sum(outcomes.values()):7}: {told}"
     yield ""
     broken = outcome.broken
     for count, what in (
@@ -44,6 +44,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         (len(broken.held_twice), "deliveries under another one's live lease"),
         (len(broken.delivered_after_cancel), "deliveries after an acknowledged cancel"),
         (len(broken.delivered_after_finish), "deliveries after an acknowledged finish"),
+        (len(broken.forgotten), "finished jobs that were not kept for as long as their put said"),
         (len(broken.receipts_twice), "receipts given to two deliveries"),
         (len(outcome.wrong_answers), "internal errors, and puts that were acknowledged as less than fsync"),
         (outcome.left, "jobs left at the end"),
@@ -67,13 +68,16 @@ def _named(kinds: Iterable[FaultKind]) -> str:
 def report_failovers(failovers: Failovers) -> str:
     """The part about failovers."""
     slowest_s = max(failovers.went_on_after_s, default=0)
-    puts = f"{len(failovers.unknown)} unknown, {len(failovers.delivered)} delivered, {len(failovers.finished)} finished"
+    jobs = f"{len(failovers.unknown)} unknown, {len(failovers.delivered)} delivered, {len(failovers.finished)} finished"
     lines = (
         (len(failovers.went_on_after_s), f"failovers; puts went on within {slowest_s:.1f} s of the kill"),
-        (len(failovers.acknowledged), f"puts acknowledged as replicated, {puts}"),
+        (len(failovers.acknowledged), f"jobs acknowledged as replicated, {jobs}"),
+        (failovers.replaced, "puts in place of another that were acknowledged as replicated"),
+        (failovers.weaker, "puts without a level of their own that were answered as less, settings being lost"),
         (sum(failovers.never_replicated), "stored puts that the new primaries lacked, and so had to be unknown"),
         (failovers.never_replicated.count(0), "failovers at which the new primary lacked none"),
-        (len(failovers.lost), "acknowledged jobs lost"),
+        (len(failovers.lost), "acknowledged jobs lost, or delivered only as they were before"),
+        (len(failovers.early), "jobs delivered before they were due"),
         (len(failovers.unheard_of), "jobs delivered that nobody had put"),
         (failovers.left, "jobs left at the end"),
         (len(failovers.audit), "faults found by the audit"),
@@ -83,9 +87,8 @@ def report_failovers(failovers: Failovers) -> str:
 
 def are_clean(failovers: Failovers) -> bool:
     """Whether nothing was lost, each time that something could have been."""
-    return not (
-        0 in failovers.never_replicated or failovers.lost or failovers.unheard_of or failovers.left or failovers.audit
-    )
+    found = (failovers.lost, failovers.early, failovers.unheard_of, failovers.left, failovers.audit)
+    return 0 not in failovers.never_replicated and not any(found)
 
 
 def is_clean(outcome: Outcome) -> bool:

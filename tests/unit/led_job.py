@@ -14,7 +14,7 @@ from tests.faults.history import UNKNOWN, Kind, Operation
 from tests.faults.job_life import DEAD_RETENTION_MS
 
 TTR_MS = 1000
-State = Literal["gone", "waiting", "held", "dead"]
+State = Literal["gone", "waiting", "held", "dead", "finished"]
 
 
 class LedJob:
@@ -38,17 +38,24 @@ class LedJob:
         self.deliveries = 0
         self.max_attempts = 0
         self.ttl_ms = 0
+        self.retain_ms = 0
+        self.result = ""
+        self.finisher = ""
+        self.finishes = 0
         self.is_known = False
         """Whether a client got the job that is held."""
         self.puts = 0
         self.old: list[tuple[str, bool]] = []
         """Receipts of deliveries that are over, and whether by a cancel."""
+        self.was_taken_from_hands = False
+        """Whether the last job of this id was cancelled while it was held."""
 
     def step(self) -> None:
         """Let time go on and something happen."""
         self.now_ms += self.chance.randrange(1, 600)
         self.happen_by_itself()
-        choices = [self.put, self.cancel, self.pop, self.pop, self.pop, self.late_word, self.change, self.redrive]
+        choices = [self.put, self.put, self.cancel, self.late_word, self.change, self.redrive, self.look]
+        choices += [self.pop] * 4 + [self.finish_whichever]
         if self.state == "held" and self.is_known:
             choices += [self.finish, self.release, self.touch, self.bury] * 2
         self.chance.choice(choices)()
@@ -62,7 +69,7 @@ class LedJob:
             self.wait_or_die(self.since_ms)
         elif self.state == "waiting" and self.is_expired:
             self.die()
-        elif self.state == "dead" and self.now_ms >= self.since_ms:
+        elif self.state in {"dead", "finished"} and self.now_ms >= self.since_ms:
             self.state = "gone"
 
     @property
@@ -100,25 +107,47 @@ class LedJob:
 
     def put(self) -> None:
         self.puts += 1
-        replaces = self.chance.random() < 0.3
+        on_conflict = self.chance.choice(("", "keep", "replace"))
         facts: dict[str, Any] = {
             "tag": f"put{self.puts}",
             "delay_ms": self.chance.choice((0, 300, 2000)),
             "ttr_ms": TTR_MS,
             "max_attempts": self.chance.choice((0, 0, 1, 2)),
             "ttl_ms": self.chance.choice((0, 0, 200)),
-            "replaces": replaces,
+            "retain_ms": self.chance.choice((0, 400, 3000)),
+            "on_conflict": on_conflict,
         }
-        if self.state == "held" and replaces:
+        if self.state == "held" and on_conflict == "replace":
             self.see("put", "held", **facts)
-        elif self.state != "gone" and not replaces:
+        elif self.state != "gone" and on_conflict == "keep":
+            self.see("put", "kept", **facts, **self.shown())
+        elif self.state != "gone" and not on_conflict:
             self.see("put", "exists", **facts)
         else:
             due_ms = self.now_ms + facts["delay_ms"]
-            self.see("put", "stored" if replaces else "created", known_ms=self.now_ms, due_ms=due_ms, **facts)
+            outcome = "stored" if on_conflict == "replace" else "created"
+            self.see("put", outcome, known_ms=self.now_ms, due_ms=due_ms, **facts)
             self.tag, self.state, self.since_ms = facts["tag"], "waiting", due_ms
             self.attempt = self.deliveries = 0
-            self.max_attempts, self.ttl_ms = facts["max_attempts"], facts["ttl_ms"]
+            self.max_attempts, self.ttl_ms, self.retain_ms = facts["max_attempts"], facts["ttl_ms"], facts["retain_ms"]
+            self.was_taken_from_hands = False
+
+    def look(self) -> None:
+        if self.state == "gone":
+            self.see("look", "not found")
+        else:
+            self.see("look", "there", **self.shown())
+
+    def shown(self) -> dict[str, Any]:
+        """What an answer shows of the job."""
+        shown = {"shown": self.tag, "state": self.name_of_state()}
+        return shown | {"result": self.result} if self.state == "finished" else shown
+
+    def name_of_state(self) -> str:
+        """As the service names it."""
+        if self.state == "waiting":
+            return "ready" if self.since_ms <= self.now_ms else "delayed"
+        return {"held": "reserved"}.get(self.state, self.state)
 
     def change(self) -> None:
         delay_ms = self.chance.choice((0, 700))
@@ -132,8 +161,8 @@ class LedJob:
         if self.state == "gone":
             self.see("cancel", "not found")
             return
-        by_state = {"held": "reserved", "dead": "dead"}
-        self.see("cancel", by_state.get(self.state) or ("ready" if self.since_ms <= self.now_ms else "delayed"))
+        self.see("cancel", self.name_of_state())
+        self.was_taken_from_hands = self.state == "held"
         self.over(was_cancelled=True)
         self.state = "gone"
 
@@ -166,9 +195,27 @@ class LedJob:
         )
 
     def finish(self) -> None:
-        self.see("finish", "done", receipt=self.receipt)
+        self.done(self.receipt)
+
+    def finish_whichever(self) -> None:
+        """Without a receipt."""
+        if self.state == "held":
+            self.done("")
+        elif self.state == "gone":
+            self.see("finish", "cancelled" if self.was_taken_from_hands else "not found")
+        else:
+            self.see("finish", "stale")
+
+    def done(self, receipt: str) -> None:
+        self.finishes += 1
+        result = f"result{self.finishes}"
+        self.see("finish", "done", receipt=receipt, result=result)
+        finisher = self.receipt if self.is_known else ""
         self.over(was_cancelled=False)
         self.state = "gone"
+        if self.retain_ms:
+            self.state, self.since_ms = "finished", self.now_ms + self.retain_ms
+            self.result, self.finisher = result, finisher
 
     def bury(self) -> None:
         self.see("bury", "done", receipt=self.receipt)
@@ -194,7 +241,11 @@ class LedJob:
         if self.old:
             receipt, was_cancelled = self.chance.choice(self.old)
             outcome = "cancelled" if was_cancelled else "not found"
-            self.see("finish", outcome if self.state == "gone" else "stale", receipt=receipt)
+            if self.state == "finished" and receipt == self.finisher:
+                outcome = "done"  # as it was
+            elif self.state != "gone":
+                outcome = "stale"
+            self.see("finish", outcome, receipt=receipt, result="another")
 
     def end(self) -> list[Operation]:
         """What its clients saw, in any order; the last look told what is there."""
