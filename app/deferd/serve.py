@@ -27,14 +27,14 @@ from redis.exceptions import RedisError
 from deferd import logs
 from deferd.api.application import create_app
 from deferd.api.certificate import CertificateRefused, certificate
-from deferd.api.connections import Connections
 from deferd.api.key_source import key_source
 from deferd.api.keys import KeysRefused
 from deferd.api.service import Service
 from deferd.engine.clock import clock_key
 from deferd.engine.keys import Keys
 from deferd.errors import DeferdError
-from deferd.http_protocol import PlainCallProtocol
+from deferd.http_protocol.connections import Connections
+from deferd.http_protocol.short_way import PlainCallProtocol
 from deferd.settings import Settings, flag, path_text, variable
 from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect

@@ -114,7 +114,9 @@ class Abuse:
         await self.send_all([self.put(b"X-Large: " + b"y" * size) for size in sizes])
         await self.send_all([self.put(*[b"X-%d: y" % n for n in range(count)]) for count in (99, 101, 20_000)])
         await self.send_all([b"GET /" + b"u" * size + b" HTTP/1.1\r\nHost: x\r\n\r\n" for size in sizes])
-        await self.send_all([b"GET /healthz?" + b"a=b&" * size + b" HTTP/1.1\r\n\r\n" for size in (100, 2_000)])
+        await self.send_all(
+            [b"GET /healthz?" + b"a=b&" * size + b" HTTP/1.1\r\nHost: x\r\n\r\n" for size in (100, 2_000)]
+        )
         await self.send_all([b"y" * 2_000_000, b"\r\n" * 100_000, b"G" * 100_000, b"\0" * 100_000])
 
     async def send_bad_chunks(self) -> None:
@@ -160,7 +162,7 @@ class Abuse:
                 self.put(b"Transfer-Encoding: chunked", body=smuggled),
                 self.put(b"Transfer-Encoding: chunked", b"Content-Length: 4", body=smuggled),
                 self.put(b"Transfer-Encoding : chunked", body=smuggled),
-                b"GET /healthz HTTP/1.1\r\nContent-Length: 5\r\n\r\n" + GET,
+                b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n" + GET,
                 self.put(b"Expect: 100-continue", length=b"9" * 9),
             ]
         )
@@ -196,7 +198,6 @@ class Abuse:
         requests = [line + b"\r\nHost: x\r\n\r\n" for line in lines]
         headers = [
             *(
-                b"Host",
                 b": x",
                 b"X Y: z",
                 b"X: a\0b",
@@ -210,11 +211,11 @@ class Abuse:
                 b"Connection: close, keep-alive",
                 b"Connection: Upgrade\r\nUpgrade: websocket",
                 b"Upgrade: h2c",
-                b"Host: ",
             ),
             *(b"Authorization: Bearer \xff", b"Content-Type: \0", b"Traceparent: " + b"0" * 9_000, b"Expect: nothing"),
         ]
-        requests += [b"GET /healthz HTTP/1.1\r\n" + header + b"\r\n\r\n" for header in headers]
+        requests += [b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n" for header in headers]
+        requests += [b"GET /healthz HTTP/1.1\r\n" + header + b"\r\n\r\n" for header in (b"Host: ", b"Host", b"A: b")]
         preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 100
         await self.send_all([*requests, preface, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 500])
 

@@ -17,6 +17,7 @@ from tests.acceptance.wire import Wire, connected, request
 
 HEALTH = request("GET", "/healthz")
 CHUNKED = b"Transfer-Encoding: chunked"
+both_ways = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 ASKS_FOR_ANOTHER = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
 """What Java's own client sends with its first request over plain HTTP."""
 
@@ -101,9 +102,9 @@ async def test_a_chunk_must_end_where_it_says(http: Http, wire: Wire, end_of_lin
         b"GET /healthz HTTP/1.1\nHost: x\n\n",
         b"GET /healthz HTTP/1.1\r\nHost: x\nA: b\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nHost: x\r\n\n",
-        b"GET /healthz HTTP/1.1\r\nA: b\r\n c\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nA: b\rC: d\r\n\r\n",
-        b"GET /healthz x HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nA: b\rC: d\r\n\r\n",
+        b"GET /healthz x HTTP/1.1\r\nHost: x\r\n\r\n",
         b"CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n",
         b"CONNECT /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
@@ -126,6 +127,75 @@ async def test_what_is_behind_chunks_in_a_rare_form_is_the_next_request(http: Ht
     chunk = in_one_chunk(body, size=b'00%X;a="b";c' % len(body)).replace(b"0\r\n\r\n", b"000\r\nTrailer: y\r\n\r\n")
     wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: CHUNKED\r\n\r\n" + chunk + HEALTH)
     assert [201, 200] == [(await wire.answer()).status, (await wire.answer()).status]
+
+
+# Host: a request says once to whom it goes (RFC 9112, section 3.2).
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("hosts", "detail"),
+    [
+        (b"", "the request has no Host header, which HTTP/1.1 asks for"),
+        (b"X-Host: x\r\n", "the request has no Host header, which HTTP/1.1 asks for"),
+        (b"Host: x\r\nHost: x\r\n", "the request has 2 Host headers"),
+        (b"Host: x\r\nhost: y\r\n", "the request has 2 Host headers"),
+        (b"Host: x\r\nHost:\r\n", "the request has 2 Host headers"),
+        (b"Host:\r\nHOST: x\r\n", "the request has 2 Host headers"),
+        *(
+            (b"Host: %b\r\n" % value, "what the Host header has is no host")
+            for value in (b"x y", b"x, y", b"x/", b"u@x", b"x:y", b"x:1:2", b"::1", b"[::1", b"x?", b"\xc3\xa9", b"[]")
+        ),
+    ],
+)
+async def test_a_request_that_does_not_name_one_host_is_refused(
+    http: Http, wire: Wire, hosts: bytes, detail: str, through_asgi: bool
+) -> None:
+    raw = request("POST", "/jobs", put(http.topic, "j"), through_asgi=through_asgi)
+    assert b"Host: x\r\n" in raw
+    wire.send(HEALTH)
+    assert 200 == (await wire.answer()).status
+    wire.send(raw.replace(b"Host: x\r\n", hosts) + HEALTH)
+    answer = await wire.answer()
+    assert (400, "bad_request", "close") == (answer.status, answer.json()["code"], answer.headers["connection"])
+    assert detail == answer.json()["detail"]
+    assert await wire.is_closed()
+    assert {} == await http.counts()
+
+
+@pytest.mark.parametrize("headers", [b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n"])
+async def test_a_request_without_a_host_is_refused_whatever_it_asks_for(wire: Wire, headers: bytes) -> None:
+    wire.send(b"POST /jobs HTTP/1.1\r\nContent-Length: 2\r\n%b\r\n" % headers)
+    assert (400, "bad_request") == ((answer := await wire.answer()).status, answer.json()["code"])
+    assert await wire.is_closed()
+
+
+async def test_a_request_behind_one_without_a_host_is_not_carried_out(http: Http, wire: Wire) -> None:
+    first, behind = (request("POST", "/jobs", put(http.topic, job_id)) for job_id in ("first", "behind"))
+    wire.send(first + b"GET /healthz HTTP/1.1\r\n\r\n" + behind)
+    answer = await wire.answer()
+    assert (201, "close") == (answer.status, answer.headers["connection"])
+    assert await wire.is_closed()
+    assert await http.has_job("first")
+    assert not await http.has_job("behind")
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "host", [b"", b"x:", b"a_b.x-1.test:8000", b"127.0.0.1:8000", b"[::1]", b"[fe80::1%25eth0]:8000", b"\tx:1 \t"]
+)
+async def test_a_host_with_and_without_port_is_read(http: Http, wire: Wire, host: bytes, through_asgi: bool) -> None:
+    raw = request("POST", "/jobs", put(http.topic, "j"), through_asgi=through_asgi)
+    wire.send(raw.replace(b"Host: x\r\n", b"Host:%b\r\n" % host))
+    assert 201 == (await wire.answer()).status
+
+
+async def test_http_1_0_may_leave_out_the_host_and_not_repeat_it(shared_service: ServiceProcess) -> None:
+    for hosts, status in ((b"", 200), (b"Host: x\r\n", 200), (b"Host: x\r\nHost: x\r\n", 400)):
+        async with connected(shared_service.port) as wire:
+            wire.send(b"GET /healthz HTTP/1.0\r\n%b\r\n" % hosts)
+            assert status == (await wire.answer()).status
+            assert await wire.is_closed()
 
 
 # Upgrade: no other protocol is spoken here, and a request that asks for one is read like any other (RFC 9110, 7.8).

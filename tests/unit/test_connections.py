@@ -14,8 +14,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from deferd.api.application import create_app
-from deferd.api.connections import Connections, Overdue
-from deferd.http_protocol import PlainCallProtocol
+from deferd.http_protocol.connections import Connections, Overdue
+from deferd.http_protocol.short_way import PlainCallProtocol
 from deferd.settings import Settings
 from tests.waiting import until
 

@@ -57,10 +57,11 @@ delivery can change nothing.
 - A key may be bounded in how often it asks, how many of its pops wait, how many live jobs its topics may hold together
   for it to put more (429 `rate_limited`), how many one topic may (429 `topic_full`), and in the size, number of jobs
   and the nesting of its requests (413, 422).
-- Before a request is a call it must be one: what is no HTTP answers 400 `bad_request`, what does not come in time 408
-  `request_timeout`, a URL over {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`, a head larger than the service allows,
-  or with more than {limits.HEADERS_MAX} headers, 431 `request_header_fields_too_large`, and a connection too many 503
-  `too_many_connections`; then the connection is closed.
+- Before a request is a call it must be one: what is no HTTP, or names no host or several, answers 400 `bad_request`,
+  what does not come in time 408 `request_timeout`, a URL over {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`, a head
+  larger than the service allows, or with more than {limits.HEADERS_MAX} headers, 431
+  `request_header_fields_too_large`, and a connection too many 503 `too_many_connections`; then the connection is
+  closed.
 - On every path: a method that it does not have answers 405 `method_not_allowed` with `Allow`; a path that does not
   exist answers 404 `not_found`.
 """

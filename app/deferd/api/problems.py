@@ -108,7 +108,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     UnknownPath: Row(404, "There is no such path"),
     MethodNotAllowed: Row(405, "The path does not have this method"),
     UnsupportedMediaType: Row(415, "The body must be JSON"),
-    BadRequest: Row(400, "This is no HTTP request"),
+    BadRequest: Row(400, "This is no valid HTTP request"),
     RequestTimeout: Row(408, "The request did not come in time"),
     UriTooLong: Row(414, "The URL is too long"),
     HeadTooLarge: Row(431, "The request's head is too large"),

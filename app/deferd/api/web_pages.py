@@ -32,6 +32,8 @@ _OWN_SITES = frozenset((b"same-origin", b"same-site", b"none"))
 _PRIVATE_ENDINGS = (b".localhost", b".local", b".internal", b".test", b".home.arpa")
 """Of names that nobody can have in the public DNS."""
 _HOST_SHOWN = 100
+_HOST_MAX_BYTES = 253 + len(b":65535")
+"""The longest name that the DNS knows, and a port."""
 _WAY_OUT = f"give it keys ({flag('keys_file')}, {variable('keys')})"
 
 
@@ -84,7 +86,7 @@ class OwnMachine:
         return None
 
     def _is_own(self, host: bytes) -> bool:
-        return self._any_host or _is_private(host)
+        return self._any_host or (len(host) <= _HOST_MAX_BYTES and _is_private(host))
 
     def _refuse(self, fault: str, asked: Asked) -> JsonAnswer:
         self._refusals.note(None, asked, Forbidden.code)

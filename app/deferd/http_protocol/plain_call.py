@@ -1,4 +1,4 @@
-"""A call on the short way of `deferd.http_protocol`, past ASGI."""
+"""A call on the short way of `short_way`, past ASGI."""
 
 from __future__ import annotations
 

@@ -1,20 +1,14 @@
-"""uvicorn's HTTP protocol with a short way for the requests that make the load.
+"""One connection within the limits of `connections`.
 
-A request to an operation that comes plainly (HTTP/1.1, no pipelining, a body of known length within the limit) is
-answered without ASGI between: no scope, no receive and send, no event, and head and body of the answer in one write.
-All others go uvicorn's way. For operations both ways end at `Boundary.answer`; see `deferd.api.call`.
-
-What comes slowly, too large or not at all is dealt with here as well; see `deferd.api.connections`. A request that
-comes as a whole, as nearly all do, pays for that with a few comparisons.
-
-This builds on the inside of uvicorn's HttpToolsProtocol, whose versions pyproject.toml bounds for that reason.
+What comes slowly, too large, too far ahead or not at all is dealt with here, as are answers that are not taken. A
+request that comes as a whole, as nearly all do, pays for that with a few comparisons.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import httptools
 from starlette.responses import Response
@@ -24,23 +18,19 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from deferd.api import metrics, problems
-from deferd.api.connections import LAST_ANSWERS_S, LINGER_S, TURNED_AWAY_MAX, Connections
-from deferd.api.plain_call import PlainCall
-from deferd.api.service import Service
 from deferd.errors import DeferdError
+from deferd.http_protocol.connections import LAST_ANSWERS_S, LINGER_S, TURNED_AWAY_MAX, Connections
+from deferd.http_protocol.request_head import fault_of_host, head_bytes, too_large, without_upgrade
 from deferd.limits import HEADERS_MAX, URL_MAX_BYTES
 
 _log = logging.getLogger("deferd.connections")
-_NOTHING, _HEAD, _BODY = 0, 1, 2
+_NOTHING, _HEAD, BODY = 0, 1, 2
 """What of a request has come in part."""
 _SENT_AHEAD_MAX = 8
 """Requests that wait for one before them to be answered while more is read; those beyond wait in the system's buffers,
 and with them the news that the client has gone."""
 _PIECE_BYTES = 2048
 """What is read at once may be a hundred times as much, and thousands of requests."""
-_READ_UNASKED_BYTES = 16 * 1024
-"""The largest body that is read before it is known whose it is: thousands of strangers can send one at a time."""
-_NOT_PLAIN = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 
 
 class _Deaf:
@@ -78,19 +68,13 @@ def _hanging_up_unless_asked_on(cycle: RequestResponseCycle, app: ASGI3Applicati
     return run
 
 
-class PlainCallProtocol(HttpToolsProtocol):
-    """HttpToolsProtocol with the short way to the operations of `service`, within the limits of `limited`."""
+class LimitedProtocol(HttpToolsProtocol):
+    """HttpToolsProtocol within the limits of `limited`. Each request goes through ASGI, unless a subclass has a way."""
 
-    def __init__(self, service: Service, limited: Connections, *args: Any, **options: Any) -> None:
+    def __init__(self, limited: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._service = service
         self._limited = limited
         self._head_max_bytes = limited.max_head_bytes
-        self._plain_body_max_bytes = service.settings.max_body_bytes
-        if service.access is not None:
-            self._plain_body_max_bytes = min(self._plain_body_max_bytes, _READ_UNASKED_BYTES)
-        self._incoming: PlainCall | None = None
-        self._answering: PlainCall | None = None
         self._asgi_answering: RequestResponseCycle | None = None
         self._default_headers: list[tuple[bytes, bytes]] | None = None
         self._default_head = b""
@@ -119,8 +103,6 @@ class PlainCallProtocol(HttpToolsProtocol):
         self._limited.settle(self)
         if self._turned_away:
             self._limited.turned_away -= 1
-        if self._answering is not None:
-            self._answering.hang_up()
         if self._asgi_answering is not None:  # uvicorn tells the newest request only, and this may be an older one
             self._asgi_answering.disconnected = True
             self._asgi_answering.message_event.set()
@@ -149,14 +131,16 @@ class PlainCallProtocol(HttpToolsProtocol):
                 self._flow.holds = True
                 self.flow.pause_reading()
                 return
-            piece_bytes = _PIECE_BYTES
-            if self._incoming is not None:  # the rest of a body can come at once
-                piece_bytes = max(piece_bytes, self._incoming.body_length - len(self._incoming.body))
+            piece_bytes = max(_PIECE_BYTES, self._known_body_bytes())
             self._take(held[at : at + piece_bytes])
             at += piece_bytes
         if self._flow.holds:
             self._flow.holds = False
             self.flow.resume_reading()
+
+    def _known_body_bytes(self) -> int:
+        """How much is known to be the rest of a body, and so can be taken at once."""
+        return 0
 
     def _take(self, data: bytes) -> None:
         self._large_read = len(data) > self._head_max_bytes
@@ -182,31 +166,11 @@ class PlainCallProtocol(HttpToolsProtocol):
             self._expect_rest()
         else:
             self._fed_bytes += read_bytes
-            if self._part == _BODY and self._body_came:
+            if self._part == BODY and self._body_came:
                 self._fed_bytes = 0
             if self._fed_bytes > self._head_max_bytes:
-                self._refuse(self._too_long())
+                self._refuse(too_large(self.url, self.headers, self._head_max_bytes))
         self._body_came = False
-
-    def _expect_rest(self) -> None:
-        if not self.flow.write_paused:  # else it is expected to take an answer first
-            within_s = self._limited.head_timeout_s if self._part == _HEAD else self._limited.body_timeout_s
-            self._limited.expect(self, within_s)
-
-    def _expect_next(self) -> None:
-        """The next request, that is, but an idle connection is kept for a good while; see also `overdue`."""
-        if not self.flow.write_paused:
-            self._limited.expect(self, self.timeout_keep_alive)
-
-    def _too_long(self) -> DeferdError:
-        if len(self.url) > URL_MAX_BYTES:
-            return problems.UriTooLong(f"the URL is longer than {URL_MAX_BYTES} bytes")
-        if len(self.headers) > HEADERS_MAX:
-            return problems.HeadTooLarge(f"the request has more than {HEADERS_MAX} headers")
-        return problems.HeadTooLarge(f"the request's head is larger than {self._head_max_bytes} bytes")
-
-    def _head_bytes(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
 
     def on_message_begin(self) -> None:
         """A request begins. Its ASGI scope is made when it is known to need one."""
@@ -224,19 +188,19 @@ class PlainCallProtocol(HttpToolsProtocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The head of a request is read: choose its way."""
+        """The head of a request is read: begin with it, unless it is too large."""
         if (
             len(self.url) > URL_MAX_BYTES
             or len(self.headers) > HEADERS_MAX
-            or ((self._large_read or self._awaited) and self._head_bytes() > self._head_max_bytes)
+            or ((self._large_read or self._awaited) and head_bytes(self.url, self.headers) > self._head_max_bytes)
         ):
-            self._refusal = self._too_long()
-            raise self._refusal
-        call = self._plain_call()
-        if call is not None:
-            self._part = _BODY
-            self._incoming = self.cycle = call  # type: ignore[assignment]  # see PlainCall
-            return
+            self._refuse_head(too_large(self.url, self.headers, self._head_max_bytes))
+        self._begin_request()
+
+    def _begin_request(self) -> None:
+        refusal = fault_of_host(self.headers, self.parser.get_http_version())
+        if refusal is not None:
+            self._refuse_head(refusal)
         if self.parser.should_upgrade():
             self._ignore_upgrade()
             return
@@ -245,7 +209,7 @@ class PlainCallProtocol(HttpToolsProtocol):
         self.url, self.expect_100_continue = url, expect
         self.headers += headers
         super().on_headers_complete()
-        self._part = _BODY
+        self._part = BODY
         if 0 < len(self.pipeline) <= _SENT_AHEAD_MAX:
             self.flow.resume_reading()  # else nobody would notice that the client of a waiting pop hangs up
 
@@ -255,12 +219,10 @@ class PlainCallProtocol(HttpToolsProtocol):
         The parser takes what follows for that protocol. So the request would lose its body, and what is in the body
         could pass for requests.
         """
-        if self.parser.get_method() == b"CONNECT":
-            self._refusal = problems.BadRequest("CONNECT is for proxies")
-            raise self._refusal
-        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
-        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
-        self._again = b"\r\n".join((*lines, b"", b""))
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse_head(problems.BadRequest("CONNECT is for proxies"))
+        self._again = without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._asgi_answering = cycle
@@ -268,73 +230,34 @@ class PlainCallProtocol(HttpToolsProtocol):
             cycle, _hanging_up_unless_asked_on(cycle, app) if cycle.waiting_for_100_continue else app
         )
 
-    def _plain_call(self) -> PlainCall | None:
-        before: RequestResponseCycle | None = self.cycle
-        if (
-            (before is not None and not before.response_complete)  # pipelined
-            or self.flow.write_paused
-            or self.parser.get_http_version() != "1.1"
-        ):
-            return None
-        body_length = 0
-        for name, value in self.headers:
-            if name == b"content-length":
-                body_length = int(value)
-            elif name in _NOT_PLAIN:
-                return None
-        if body_length > self._plain_body_max_bytes:
-            return None
-        query = b""
-        path_values: dict[str, str] = {}
-        fixed = self._service.boundary.find_at_fixed_url(self.parser.get_method(), self.url)
-        if fixed is not None:
-            operation, method = fixed
-        else:
-            url = self.url
-            if not url.startswith(b"/") or b"%" in url or b"#" in url or not url.isascii():
-                return None
-            path, _, query = url.partition(b"?")
-            method = self.parser.get_method().decode("ascii")
-            found = self._service.boundary.find(method, path.decode("ascii"))
-            if found is None:
-                return None
-            operation, path_values = found
-        return PlainCall(
-            self._service,
-            operation,
-            path_values,
-            method=method,
-            query=query,
-            headers=self.headers,
-            body_length=body_length,
-            keep_alive=self.parser.should_keep_alive(),
-            client=self.client,
-        )
-
     def on_body(self, body: bytes) -> None:
         """A piece of the body has come."""
         self._body_came = True
-        if self._incoming is None:
-            super().on_body(body)
-        else:
-            self._incoming.take(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The request is there as a whole."""
+        self._came_as_a_whole()
+        if not self._again:
+            super().on_message_complete()
+
+    def _came_as_a_whole(self) -> None:
         self._part = _NOTHING
         if self._awaited:
             self._awaited = _NOTHING
             self._expect_next()
-        call, self._incoming = self._incoming, None
-        if call is None:
-            if not self._again:
-                super().on_message_complete()
-            return
-        self._answering = call
-        call.task = self.loop.create_task(self._answer(call))
-        self.tasks.add(call.task)
 
-    # What does not come, or must not
+    # What does not come in time, or is not taken in time
+
+    def _expect_rest(self) -> None:
+        if not self.flow.write_paused:  # else it is expected to take an answer first
+            within_s = self._limited.head_timeout_s if self._part == _HEAD else self._limited.body_timeout_s
+            self._limited.expect(self, within_s)
+
+    def _expect_next(self) -> None:
+        """The next request, that is, but an idle connection is kept for a good while; see also `overdue`."""
+        if not self.flow.write_paused:
+            self._limited.expect(self, self.timeout_keep_alive)
 
     def overdue(self) -> None:
         """What was expected of the client has not come in time.
@@ -349,7 +272,7 @@ class PlainCallProtocol(HttpToolsProtocol):
         elif self._part == _HEAD:
             within_s = self._limited.head_timeout_s
             self._refuse(problems.RequestTimeout(f"the request's head did not come within {within_s:g} s"))
-        elif self._part == _BODY:
+        elif self._part == BODY:
             within_s = self._limited.body_timeout_s
             self._refuse(problems.RequestTimeout(f"the request's body did not come within {within_s:g} s"))
         elif not self._has_answers_under_way():
@@ -357,62 +280,6 @@ class PlainCallProtocol(HttpToolsProtocol):
                 self.transport.abort()  # the last answer is not taken, so closing would wait for ever
             else:
                 self.transport.close()
-
-    def _turn_away(self) -> None:
-        """Tell the client of a connection too many so, or, when many are told already, close at once."""
-        self.connections.discard(self)
-        self._turned_away = True
-        self._limited.turned_away += 1
-        if self._limited.turned_away <= TURNED_AWAY_MAX:
-            self._refuse(problems.TooManyConnections(f"{self._limited.max_open} connections are open already"))
-        else:
-            self.transport.abort()
-
-    def _refuse(self, error: DeferdError) -> None:
-        """Answer with `error` and hang up. Answers that are under way go first; then only they are given."""
-        self.parser = cast("httptools.HttpRequestParser", _Deaf())
-        if self._gave_up_on_part():
-            answer = problems.answer(error)
-            metrics.observe_request(None, "other", answer.status_code, 0)
-            self.transport.write(self._bytes_of(answer, keep_alive=False))
-        elif self._has_answers_under_way():
-            self.cycle.keep_alive = False
-            self._limited.expect(self, LAST_ANSWERS_S)
-            return
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        else:
-            self.transport.close()
-        self._limited.expect(self, LINGER_S)
-
-    def _has_answers_under_way(self) -> bool:
-        cycle = self._newest()
-        return bool(self.pipeline) or (cycle is not None and not cycle.response_complete)
-
-    def _newest(self) -> PlainCall | RequestResponseCycle | None:
-        return self.cycle
-
-    def _gave_up_on_part(self) -> bool:
-        """Let go of the request that came in part; False when it has its answer, or earlier ones wait for theirs."""
-        part, self._part, self._awaited = self._part, _NOTHING, _NOTHING
-        if part != _BODY:
-            return not self._has_answers_under_way()
-        cycle, self._incoming = self._newest(), None
-        if cycle is None or cycle.response_complete:
-            return False
-        if isinstance(cycle, PlainCall):  # never behind another
-            cycle.response_complete = True
-            return True
-        if cycle.response_started:
-            return False
-        if self.pipeline:  # it is the last there, so another one gives the last answer
-            self.pipeline.popleft()
-            before = self.pipeline[0][0] if self.pipeline else self._answering or self._asgi_answering
-            self.cycle = before  # type: ignore[assignment]  # see PlainCall
-            return False
-        cycle.disconnected = True
-        cycle.message_event.set()
-        return True
 
     def pause_writing(self) -> None:
         """The client does not take its answer as fast as it is sent."""
@@ -447,38 +314,77 @@ class PlainCallProtocol(HttpToolsProtocol):
             else:
                 self.flow.resume_reading()
 
-    def shutdown(self) -> None:
-        """The server stops: the answer that is under way is the last; requests sent ahead of it are not begun."""
-        self._held = b""
-        self.pipeline.clear()
-        under_way = self._answering or self._asgi_answering
-        if under_way is None or under_way.response_complete:
-            self.transport.close()
+    # What is refused
+
+    def _turn_away(self) -> None:
+        """Tell the client of a connection too many so, or, when many are told already, close at once."""
+        self.connections.discard(self)
+        self._turned_away = True
+        self._limited.turned_away += 1
+        if self._limited.turned_away <= TURNED_AWAY_MAX:
+            self._refuse(problems.TooManyConnections(f"{self._limited.max_open} connections are open already"))
         else:
-            under_way.keep_alive = False
+            self.transport.abort()
+
+    def _refuse_head(self, error: DeferdError) -> NoReturn:
+        """Have the parser stop; `_take` refuses then."""
+        self._refusal = error
+        raise error
+
+    def _refuse(self, error: DeferdError) -> None:
+        """Answer with `error` and hang up. Answers that are under way go first; then only they are given."""
+        self.parser = cast("httptools.HttpRequestParser", _Deaf())
+        if self._gave_up_on_part():
+            answer = problems.answer(error)
+            metrics.observe_request(None, "other", answer.status_code, 0)
+            self.transport.write(self._bytes_of(answer, keep_alive=False))
+        elif self._has_answers_under_way():
+            self.cycle.keep_alive = False
+            self._limited.expect(self, LAST_ANSWERS_S)
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+        self._limited.expect(self, LINGER_S)
+
+    def _gave_up_on_part(self) -> bool:
+        """Let go of the request that came in part; False when it has its answer, or earlier ones wait for theirs."""
+        part, self._part, self._awaited = self._part, _NOTHING, _NOTHING
+        return self._gave_up_on_body() if part == BODY else not self._has_answers_under_way()
+
+    def _gave_up_on_body(self) -> bool:
+        cycle = self.cycle
+        if cycle.response_started:
+            return False
+        if self.pipeline:  # it is the last there, so another one gives the last answer
+            self.pipeline.popleft()
+            self.cycle = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle", self._under_way())
+            return False
+        cycle.disconnected = True
+        cycle.message_event.set()
+        return True
+
+    def _has_answers_under_way(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return bool(self.pipeline) or (cycle is not None and not cycle.response_complete)
+
+    def _under_way(self) -> RequestResponseCycle | None:
+        """The request that is being answered; those in the pipeline wait for that."""
+        return self._asgi_answering
 
     def _is_ending(self) -> bool:
         return self.transport.is_closing() or isinstance(self.parser, _Deaf)
 
-    async def _answer(self, call: PlainCall) -> None:
-        answer: Response | None = None
-        try:
-            answer = await self._service.boundary.answer(call.operation, call)
-        finally:
-            self._answering = None
-            call.response_complete = True
-            call.body = b""
-            self.tasks.discard(call.task)
-            if answer is None:  # the client is gone, or the server stops without waiting any longer
-                self.transport.close()
-            elif not call.disconnected:
-                self._write(answer, keep_alive=call.keep_alive)
-
-    def _write(self, answer: Response, *, keep_alive: bool) -> None:
-        self.transport.write(self._bytes_of(answer, keep_alive=keep_alive))
-        if not keep_alive:
+    def shutdown(self) -> None:
+        """The server stops: the answer that is under way is the last; requests sent ahead of it are not begun."""
+        self._held = b""
+        self.pipeline.clear()
+        under_way = self._under_way()
+        if under_way is None or under_way.response_complete:
             self.transport.close()
-        self.on_response_complete()
+        else:
+            under_way.keep_alive = False
 
     def _bytes_of(self, answer: Response, *, keep_alive: bool) -> bytes:
         if self.server_state.default_headers is not self._default_headers:
