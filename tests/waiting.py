@@ -16,3 +16,12 @@ async def until(holds: Callable[[], bool], what: str, *, within_s: float = 20.0)
     while not holds():
         assert time.monotonic() < end_s, f"waited {within_s:g} s in vain until {what}"
         await asyncio.sleep(0.002)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """The same where nothing else has to go on, asking every 10 ms; it blocks, and TimeoutError names `what`."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {timeout_s} s in vain until {what}")
+        time.sleep(0.01)

@@ -17,7 +17,7 @@ from typing import Self
 
 import httpx
 
-from tests.integration.store_servers import wait_until
+from tests.waiting import wait_until
 
 START_S = 30.0
 STOP_S = 15.0

@@ -23,7 +23,8 @@ from deferd import AsyncClient
 from tests.acceptance.chaos_worker import TOPIC
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.orphans import none_outlives
-from tests.integration.store_servers import StoreServer, wait_until
+from tests.integration.store_servers import StoreServer
+from tests.waiting import wait_until
 
 JOBS = 20_000
 BATCHES = 20

@@ -28,7 +28,7 @@ from deferd import (
 from deferd.model import FinishItem, FixedBackoff, TopicSettings
 from tests.acceptance.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
-from tests.integration.store_servers import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture

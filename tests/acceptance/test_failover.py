@@ -15,7 +15,8 @@ import pytest
 from tests.acceptance.http_calls import Http, ok
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.faults.failover import DOWN_AFTER_MS, leave_behind, stored_at_the_end, stored_ids
-from tests.integration.store_servers import SentinelSet, StoreServer, wait_until
+from tests.integration.store_servers import SentinelSet, StoreServer
+from tests.waiting import wait_until
 
 PRODUCERS = 12
 BEFORE = 300

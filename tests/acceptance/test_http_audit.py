@@ -11,7 +11,7 @@ import pytest
 
 from deferd import AsyncClient, Client, TopicNotFound
 from tests.acceptance.damaged_store import BreakableService
-from tests.integration.store_servers import wait_until
+from tests.waiting import wait_until
 
 
 def call(broken: BreakableService, method: str, path: str, **options: Any) -> httpx.Response:

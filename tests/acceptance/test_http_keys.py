@@ -13,7 +13,7 @@ from deferd.api.keys import Scope
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Answer, connected, request
-from tests.integration.store_servers import wait_until
+from tests.waiting import wait_until
 
 both_doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 JOB = "/jobs/{topic}/j"

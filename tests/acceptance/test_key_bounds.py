@@ -13,7 +13,7 @@ import pytest
 from tests.acceptance.keyed_service import KeysFile, call
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Answer, Wire, connected, request
-from tests.integration.store_servers import wait_until
+from tests.waiting import wait_until
 
 MAX_JOBS, MAX_PARKED, MAX_BODY_BYTES, MAX_BATCH, MAX_DEPTH = 5, 3, 2000, 4, 6
 

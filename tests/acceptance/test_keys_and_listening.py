@@ -21,7 +21,7 @@ from deferd.serve import listen
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Answer
-from tests.integration.store_servers import wait_until
+from tests.waiting import wait_until
 
 START_S = 30.0
 WITHIN_S = 10.0

@@ -28,7 +28,8 @@ from deferd.worker import Worker
 from tests.acceptance.keyed_service import KeysFile
 from tests.acceptance.service_process import running_service
 from tests.acceptance.tls_files import TlsFiles
-from tests.integration.store_servers import StoreServer, wait_until
+from tests.integration.store_servers import StoreServer
+from tests.waiting import wait_until
 
 USER = "jobs-user-4711"
 PASSWORD = "open/se:same@7%9"

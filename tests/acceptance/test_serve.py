@@ -19,7 +19,8 @@ import httpx
 import pytest
 
 from tests.acceptance.service_process import ServiceProcess
-from tests.integration.store_servers import StoreServer, wait_until
+from tests.integration.store_servers import StoreServer
+from tests.waiting import wait_until
 
 START_S = 30.0
 STOP_S = 10.0

@@ -18,7 +18,7 @@ import pytest
 
 from deferd.errors import InvalidInput
 from deferd.testing import ServiceForTests, ServiceNotStarted, start_service
-from tests.integration.store_servers import wait_until
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 GONE_S = 20.0

@@ -24,7 +24,8 @@ from tests.acceptance.test_keys_and_listening import refused
 from tests.acceptance.tls_files import TlsFiles, tls_in_front_of
 from tests.acceptance.wire import connected, cut, request
 from tests.integration import store_servers
-from tests.integration.store_servers import StoreServer, free_port, wait_until
+from tests.integration.store_servers import StoreServer, free_port
+from tests.waiting import wait_until
 
 DEBIAN_REDIS = shutil.which("redis-server")
 USER, PASSWORD = "jobs-user", "sesame-open-9"

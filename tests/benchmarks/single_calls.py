@@ -37,7 +37,8 @@ from tests.benchmarks.measuring import (
     pin,
     show_target,
 )
-from tests.integration.store_servers import free_port, wait_until
+from tests.integration.store_servers import free_port
+from tests.waiting import wait_until
 
 TOPIC = "bench.single"
 SCRIPT = Path(__file__).with_name("single_calls.lua")

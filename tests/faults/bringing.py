@@ -20,7 +20,7 @@ from tests.faults.deployment import (
     stands_still,
 )
 from tests.faults.plan import BEYOND_STORE_TIMEOUT_S, Fault, FaultKind
-from tests.integration.store_servers import wait_until
+from tests.waiting import wait_until
 
 DEAD_S = 0.3
 """How long what was killed stays so."""

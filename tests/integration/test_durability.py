@@ -25,8 +25,8 @@ from tests.integration.durable_puts import (
     put_when_in_step,
     stored_ids,
 )
-from tests.integration.store_servers import ClusterSet, Pair, StoreServer, wait_until
-from tests.waiting import until
+from tests.integration.store_servers import ClusterSet, Pair, StoreServer
+from tests.waiting import until, wait_until
 
 SLACK_S = 0.7
 """What a loaded machine may add."""

@@ -16,8 +16,8 @@ from redis.exceptions import ResponseError
 from deferd.errors import DurabilityUnavailable, StoreUnavailable
 from tests.integration import store_servers
 from tests.integration.durable_puts import engine_on, put, stored_ids
-from tests.integration.store_servers import StoreServer, wait_until
-from tests.waiting import until
+from tests.integration.store_servers import StoreServer
+from tests.waiting import until, wait_until
 
 SLACK_S = 0.7
 """What a loaded machine may add."""

@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 
 from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
-from tests.integration.store_servers import ClusterSet, StoreServer, wait_until
+from tests.integration.store_servers import ClusterSet, StoreServer
+from tests.waiting import wait_until
 
 TIMEOUT_S = 1.5
 SLACK_S = 1.0
