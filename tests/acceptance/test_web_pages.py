@@ -50,6 +50,25 @@ async def test_a_page_of_another_site_pops_nothing(
     assert (await http.pop_one())["attempt"] == 1
 
 
+BROWSER = ("User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0", "Accept-Language: de")
+"""What any browser sends, and all that it need send with a GET to a host that it does not know to be this machine."""
+
+
+@doors
+@pytest.mark.parametrize("referer", [(), ("Referer: http://shop.example.com/",), ("Referer: nothing",)], ids=" ".join)
+@pytest.mark.parametrize("host", ["0.0.0.0:8000", "vm", "kubernetes.docker.internal:8000", "localhost"])
+async def test_an_image_of_a_page_pops_nothing_where_browsers_hardly_tell_of_it(
+    http: Http, shared_service: ServiceProcess, host: str, referer: tuple[str, ...], through_asgi: bool
+) -> None:
+    await http.put_job("j")
+    async with connected(shared_service.port) as wire:
+        path = f"/topics/{http.topic}/pop?wait=0"
+        headers = (f"Host: {host}", *BROWSER, *referer)
+        assert (await ask(wire, "GET", path, *headers, through_asgi=through_asgi))[0] == 403
+        assert (await ask(wire, "GET", f"/jobs/{http.topic}/j", *headers, through_asgi=through_asgi))[0] == 200
+    assert (await http.look("j"))["attempts"] == 0
+
+
 @doors
 @pytest.mark.parametrize("host", ["rebound.example.com", "Rebound.Example.COM.:8000", "127.0.0.1.example.com", "a.b:1"])
 async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
@@ -80,6 +99,8 @@ async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
         ("Host: deferd",),
         ("Host: deferd.localhost",),
         ("Host: host.docker.internal:8000",),
+        ("Host: vm:8000", *BROWSER, "Referer: http://vm:8000/docs"),
+        ("Host: vm:8000", "User-Agent: Mozilla/5.0 (Windows NT; Windows NT 10.0; en-US) WindowsPowerShell/5.1.1"),
     ],
     ids=" ".join,
 )
@@ -92,6 +113,10 @@ async def test_whoever_else_is_on_the_machine_is_answered(
             status, _ = await ask(wire, "GET", path, *headers, through_asgi=through_asgi)
             assert status == 200
     assert (await http.look("j"))["state"] == "reserved"
+
+
+async def test_the_page_of_calls_is_in_no_frame_of_another_page(http: Http) -> None:
+    assert (await http.get("/docs")).headers["x-frame-options"] == "DENY"
 
 
 async def test_pages_may_be_linked_to_and_health_may_be_asked_for(shared_service: ServiceProcess) -> None:

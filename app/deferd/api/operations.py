@@ -112,13 +112,15 @@ _SWAGGER_FILES = Path(str(files("fastapi_offline") / "static"))
 
 
 async def _docs_page(_request: Request) -> HTMLResponse:
-    return get_swagger_ui_html(
+    page = get_swagger_ui_html(
         openapi_url="openapi.json",
         title=contract.TITLE,
         swagger_js_url="docs/swagger-ui-bundle.js",
         swagger_css_url="docs/swagger-ui.css",
         swagger_favicon_url="docs/favicon.png",
     )
+    page.headers["x-frame-options"] = "DENY"  # else another page could have its reader click here unawares
+    return page
 
 
 def _file(name: str) -> Route:

@@ -2,8 +2,8 @@
 
 A browser is on the machine too, and a page of any site can have it send requests to loopback: a pop takes effect even
 if the page never sees its answer. And a site whose own name leads to loopback (DNS rebinding) would see the answers as
-well. Browsers tell both, in `Sec-Fetch-Site` or `Origin`, and in `Host`. It stands where `access` does when there are
-keys, which no page has.
+well. Browsers tell both, in `Sec-Fetch-Site`, `Origin` or `Referer`, and in `Host`. It stands where `access` does when
+there are keys, which no page has.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OwnMachine:
 
     async def answer(self, operation: Operation, call: Call) -> Response:
         """The answer of `operation`, or the refusal."""
-        if operation.need.scope is not None and (fault := self._fault(call.headers)) is not None:
+        if operation.need.scope is not None and (fault := self._fault(operation, call)) is not None:
             return self._refuse(fault, Asked(operation.what, call.path_values.get("topic"), call.client_address()))
         return await operation.answer(call)
 
@@ -65,10 +65,10 @@ class OwnMachine:
         host = next((value for name, value in headers if name == b"host"), b"")
         return None if self._is_own(host) else self._refuse(_of_host(host), Asked(what, None, client))
 
-    def _fault(self, headers: Iterable[Header]) -> str | None:
+    def _fault(self, operation: Operation, call: Call) -> str | None:
         host = b""
         origin = site = None
-        for name, value in headers:
+        for name, value in call.headers:
             if name == b"host":
                 host = value
             elif name == b"sec-fetch-site":
@@ -79,8 +79,11 @@ class OwnMachine:
             return _of_host(host)
         if site is not None:
             comes_from_elsewhere = site not in _OWN_SITES
-        else:  # a browser of before 2023, or none
-            comes_from_elsewhere = origin is not None and origin.partition(b"://")[2] != host
+        elif origin is not None:  # a browser of before 2023, or one to which `host` is not surely this machine
+            comes_from_elsewhere = origin.partition(b"://")[2] != host
+        else:
+            is_more_than_reading = call.method == "GET" and operation.need.scope is not Scope.READ
+            comes_from_elsewhere = is_more_than_reading and _is_for_unknown_page(call.headers, host)
         if comes_from_elsewhere:
             return f"this service has no keys, and so answers no web pages of other sites: {_WAY_OUT}"
         return None
@@ -91,6 +94,18 @@ class OwnMachine:
     def _refuse(self, fault: str, asked: Asked) -> JsonAnswer:
         self._refusals.note(None, asked, Forbidden.code)
         return problems.answer(Forbidden(fault))
+
+
+def _is_for_unknown_page(headers: Iterable[Header], host: bytes) -> bool:
+    """Whether a browser asks, and does not say that a page of `host` had it ask.
+
+    With a GET for an image or a link it sends no `Origin`, and where it takes the host for neither `localhost` nor a
+    loopback address (it may be 0.0.0.0 or a name of this machine all the same) no `Sec-Fetch-Site`; and a page can
+    have it leave out `Referer`. PowerShell calls itself Mozilla as well, but speaks no languages.
+    """
+    given = dict(headers)
+    is_browser = given.get(b"user-agent", b"").startswith(b"Mozilla/") and b"accept-language" in given
+    return is_browser and given.get(b"referer", b"").split(b"/", 3)[2:3] != [host]
 
 
 def _of_host(host: bytes) -> str:
