@@ -1,8 +1,13 @@
-"""What all tests share: async ones run on asyncio, the only event loop of deferd."""
+"""What all tests share: async ones run on asyncio, the only event loop of deferd, and Ctrl-C ends what they start."""
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has its background jobs do, and what they start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
