@@ -329,13 +329,15 @@ class ClusterSet:
 
 
 def in_step(source: StoreServer, replica: StoreServer) -> bool:
-    """Whether the replica has what the source has stored, and the source counts it in a WAIT.
+    """Whether the replica has what the source has stored, and the source knows it, as a WAIT shows.
 
-    An older server counts a replica only when it has heard from it, up to a second after the replica calls the link up.
+    Redis 7.0 counts a replica only when it has heard from it, which may be a second after both call it online.
     """
-    link = replica.command("INFO", "replication").get("master_link_status")
-    state = source.command("INFO", "replication").get("slave0", {}).get("state")
-    return (link, state) == ("up", "online")
+    if replica.command("INFO", "replication").get("master_link_status") != "up":
+        return False
+    with source.client(single_connection_client=True) as client:
+        client.publish("in-step", "?")  # a WAIT is about what its own connection has had replicated
+        return bool(client.wait(1, 100) == 1)
 
 
 def free_port() -> int:
