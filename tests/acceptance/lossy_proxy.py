@@ -38,6 +38,8 @@ class LossyProxy:
         self.port = 0
         self.heads: list[str] = []
         """The head of each request that came, in order."""
+        self.answered = 0
+        """How many of them the service has answered, whatever came of the answer."""
 
     @property
     def url(self) -> str:
@@ -124,6 +126,7 @@ class LossyProxy:
             self._under_way += planned is not None
             up_writer.write(request)
             response = await _message(up_reader)
+            self.answered += 1
             self._under_way -= planned is not None
             while not self._may_answer.is_set():
                 await asyncio.sleep(0.005)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from deferd.client.failures import ClientClosed
 from deferd.client.identity import is_as_put
 from tests.acceptance.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -85,6 +86,29 @@ def test_a_lost_answer_does_not_make_anothers_job_ones_own(
     proxy.lose_answers()
     with pytest.raises(JobExists):
         client.put(topic, id="a", delay=60, ttr=7, backoff={"kind": "exponential"})
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_a_put_in_doubt_whose_job_is_gone_by_the_time_it_is_looked_at_is_called_unknown(
+    proxy: LossyProxy, client: Client, straight: Client, topic: str, in_batch: bool
+) -> None:
+    def put() -> str | None:
+        if in_batch:
+            return client.put_batch([{"topic": topic, "id": "a"}])[0].code
+        with pytest.raises(NoAnswer, match="was lost; a job of this id was there"):
+            client.put(topic, id="a")
+        return NoAnswer.code
+
+    proxy.answer(503, "retry-after: 2", sent=True)
+    with ThreadPoolExecutor(1) as threads:
+        putting = threads.submit(put)
+        wait_until(lambda: proxy.answered == 1, 10, "it is put")
+        with proxy.answers_held():
+            wait_until(lambda: proxy.answered == 2, 10, "it is put again")
+            [job] = straight.pop(topic, wait=5)
+            straight.finish(job)
+        assert NoAnswer.code == putting.result(10)
+    assert straight.topic(topic).counts["ready"] == 0
 
 
 def test_a_batch_whose_answer_was_lost_is_reported_as_done_but_for_real_conflicts(

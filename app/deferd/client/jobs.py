@@ -327,8 +327,9 @@ class TopicAudit(Audit):
 class PutResult(NamedTuple):
     """What became of one job of a batch: `status` 201 put, 200 kept or replaced, else `code` says what hindered it.
 
-    413 `payload_too_large` is a job that no call can carry; `detail` names the bound. `durability` is what a job has
-    reached that is there: this one, or with 409 the one that was there.
+    413 `payload_too_large` is a job that no call can carry; `detail` names the bound. 503 `no_answer` is one of which
+    it is not known whether it was put: an answer was lost, and a job of its id was there and is gone. `durability` is
+    what a job has reached that is there: this one, or with 409 the one that was there.
     """
 
     topic: str

@@ -100,8 +100,10 @@ class Verbs:
         fields = with_id(fields)
         outcome = await self._sender.try_to_send(calls.put(fields))
         if outcome.doubtful and isinstance(outcome.error, JobExists | JobReserved):
-            stored = await self._own(fields)
-            if stored is not None:
+            stored = await self._stored(fields)
+            if stored is None:
+                raise NoAnswer(_taken_and_gone(fields)) from outcome.error
+            if is_as_put(stored, fields):
                 # The refusal itself was as durable as the put is to be, and the job that stood in its way with it.
                 return Job({**stored.fields, **_given(durability=outcome.error.durability)})
         return outcome.result()
@@ -149,23 +151,27 @@ class Verbs:
         if not (doubtful or outcome.doubtful):
             return results
         return [
-            result._replace(status=201, code=None)
-            if result.code in {JobExists.code, JobReserved.code} and await self._own(fields) is not None
-            else result
+            await self._without_doubt(fields, result) if result.code in {JobExists.code, JobReserved.code} else result
             for fields, result in zip(jobs, results, strict=True)
         ]
+
+    async def _without_doubt(self, fields: Mapping[str, Any], refused: PutResult) -> PutResult:
+        """What became of a job that was refused because of one that may be itself, stored by an earlier try."""
+        stored = await self._stored(fields)
+        if stored is None:
+            return refused._replace(status=503, code=NoAnswer.code, detail=_taken_and_gone(fields))
+        return refused._replace(status=201, code=None) if is_as_put(stored, fields) else refused
 
     def buffer(self) -> PutBuffer:
         """Joins puts of concurrent tasks into batches; see PutBuffer."""
         return PutBuffer(self._put_batch, self._network.lock())
 
-    async def _own(self, fields: Mapping[str, Any]) -> Job | None:
-        """The stored job of this id if it is what `fields` say, so that it counts as put by them; else None."""
+    async def _stored(self, fields: Mapping[str, Any]) -> Job | None:
+        """The stored job of this id, None when there is none."""
         try:
-            stored = await self.send(calls.look(fields["topic"], fields["id"]))
+            return await self.send(calls.look(fields["topic"], fields["id"]))
         except JobNotFound:
             return None
-        return stored if is_as_put(stored, fields) else None
 
     async def look(self, topic: str, id: str) -> Job:
         """The job as it is now, changing nothing. Raises JobNotFound."""
@@ -378,6 +384,13 @@ class Verbs:
 
 def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _taken_and_gone(fields: Mapping[str, Any]) -> str:
+    return (
+        f"an answer to the put of {fields['topic']}/{fields['id']} was lost; a job of this id was there when it was "
+        "asked again, and is gone: this one, which was finished or cancelled since, or another"
+    )
 
 
 def _placed(error: DeferdError, first_index: int) -> DeferdError:
