@@ -74,7 +74,7 @@ async def test_one_sentinel_that_answers_is_enough_and_without_any_a_call_fails_
 
         answers = await asyncio.gather(*(watched_store.client.incr("count") for _ in range(30)), return_exceptions=True)
 
-        assert all(isinstance(answer, int) for answer in answers)
+        assert [] == [answer for answer in answers if not isinstance(answer, int)]
         assert time.monotonic() - began < TIMEOUT_S + SLACK_S
 
     for sentinel in servers.sentinels:
