@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from deferd.store.checks import check
 from deferd.store.connection import Store, connect
-from tests.integration.store_servers import SentinelSet
+from tests.integration.store_servers import SentinelSet, StoreServer
 
 TIMEOUT_S = 1.0
 SLACK_S = 0.4
@@ -63,6 +63,12 @@ async def test_calls_work_again_when_the_master_dies_or_hangs(
     assert int(servers.replica.command("GET", "count")) > 100
 
 
+def times_asked(sentinel: StoreServer) -> int:
+    """How often it was asked for masters."""
+    stats = sentinel.command("INFO", "commandstats")
+    return int(stats.get("cmdstat_sentinel|masters", {"calls": 0})["calls"])
+
+
 async def test_one_sentinel_that_answers_is_enough_and_without_any_a_call_fails_in_time(
     servers: SentinelSet, watched_store: Store
 ) -> None:
@@ -70,11 +76,13 @@ async def test_one_sentinel_that_answers_is_enough_and_without_any_a_call_fails_
     servers.sentinels[1].kill()
     for _ in range(3):  # asked for anew, by many at once
         await watched_store.close()
+        asked_before = times_asked(servers.sentinels[2])
         began = time.monotonic()
 
         answers = await asyncio.gather(*(watched_store.client.incr("count") for _ in range(30)), return_exceptions=True)
 
         assert [] == [answer for answer in answers if not isinstance(answer, int)]
+        assert times_asked(servers.sentinels[2]) - asked_before <= 2, "each call asked for itself"
         assert time.monotonic() - began < TIMEOUT_S + SLACK_S
 
     for sentinel in servers.sentinels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool
@@ -20,11 +21,31 @@ class _Sentinels(Sentinel):
     """The sentinels of a set, asked one after the other until one names a master that is up.
 
     redis-py's own way exchanges two places of its list after an await, which loses sentinels when several calls
-    ask at once.
+    ask at once; and each of them asks for itself, which keeps a sentinel from answering any in time.
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._turn = asyncio.Lock()
+        self._times_asked = 0
+        self._told: tuple[str, int] | MasterNotFoundError | None = None
+
     async def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Host and port of the master; the sentinel that knew it is asked first from now on."""
+        """Host and port of the master; who calls while another asks is told the same."""
+        times_asked = self._times_asked
+        async with self._turn:
+            if self._told is None or self._times_asked == times_asked:
+                try:
+                    self._told = await self._ask(service_name)
+                except MasterNotFoundError as exc:
+                    self._told = exc
+                self._times_asked += 1
+            if isinstance(self._told, MasterNotFoundError):
+                raise MasterNotFoundError(*self._told.args)
+            return self._told
+
+    async def _ask(self, service_name: str) -> tuple[str, int]:
+        """The sentinel that knew it is asked first from now on."""
         for sentinel in tuple(self.sentinels):
             try:
                 masters: Any = await sentinel.sentinel_masters()
