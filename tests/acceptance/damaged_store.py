@@ -21,7 +21,7 @@ class BreakableService:
 
     def lose_from_list(self, topic: str, job_id: str) -> None:
         """A ready job is in the Ready list no more."""
-        assert self.store.command("LREM", self._key(topic, "ready"), 1, job_id) == 1
+        assert self.store.command("ZREM", self._key(topic, "ready"), job_id) == 1
 
     def lose_record(self, topic: str, job_id: str) -> None:
         """Of a job only its id is left."""

@@ -195,14 +195,13 @@ def wrong_answers(history: History) -> list[str]:
 def check_books(topic: str, contents: Contents, history: History) -> list[str]:
     """What is wrong with a topic's keys at the end: sets and Job Pool, the tally, and the tally with the history."""
     faults = []
-    placed = [job for scores in contents.scores.values() for job in scores]
+    placed = [*contents.ready_list, *(job for scores in contents.scores.values() for job in scores)]
     if len(placed) != len(set(placed)):
         faults.append("an id is in two places")
     if strays := set(placed) - contents.pool.keys():
         faults.append(f"ids without a record: {strays}")
-    ready = contents.pool.keys() - set(placed)
-    if lost := ready - set(contents.ready_list):
-        faults.append(f"ready jobs that are not in line: {lost}")
+    if lost := contents.pool.keys() - set(placed):
+        faults.append(f"jobs that are in no place: {lost}")
     if strays := contents.holders.keys() - contents.scores[JobState.RESERVED].keys():
         faults.append(f"holders of jobs that nobody holds: {strays}")
     tally = Counter(contents.tally)

@@ -97,7 +97,6 @@ class EngineAndModel(RuleBasedStateMachine):
             assert set(scores) == {job.id for job in model.in_state(state)}
             for job_id, score in scores.items():
                 model.jobs[job_id].exact_ms = score
-        # Ids may be left over deep in a long line, never in one as short as these.
         assert sorted(contents.ready_list) == sorted(job.id for job in model.in_state(JobState.READY))
         assert model.may_stand_so(contents.ready_list)
         waiting = {job.id: job for job in model.jobs.values() if job.first_delivery_until_s is not None}

@@ -68,5 +68,5 @@ class EngineDriver:
         return {key.decode().rpartition(":")[2] for key in found} - {"tally"}
 
     def ready_list(self) -> list[str]:
-        """The Ready list as it is in the store, left-over ids included."""
-        return [entry.decode() for entry in self.server.command("LRANGE", f"{KEY}:ready", 0, -1)]
+        """The ids in the Ready list, the next to be handed out first."""
+        return [entry.decode() for entry in self.server.command("ZRANGE", f"{KEY}:ready", 0, -1)]

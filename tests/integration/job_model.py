@@ -186,8 +186,7 @@ class JobModel:
         self.jobs[job_id] = job
         if old is None:
             self.told_cancelled.pop(job_id, None)
-        place = old.place if old is not None and old.state is JobState.READY else None
-        self._change(job, _state_after(delay_s), place)
+        self._change(job, _state_after(delay_s))
         return "created" if old is None else "replaced"
 
     def put_many(self, jobs: Iterable[dict[str, Any]]) -> list[str | None]:

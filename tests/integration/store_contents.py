@@ -45,7 +45,7 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
     )
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(pool)
-    pipe.lrange(ready, 0, -1)
+    pipe.zrange(ready, 0, -1)
     pipe.hgetall(holders)
     pipe.hget(settings, topic)
     pipe.zscore(due, topic)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import pytest
 
 from deferd.api.job_json import instant
-from deferd.engine import audit as audit_module
 from deferd.engine.damage import DamageKind, TopicAudit
 from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
@@ -19,7 +18,7 @@ from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer
 
 LONG = 5000
-"""More ids than a Ready list may have to be read in one step."""
+"""Jobs for many steps of an audit."""
 FAR_MS = 4_000_000_000_000
 
 
@@ -122,6 +121,14 @@ PLANTS: dict[str, Plant] = {
     "more put than there is": Plant((("HINCRBY", f"{KEY}:tally", "put", 3),), {"tally_off": 1}),
     "fewer put than there is": Plant((("DEL", f"{KEY}:tally"),), {"tally_off": 1}),
     "a tally that is no number": Plant((("HSET", f"{KEY}:tally", "finished", "many"),), {"tally_off": 1}),
+    "a ready job that is delayed": Plant((("ZADD", f"{KEY}:ready", 1, "delayed"),), {"in_two_places": 1}),
+    "a reserved job that is ready": Plant((("ZADD", f"{KEY}:ready", 1, "reserved"),), {"in_two_places": 1}),
+    "ready entries of jobs that never were": Plant(
+        (("ZADD", f"{KEY}:ready", 0, "ghost", 9, "spook"),), {"no_record": 2}
+    ),
+    "a ready list of an earlier layout": Plant(
+        (("DEL", f"{KEY}:ready"), ("RPUSH", f"{KEY}:ready", "ready")), {"wrong_type": 1, "in_no_place": 1}
+    ),
     "a list that is a string": Plant(
         (("DEL", f"{KEY}:ready"), ("SET", f"{KEY}:ready", "x")), {"wrong_type": 1, "in_no_place": 1}
     ),
@@ -259,15 +266,6 @@ async def test_many_damages_are_counted_and_some_are_examples(driver: EngineDriv
     assert await driver.counts() == {"delayed": 3000}
 
 
-async def test_ids_left_over_in_the_list_are_no_damage(driver: EngineDriver) -> None:
-    for number in range(3):
-        await driver.put(f"j{number}")
-    driver.server.command("RPUSH", f"{KEY}:ready", "gone", "j0", "gone")
-    found = await audit(driver)
-    assert found.clean
-    assert found.left_over == 3
-
-
 @pytest.mark.parametrize("record", [b"x", b"\0" * 22 + b"\x03\0\0\0{{{null", b"\0" * 22 + b'\x0a\0\0\0{"t":"so"}null'])
 async def test_a_record_that_cannot_be_read_holds_up_no_other_job(driver: EngineDriver, record: bytes) -> None:
     for number in range(3):
@@ -333,18 +331,11 @@ async def test_a_topic_that_was_purged_leaves_nothing_to_find(driver: EngineDriv
     assert (survey.unlisted, survey.stray_keys) == ([], [])
 
 
-@pytest.fixture(params=[200_000, 1000], ids=["one walk", "many walks"])
-def collected_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_module, "_COLLECTED_MAX", request.param)
-
-
-@pytest.mark.usefixtures("collected_max")
-async def test_jobs_that_a_long_list_lacks_are_found_and_put_back(driver: EngineDriver) -> None:
+async def test_jobs_missing_from_a_long_ready_list_are_found_and_put_back(driver: EngineDriver) -> None:
     await driver.queue.put_many([job(f"j{number}") for number in range(LONG)])
     assert (await audit(driver)).clean
     missing = {"j0", "j1700", "j2500", "j4999"}
-    for job_id in missing:
-        driver.server.command("LREM", f"{KEY}:ready", 1, job_id)
+    driver.server.command("ZREM", f"{KEY}:ready", *missing)
     found = await audit(driver)
     assert {finding.subject for finding in found.findings.examples} == missing
     assert kinds(found) == {"in_no_place": 4}
@@ -353,65 +344,6 @@ async def test_jobs_that_a_long_list_lacks_are_found_and_put_back(driver: Engine
     assert again.clean
     assert again.checked == LONG
     assert set(driver.ready_list()[-4:]) == missing
-
-
-@pytest.mark.parametrize("comes_back_before", [1, 2])
-async def test_a_job_that_moves_while_the_list_is_walked_is_no_damage(
-    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch, comes_back_before: int
-) -> None:
-    """It is not there when the walk passes, and back in the middle of the list before the first or the second check."""
-    await driver.queue.put_many([job(f"j{number}") for number in range(LONG)])
-    moving = await driver.queue.look(TOPIC, "j2500")
-    auditor = driver.engine.auditor
-    command, run = auditor._scripts.command, auditor._scripts.run
-    slices = checks = 0
-
-    async def leave(name: str, *args: str | bytes | int) -> object:
-        nonlocal slices
-        slices += 1
-        if slices == 1:
-            driver.server.command("LREM", f"{KEY}:ready", 1, moving.id)
-        return await command(name, *args)
-
-    async def come_back(verb: str, *args: object) -> object:
-        nonlocal checks
-        if verb == "audit_line":
-            checks += 1
-            if checks == comes_back_before:
-                raw = bytearray(driver.server.command("HGET", f"{KEY}:pool", moving.id))
-                raw[12] ^= 1  # another nonce, as of a job that was given back
-                driver.server.command("HSET", f"{KEY}:pool", moving.id, bytes(raw))
-                driver.server.command("LINSERT", f"{KEY}:ready", "BEFORE", "j2501", moving.id)
-        return await run(verb, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(auditor._scripts, "command", leave)
-    monkeypatch.setattr(auditor._scripts, "run", come_back)
-    found = await audit(driver)
-    assert found.clean
-    assert checks == comes_back_before
-
-
-async def test_a_list_that_moves_under_the_walk_is_walked_anew(
-    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await driver.queue.put_many([job(f"j{number}") for number in range(LONG)])
-    scripts = driver.engine.auditor._scripts
-    command = scripts.command
-    slices = walks = 0
-
-    async def command_on_a_moving_list(name: str, *args: str | bytes | int) -> object:
-        nonlocal slices, walks
-        slices += 1
-        walks += args[-1] == -1
-        if slices == 2:  # cancelled near the tail, each within reach of leave_line: the rest moves past the walk
-            for number in range(LONG - 1, LONG - 1501, -1):
-                await driver.queue.cancel(TOPIC, f"j{number}")
-        return await command(name, *args)
-
-    monkeypatch.setattr(scripts, "command", command_on_a_moving_list)
-    found = await audit(driver)
-    assert found.clean
-    assert walks == 2
 
 
 async def test_a_survey_finds_topics_that_no_list_shows_and_keys_of_no_topic(driver: EngineDriver) -> None:

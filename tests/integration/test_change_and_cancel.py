@@ -9,7 +9,7 @@ import pytest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale
 from deferd.model import ChangeJob, JobState
-from tests.integration.engine_driver import KEY, TOPIC, EngineDriver
+from tests.integration.engine_driver import TOPIC, EngineDriver, job
 
 
 def change(**fields: Any) -> ChangeJob:
@@ -134,14 +134,54 @@ async def test_a_cancelled_job_never_comes(driver: EngineDriver) -> None:
     assert driver.keys_left() == set()
 
 
-async def test_an_id_left_in_the_ready_list_does_not_make_a_later_job_ready_early(driver: EngineDriver) -> None:
-    await driver.put("a")
-    driver.server.command("RPUSH", f"{KEY}:ready", "b")  # as a cancel leaves it, deep inside a long list
-    await driver.put("c")
-    await driver.put("b", delay=5)
-    assert [popped.id for popped in await driver.pop(5)] == ["a", "c"]
-    await driver.pass_time(6)
-    assert [popped.id for popped in await driver.pop(5)] == ["b"]
+@pytest.mark.parametrize("way", ["cancelled and put again", "replaced", "rescheduled", "replaced with a delay"])
+async def test_an_id_that_becomes_ready_again_goes_to_the_end_of_a_long_ready_list(
+    driver: EngineDriver, way: str
+) -> None:
+    ids = [f"j{number}" for number in range(3000)]
+    await driver.queue.put_many([job(job_id) for job_id in ids])
+    if way == "cancelled and put again":
+        await driver.queue.cancel(TOPIC, "j1500")
+        await driver.put("j1500")
+    elif way == "replaced":
+        await driver.put("j1500", on_conflict="replace")
+    elif way == "rescheduled":
+        await driver.queue.change(TOPIC, "j1500", change(delay=5))
+        await driver.pass_time(6)
+    else:
+        await driver.put("j1500", on_conflict="replace", delay=5)
+        await driver.pass_time(6)
+    assert [popped.id for _ in range(3) for popped in await driver.pop(1000)] == [*ids[:1500], *ids[1501:], "j1500"]
+
+
+async def test_a_ready_job_that_is_changed_to_be_due_now_keeps_its_place(driver: EngineDriver) -> None:
+    """It has been ready all the time."""
+    for job_id in ("a", "b"):
+        await driver.put(job_id)
+    await driver.queue.change(TOPIC, "a", change(delay=0, body="new"))
+    assert [popped.id for popped in await driver.pop(5)] == ["a", "b"]
+
+
+async def test_jobs_that_are_given_back_stand_before_all_others_in_their_order(driver: EngineDriver) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id)
+    held = await driver.pop(2)
+    await driver.queue.give_back(held)
+    assert await driver.queue.give_back(await driver.pop(1)) == 1
+    await driver.put("d")
+    assert driver.ready_list() == ["a", "b", "c", "d"]
+
+
+async def test_churn_deep_inside_a_long_ready_list_leaves_only_ready_jobs_in_it(driver: EngineDriver) -> None:
+    """A put-only key could make it grow without end, and every pop slower, when ids were left in it."""
+    ids = [f"j{number}" for number in range(3000)]
+    await driver.queue.put_many([job(job_id) for job_id in ids])
+    for _ in range(3):
+        for delay in (60, 0):
+            churn = [job(job_id, on_conflict="replace", delay=delay) for job_id in ids[1000:2000]]
+            await driver.queue.put_many(churn)
+    assert len(driver.ready_list()) == len(ids)
+    assert await driver.counts() == {"ready": len(ids)}
 
 
 async def test_the_ready_list_does_not_grow_with_jobs_that_come_and_go(driver: EngineDriver) -> None:
@@ -153,7 +193,7 @@ async def test_the_ready_list_does_not_grow_with_jobs_that_come_and_go(driver: E
     assert driver.ready_list() == ["stays", "j49"]
 
 
-async def test_a_job_that_was_cancelled_and_put_again_stands_at_the_end_of_the_line(driver: EngineDriver) -> None:
+async def test_a_job_that_was_cancelled_and_put_again_is_last(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
     await driver.queue.cancel(TOPIC, "b")

@@ -219,7 +219,7 @@ async def test_two_timers_at_once_lose_nothing_and_double_nothing(
     assert set(await race(*turns)) == {None}
     await driver.run_timer()
     for topic in topics:
-        ready = driver.server.command("LRANGE", f"deferd:{{0}}:{topic}:ready", 0, -1)
+        ready = driver.server.command("ZRANGE", f"deferd:{{0}}:{topic}:ready", 0, -1)
         assert sorted(entry.decode() for entry in ready) == sorted(ids)
         assert (await driver.topics.show(topic)).counts[JobState.READY] == len(ids)
 

@@ -50,7 +50,7 @@ async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_key_for_som
     assert ["orders.open"] == [view.topic for view in views]
 
 
-async def test_the_oldest_ready_age_passes_over_left_over_ids(driver: EngineDriver) -> None:
+async def test_the_oldest_ready_age_is_that_of_the_next_job_to_be_handed_out(driver: EngineDriver) -> None:
     await driver.put("old")
     driver.move_clock(100)
     await driver.put("young")
@@ -62,6 +62,18 @@ async def test_the_oldest_ready_age_passes_over_left_over_ids(driver: EngineDriv
     view = await driver.topics.show(TOPIC)
     assert view.oldest_ready_age_ms is not None
     assert 10_000 <= view.oldest_ready_age_ms < 15_000
+
+
+async def test_the_oldest_ready_age_is_known_after_many_jobs_before_it_were_cancelled(driver: EngineDriver) -> None:
+    ids = [f"j{number}" for number in range(2000)]
+    await driver.queue.put_many([job(job_id) for job_id in ids[:1000]])
+    driver.move_clock(100)
+    await driver.queue.put_many([job(job_id) for job_id in ids[1000:]])
+    for job_id in ids[:1000]:
+        await driver.queue.cancel(TOPIC, job_id)
+    view = await driver.topics.show(TOPIC)
+    assert view.oldest_ready_age_ms is not None
+    assert 0 <= view.oldest_ready_age_ms < 15_000
 
 
 async def test_settings_are_replaced_whole_and_survive_a_pause(driver: EngineDriver) -> None:

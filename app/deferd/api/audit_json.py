@@ -16,7 +16,6 @@ def topic(audit: TopicAudit) -> dict[str, Any]:
         "clean": audit.clean,
         "repaired": audit.repaired,
         "checked": audit.checked,
-        "left_over": audit.left_over,
         "timer_overdue": seconds(audit.timer_overdue_ms),
         **_found(audit.findings),
     }

@@ -70,7 +70,6 @@ _AUDIT = {
     "checked": 14,
     "counts": {"delayed": 12, "ready": 1, "reserved": 1, "dead": 0, "finished": 0},
     "sums": {"put": 5014, "finished": 4800, "cancelled": 200, "dropped": 0, "lost": 0, "dead": 0, "live": 14},
-    "left_over": 0,
     "timer_overdue": 0,
     "damage": [
         {

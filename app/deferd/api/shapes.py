@@ -219,10 +219,6 @@ class Audit(BaseModel):
     checked: int = Field(description="How many jobs were looked at.")
     counts: Counts | None = Field(None, description="Left out when they could not be read.")
     sums: Sums | None = Field(None, description="Left out when they could not be read.")
-    left_over: int = Field(
-        description="Ids that the Ready list has beyond the ready jobs, of jobs cancelled deep inside it. Pops pass "
-        "them by: no damage."
-    )
     timer_overdue: float = Field(
         description="For how many seconds the timer's first work has waited: no damage, but see that a service runs."
     )

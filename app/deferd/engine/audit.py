@@ -2,12 +2,6 @@
 
 Each step is one bounded script, so what it compares is of one instant and a busy topic raises no false alarm. Between
 two steps others have their turn for as long as the step took.
-
-One thing does not fit into a step: whether a long Ready list has a job. So the ids of jobs that are in no other place
-are collected on the way through the pool, and the list is walked in slices. What the walk did not meet may have been
-popped and come back meanwhile. So those that are still ready are noted with their version, which changes whenever a
-job leaves the list, and the list is walked once more: a job of the same version was in the list all the time, if it was
-in it at all, and a whole walk meets it.
 """
 
 from __future__ import annotations
@@ -15,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -33,14 +27,10 @@ from deferd.model import JobState
 _STEP = 250
 """Jobs, ids or keys that one script call checks: about two milliseconds of the store's time."""
 _LONGEST_PAUSE_S = 0.1
-_SLICE, _OVERLAP = 1000, 300
-_COLLECTED_MAX = 200_000
-"""Most ready jobs that are looked for in one walk through a long list; more take several."""
-_WALKS = 10
 _LONGEST_WAIT_S = 20
-_TOPIC_KINDS = ("hash", "zset", "list", *["zset"] * 4, "hash", "zset", "hash", "zset", "zset", "hash")
+_TOPIC_KINDS = ("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", "hash")
 _SHARD_KEYS = {"settings": "hash", "topics": "zset", "due": "zset"}
-_SETS = ("delayed", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
+_SETS = ("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
 _OUTCOMES = ("put", "finished", "cancelled", "dropped", "lost")
 _TELLS_INSTANTS = frozenset(
@@ -109,7 +99,6 @@ class _TopicCheck:
         self._topic = topic
         self._repair = repair
         self._keys = keys.of_audit(topic)
-        self._ready_key = self._keys[2]
         self._audit = TopicAudit(topic, repair)
 
     async def run(self) -> TopicAudit:
@@ -138,64 +127,12 @@ class _TopicCheck:
         return audit
 
     async def _check_jobs(self) -> None:
-        """All jobs of the pool; those whose place in a long Ready list is to be found out in shares."""
-        sought: set[bytes] = set()
-        async for candidates in self._pool():
-            sought.update(candidates)
-            if len(sought) >= _COLLECTED_MAX:
-                await self._check_line(sought)
-                sought = set()
-        if sought:
-            await self._check_line(sought)
-
-    async def _pool(self) -> AsyncIterator[list[bytes]]:
+        """All jobs of the pool."""
         cursor: bytes | int = 0
-        while True:
-            cursor, checked, found, candidates = await self._step("audit_pool", cursor, _STEP)
+        while cursor != b"0":
+            cursor, checked, found = await self._step("audit_pool", cursor, _STEP)
             self._audit.checked += checked
             self._note(found)
-            yield candidates
-            if cursor == b"0":
-                return
-
-    async def _check_line(self, sought: set[bytes]) -> None:
-        if not await self._walk(sought):
-            return
-        suspects: dict[bytes, bytes] = {}
-        for some in _in_steps(sorted(sought)):
-            versions, _ = await self._step("audit_line", *(part for job_id in some for part in (job_id, "")))
-            suspects.update(zip(versions[::2], versions[1::2], strict=True))
-        if not suspects:
-            return
-        unseen = set(suspects)
-        if await self._walk(unseen):
-            for some in _in_steps(sorted(unseen)):
-                pairs = (part for job_id in some for part in (job_id, suspects[job_id]))
-                _, found = await self._step("audit_line", *pairs)
-                self._note(found)
-
-    async def _walk(self, sought: set[bytes]) -> bool:
-        """Take out of `sought` what the Ready list has, and return whether the walk was a whole one.
-
-        It goes from the tail to the head, where pops take away nothing that it has yet to pass. An id that is taken out
-        behind it moves the rest towards the tail, so each slice must share ids with the one before; when none is
-        shared, the list has moved too far and the walk begins anew.
-        """
-        for _ in range(_WALKS):
-            from_tail, last_slice = 0, set[bytes]()
-            while True:
-                began_s = time.monotonic()
-                ids = await self._scripts.command("LRANGE", self._ready_key, -from_tail - _SLICE, -from_tail - 1)
-                await _give_way(began_s)
-                sought.difference_update(ids)
-                if last_slice and last_slice.isdisjoint(ids):
-                    break
-                if len(ids) < _SLICE or not sought:
-                    return True
-                last_slice = set(ids)
-                from_tail += _SLICE - _OVERLAP
-        self._audit.unchecked = "the Ready list: it changed too fast to be read as a whole"
-        return False
 
     async def _check_members(self, name: str) -> None:
         cursor: bytes | int = 0
@@ -211,15 +148,14 @@ class _TopicCheck:
             self._audit.findings.add(Finding(kind, _text(subject), shown))
 
     def _note_sums(self, reply: list[Any]) -> None:
-        found, _, *counts, listed, now_ms, first_work_ms = reply[: len(_STATES) + 5]
+        found, _, *counts, now_ms, first_work_ms = reply[: len(_STATES) + 4]
         self._note(found)
         audit = self._audit
         audit.counts = dict(zip(_STATES, counts, strict=True))
-        audit.left_over = max(listed - audit.counts[JobState.READY], 0)
         audit.timer_overdue_ms = max(now_ms - first_work_ms, 0) if first_work_ms >= 0 else 0
         live = sum(audit.counts[state] for state in (JobState.DELAYED, JobState.READY, JobState.RESERVED))
         audit.sums = {
-            **dict(zip(_OUTCOMES, reply[len(_STATES) + 5 :], strict=True)),
+            **dict(zip(_OUTCOMES, reply[len(_STATES) + 4 :], strict=True)),
             "dead": audit.counts[JobState.DEAD],
             "live": live,
         }
@@ -278,10 +214,6 @@ def _are_readable(settings: bytes) -> bool:
     except UNREADABLE:
         return False
     return True
-
-
-def _in_steps(ids: list[bytes]) -> Iterable[list[bytes]]:
-    return (ids[at : at + _STEP] for at in range(0, len(ids), _STEP))
 
 
 def _rfc_3339(ms: re.Match[str]) -> str:

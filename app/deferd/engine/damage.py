@@ -51,7 +51,7 @@ class DamageKind(StrEnum):
     IN_TWO_PLACES = (
         "in_two_places",
         "a job is in several states at once: it may be handed out again when it is over, or to two consumers",
-        "it stays in one: finished before dead, dead before reserved, reserved before delayed",
+        "it stays in one: finished before dead, dead before reserved, reserved before delayed, delayed before ready",
     )
     IN_NO_PLACE = (
         "in_no_place",
@@ -130,17 +130,15 @@ class Findings:
 class TopicAudit:
     """What an audit of a topic found. After a repair it is the damage that was mended, and all else as it is now.
 
-    `checked` is how many jobs were looked at, `left_over` how many ids the Ready list holds beyond the ready jobs:
-    pops pass them by. `sums` says what became of all jobs ever put (see `lua/lib/topic.lua`, and `lost`, which repairs
-    count); it and `counts` are empty when they could not be read. `unchecked` says what could not be checked and why;
-    None: all was. `timer_overdue_ms` is for how long the timer's first work has waited.
+    `checked` is how many jobs were looked at. `sums` says what became of all jobs ever put (see `lua/lib/topic.lua`,
+    and `lost`, which repairs count); it and `counts` are empty when they could not be read. `unchecked` says what could
+    not be checked and why; None: all was. `timer_overdue_ms` is for how long the timer's first work has waited.
     """
 
     topic: str
     repaired: bool
     checked: int = 0
     counts: Mapping[JobState, int] = field(default_factory=dict)
-    left_over: int = 0
     timer_overdue_ms: int = 0
     sums: Mapping[str, int] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)

@@ -36,9 +36,9 @@ class Keys:
         return (*of_topic, *(self.of_shard(shard, name) for name in _SHARD_KEYS), tally)
 
     def of_places(self, topic: str) -> tuple[str, ...]:
-        """The keys that count a topic's jobs: pool, delay, reserved, dead, finished. Not cached."""
+        """The keys that count a topic's jobs: delay, ready, reserved, dead, finished. Not cached."""
         shard = self.shard_of(topic)
-        return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in ("pool", "delay", "reserved", "dead", "finished"))
+        return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in _TOPIC_KEYS[1:6])
 
     def of_shard(self, shard: int, name: str) -> str:
         """A key of the whole shard: settings, topics, due, lock, clock, aside."""

@@ -21,17 +21,17 @@ class _Sentinels(Sentinel):
     """The sentinels of a set, asked one after the other until one names a master that is up.
 
     redis-py's own way exchanges two places of its list after an await, which loses sentinels when several calls
-    ask at once; and each of them asks for itself, which keeps a sentinel from answering any in time.
+    ask at once. It also lets each of them ask for itself, so that a burst keeps a sentinel from responding in time.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+        super().__init__(*args, **options)  # type: ignore[no-untyped-call]  # redis-py gives it no types
         self._turn = asyncio.Lock()
         self._times_asked = 0
         self._told: tuple[str, int] | MasterNotFoundError | None = None
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Host and port of the master; who calls while another asks is told the same."""
+        """Host and port of the primary. Calls that wait while another one asks share its result."""
         times_asked = self._times_asked
         async with self._turn:
             if self._told is None or self._times_asked == times_asked:
@@ -45,7 +45,7 @@ class _Sentinels(Sentinel):
             return self._told
 
     async def _ask(self, service_name: str) -> tuple[str, int]:
-        """The sentinel that knew it is asked first from now on."""
+        """Ask one sentinel after the other. The one that knew the primary is asked first from now on."""
         for sentinel in tuple(self.sentinels):
             try:
                 masters: Any = await sentinel.sentinel_masters()

@@ -2,7 +2,7 @@
 -- jobs it is the other way about: one that stands for any delivery of an id is there only while the job is not.
 -- @include clock topic record places soundness
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/soundness.lua
--- ARGV[3] delayed, reserved, dead, finished, expiry, holders, or cancelled
+-- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, or cancelled
 -- ARGV[4] where the last step ended, 0 to begin | ARGV[5] about how many members to check
 -- Returns { where this step ended, 0 when it was the last, members checked, { kind, id, detail of each damage ... } }
 -- Bound: about ARGV[5] members; the caller sends at most 1000. A set that the store keeps in one piece, as it does with

@@ -9,9 +9,9 @@
 local SETTINGS, TOPICS = KEYS[1], KEYS[2]
 local where, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 local PREFIX = string.sub(SETTINGS, 1, -1 - #'settings')
--- Of a topic that was forgotten, ids of the Ready list and tombstones may be left for a while.
+-- Of a topic that was forgotten, tombstones may be left for a while.
 local KINDS = {
-  pool = true, delay = true, ready = false, reserved = true, dead = true, finished = true, expiry = true,
+  pool = true, delay = true, ready = true, reserved = true, dead = true, finished = true, expiry = true,
   holders = true, cancelled = false, tally = true,
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true }

@@ -3,25 +3,11 @@
 -- @include clock topic record places soundness
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/soundness.lua
 -- ARGV[3] where the last step ended, 0 to begin | ARGV[4] most jobs to check
--- Returns { where this step ended, 0 when it was the last, jobs checked, { kind, id, detail of each damage ... },
---   { ids of jobs that are ready, of which is not known whether the Ready list has them: it is a long one } }
--- Bound: about ARGV[4] jobs (the caller sends at most 1000) or 1 MiB of records, and SHORT_LINE ids of the list.
+-- Returns { where this step ended, 0 when it was the last, jobs checked, { kind, id, detail of each damage ... } }
+-- Bound: about ARGV[4] jobs (the caller sends at most 1000) or 1 MiB of records.
 local MOST_BYTES = 1024 * 1024
 local FIRST_PAGE = 10
 local now, cursor, wanted = now_ms(), ARGV[3], tonumber(ARGV[4])
-
-local line
-local is_long = redis.call('LLEN', READY) > SHORT_LINE
-local function is_in_line(id)
-  if is_long then return nil end
-  if not line then
-    line = {}
-    for _, waiting in ipairs(redis.call('LRANGE', READY, 0, -1)) do
-      line[waiting] = true
-    end
-  end
-  return line[id] or false
-end
 
 -- Scores of `ids` in a sorted set that is often empty.
 local function scores_in(key, ids)
@@ -29,21 +15,18 @@ local function scores_in(key, ids)
   return redis.call('ZMSCORE', key, unpack(ids))
 end
 
-local candidates = {}
-
 local function check(ids, raws)
-  local delayed, reserved = scores_in(DELAY, ids), scores_in(RESERVED, ids)
+  local delayed, ready, reserved = scores_in(DELAY, ids), scores_in(READY, ids), scores_in(RESERVED, ids)
   local dead, finished, expiry = scores_in(DEAD, ids), scores_in(FINISHED, ids), scores_in(EXPIRY, ids)
   local holders = redis.call('EXISTS', HOLDERS) == 1 and redis.call('HMGET', HOLDERS, unpack(ids)) or {}
   for index, id in ipairs(ids) do
     local scores = {
-      delayed = delayed[index] and tonumber(delayed[index]), reserved = reserved[index] and tonumber(reserved[index]),
+      delayed = delayed[index] and tonumber(delayed[index]), ready = ready[index] and tonumber(ready[index]),
+      reserved = reserved[index] and tonumber(reserved[index]),
       dead = dead[index] and tonumber(dead[index]), finished = finished[index] and tonumber(finished[index]),
     }
     local watched = expiry[index] and tonumber(expiry[index]) or nil
-    if examine(id, raws[index], scores, watched, holders[index], is_in_line, now) then
-      candidates[#candidates + 1] = id
-    end
+    examine(id, raws[index], scores, watched, holders[index], now)
   end
 end
 
@@ -67,4 +50,4 @@ repeat
   local fitting = checked > 0 and math.floor((MOST_BYTES - bytes) / (bytes / checked)) or FIRST_PAGE
   page = math.max(1, math.min(fitting, wanted - checked, MOST_TOGETHER))
 until cursor == '0' or checked >= wanted or bytes >= MOST_BYTES
-return { cursor, checked, findings, candidates }
+return { cursor, checked, findings }

@@ -3,7 +3,7 @@
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/soundness.lua
 -- ARGV[3] settings to take out of the way, if they are still these: the caller could not read them; '' for none
 -- Returns { { kind, subject, detail of each damage ... }, settings JSON, '', or nil when the topic is not known,
---   delayed, ready, reserved, dead, finished, ids in the Ready list, now ms, ms of the timer's first work or -1,
+--   delayed, ready, reserved, dead, finished, now ms, ms of the timer's first work or -1,
 --   of all jobs: put, finished, cancelled, dropped, lost }, or nil when the store has nothing at all of the topic.
 --   With repair all but the damage is as it was mended.
 -- Bound: one topic.
@@ -17,7 +17,7 @@ if REPAIR and ARGV[3] ~= '' and redis.call('HGET', SETTINGS, TOPIC) == ARGV[3] t
 end
 
 local function is_there()
-  local kept = redis.call('EXISTS', POOL, DELAY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY)
+  local kept = redis.call('EXISTS', POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY)
   return kept > 0
 end
 
@@ -68,7 +68,7 @@ if faulty or lost ~= 0 then
   end
 end
 return {
-  findings, settings, redis.call('ZCARD', DELAY), count_ready(), redis.call('ZCARD', RESERVED),
-  redis.call('ZCARD', DEAD), finished, redis.call('LLEN', READY), now, first_work < math.huge and first_work or -1,
+  findings, settings, redis.call('ZCARD', DELAY), redis.call('ZCARD', READY), redis.call('ZCARD', RESERVED),
+  redis.call('ZCARD', DEAD), finished, now, first_work < math.huge and first_work or -1,
   unpack(tallied),
 }

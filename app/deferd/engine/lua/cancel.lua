@@ -3,7 +3,7 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | 1: refuse when a consumer holds it
 -- Returns for each job the state it was in; or 1 not found, 2 refused, a consumer holds it
--- Bound: the jobs given, at most 100, each looked for among 2000 of the Ready list.
+-- Bound: the jobs given, at most 100.
 local NOT_FOUND, HELD = 1, 2
 local now = now_ms()
 local ids = {}
@@ -16,7 +16,6 @@ local function cancel(id, refuse_reserved)
   local state, score = state_of(id)
   if state == 'reserved' and refuse_reserved then return HELD end
   remove_job(id, state, score, now)
-  if state == 'ready' then leave_line(id) end
   return state
 end
 

@@ -28,12 +28,12 @@ if ARGV[3] ~= '' then
   record.due = ARGV[3] == 'delay' and now + when or math.max(when, now)
   redis.call('ZREM', DELAY, id)
   if record.due > now then
+    redis.call('ZREM', READY, id)
     redis.call('ZADD', DELAY, record.due, id)
     schedule(record.due)
-    if state == 'ready' then leave_line(id) end
     state = 'delayed'
   elseif state == 'delayed' then
-    redis.call('RPUSH', READY, id)
+    append_ready({ id })
     wake_consumers()
     state = 'ready'
   end

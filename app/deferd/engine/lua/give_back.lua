@@ -21,7 +21,7 @@ for at = #ARGV - 3, 2, -4 do
     redis.call('ZREM', RESERVED, id)
     redis.call('HDEL', HOLDERS, id)
     redis.call('HSET', POOL, id, write_record(record))
-    redis.call('LPUSH', READY, id)
+    prepend_ready(id)
     watch_expiry(id, record)
     given_back = given_back + 1
   end

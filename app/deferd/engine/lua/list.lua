@@ -1,14 +1,14 @@
 -- One page of a topic's jobs in one state, in the order of due time, lease end or retention end; of ready jobs
--- in the order of the Ready list. Changes nothing.
+-- in the order in which they will be handed out. Changes nothing.
 -- @include topic places
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] state
--- ARGV[3] where the last page ended: score (position in the list, of ready jobs), '' to begin | ARGV[4] id there
+-- ARGV[3] where the last page ended: score (position in the Ready list, of ready jobs), '' to begin | ARGV[4] id there
 -- ARGV[5] most jobs
 -- Returns { 1 when there is more, else 0, where this page ended: score, id, then four for each job:
 --   id | record | score | consumer or '' }; for ready jobs the score is the position. Jobs that move meanwhile may
 --   be missed or met twice.
--- Bound: ARGV[5] jobs, and as many left-over ids; the caller sends at most 1000. A page ends early at 8 MiB.
+-- Bound: ARGV[5] jobs; the caller sends at most 1000. A page ends early at 8 MiB.
 local state, limit = ARGV[2], tonumber(ARGV[5])
 local reply = { 0, '', '' }
 local MOST_BYTES = 8 * 1024 * 1024
@@ -23,24 +23,6 @@ local function add(id, score)
     reply[#reply + 1] = score
     reply[#reply + 1] = redis.call('HGET', HOLDERS, id) or ''
   end
-end
-
-if state == 'ready' then
-  local from = ARGV[3] == '' and 0 or tonumber(ARGV[3]) + 1
-  local ids = redis.call('LRANGE', READY, from, from + 2 * limit)
-  local seen = {}
-  for index, id in ipairs(ids) do
-    if #reply >= 3 + 4 * limit or index > 2 * limit or bytes >= MOST_BYTES then
-      reply[1] = 1
-      break
-    end
-    if not seen[id] and is_ready(id) then
-      seen[id] = true
-      add(id, from + index - 1)
-    end
-    reply[2], reply[3] = from + index - 1, id
-  end
-  return reply
 end
 
 -- The rank of the first member after (score, id): members of one score are in the order of their ids.

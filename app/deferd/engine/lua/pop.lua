@@ -10,9 +10,10 @@
 -- it counts as a new request. It is remembered until the longest lease it gave would have ended untouched. A job whose ttl has passed is never handed out: it goes to dead.
 -- Fewer than asked for are handed out when their records reach 8 MiB, at least one: a larger answer would not arrive
 -- in time, and its jobs would have been delivered to nobody.
--- Bound: the jobs asked for (the caller asks for at most 1000), 8 MiB and 8 jobs, and at most 1000 left-over ids.
+-- Bound: the jobs asked for (the caller asks for at most 1000), 8 MiB and 8 jobs, and at most 1000 that are not handed
+-- out: expired ones, and ids of a damaged store.
 local FOR_THE_FIRST_TIME, AGAIN = 0, 1
-local LEFT_OVERS = 1000
+local MOST_SKIPPED = 1000
 local MOST_BYTES = 8 * 1024 * 1024
 local FIRST_CHUNK, MOST_IN_CHUNK = 8, 500
 local now = now_ms()
@@ -45,41 +46,32 @@ local function replay(request)
   return given
 end
 
-local seen, left_overs, expired = {}, LEFT_OVERS, 0
-
--- Scores of `ids` in a sorted set that is often empty.
-local function scores(key, ids)
-  if redis.call('EXISTS', key) == 0 then return nil end
-  return redis.call('ZMSCORE', key, unpack(ids))
-end
+local skipped, expired = 0, 0
 
 -- The job's own ttr; fails for a record that cannot be read.
 local function read_ttr(raw) return (read_extra(raw).t or DEFAULT_TTR_MS) + 0 end
 
--- Take up to `wanted` ready jobs off the list, each as { id, record, its own ttr }, skipping left-over ids. One whose
--- record cannot be read is passed by as well: it must not stop the others (the audit finds it).
+-- Take the first `wanted` jobs off the Ready list, each as { id, record, its own ttr }. One that has no record, or one
+-- that cannot be read, leaves the list and is skipped: it must not stop the others (the audit finds it).
 local function take(wanted)
   local taken, bytes, chunk = {}, 0, FIRST_CHUNK
-  while #taken < wanted and left_overs > 0 and bytes < MOST_BYTES do
-    local ids = redis.call('LPOP', READY, math.min(wanted - #taken, chunk))
-    if not ids or #ids == 0 then break end
+  while #taken < wanted and skipped < MOST_SKIPPED and bytes < MOST_BYTES do
+    local popped = redis.call('ZPOPMIN', READY, math.min(wanted - #taken, chunk))
+    if #popped == 0 then break end
+    local ids = {}
+    for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
     local raws = redis.call('HMGET', POOL, unpack(ids))
-    local delayed, reserved = scores(DELAY, ids), scores(RESERVED, ids)
-    local dead, finished, expiry = scores(DEAD, ids), scores(FINISHED, ids), scores(EXPIRY, ids)
+    local expiry = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(ids))
     for index, id in ipairs(ids) do
-      local elsewhere = (delayed and delayed[index]) or (reserved and reserved[index])
-        or (dead and dead[index]) or (finished and finished[index])
       local is_read, own_ttr = false, nil
-      if raws[index] and not elsewhere and not seen[id] then is_read, own_ttr = pcall(read_ttr, raws[index]) end
+      if raws[index] then is_read, own_ttr = pcall(read_ttr, raws[index]) end
       if not is_read then
-        left_overs = left_overs - 1
+        skipped = skipped + 1
       elseif expiry and expiry[index] and tonumber(expiry[index]) <= now then
-        seen[id] = true
         bury_job(id, read_record(raws[index]), 'expired', now, dead_retention)
         expired = expired + 1
-        left_overs = left_overs - 1
+        skipped = skipped + 1
       else
-        seen[id] = true
         if expiry and expiry[index] then redis.call('ZREM', EXPIRY, id) end
         taken[#taken + 1] = { id, raws[index], own_ttr }
         bytes = bytes + #raws[index]

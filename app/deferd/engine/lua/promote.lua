@@ -26,7 +26,7 @@ for at = 1, #due, 2 do
 end
 if #ready > 0 then
   redis.call('ZREMRANGEBYRANK', DELAY, 0, #ready - 1)
-  redis.call('RPUSH', READY, unpack(ready))
+  append_ready(ready)
 end
 
 -- A record with all that is needed of it here; fails when that cannot be read, or cannot be counted with.
@@ -67,13 +67,13 @@ for _, job in ipairs(taken_from(RESERVED, due_in(RESERVED))) do
   end
 end
 
-if #given_back > 0 then redis.call('RPUSH', READY, unpack(given_back)) end
+if #given_back > 0 then append_ready(given_back) end
 if #ready + #given_back > 0 then wake_consumers(ARGV[4]) end
 
 for _, job in ipairs(taken_from(EXPIRY, due_in(EXPIRY))) do
   redis.call('ZREM', DELAY, job.id)
+  redis.call('ZREM', READY, job.id)
   bury_job(job.id, job.record, 'expired', now, dead_retention)
-  leave_line(job.id)
   reply[2] = reply[2] + 1
 end
 

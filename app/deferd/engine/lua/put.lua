@@ -62,7 +62,7 @@ local delayed, ready, watched = {}, {}, {}
 local earliest = math.huge
 
 local function flush()
-  if #ready > 0 then redis.call('RPUSH', READY, unpack(ready)) end
+  if #ready > 0 then append_ready(ready) end
   if #delayed > 0 then redis.call('ZADD', DELAY, unpack(delayed)) end
   if #watched > 0 then redis.call('ZADD', EXPIRY, unpack(watched)) end
   delayed, ready, watched = {}, {}, {}
@@ -70,9 +70,9 @@ end
 
 local woken = false
 
-local function place(id, due, ttl, is_in_line)
+local function place(id, due, ttl)
   if due <= now then
-    if not is_in_line then ready[#ready + 1] = id end
+    ready[#ready + 1] = id
     woken = true
   else
     delayed[#delayed + 1] = due
@@ -110,11 +110,7 @@ local function put(id, on_conflict, due, nonce, bound, job_rest)
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
   if not was_live then count_one() end
-  place(id, due, ttl, state == 'ready')  -- again and again in the line, it would make the list grow without end
-  if state == 'ready' and due > now then
-    flush()
-    leave_line(id)
-  end
+  place(id, due, ttl)
   return REPLACED, record
 end
 

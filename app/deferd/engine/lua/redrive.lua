@@ -13,7 +13,7 @@ else
     ids[#ids + 1] = ARGV[at]
   end
 end
-local redriven = 0
+local redriven = {}
 for _, id in ipairs(ids) do
   if redis.call('ZREM', DEAD, id) == 1 then
     local record = read_record(redis.call('HGET', POOL, id))
@@ -22,10 +22,12 @@ for _, id in ipairs(ids) do
     record.due = now
     record.extra.d = nil
     redis.call('HSET', POOL, id, write_record(record))
-    redis.call('RPUSH', READY, id)
     watch_expiry(id, record)
-    redriven = redriven + 1
+    redriven[#redriven + 1] = id
   end
 end
-if redriven > 0 then wake_consumers() end
-return redriven
+if #redriven > 0 then
+  append_ready(redriven)
+  wake_consumers()
+end
+return #redriven

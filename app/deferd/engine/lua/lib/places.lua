@@ -1,9 +1,12 @@
--- Where a job is, is its state: in one of the sorted sets, or, when in none of them, ready.
+-- Where a job is, is its state: each job in the pool is in exactly one of these sorted sets.
+local PLACES = { delayed = DELAY, ready = READY, reserved = RESERVED, dead = DEAD, finished = FINISHED }
 
--- The state of a job that is in the pool, and its score there (nil when ready).
+-- The state of a job that is in the pool, and its score there (nil when ready: a position means nothing outside).
+-- A job that a damaged store has in none of them counts as ready; the audit puts it back into the Ready list.
 local function state_of(id)
   local score = redis.call('ZSCORE', DELAY, id)
   if score then return 'delayed', tonumber(score) end
+  if redis.call('ZSCORE', READY, id) then return 'ready', nil end
   score = redis.call('ZSCORE', RESERVED, id)
   if score then return 'reserved', tonumber(score) end
   score = redis.call('ZSCORE', DEAD, id)
@@ -13,31 +16,22 @@ local function state_of(id)
   return 'ready', nil
 end
 
-local PLACES = { delayed = DELAY, reserved = RESERVED, dead = DEAD, finished = FINISHED }
-
-local function is_ready(id)
-  return redis.call('HEXISTS', POOL, id) == 1 and state_of(id) == 'ready'
-end
-
--- Jobs in the sorted sets are counted exactly; the rest of the pool is ready.
-local function count_ready()
-  return redis.call('HLEN', POOL) - redis.call('ZCARD', DELAY) - redis.call('ZCARD', RESERVED)
-    - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
-end
-
--- How far from either end of the Ready list an id is looked for when its job leaves by another way than a pop.
-local NEAR = 1000
-
--- Take an id out of the Ready list, of a job that is no longer ready. One that is deeper inside than NEAR is left
--- over: pop passes it by.
-local function leave_line(id)
-  if count_ready() == 0 then
-    redis.call('UNLINK', READY)
-  elseif redis.call('LPOS', READY, id, 'MAXLEN', NEAR) then
-    redis.call('LREM', READY, 1, id)
-  elseif redis.call('LPOS', READY, id, 'RANK', -1, 'MAXLEN', NEAR) then
-    redis.call('LREM', READY, -1, id)
+-- Append jobs to the Ready list, in this order. None of them may be in it. Bound: the ids given, at most 2000.
+local function append_ready(ids)
+  local last = redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2]
+  local position = last and tonumber(last) or 0
+  local members = {}
+  for index, id in ipairs(ids) do
+    members[2 * index - 1] = position + index
+    members[2 * index] = id
   end
+  redis.call('ZADD', READY, unpack(members))
+end
+
+-- Put one job in front of the Ready list.
+local function prepend_ready(id)
+  local first = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
 
 -- Until 60 s after its lease would have ended, the holder of a cancelled job is told so.
@@ -52,9 +46,7 @@ local function remove_job(id, state, score, now)
     redis.call('ZADD', CANCELLED, until_ms, id, until_ms, string.format('%s %.0f %d', id, nonce, attempts + 1))
     schedule(until_ms)
   end
-  if PLACES[state] then
-    redis.call('ZREM', PLACES[state], id)
-  end
+  redis.call('ZREM', PLACES[state], id)
   redis.call('ZREM', EXPIRY, id)
   redis.call('HDEL', POOL, id)
   if state ~= 'finished' then tally('cancelled', 1) end

@@ -5,11 +5,9 @@
 local ASIDE, REPAIR = KEYS[14], ARGV[2] == '1'
 
 -- The place that counts when an id is in several: what ended a job may not be undone, and a lease keeps others off.
-local PRECEDENCE = { 'finished', 'dead', 'reserved', 'delayed' }
+local PRECEDENCE = { 'finished', 'dead', 'reserved', 'delayed', 'ready' }
 -- Most arguments of one command here; Lua's stack takes some 8000.
 local MOST_TOGETHER = 500
--- A Ready list of no more than this is read as a whole; what a longer one holds, the caller finds out in slices.
-local SHORT_LINE = 2000
 
 -- No lease is longer than a day (limits.TTR_MAX_S); the store's clock may have been set back since by as much.
 local LONGEST_LEASE_MS = 2 * 86400000
@@ -74,7 +72,7 @@ end
 
 local woken = false
 
--- Back in line, or back to its wait when that is not over. Somebody may still hold it, whose lease was lost: as it
+-- Back to the end of the Ready list, or to its wait when that is not over. Somebody may still hold it, whose lease was lost: as it
 -- will be handed out anew, that receipt must not fit any longer.
 local function find_a_place(id, raw, due, now)
   redis.call('ZREM', DELAY, id)  -- first a write that an out-of-memory store allows
@@ -86,7 +84,7 @@ local function find_a_place(id, raw, due, now)
     schedule(due)
     return 'delayed', due
   end
-  redis.call('RPUSH', READY, id)
+  append_ready({ id })
   if not woken then wake_consumers() end
   woken = true
   return 'ready', nil
@@ -106,15 +104,13 @@ local function check_expiry(id, record, state, expiry)
   end
 end
 
--- Report all that is wrong with one job, and mend it if that is asked for. `scores` are those of its places by state,
--- `is_in_line` tells if an id is in the Ready list: true, false, or nil when that is not known.
--- Returns whether that must be found out: the job is in no other place.
-local function examine(id, raw, scores, expiry, holder, is_in_line, now)
+-- Report all that is wrong with one job, and repair it if that is asked for. `scores` are those of its places by state.
+local function examine(id, raw, scores, expiry, holder, now)
   local record, fault = read_soundly(id, raw)
   if not record then
     report('unreadable', id, fault)
     if REPAIR then set_aside(id, raw, now) end
-    return false
+    return
   end
   local places = {}
   for _, state in ipairs(PRECEDENCE) do
@@ -127,14 +123,9 @@ local function examine(id, raw, scores, expiry, holder, is_in_line, now)
     end
   end
   local state, score = places[1] or 'ready', places[1] and scores[places[1]]
-  local is_unknown = false
-  if state == 'ready' then
-    local found = is_in_line(id)
-    is_unknown = found == nil
-    if found == false then
-      report('in_no_place', id, 'due ' .. string.format('%.0f', record.due))
-      if REPAIR then state, score = find_a_place(id, raw, record.due, now) end
-    end
+  if #places == 0 then
+    report('in_no_place', id, 'due ' .. string.format('%.0f', record.due))
+    if REPAIR then state, score = find_a_place(id, raw, record.due, now) end
   elseif state == 'reserved' and score > now + LONGEST_LEASE_MS then
     report('lease_endless', id, 'until ' .. string.format('%.0f', score))
     if REPAIR then
@@ -156,5 +147,4 @@ local function examine(id, raw, scores, expiry, holder, is_in_line, now)
     report('holder_wrong', id, state .. ', and held by ' .. holder)
     if REPAIR then redis.call('HDEL', HOLDERS, id) end
   end
-  return is_unknown
 end

@@ -1,7 +1,7 @@
 -- The keys of one topic. Every script on a topic takes these KEYS in this order and the topic's name as ARGV[1]:
 --   KEYS[1]  pool      HASH id -> record (lib/record.lua)
 --   KEYS[2]  delay     ZSET id -> due ms
---   KEYS[3]  ready     LIST id; may hold ids that are no longer ready, which is_ready() tells apart
+--   KEYS[3]  ready     ZSET id -> position in the Ready list, whole numbers; the lowest is handed out first
 --   KEYS[4]  reserved  ZSET id -> lease end ms
 --   KEYS[5]  dead      ZSET id -> retention end ms
 --   KEYS[6]  finished  ZSET id -> retention end ms
