@@ -104,6 +104,8 @@ class EngineAndModel(RuleBasedStateMachine):
         for job_id, job in waiting.items():
             self.is_when(contents.expiry[job_id], job.first_delivery_until_s)
         assert contents.holders == {job.id: job.consumer for job in model.jobs.values() if job.consumer}
+        requested = {job.id: job.live.request_id for job in model.jobs.values() if job.live and job.live.request_id}
+        assert contents.requests == requested
         told = {_tombstone(whom): until_s for whom, until_s in model.told_cancelled.items()}
         assert set(contents.cancelled) == set(told)
         for member, until_s in told.items():

@@ -26,6 +26,7 @@ class Contents:
     due_ms: int | None
     settings: bytes | None
     tally: dict[str, int]
+    requests: dict[str, str]
 
     def of_job(self, job_id: str) -> tuple[Any, ...]:
         """All that is there about one job, save for its place in the Ready list."""
@@ -40,8 +41,8 @@ class Contents:
 
 def read_contents(client: redis.Redis, topic: str) -> Contents:
     """Not one instant's view: nothing else may be at work."""
-    (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings, _, due, tally) = KEYS.of_topic(
-        topic
+    (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings, _, due, tally, requests) = (
+        KEYS.of_topic(topic)
     )
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(pool)
@@ -50,9 +51,10 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
     pipe.hget(settings, topic)
     pipe.zscore(due, topic)
     pipe.hgetall(tally)
+    pipe.hgetall(requests)
     for key in (delay, reserved, dead, finished, expiry, cancelled):
         pipe.zrange(key, 0, -1, withscores=True)
-    jobs, ready_list, names, topic_settings, due_ms, counted, *sets = pipe.execute()
+    jobs, ready_list, names, topic_settings, due_ms, counted, requested, *sets = pipe.execute()
     scores = [{member.decode(): int(score) for member, score in members} for members in sets]
     states = (JobState.DELAYED, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
     return Contents(
@@ -65,4 +67,5 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
         due_ms=None if due_ms is None else int(due_ms),
         settings=topic_settings,
         tally={outcome.decode(): int(count) for outcome, count in counted.items()},
+        requests={job_id.decode(): request_id.decode() for job_id, request_id in requested.items()},
     )

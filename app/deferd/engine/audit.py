@@ -28,9 +28,9 @@ _STEP = 250
 """Jobs, ids or keys that one script call checks: about two milliseconds of the store's time."""
 _LONGEST_PAUSE_S = 0.1
 _LONGEST_WAIT_S = 20
-_TOPIC_KINDS = ("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", "hash")
+_TOPIC_KINDS = ("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", "hash", "hash")
 _SHARD_KEYS = {"settings": "hash", "topics": "zset", "due": "zset"}
-_SETS = ("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
+_SETS = ("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "requests", "cancelled")
 _STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
 _OUTCOMES = ("put", "finished", "cancelled", "dropped", "lost")
 _TELLS_INSTANTS = frozenset(

@@ -30,10 +30,12 @@ class Keys:
         return crc32(topic.encode()) % self.shards
 
     def _of_topic(self, topic: str) -> tuple[str, ...]:
-        """KEYS[1] to KEYS[13] of every script on a topic."""
+        """KEYS[1] to KEYS[14] of every script on a topic."""
         shard = self.shard_of(topic)
-        *of_topic, tally = (f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS, "tally"))
-        return (*of_topic, *(self.of_shard(shard, name) for name in _SHARD_KEYS), tally)
+        *of_topic, tally, requests = (
+            f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS, "tally", "requests")
+        )
+        return (*of_topic, *(self.of_shard(shard, name) for name in _SHARD_KEYS), tally, requests)
 
     def of_places(self, topic: str) -> tuple[str, ...]:
         """The keys that count a topic's jobs: delay, ready, reserved, dead, finished. Not cached."""
@@ -47,7 +49,3 @@ class Keys:
     def of_audit(self, topic: str) -> tuple[str, ...]:
         """KEYS of the audit's scripts: those of the topic, and where a repair puts aside what it takes out."""
         return (*self.of_topic(topic), f"deferd:{{{self.shard_of(topic)}}}:{topic}:aside")
-
-    def of_request(self, topic: str, request_id: str) -> str:
-        """The key that remembers what a pop with this request id was given; no topic's key, as no topic has a `/`."""
-        return f"deferd:{{{self.shard_of(topic)}}}:{topic}:request/{request_id}"

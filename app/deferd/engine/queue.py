@@ -167,22 +167,12 @@ class JobQueue:
 
         At most 1000 jobs together. Consumers that wait go through the Dispatcher.
         """
-        request_keys = [
-            self._keys.of_request(topic, request.request_id) for request in requests if request.request_id is not None
-        ]
         args: list[Any] = [topic, self._dead_retention_ms]
         for request in requests:
-            args += (
-                request.count,
-                request.ttr_ms or 0,
-                request.consumer or "",
-                0 if request.request_id is None else 1,
-            )
+            args += (request.count, request.ttr_ms or 0, request.consumer or "", request.request_id or "")
         is_bulk = sum(request.count for request in requests) > bulk.FROM_JOBS
         async with self._bulk.turn() if is_bulk else nullcontext():
-            now_ms, more, expired, answers = await self._scripts.run(
-                "pop", (*self._keys.of_topic(topic), *request_keys), args
-            )
+            now_ms, more, expired, answers = await self._scripts.run("pop", self._keys.of_topic(topic), args)
         if not expired and all(len(answer) == 1 for answer in answers):  # an empty topic takes no metric label
             return PopReply([[] for _ in requests], bool(more))
         jobs = [
@@ -222,11 +212,10 @@ class JobQueue:
             of_topic.setdefault(job.topic, []).append(job)
         given_back = 0
         for topic, jobs in of_topic.items():
-            request_keys = [self._keys.of_request(topic, job.request_id) for job in jobs if job.request_id is not None]
             args: list[Any] = [topic]
             for job in jobs:
-                args += (job.id, job.nonce, job.attempts, 0 if job.request_id is None else 1)
-            count = await self._scripts.run("give_back", (*self._keys.of_topic(topic), *request_keys), args)
+                args += (job.id, job.nonce, job.attempts, job.request_id or "")
+            count = await self._scripts.run("give_back", self._keys.of_topic(topic), args)
             metrics.GIVEN_BACK.labels(self._label(topic)).inc(count)
             given_back += count
         return given_back

@@ -12,9 +12,10 @@ local PREFIX = string.sub(SETTINGS, 1, -1 - #'settings')
 -- Of a topic that was forgotten, tombstones may be left for a while.
 local KINDS = {
   pool = true, delay = true, ready = true, reserved = true, dead = true, finished = true, expiry = true,
-  holders = true, cancelled = false, tally = true,
+  holders = true, cancelled = false, tally = true, requests = true,
 }
-local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true }
+local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
+  idle = true, tally = true }
 local names, strays, with_settings = {}, {}, {}
 
 local reply

@@ -19,6 +19,7 @@ local function check(ids, raws)
   local delayed, ready, reserved = scores_in(DELAY, ids), scores_in(READY, ids), scores_in(RESERVED, ids)
   local dead, finished, expiry = scores_in(DEAD, ids), scores_in(FINISHED, ids), scores_in(EXPIRY, ids)
   local holders = redis.call('EXISTS', HOLDERS) == 1 and redis.call('HMGET', HOLDERS, unpack(ids)) or {}
+  local requests = redis.call('EXISTS', REQUESTS) == 1 and redis.call('HMGET', REQUESTS, unpack(ids)) or {}
   for index, id in ipairs(ids) do
     local scores = {
       delayed = delayed[index] and tonumber(delayed[index]), ready = ready[index] and tonumber(ready[index]),
@@ -26,7 +27,7 @@ local function check(ids, raws)
       dead = dead[index] and tonumber(dead[index]), finished = finished[index] and tonumber(finished[index]),
     }
     local watched = expiry[index] and tonumber(expiry[index]) or nil
-    examine(id, raws[index], scores, watched, holders[index], now)
+    examine(id, raws[index], scores, watched, holders[index] or requests[index], now)
   end
 end
 

@@ -17,7 +17,7 @@ if REPAIR and ARGV[3] ~= '' and redis.call('HGET', SETTINGS, TOPIC) == ARGV[3] t
 end
 
 local function is_there()
-  local kept = redis.call('EXISTS', POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY)
+  local kept = redis.call('EXISTS', POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY, REQUESTS)
   return kept > 0
 end
 

@@ -12,6 +12,6 @@ local record = read_record(raw)
 record.attempts = record.attempts + 1
 if ARGV[5] == '1' then record.extra.e = ARGV[6] end
 redis.call('ZREM', RESERVED, id)
-redis.call('HDEL', HOLDERS, id)
+forget_holders({ id })
 bury_job(id, record, 'buried', now, tonumber(ARGV[7]))
 return LIVE

@@ -1,5 +1,5 @@
 -- Replace a topic's settings (jobs already there keep theirs), or pause or resume it. Makes the topic known.
--- @include topic
+-- @include clock topic
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] settings, pause, or resume
 -- ARGV[3] with `settings`: JSON object, the policy keys of record.lua, `j` max_jobs and `l` durability; '' for none
@@ -17,6 +17,7 @@ else
 end
 redis.call('HDEL', SETTINGS, TOPIC)  -- first a write that an out-of-memory store allows
 redis.call('HSET', SETTINGS, TOPIC, next(new) and cjson.encode(new) or '')
+if not next(new) then schedule(now_ms() + FORGET_AFTER_MS) end
 if ARGV[2] == 'resume' then
   wake_consumers()
   return 1

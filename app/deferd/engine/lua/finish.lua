@@ -11,7 +11,6 @@ for at = 2, #ARGV, 4 do
 end
 local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
-local some_have_names = redis.call('EXISTS', HOLDERS) == 1
 
 local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
 
@@ -64,7 +63,7 @@ end
 
 if #released > 0 then
   redis.call('ZREM', RESERVED, unpack(released))
-  if some_have_names then redis.call('HDEL', HOLDERS, unpack(released)) end
+  forget_holders(released)
   tally('finished', #released)
 end
 if #gone > 0 then redis.call('HDEL', POOL, unpack(gone)) end

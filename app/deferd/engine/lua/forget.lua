@@ -5,7 +5,5 @@
 -- Returns 1 when it is gone, else 0
 -- Bound: one topic.
 if redis.call('HLEN', POOL) > 0 or redis.call('HGET', SETTINGS, TOPIC) ~= '' then return 0 end
-redis.call('HDEL', SETTINGS, TOPIC)
-redis.call('ZREM', TOPICS, TOPIC)
-redis.call('DEL', TALLY)
+forget_topic()
 return 1

@@ -1,25 +1,22 @@
 -- Take back deliveries that never reached their consumer: the jobs go to the head of the Ready list in their
 -- order, no attempt is counted, and their receipts are void.
 -- @include clock topic record places
--- KEYS: see lib/topic.lua; then one for each delivery that has a request id, as for pop.lua
--- ARGV[1] topic | ARGV[2..] four for each delivery: id | nonce | attempt | 1 when it has a request id
+-- KEYS: see lib/topic.lua
+-- ARGV[1] topic | ARGV[2..] four for each delivery: id | nonce | attempt | request id or ''
 -- Returns how many jobs went back. Left alone: a delivery that is no longer live, and one whose request id
 -- was asked for again since, for then somebody else has it.
 -- Bound: the deliveries given, at most 1000.
-local given_back, key_at = 0, #KEYS
+local given_back = 0
 for at = #ARGV - 3, 2, -4 do
   local id, nonce, attempt = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local asked_again = false
-  if ARGV[at + 3] == '1' then
-    asked_again = string.sub(redis.call('GET', KEYS[key_at]) or '', 1, 1) == 'R'
-    key_at = key_at - 1
-  end
+  local delivery = ARGV[at + 3] ~= '' and redis.call('HGET', request_key(ARGV[at + 3]), id)
+  local asked_again = delivery and string.sub(delivery, -1) == 'R'
   local raw = redis.call('HGET', POOL, id)
   if raw and not asked_again and redis.call('ZSCORE', RESERVED, id) and receipt_matches(raw, nonce, attempt) then
     local record = read_record(raw)
     void_receipts(record)
     redis.call('ZREM', RESERVED, id)
-    redis.call('HDEL', HOLDERS, id)
+    forget_holders({ id })
     redis.call('HSET', POOL, id, write_record(record))
     prepend_ready(id)
     watch_expiry(id, record)

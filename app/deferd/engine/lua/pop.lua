@@ -1,19 +1,20 @@
 -- Hand ready jobs of one topic to consumers, in the order of the requests, each under a lease.
 -- @include clock topic record places
--- KEYS: see lib/topic.lua; then one for each request that has a request id:
---   STRING: a mark ('-' or 'R' once it was asked for again) and the deliveries it was given, "id nonce attempt" each
+-- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
--- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | 1 when it has a request id
+-- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | request id or ''
 -- Returns { now ms, 1 when the topic may have more ready jobs, else 0, jobs dropped as expired,
 --   for each request { 1 when these were handed out before, else 0, id, record, lease end ms, id, ... } }
 -- A request id that was answered before gets the deliveries that are still live among those it got; when none is,
--- it counts as a new request. It is remembered until the longest lease it gave would have ended untouched. A job whose ttl has passed is never handed out: it goes to dead.
+-- it counts as a new request. It is remembered as long as one of them is, and for an hour at most. A job whose ttl has
+-- passed is never handed out: it goes to dead.
 -- Fewer than asked for are handed out when their records reach 8 MiB, at least one: a larger answer would not arrive
 -- in time, and its jobs would have been delivered to nobody.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 8 MiB and 8 jobs, and at most 1000 that are not handed
 -- out: expired ones, and ids of a damaged store.
 local FOR_THE_FIRST_TIME, AGAIN = 0, 1
 local MOST_SKIPPED = 1000
+local REMEMBERED_MS = 3600000
 local MOST_BYTES = 8 * 1024 * 1024
 local FIRST_CHUNK, MOST_IN_CHUNK = 8, 500
 local now = now_ms()
@@ -23,25 +24,29 @@ local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
 
 -- The deliveries of an earlier answer to this request that still live. Who asks again is their holder from now on.
 local function replay(request)
-  local answer = redis.call('GET', request.key)
-  if not answer then return nil end
-  local given, last_lease_end = { AGAIN }, 0
-  for id, nonce, attempt in string.gmatch(string.sub(answer, 2), '(%S+) (%d+) (%d+)') do
+  local remembered = redis.call('HGETALL', request.key)
+  local live, last_lease_end = {}, 0
+  for at = 1, #remembered, 2 do
+    local id, delivery = remembered[at], remembered[at + 1]
+    local place, nonce, attempt = string.match(delivery, '^(%d+) (%d+) (%d+)')
     local raw = redis.call('HGET', POOL, id)
     local lease_end = redis.call('ZSCORE', RESERVED, id)
     if raw and lease_end and receipt_matches(raw, tonumber(nonce), tonumber(attempt)) then
-      given[#given + 1] = id
-      given[#given + 1] = raw
-      given[#given + 1] = tonumber(lease_end)
+      live[#live + 1] = { place = tonumber(place), id = id, raw = raw, lease_end = tonumber(lease_end) }
       last_lease_end = math.max(last_lease_end, tonumber(lease_end))
       redis.call('HDEL', HOLDERS, id)  -- first a write that an out-of-memory store allows
       if request.consumer ~= '' then redis.call('HSET', HOLDERS, id, request.consumer) end
+      redis.call('HSET', request.key, id, string.format('%s %s %s R', place, nonce, attempt))
     end
   end
-  if #given == 1 then return nil end
-  if string.sub(answer, 1, 1) ~= 'R' then
-    redis.call('DEL', request.key)  -- first a write that an out-of-memory store allows
-    redis.call('SET', request.key, 'R' .. string.sub(answer, 2), 'PX', math.max(last_lease_end - now, 1000))
+  if #live == 0 then return nil end
+  redis.call('PEXPIRE', request.key, math.min(math.max(last_lease_end - now, 1000), REMEMBERED_MS))
+  table.sort(live, function(one, other) return one.place < other.place end)
+  local given = { AGAIN }
+  for _, delivery in ipairs(live) do
+    given[#given + 1] = delivery.id
+    given[#given + 1] = delivery.raw
+    given[#given + 1] = delivery.lease_end
   end
   return given
 end
@@ -84,12 +89,12 @@ local function take(wanted)
   return taken
 end
 
-local requests, wanted, key_at = {}, 0, 13
+local requests, wanted = {}, 0
 for at = 3, #ARGV, 4 do
   local request = { count = tonumber(ARGV[at]), ttr = tonumber(ARGV[at + 1]), consumer = ARGV[at + 2] }
-  if ARGV[at + 3] == '1' then
-    key_at = key_at + 1
-    request.key = KEYS[key_at]
+  if ARGV[at + 3] ~= '' then
+    request.id = ARGV[at + 3]
+    request.key = request_key(request.id)
   end
   requests[#requests + 1] = request
 end
@@ -113,7 +118,7 @@ local taken, next_taken, leases, earliest = {}, 1, {}, math.huge
 if wanted > 0 then taken = take(wanted) end
 
 local function serve(request)
-  local given, answer, longest, holders = { FOR_THE_FIRST_TIME }, {}, 0, {}
+  local given, longest, holders, deliveries, requested = { FOR_THE_FIRST_TIME }, 0, {}, {}, {}
   while #given <= request.count * 3 and taken[next_taken] do
     local id, raw, own_ttr = unpack(taken[next_taken])
     next_taken = next_taken + 1
@@ -130,12 +135,20 @@ local function serve(request)
     holders[#holders + 1] = request.consumer
     if request.key then
       local nonce, attempts = read_nonce_and_attempts(raw)
-      answer[#answer + 1] = string.format('%s %.0f %d', id, nonce, attempts + 1)
+      deliveries[#deliveries + 1] = id
+      deliveries[#deliveries + 1] = string.format('%d %.0f %d', #deliveries, nonce, attempts + 1)
+      requested[#requested + 1] = id
+      requested[#requested + 1] = request.id
     end
   end
   if #given > 1 then
     if request.consumer ~= '' then redis.call('HSET', HOLDERS, unpack(holders)) end
-    if request.key then redis.call('SET', request.key, '-' .. table.concat(answer, ' '), 'PX', longest) end
+    if request.key then
+      redis.call('DEL', request.key)
+      redis.call('HSET', request.key, unpack(deliveries))
+      redis.call('PEXPIRE', request.key, math.min(longest, REMEMBERED_MS))
+      redis.call('HSET', REQUESTS, unpack(requested))
+    end
   end
   return given
 end

@@ -8,7 +8,8 @@
 --   As many topics as ARGV[5] may not be all.
 --   Due jobs become ready; leases that ran out give their job back at once, with the attempt counted, or to dead
 --   when that was the last; jobs whose ttl passed before a first delivery go to dead; records whose retention
---   ended go. Afterwards `due` says when the topic next needs a turn (now, when this one was not enough).
+--   ended go. Afterwards `due` says when the topic next needs a turn (now, when this one was not enough). A topic
+--   without jobs and settings into which nothing was put for FORGET_AFTER_MS is forgotten.
 -- Bound: ARGV[2] for each of the five places; the caller sends at most 1000.
 local now, limit, dead_retention = now_ms(), tonumber(ARGV[2]), tonumber(ARGV[3])
 
@@ -50,11 +51,12 @@ local function taken_from(key, ids)
 end
 
 local given_back = {}
-for _, job in ipairs(taken_from(RESERVED, due_in(RESERVED))) do
+local ended = due_in(RESERVED)
+if #ended > 0 then forget_holders(ended) end
+for _, job in ipairs(taken_from(RESERVED, ended)) do
   local id, record = job.id, job.record
   local limit_of_attempts = record.extra.m or 0
   record.attempts = record.attempts + 1
-  redis.call('HDEL', HOLDERS, id)
   if limit_of_attempts > 0 and record.attempts >= limit_of_attempts then
     record.extra.e = record.extra.e or 'the lease ended without an answer'
     bury_job(id, record, 'attempts_exhausted', now, dead_retention)
@@ -94,6 +96,24 @@ for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED }) do
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if head[2] then next_ms = math.min(next_ms, tonumber(head[2])) end
 end
+-- When the timer has to look again at a topic that has no work for it but might be forgotten one day; nil when it was
+-- forgotten just now, or has settings.
+local function next_look()
+  if redis.call('HGET', SETTINGS, TOPIC) ~= '' then return nil end
+  if redis.call('HLEN', POOL) > 0 then return now + FORGET_AFTER_MS end
+  local put = redis.call('HGET', TALLY, 'put') or '0'
+  local put_then, since = string.match(redis.call('HGET', of_shard('idle'), TOPIC) or '', '^(%d+) (%d+)$')
+  if put_then ~= put then
+    redis.call('HDEL', of_shard('idle'), TOPIC)  -- first a write that an out-of-memory store allows
+    redis.call('HSET', of_shard('idle'), TOPIC, string.format('%s %.0f', put, now))
+    return now + FORGET_AFTER_MS
+  end
+  if since + FORGET_AFTER_MS > now then return since + FORGET_AFTER_MS end
+  forget_topic()
+  return nil
+end
+
+if next_ms == math.huge then next_ms = next_look() or math.huge end
 -- A visit that came a moment too early changes nothing, and so costs no fsync.
 local planned = tonumber(redis.call('ZSCORE', DUE, TOPIC) or nil)
 if next_ms == math.huge then

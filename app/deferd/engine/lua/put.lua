@@ -18,7 +18,7 @@ local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
 local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
 local now = now_ms()
 local with_records = ARGV[2] == '1'
-local settings = settings_of_known_topic()
+local settings, is_new = settings_of_known_topic()
 local max_jobs = settings.j or 0
 local durability, seen_to = settings.l or 0, tonumber(ARGV[3])
 if durability > 0 and seen_to >= 0 and durability ~= seen_to then return { now, max_jobs, {}, durability } end
@@ -59,7 +59,7 @@ local function complete(rest)
 end
 
 local delayed, ready, watched = {}, {}, {}
-local earliest = math.huge
+local earliest = is_new and now + FORGET_AFTER_MS or math.huge
 
 local function flush()
   if #ready > 0 then append_ready(ready) end

@@ -32,7 +32,7 @@ local record = read_record(raw)
 record.attempts = record.attempts + 1
 if ARGV[6] == '1' then record.extra.e = ARGV[7] end
 redis.call('ZREM', RESERVED, id)
-redis.call('HDEL', HOLDERS, id)
+forget_holders({ id })
 
 local limit = record.extra.m or 0
 if limit > 0 and record.attempts >= limit then

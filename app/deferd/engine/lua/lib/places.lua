@@ -42,7 +42,7 @@ local function remove_job(id, state, score, now)
   if state == 'reserved' then
     local nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
     local until_ms = math.max(score, now) + TOMBSTONE_MS
-    redis.call('HDEL', HOLDERS, id)
+    forget_holders({ id })
     redis.call('ZADD', CANCELLED, until_ms, id, until_ms, string.format('%s %.0f %d', id, nonce, attempts + 1))
     schedule(until_ms)
   end

@@ -1,8 +1,8 @@
--- Whether what the store holds of a job agrees with itself, and how it is set right where it does not. After the 13
+-- Whether what the store holds of a job agrees with itself, and how it is set right where it does not. After the 14
 -- keys of lib/topic.lua these scripts take
---   KEYS[14] aside HASH what a repair took out of the way: "job <id> <ms>", "settings <ms>" -> the bytes as they were
+--   KEYS[15] aside HASH what a repair took out of the way: "job <id> <ms>", "settings <ms>" -> the bytes as they were
 -- and as ARGV[2] 1 to mend what is found, in the same instant in which it was found; 0 to change nothing.
-local ASIDE, REPAIR = KEYS[14], ARGV[2] == '1'
+local ASIDE, REPAIR = KEYS[15], ARGV[2] == '1'
 
 -- The place that counts when an id is in several: what ended a job may not be undone, and a lease keeps others off.
 local PRECEDENCE = { 'finished', 'dead', 'reserved', 'delayed', 'ready' }
@@ -61,7 +61,7 @@ local function leave_all_places(id)
     redis.call('ZREM', PLACES[state], id)
   end
   redis.call('ZREM', EXPIRY, id)
-  redis.call('HDEL', HOLDERS, id)
+  forget_holders({ id })
 end
 
 local function set_aside(id, raw, now)
@@ -145,6 +145,6 @@ local function examine(id, raw, scores, expiry, holder, now)
   check_expiry(id, record, state, expiry)
   if holder and state ~= 'reserved' then
     report('holder_wrong', id, state .. ', and held by ' .. holder)
-    if REPAIR then redis.call('HDEL', HOLDERS, id) end
+    if REPAIR then forget_holders({ id }) end
   end
 end

@@ -16,10 +16,38 @@
 --                      its place, before it was finished), dropped (dead, and its retention ended), lost (missing when
 --                      a repair looked). At any time
 --                      put = finished + cancelled + dropped + lost + the dead and the live jobs in the pool
+--   KEYS[14] requests  HASH id -> request id, while reserved by a pop that gave one
+-- Of the whole shard besides, named by of_shard():
+--            idle      HASH topic -> "put ms": how many jobs had been put when it was found without any, and when
+--            tally     HASH the tallies of forgotten topics, added up
 local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local TALLY = KEYS[13]
+local TALLY, REQUESTS = KEYS[13], KEYS[14]
 local TOPIC = ARGV[1]
+
+-- The key of a request id: a HASH that remembers what a pop with it was given, as long as that is held and for an hour
+-- at most: id -> "place in the response, nonce, attempt", followed by ` R` once the request was repeated. It is named
+-- here and not by the caller, since calls that end a delivery do not know it; it is in the same slot as the others.
+local function request_key(request_id)
+  return string.gsub(POOL, 'pool$', 'request/') .. request_id
+end
+
+-- The deliveries of these jobs end: forget who holds them, and under which request id. Bound: the ids, at most 1000.
+local function forget_holders(ids)
+  if redis.call('EXISTS', HOLDERS) == 1 then redis.call('HDEL', HOLDERS, unpack(ids)) end
+  if redis.call('EXISTS', REQUESTS) == 0 then return end
+  local given_to = {}
+  for index, request_id in ipairs(redis.call('HMGET', REQUESTS, unpack(ids))) do
+    if request_id then
+      given_to[request_id] = given_to[request_id] or {}
+      table.insert(given_to[request_id], ids[index])
+    end
+  end
+  for request_id, given in pairs(given_to) do
+    redis.call('HDEL', request_key(request_id), unpack(given))
+    redis.call('HDEL', REQUESTS, unpack(given))
+  end
+end
 
 -- Tell every process that the topic may have something for a waiting consumer; `mark` is that of a timer, if it did it.
 local function wake_consumers(mark)
@@ -35,18 +63,36 @@ local function schedule(ms)
   end
 end
 
+-- A topic that has neither jobs nor settings is forgotten when nothing was put into it for so long.
+local FORGET_AFTER_MS = 3600000
+
+local function of_shard(name) return string.gsub(DUE, 'due$', '') .. name end
+
+-- Forget a topic that has neither jobs nor settings. What became of its jobs stays known of the shard as a whole. The
+-- timer still visits it for tombstones.
+local function forget_topic()
+  redis.call('HDEL', SETTINGS, TOPIC)
+  redis.call('ZREM', TOPICS, TOPIC)
+  redis.call('HDEL', of_shard('idle'), TOPIC)
+  local tally = redis.call('HGETALL', TALLY)
+  redis.call('DEL', TALLY)
+  for at = 1, #tally, 2 do
+    redis.call('HINCRBY', of_shard('tally'), tally[at], tally[at + 1])
+  end
+end
+
 -- Only after another write: a store that is out of memory refuses a script whose first write adds.
 local function tally(outcome, count)
   if count > 0 then redis.call('HINCRBY', TALLY, outcome, count) end
 end
 
--- The topic's settings as a table, empty if there are none; makes the topic known if it was not.
+-- The topic's settings as a table, empty if there are none, and whether the topic was unknown; it is known then.
 local function settings_of_known_topic()
   local raw = redis.call('HGET', SETTINGS, TOPIC)
   if not raw then
     redis.call('HSET', SETTINGS, TOPIC, '')
     redis.call('ZADD', TOPICS, 0, TOPIC)
-    return {}
+    return {}, true
   end
-  return raw == '' and {} or cjson.decode(raw)
+  return raw == '' and {} or cjson.decode(raw), false
 end
