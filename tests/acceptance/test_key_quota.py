@@ -1,4 +1,4 @@
-"""The live jobs that all topics of a key may hold together."""
+"""What all topics of a key may hold together: jobs in any state, bytes, topics, and for how long."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Answer
 
 MOST = 20
+MOST_BYTES = 20_000
+MOST_TOPICS = 5
 SHARDS = 3
 
 
@@ -20,8 +22,11 @@ SHARDS = 3
 def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys = KeysFile(tmp_path_factory.mktemp("keys") / "keys.toml")
     keys.add("admin", "admin")
-    for name in ("full", "many", "again", "others"):
+    for name in ("full", "many", "again", "others", "dead", "retained", "told"):
         keys.add(name, "put", "pop", "cancel", topics=(f"{name}.*",), more=f"max_jobs_total = {MOST}")
+    keys.add("bytes", "put", "pop", topics=("bytes.*",), more=f"max_bytes_total = {MOST_BYTES}")
+    keys.add("topics", "put", "pop", topics=("topics.*",), more=f"max_topics = {MOST_TOPICS}")
+    keys.add("times", "put", "pop", "read", more="max_retain = 60\nmax_ttl = 30\nmax_dead_retain = 2")
     return keys
 
 
@@ -63,8 +68,8 @@ async def test_a_put_is_refused_while_all_topics_together_are_full(service: Serv
     answer = await full.put("full.new")
     assert (429, "rate_limited", "1") == (answer.status, answer.json()["code"], answer.headers["retry-after"])
     assert (
-        "the topics of key 'full' may hold 20 live jobs together, and have no room for 1 more"
-        == answer.json()["detail"]
+        "the topics of key 'full' may hold 20 jobs together, all that is kept included (max_jobs_total); "
+        "they hold 20 and have no room for 1 more" == answer.json()["detail"]
     )
     assert 404 == (await admin("GET", "/topics/full.new")).status
     assert 201 == (await admin.put("full.new")).status  # the bound is the key's
@@ -98,3 +103,91 @@ async def test_jobs_put_at_the_same_time_are_never_more_than_the_quota(service: 
     puts = (others.put(f"others.{number % 9}", delay=60) for number in range(3 * MOST))
     stored = [answer.status for answer in await asyncio.gather(*puts)].count(201)
     assert MOST - 1 <= stored <= MOST  # another test put one
+
+
+async def put_until_refused(caller: Caller, topic: str, **fields: Any) -> int:
+    """How many puts of one topic are taken until one is refused for the quota; each is taken out of the live jobs."""
+    for stored in range(3 * MOST):
+        answer = await caller.put(topic, **fields)
+        if answer.status == 429:
+            assert "rate_limited" == answer.json()["code"]
+            return stored
+        assert 201 == answer.status
+        [job] = (await caller("POST", f"/topics/{topic}/pop?wait=0")).json()["jobs"]
+        await caller("POST", f"/jobs/{topic}/{job['id']}/{fields['body']}", {})
+    return 3 * MOST
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"), [("dead", {"body": "bury"}), ("retained", {"body": "finish", "retain": 99})]
+)
+async def test_jobs_that_are_kept_after_their_end_count(
+    service: ServiceProcess, keys: KeysFile, name: str, fields: dict[str, Any]
+) -> None:
+    caller = Caller(service, keys, name)
+    stored = 0
+    async with asyncio.timeout(20):  # a put may be refused early, until the next count
+        while stored < MOST:
+            stored += await put_until_refused(caller, f"{name}.a", **fields)
+            await asyncio.sleep(0.1)
+    assert stored == MOST
+    await asyncio.sleep(1.5)  # counted once more by then, and still too many
+    assert 429 == (await caller.put(f"{name}.b")).status
+
+
+async def test_what_is_kept_of_cancelled_deliveries_counts(service: ServiceProcess, keys: KeysFile) -> None:
+    told = Caller(service, keys, "told")
+    assert 200 == await told.put_batch("told.a", MOST)
+    held = (await told("POST", f"/topics/told.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
+    for job in held:
+        assert 200 == (await told("DELETE", f"/jobs/told.a/{job['id']}")).status
+    await asyncio.sleep(1.5)  # counted once more by then
+    assert 429 == (await told.put("told.a")).status
+
+
+async def test_the_bytes_of_all_topics_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+    caller = Caller(service, keys, "bytes")
+    answer = await caller.put("bytes.a", body="x" * MOST_BYTES)
+    assert (429, "rate_limited") == (answer.status, answer.json()["code"])
+    assert "max_bytes_total" in answer.json()["detail"]
+    for number in range(4):
+        assert 201 == (await caller.put(f"bytes.{number}", id="j", delay=60, body="x" * 4000)).status
+    await asyncio.sleep(1.5)  # what was stored has been counted by then
+    assert 429 == (await caller.put("bytes.4", body="x" * 4000)).status
+    assert 429 == (await caller("PATCH", "/jobs/bytes.0/j", {"body": "x" * 8000})).status
+    assert 200 == (await caller("PATCH", "/jobs/bytes.0/j", {"delay": 90})).status
+    assert 201 == (await caller.put("bytes.4", body="small")).status
+
+
+async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+    caller = Caller(service, keys, "topics")
+    for number in range(MOST_TOPICS):
+        assert 201 == (await caller.put(f"topics.{number}")).status
+    answer = await caller.put("topics.more")
+    assert (429, "rate_limited") == (answer.status, answer.json()["code"])
+    assert "max_topics" in answer.json()["detail"]
+    assert 404 == (await Caller(service, keys, "admin")("GET", "/topics/topics.more")).status
+    assert 201 == (await caller.put("topics.0")).status
+    await Caller(service, keys, "admin")("DELETE", "/topics/topics.0")
+    await caller.put_when_counted("topics.more")
+
+
+async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+    caller = Caller(service, keys, "times")
+    for field, most in (("retain", 60), ("ttl", 30)):
+        for path, body, at in (
+            ("/jobs", {"topic": "times.a", field: most + 1}, f"body.{field}"),
+            ("/jobs/batch", {"jobs": [{"topic": "times.a"}, {"topic": "times.a", field: 99}]}, f"body.jobs[1].{field}"),
+        ):
+            answer = await caller("POST", path, body)
+            assert 422 == answer.status
+            [fault] = answer.json()["errors"]
+            assert at.replace("[1]", ".1") == fault["field"].replace("[1]", ".1")
+            assert f"must be at most {most} seconds, the most for key 'times'" == fault["message"]
+        assert 201 == (await caller.put("times.a", id=field, **{field: most})).status
+    held = (await caller("POST", "/topics/times.a/pop?wait=0&count=2")).json()["jobs"]
+    assert 2 == len(held)
+    assert 200 == (await caller("POST", "/jobs/times.a/ttl/bury", {})).status
+    async with asyncio.timeout(10):  # kept for 2 s and not for the service's 30 days
+        while (await caller("GET", "/jobs/times.a/ttl")).status == 200:
+            await asyncio.sleep(0.1)

@@ -39,6 +39,8 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.queue.cancel(TOPIC, "c")
     await driver.topics.jobs(TOPIC)
     await driver.topics.totals([TOPIC])
+    await driver.engine.usage.jobs([TOPIC])
+    assert [step async for step in driver.engine.usage.record_bytes(TOPIC)]
     await driver.engine.auditor.survey()
     await driver.engine.auditor.audit(TOPIC, repair=True)
     await driver.pass_time(3)

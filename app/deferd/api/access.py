@@ -23,8 +23,8 @@ from deferd.api.answers import Header, JsonAnswer
 from deferd.api.audit import Asked, Refusals
 from deferd.api.key_source import KeySource
 from deferd.api.keys import NO_BOUNDS, Key, KeyRing, KeysRefused, Scope
-from deferd.api.quota import JobQuota, keep_counting
-from deferd.engine.topics import Topics
+from deferd.api.quota import Quota, keep_counting
+from deferd.engine.usage import Usage
 from deferd.errors import DeferdError, Forbidden, RateLimited, Unauthorized
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Access:
         self._refusals = Refusals()
 
     @contextlib.asynccontextmanager
-    async def keeping(self, topics: Topics) -> AsyncIterator[None]:
-        """Read the keys, and again when their file changes, and count the jobs of `topics`, until the block ends.
+    async def keeping(self, usage: Usage) -> AsyncIterator[None]:
+        """Read the keys, and again when their file changes, and count for the quotas, until the block ends.
 
         Raises:
             KeysRefused: they cannot be used as they are. Later on that is only logged, and the old ones stay.
@@ -57,7 +57,7 @@ class Access:
         self.take(await asyncio.to_thread(self._source.read))
         tasks = (
             asyncio.create_task(self._follow(), name="keys"),
-            asyncio.create_task(keep_counting(self._quotas, topics), name="quotas"),
+            asyncio.create_task(keep_counting(self._quotas, usage), name="quotas"),
         )
         try:
             yield
@@ -81,7 +81,7 @@ class Access:
                     self.take(keys)
                     _log.info("%d keys were read anew", len(keys), extra={"keys": len(keys)})
 
-    def _quotas(self) -> list[JobQuota]:
+    def _quotas(self) -> list[Quota]:
         return [account.quota for account in self._accounts.values() if account.quota is not None]
 
     def take(self, keys: Collection[Key]) -> None:
@@ -202,6 +202,7 @@ class _Check:
             raise self._forbid(topic)
         if self._account is not None:
             self._account.check_batch(given)
+            self._account.check_times(given)
 
 
 def _unauthorized(token: bytes | None, *, browser: bool) -> JsonAnswer:

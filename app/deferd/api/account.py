@@ -12,10 +12,12 @@ from typing import Any
 
 from deferd.api.answers import Header
 from deferd.api.keys import Key
-from deferd.api.quota import JobQuota
+from deferd.api.quota import Quota
 from deferd.api.rate_limit import Bucket
 from deferd.api.request_json import is_deeper
+from deferd.engine.arguments import PutBounds
 from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge, RateLimited
+from deferd.model import JobPolicy, PutBatch
 
 PARKED_AGAIN_S = 1
 """When a key whose pops are too many may ask again: one may end at any time."""
@@ -24,20 +26,23 @@ PARKED_AGAIN_S = 1
 class Account:
     """The limits of a key, and what it has used of them; read anew, it takes over what it has used `before`."""
 
-    __slots__ = ("_bucket", "_name", "_parked", "bounds", "quota")
+    __slots__ = ("_bucket", "_name", "_parked", "bounds", "put_bounds", "quota")
 
     def __init__(self, key: Key, before: Account | None) -> None:
         self._name = key.name
         self.bounds = key.bounds
+        dead_retain_s = key.bounds.max_dead_retain
+        self.put_bounds = PutBounds(key.bounds.max_jobs, None if dead_retain_s is None else dead_retain_s * 1000)
         # shared, since pops wait on while keys are read anew
         self._parked: list[int] = [0] if before is None else before._parked
-        self.quota: JobQuota | None = None if before is None else before.quota
-        if key.bounds.max_jobs_total is None:
+        self.quota: Quota | None = None if before is None else before.quota
+        bounds = key.bounds
+        if bounds.max_jobs_total is None and bounds.max_bytes_total is None and bounds.max_topics is None:
             self.quota = None
         elif self.quota is None:
-            self.quota = JobQuota(key.name, key.topics, key.bounds.max_jobs_total)
+            self.quota = Quota(key.name, key.topics, bounds)
         else:
-            self.quota.revise(key.topics, key.bounds.max_jobs_total)
+            self.quota.revise(key.topics, bounds)
         self._bucket: Bucket | None = None if before is None else before._bucket
         if key.limit is None:
             self._bucket = None
@@ -80,6 +85,25 @@ class Account:
             if len(jobs) > most:
                 text = f"must have at most {most} items, the most for key {self._name!r}"
                 raise InvalidInput([FieldFault(("body", "jobs"), text)])
+
+    def check_times(self, given: Mapping[str, Any]) -> None:
+        """Raise InvalidInput when a job would be kept, or watched, for longer than the key may ask for."""
+        faults: list[FieldFault] = []
+        for value in given.values():
+            if isinstance(value, JobPolicy):
+                self._check_times(value, ("body",), faults)
+            elif isinstance(value, PutBatch):
+                for index, job in enumerate(value.jobs):
+                    self._check_times(job, ("body", "jobs", index), faults)
+        if faults:
+            raise InvalidInput(faults)
+
+    def _check_times(self, policy: JobPolicy, at: tuple[str | int, ...], faults: list[FieldFault]) -> None:
+        for field, most in (("retain", self.bounds.max_retain), ("ttl", self.bounds.max_ttl)):
+            asked = getattr(policy, field)
+            if most is not None and asked is not None and asked > most:
+                text = f"must be at most {most} seconds, the most for key {self._name!r}"
+                faults.append(FieldFault((*at, field), text, asked))
 
     def headers(self) -> list[Header]:
         """How it stands, for the answer: see Bucket, and the same for pops."""

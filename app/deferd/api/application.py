@@ -48,7 +48,7 @@ def create_app(settings: Settings, store_url: str) -> Service:
             await app.engine.start()
             app.state.drain = app.engine.drain
             try:
-                async with app.gate.keeping(app.engine.topics):
+                async with app.gate.keeping(app.engine.usage):
                     yield
             finally:
                 await app.engine.close()

@@ -20,7 +20,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
 from deferd.api import request_json
+from deferd.engine.arguments import NO_BOUNDS, PutBounds
 from deferd.engine.engine import Engine
+from deferd.model import ChangeJob, PutJob
 
 if TYPE_CHECKING:
     from deferd.api.account import Account
@@ -76,14 +78,19 @@ class Call(ABC):
             return None
         return found.decode("ascii")
 
-    def room_for(self, jobs: int) -> AbstractContextManager[None]:
-        """Around a put of so many jobs. Raises RateLimited when its key may not have so many more in all its topics."""
+    def room_for(self, jobs: Sequence[PutJob]) -> AbstractContextManager[None]:
+        """Around a put. Raises RateLimited when the quota of its key has no room for these jobs."""
         quota = None if self.account is None else self.account.quota
         return _ANY_NUMBER if quota is None else quota.room_for(jobs)
 
-    def max_jobs(self) -> int | None:
-        """With how many live jobs in its topic a put by this key is refused; None: its key has no such bound."""
-        return None if self.account is None else self.account.bounds.max_jobs
+    def room_for_change(self, change: ChangeJob) -> AbstractContextManager[None]:
+        """Around a change of a job. Raises RateLimited when the quota of its key has no room for the new body."""
+        quota = None if self.account is None else self.account.quota
+        return _ANY_NUMBER if quota is None else quota.room_for_change(change)
+
+    def put_bounds(self) -> PutBounds:
+        """The bounds that the key of this call puts on each job."""
+        return NO_BOUNDS if self.account is None else self.account.put_bounds
 
     @abstractmethod
     def client_address(self) -> str | None:

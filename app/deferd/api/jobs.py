@@ -51,8 +51,8 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
 async def put_job(call: CurrentCall, job: PutJob) -> Response:
     if job.traceparent is None and (traceparent := call.traceparent()) is not None:
         job = job.model_copy(update={"traceparent": traceparent})
-    with call.room_for(1):
-        put = await call.engine.queue.put(job, max_jobs=call.max_jobs())
+    with call.room_for((job,)):
+        put = await call.engine.queue.put(job, call.put_bounds())
     if put.outcome != "created":
         return JsonAnswer(job_json.put_job(put))
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
@@ -72,8 +72,8 @@ async def put_job(call: CurrentCall, job: PutJob) -> Response:
 )
 @needs(Scope.PUT, topics=lambda given: {job.topic for job in given["batch"].jobs})
 async def put_jobs(call: CurrentCall, batch: PutBatch) -> Response:
-    with call.room_for(len(batch.jobs)):
-        results = await call.engine.queue.put_many(batch.jobs, max_jobs=call.max_jobs())
+    with call.room_for(batch.jobs):
+        results = await call.engine.queue.put_many(batch.jobs, call.put_bounds())
     return JsonAnswer(job_json.put_results(results))
 
 
@@ -104,7 +104,8 @@ async def get_job(call: CurrentCall, topic: Topic, id: JobId) -> Response:
 )
 @needs(Scope.PUT)
 async def change_job(call: CurrentCall, topic: Topic, id: JobId, change: ChangeJob) -> Response:
-    return JsonAnswer(job_json.job(await call.engine.queue.change(topic, id, change)))
+    with call.room_for_change(change):
+        return JsonAnswer(job_json.job(await call.engine.queue.change(topic, id, change)))
 
 
 class CancelQuery(BaseModel):

@@ -10,7 +10,12 @@ Keys are written as TOML, one table a key::
     requests_per_second = 100      # with `burst`: a limit, in each serving process; none when left out
     burst = 200
     max_jobs = 100000              # a put is refused while its topic holds so many live jobs
-    max_jobs_total = 1000000       # the same of all topics that the key is for together
+    max_jobs_total = 1000000       # all topics that the key is for together: jobs kept, dead and retained ones too,
+    max_bytes_total = 1000000000   # their bytes,
+    max_topics = 1000              # and topics in use
+    max_retain = 86400             # longest `retain` and `ttl` of its jobs, in seconds
+    max_ttl = 86400
+    max_dead_retain = 86400        # its dead jobs are kept for so many seconds at most
     max_parked_pops = 50           # pops that wait, in each serving process
     max_body_bytes = 65536         # largest request body
     max_batch = 100                # most jobs in one request
@@ -45,6 +50,11 @@ _PATTERN = re.compile(rf"[A-Za-z0-9._:*-]{{1,{limits.TOPIC_LENGTH}}}")
 _BOUNDS = {
     "max_jobs": (1, limits.MAX_JOBS_MAX),
     "max_jobs_total": (1, limits.MAX_JOBS_MAX),
+    "max_bytes_total": (1000, 1024**5),
+    "max_topics": (1, 1_000_000),
+    "max_retain": (0, limits.RETAIN_MAX_S),
+    "max_ttl": (1, limits.TTL_MAX_S),
+    "max_dead_retain": (0, limits.RETAIN_MAX_S),
     "max_parked_pops": (0, 1_000_000),
     "max_body_bytes": (0, 64 * 1024 * 1024),
     "max_batch": (1, limits.BATCH_MAX),
@@ -83,6 +93,11 @@ class TopicPatterns:
         self._pieces = [pattern.split("*") for pattern in patterns]
         self.everything = any(len(pieces) > 1 and not any(pieces) for pieces in self._pieces)
 
+    @property
+    def prefixes(self) -> list[str]:
+        """What the topics of each pattern begin with, up to its first `*`."""
+        return [pieces[0] for pieces in self._pieces]
+
     def match(self, topic: str) -> bool:
         """Whether one of the patterns is for `topic`. It takes no longer than reading the topic once a pattern."""
         return self.everything or any(_fits(pieces, topic) for pieces in self._pieces)
@@ -117,6 +132,11 @@ class Bounds:
 
     max_jobs: int | None = None
     max_jobs_total: int | None = None
+    max_bytes_total: int | None = None
+    max_topics: int | None = None
+    max_retain: int | None = None
+    max_ttl: int | None = None
+    max_dead_retain: int | None = None
     max_parked_pops: int | None = None
     max_body_bytes: int | None = None
     max_batch: int | None = None

@@ -13,7 +13,12 @@ TOKEN_BYTES = 32
 TOKEN_PREFIX = "deferd_"  # noqa: S105 (by it people, and programs that look for secrets, see what the rest is)
 _BOUNDS = {
     "max_jobs": "live jobs of a topic with which it may put no more there",
-    "max_jobs_total": "live jobs of all its topics together with which it may put no more",
+    "max_jobs_total": "jobs kept in all its topics together, dead and retained ones too, with which it may put no more",
+    "max_bytes_total": "bytes kept in all its topics together with which it may put no more",
+    "max_topics": "topics in use with which it may put into no other",
+    "max_retain": "longest retain of its jobs, in seconds",
+    "max_ttl": "longest ttl of its jobs, in seconds",
+    "max_dead_retain": "for how many seconds its dead jobs are kept at most",
     "max_parked_pops": "most pops that wait, in each serving process",
     "max_body_bytes": "largest request body",
     "max_batch": "most jobs in one request",

@@ -1,7 +1,9 @@
-"""How many live jobs all topics of a key may hold together.
+"""What a key may leave in the store: how many jobs, bytes and topics, all topics that it is for together.
 
-No script can see to this, since the topics lie in several shards of the store. So they are counted from time to time,
-and what the key put here since is added. Until they are counted anew, other processes may put as many again.
+No script can enforce this, since the topics lie in several shards of the store. So what they hold is counted from time
+to time, and what the key put through this process since then is added. Until the next count other processes may put as
+much again. Everything that is kept counts: dead and retained jobs and the tombstones of cancelled deliveries too, since
+a caller that may leave those behind without limit needs no live jobs to fill the store.
 """
 
 from __future__ import annotations
@@ -11,83 +13,178 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from deferd.api.keys import TopicPatterns
-from deferd.engine.topics import Topics
+from deferd.api.keys import Bounds, TopicPatterns
+from deferd.engine.record import json_bytes
+from deferd.engine.usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, Usage
 from deferd.errors import RateLimited, StoreUnavailable
-from deferd.model import JobState
+from deferd.model import ChangeJob, PutJob
 
 COUNT_EVERY_S = 1.0
 COUNTING_SHARE = 0.05
-"""The most of the time that goes into counting, however many topics there are."""
-_PAGE = 1000
-_LIVE = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
+"""The most of the time that goes into counting for one key, however much its topics hold. Each key waits for its own
+count only."""
+_MADE_ID_BYTES = 32
 _log = logging.getLogger("deferd.keys")
 
 
-class JobQuota:
-    """The quota of one key: at most `most` live jobs in the topics that fit `patterns`.
+class Quota:
+    """The quota of one key over the topics that fit `patterns`. Its first count is due at once."""
 
-    Its first count is that of `keep_counting`, right at the start.
-    """
+    __slots__ = (
+        "_bounds",
+        "_bytes_counted",
+        "_bytes_since",
+        "_bytes_under_way",
+        "_count_at_s",
+        "_is_asked",
+        "_jobs_counted",
+        "_jobs_since",
+        "_jobs_under_way",
+        "_key_name",
+        "_patterns",
+        "_topics",
+        "_topics_since",
+    )
 
-    __slots__ = ("_being_put", "_counted", "_is_asked", "_key_name", "_most", "_patterns", "_put_since")
-
-    def __init__(self, key_name: str, patterns: TopicPatterns, most: int) -> None:
-        self._patterns = patterns
-        self._most = most
+    def __init__(self, key_name: str, patterns: TopicPatterns, bounds: Bounds) -> None:
         self._key_name = key_name
-        self._counted = self._put_since = self._being_put = 0
-        self._is_asked = True
+        self._jobs_counted = self._jobs_since = self._jobs_under_way = 0
+        self._bytes_counted = self._bytes_since = self._bytes_under_way = 0
+        self._topics: set[str] = set()
+        self._topics_since: set[str] = set()
+        self._count_at_s = -math.inf
+        self.revise(patterns, bounds)
 
-    def revise(self, patterns: TopicPatterns, most: int) -> None:
+    def revise(self, patterns: TopicPatterns, bounds: Bounds) -> None:
         """Go on with these in place of the former ones; what was counted stays until the next count."""
         self._patterns = patterns
-        self._most = most
+        self._bounds = bounds
         self._is_asked = True
 
     @contextlib.contextmanager
-    def room_for(self, jobs: int) -> Iterator[None]:
-        """Around a put of so many jobs. Raises RateLimited when with them there would be too many."""
+    def room_for(self, jobs: Sequence[PutJob]) -> Iterator[None]:
+        """Around a put. Raises RateLimited, with nothing put, when there is no room for all of it."""
+        new_topics = self._new_topics(jobs)
+        self._check("max_topics", len(self._topics), len(new_topics), "topics")
+        self._topics |= new_topics
+        with self._room(len(jobs), self._bytes_of(jobs)):
+            try:
+                yield
+            finally:
+                self._topics |= new_topics
+                self._topics_since |= new_topics
+
+    @contextlib.contextmanager
+    def room_for_change(self, change: ChangeJob) -> Iterator[None]:
+        """Around a change of a job, whose new body may be longer. Raises RateLimited as `room_for` does."""
+        needed_bytes = 0
+        if self._bounds.max_bytes_total is not None and "body" in change.model_fields_set:
+            needed_bytes = len(json_bytes(change.body))
+        with self._room(0, needed_bytes):
+            yield
+
+    @contextlib.contextmanager
+    def _room(self, jobs: int, needed_bytes: int) -> Iterator[None]:
         self._is_asked = True
-        if self._counted + self._put_since + self._being_put + jobs > self._most:
-            text = f"the topics of key {self._key_name!r} may hold {self._most} live jobs together"
-            raise RateLimited(f"{text}, and have no room for {jobs} more", retry_after_s=math.ceil(COUNT_EVERY_S))
-        self._being_put += jobs
+        held_jobs = self._jobs_counted + self._jobs_since + self._jobs_under_way
+        held_bytes = self._bytes_counted + self._bytes_since + self._bytes_under_way
+        self._check("max_jobs_total", held_jobs, jobs, "jobs")
+        self._check("max_bytes_total", held_bytes, needed_bytes, "bytes")
+        self._jobs_under_way += jobs
+        self._bytes_under_way += needed_bytes
         try:
             yield
         finally:
-            self._being_put -= jobs
-            self._put_since += jobs  # also those that were refused or left in doubt: the next count tells
+            self._jobs_under_way -= jobs
+            self._bytes_under_way -= needed_bytes
+            # Also what was refused or left in doubt: the next count tells.
+            self._jobs_since += jobs
+            self._bytes_since += needed_bytes
 
-    async def count(self, topics: Topics) -> None:
-        """Count anew what the topics hold, if anybody has asked since the last time."""
-        if not self._is_asked:
-            return
-        self._is_asked = False
-        stored_before = self._put_since
-        live, cursor = 0, None
-        while True:
-            names, cursor = await topics.names(cursor, _PAGE)
-            counts = await topics.totals([name for name in names if self._patterns.match(name)])
-            live += sum(counts[state] for state in _LIVE)
-            if cursor is None:
-                break
-        self._counted = live
-        self._put_since -= stored_before  # what was put meanwhile may stand in both until the next time
+    def _check(self, bound: str, held: int, needed: int, what: str) -> None:
+        most: int | None = getattr(self._bounds, bound)
+        if most is not None and needed and held + needed > most:
+            raise RateLimited(
+                f"the topics of key {self._key_name!r} may hold {most} {what} together, all that is kept included "
+                f"({bound}); they hold {held} and have no room for {needed} more",
+                retry_after_s=math.ceil(COUNT_EVERY_S),
+            )
 
+    def _bytes_of(self, jobs: Sequence[PutJob]) -> int:
+        if self._bounds.max_bytes_total is None:
+            return 0
+        ids = sum(2 * (len(job.id) if job.id is not None else _MADE_ID_BYTES) for job in jobs)
+        return ids + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
 
-async def keep_counting(quotas: Callable[[], Iterable[JobQuota]], topics: Topics) -> None:
-    """Count for all `quotas` of the moment, again and again, until cancelled."""
-    while True:
+    def _new_topics(self, jobs: Sequence[PutJob]) -> set[str]:
+        if self._bounds.max_topics is None:
+            return set()
+        return {job.topic for job in jobs} - self._topics
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time to count: somebody has asked since the last count, and that is long enough ago."""
+        return self._is_asked and now_s >= self._count_at_s
+
+    async def count(self, usage: Usage) -> None:
+        """Count what the topics hold. Raises StoreUnavailable; then what was counted before stays."""
         began_s = time.monotonic()
+        self._is_asked = False
+        jobs_before, bytes_before = self._jobs_since, self._bytes_since
+        self._topics_since = set()
         try:
-            for quota in tuple(quotas()):
-                await quota.count(topics)
-        except StoreUnavailable as exc:
-            _log.warning("the jobs of keys with a quota could not be counted: %s", exc)
-        except Exception:  # noqa: BLE001 (to end here would keep a full key out, or let it put, for ever)
-            _log.exception("the jobs of keys with a quota could not be counted")
-        took_s = time.monotonic() - began_s
-        await asyncio.sleep(max(COUNT_EVERY_S, took_s / COUNTING_SHARE))
+            jobs = stored_bytes = 0
+            topics: set[str] = set()
+            async for page in usage.names(self._patterns.prefixes):
+                names = [name for name in page if self._patterns.match(name)]
+                some_jobs, tombstones = await usage.jobs(names)
+                jobs += some_jobs + tombstones // 2  # each delivery leaves two
+                stored_bytes += tombstones * TOMBSTONE_BYTES
+                if self._bounds.max_topics is not None:
+                    topics.update(names)
+                if self._bounds.max_bytes_total is not None:
+                    stored_bytes += await self._record_bytes(usage, names)
+        except BaseException:
+            self._is_asked = True
+            raise
+        finally:
+            took_s = time.monotonic() - began_s
+            self._count_at_s = began_s + took_s + max(COUNT_EVERY_S, took_s / COUNTING_SHARE)
+        self._jobs_counted, self._bytes_counted = jobs, stored_bytes
+        # What was put meanwhile may be in both until the next count.
+        self._jobs_since -= jobs_before
+        self._bytes_since -= bytes_before
+        self._topics = topics | self._topics_since
+
+    @staticmethod
+    async def _record_bytes(usage: Usage, names: Sequence[str]) -> int:
+        return sum([step for name in names async for step in usage.record_bytes(name)])
+
+
+async def keep_counting(quotas: Callable[[], Iterable[Quota]], usage: Usage) -> None:
+    """Count for all `quotas` of the moment, again and again, each at its own pace, until cancelled."""
+    counts: dict[Quota, asyncio.Task[None]] = {}
+    try:
+        while True:
+            now_s = time.monotonic()
+            for quota in quotas():
+                if quota not in counts and quota.is_due(now_s):
+                    counts[quota] = asyncio.create_task(_count(quota, usage), name="quota")
+            await asyncio.sleep(COUNT_EVERY_S / 4)
+            for quota in [quota for quota, task in counts.items() if task.done()]:
+                del counts[quota]
+    finally:
+        for task in counts.values():
+            task.cancel()
+        if counts:
+            await asyncio.wait(counts.values())
+
+
+async def _count(quota: Quota, usage: Usage) -> None:
+    try:
+        await quota.count(usage)
+    except StoreUnavailable as exc:
+        _log.warning("what a key with a quota has stored could not be counted: %s", exc)
+    except Exception:  # noqa: BLE001 (the next count may work; a full key must not be kept out for good)
+        _log.exception("what a key with a quota has stored could not be counted")

@@ -19,7 +19,7 @@ from deferd.api import problems
 from deferd.api.answers import Header, JsonAnswer
 from deferd.api.audit import Asked, Refusals
 from deferd.api.keys import Scope
-from deferd.engine.topics import Topics
+from deferd.engine.usage import Usage
 from deferd.errors import Forbidden
 from deferd.settings import flag, variable
 
@@ -45,7 +45,7 @@ class OwnMachine:
         self._refusals = Refusals()
 
     @contextlib.asynccontextmanager
-    async def keeping(self, _topics: Topics) -> AsyncIterator[None]:
+    async def keeping(self, _usage: Usage) -> AsyncIterator[None]:
         """See Access; what was refused is told at the latest when the block ends."""
         try:
             yield

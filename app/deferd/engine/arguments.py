@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
 from deferd.model import ChangeJob, JobPolicy, PutJob
@@ -18,11 +18,23 @@ _DELAY, _INSTANT = 0, 1
 _EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent"))
 
 
-def put_args(spec: PutJob, job_id: str, max_jobs: int | None = None) -> Args:
-    """Of a put: the id, and all else in one. `max_jobs` refuses it when the topic holds so many; None leaves that to
-    the topic.
+class PutBounds(NamedTuple):
+    """Bounds of the caller's own on its puts. None leaves them to the topic and to the service.
+
+    `max_jobs`: with how many live jobs in its topic a put is refused; `dead_retain_ms`: for how long at most its jobs
+    are kept when they are dead.
     """
-    extra = _put_extra(spec)
+
+    max_jobs: int | None = None
+    dead_retain_ms: int | None = None
+
+
+NO_BOUNDS = PutBounds()
+
+
+def put_args(spec: PutJob, job_id: str, bounds: PutBounds = NO_BOUNDS) -> Args:
+    """Of a put: the id, and all else in one."""
+    extra = _put_extra(spec, bounds.dead_retain_ms)
     if spec.delay is not None:
         when, when_ms = _DELAY, to_ms(spec.delay)
     elif spec.run_at is not None:
@@ -30,16 +42,18 @@ def put_args(spec: PutJob, job_id: str, max_jobs: int | None = None) -> Args:
     else:
         when, when_ms = _DELAY, 0
     nonce = random.getrandbits(NONCE_BITS)
-    head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, nonce, max_jobs or 0, len(extra))
+    head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
     # One argument and not two: bytes that orjson has written hold on to a kilobyte until they are copied.
     return job_id, head + extra + json_bytes(spec.body)
 
 
-def _put_extra(spec: PutJob) -> bytes:
+def _put_extra(spec: PutJob, dead_retain_ms: int | None) -> bytes:
     """The record's `extra`, empty for a job that has none of its fields."""
-    if spec.model_fields_set.isdisjoint(_EXTRA_FIELDS):
+    if dead_retain_ms is None and spec.model_fields_set.isdisjoint(_EXTRA_FIELDS):
         return b""
     extra = policy_extra(spec)
+    if dead_retain_ms is not None:
+        extra["k"] = dead_retain_ms
     if spec.traceparent is not None:
         extra["c"] = spec.traceparent
     return json_bytes(extra) if extra else b""

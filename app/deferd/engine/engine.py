@@ -16,6 +16,7 @@ from deferd.engine.queue import JobQueue
 from deferd.engine.scripts import Scripts
 from deferd.engine.timer import Timer
 from deferd.engine.topics import Topics
+from deferd.engine.usage import Usage
 from deferd.engine.wakeups import Wakeups
 from deferd.errors import StoreUnavailable
 from deferd.store.connection import Store
@@ -50,6 +51,7 @@ class Engine:
         put_ways = PutWays(store, self._scripts, keys, embedded=embedded)
         self.queue = JobQueue(self._scripts, keys, labels, put_ways, dead_retention_ms=dead_retention_ms)
         self.topics = Topics(self._scripts, keys, labels)
+        self.usage = Usage(self._scripts, keys)
         self.auditor = Auditor(self._scripts, keys)
         self.dispatcher = Dispatcher(self.queue)
         self.timers = [

@@ -42,8 +42,13 @@ class Keys:
         shard = self.shard_of(topic)
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in _TOPIC_KEYS[1:6])
 
+    def of_kept(self, topic: str) -> tuple[str, str]:
+        """The keys whose sizes say what is kept of a topic's jobs: pool and cancelled. Not cached."""
+        prefix = f"deferd:{{{self.shard_of(topic)}}}:{topic}"
+        return f"{prefix}:pool", f"{prefix}:cancelled"
+
     def of_shard(self, shard: int, name: str) -> str:
-        """A key of the whole shard: settings, topics, due, lock, clock, aside."""
+        """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally."""
         return f"deferd:{{{shard}}}:{name}"
 
     def of_audit(self, topic: str) -> tuple[str, ...]:

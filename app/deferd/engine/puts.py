@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from deferd.engine import bulk, metrics
-from deferd.engine.arguments import Args, new_id, put_args, size
+from deferd.engine.arguments import NO_BOUNDS, Args, PutBounds, new_id, put_args, size
 from deferd.engine.bulk import BulkTurns
 from deferd.engine.durability import PutWays, stored_nothing
 from deferd.engine.joiner import Joiner
@@ -70,10 +70,8 @@ class Puts:
         self._bulk = bulk_turns
         self._joiners: dict[str | None, _Joined] = {}
 
-    async def put(self, spec: PutJob, *, max_jobs: int | None = None) -> PutOutcome:
+    async def put(self, spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
         """Store a job, ready at once when it is due already; returns when it is as durable as it asks to be.
-
-        `max_jobs` is a bound of the caller's own on the topic's live jobs, besides the topic's.
 
         Raises:
             JobExists: the id is taken and `on_conflict` is `reject`.
@@ -83,11 +81,11 @@ class Puts:
         """
         job_id = spec.id or new_id()
         joiner = self._joiners.get(spec.durability) or self._new_joiner(spec.durability)
-        of_topic, answer, durability = await joiner.ask(spec.topic, put_args(spec, job_id, max_jobs))
+        of_topic, answer, durability = await joiner.ask(spec.topic, put_args(spec, job_id, bounds))
         if isinstance(answer, int):
             if answer == _FULL:
-                if max_jobs is not None and not 0 < of_topic <= max_jobs:
-                    raise TopicFull(spec.topic, max_jobs, of_caller=True)
+                if bounds.max_jobs is not None and not 0 < of_topic <= bounds.max_jobs:
+                    raise TopicFull(spec.topic, bounds.max_jobs, of_caller=True)
                 raise TopicFull(spec.topic, of_topic)
             raise (JobReserved if answer == _HELD else JobExists)(spec.topic, job_id, durability)
         return PutOutcome(located(spec.topic, job_id, answer[1:]), _OUTCOMES[answer[0]], durability)
@@ -107,8 +105,8 @@ class Puts:
         durability = name_of(reached)
         return [(max_jobs, answer, durability) for answer in answers]
 
-    async def put_many(self, specs: Sequence[PutJob], *, max_jobs: int | None = None) -> list[PutResult]:
-        """Store jobs, each answered on its own and in order; `max_jobs` as for `put`.
+    async def put_many(self, specs: Sequence[PutJob], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
+        """Store jobs, each answered on its own and in order.
 
         When the store fails in the middle, the jobs it did not confirm have status 503 and may or may not be
         stored; asking again with the same ids is safe. Jobs of one topic and durability are stored in their order, and
@@ -140,7 +138,7 @@ class Puts:
                     raise
 
         async def put_some(topic: str, durability: str | None, indexes: list[int]) -> None:
-            args = chain.from_iterable(put_args(specs[index], ids[index], max_jobs) for index in indexes)
+            args = chain.from_iterable(put_args(specs[index], ids[index], bounds) for index in indexes)
             way = durability or (topic,)  # the topic's own
             try:
                 if way in out_of_reach:  # one wait for replicas that are away is enough, too

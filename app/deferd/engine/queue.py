@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from deferd.engine import bulk, metrics
-from deferd.engine.arguments import Args, finish_args, size, when_args
+from deferd.engine.arguments import NO_BOUNDS, Args, PutBounds, finish_args, size, when_args
 from deferd.engine.bulk import BulkTurns
 from deferd.engine.durability import PutWays
 from deferd.engine.joiner import Joiner
@@ -103,13 +103,13 @@ class JobQueue:
 
     # Producers
 
-    async def put(self, spec: PutJob, *, max_jobs: int | None = None) -> PutOutcome:
+    async def put(self, spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
         """Store a job; see `Puts.put`."""
-        return await self._puts.put(spec, max_jobs=max_jobs)
+        return await self._puts.put(spec, bounds)
 
-    async def put_many(self, specs: Sequence[PutJob], *, max_jobs: int | None = None) -> list[PutResult]:
+    async def put_many(self, specs: Sequence[PutJob], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
         """Store jobs; see `Puts.put_many`."""
-        return await self._puts.put_many(specs, max_jobs=max_jobs)
+        return await self._puts.put_many(specs, bounds)
 
     async def look(self, topic: str, job_id: str) -> JobRecord:
         """The job as it is now. Raises JobNotFound."""

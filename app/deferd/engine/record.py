@@ -6,7 +6,8 @@ A record is written by the scripts (`lua/lib/record.lua`) and read here and ther
 
 all little-endian. `extra` is empty or a JSON object with short keys that holds what most jobs do not have:
 the policy fields that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b`
-backoff, `x` ttl ms, 0 for none, `r` retain ms), the trace context of the put (`c`), and what happened to the job
+backoff, `x` ttl ms, 0 for none, `r` retain ms), for how many ms it is kept at most when dead (`k`, a bound of the
+key that put it), the trace context of the put (`c`), and what happened to the job
 (`e` last error, `d` why it is dead, `f` finished at ms, `n` length in bytes of the result, which then stands between
 extra and body).
 The body is kept as the JSON bytes it came as; scripts never parse it.

@@ -55,6 +55,7 @@ end
 -- Put a job that was just taken from its place among the dead ones.
 local function bury_job(id, record, reason, now, retention_ms)
   record.extra.d = reason
+  retention_ms = math.min(retention_ms, record.extra.k or math.huge)
   redis.call('ZREM', EXPIRY, id)
   redis.call('HSET', POOL, id, write_record(record))
   redis.call('ZADD', DEAD, now + retention_ms, id)

@@ -48,8 +48,8 @@ local function read_soundly(id, raw)
     is_json, extra = pcall(cjson.decode, string.sub(raw, at, at + length - 1))
     if not is_json or type(extra) ~= 'table' then return nil, 'a record whose extra is no JSON object' end
     local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
-      and is_number(extra.f) and is_number(extra.n) and is_text(extra.e) and is_text(extra.d) and is_text(extra.c)
-      and is_backoff(extra.b)
+      and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_text(extra.e) and is_text(extra.d)
+      and is_text(extra.c) and is_backoff(extra.b)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
   end
