@@ -60,7 +60,7 @@ def test_a_job_goes_round(generated: Part, client: Any, topic: str) -> None:
     put = generated("api.jobs.put_job").sync_detailed(client=client, body=job)
     assert put.status_code == 201
     assert (put.parsed.id, put.parsed.state, put.parsed.backoff) == ("order-1", models.JobState.DELAYED, backoff)
-    [delivery] = generated("api.consumers.pop_jobs_post").sync(topic, client=client, wait=5.0).jobs
+    [delivery] = generated("api.consumers.pop_jobs").sync(topic, client=client, wait=5.0).jobs
     assert (delivery.id, delivery.body, delivery.attempt) == ("order-1", {"order": 1}, 1)
     touched = generated("api.consumers.touch_job").sync(
         topic, delivery.id, client=client, body=models.TouchJob(receipt=delivery.receipt, ttr=600.0)
