@@ -205,7 +205,7 @@ Backoff = Annotated[
     Field(
         discriminator="kind",
         description="How long a released job waits before it is ready again.",
-        json_schema_extra={"x-name": "Backoff"},  # the OpenAPI document makes a schema of its own of it
+        json_schema_extra={"x-name": "Backoff"},  # the name of its schema in the OpenAPI document
     ),
 ]
 

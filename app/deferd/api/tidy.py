@@ -28,7 +28,8 @@ def tidy(document: dict[str, Any]) -> None:
     _tidy_schemas(document["paths"], names_below=True)
     for operations in document["paths"].values():
         for operation in operations.values():
-            _tidy_body(operation.get("requestBody", {}))
+            if "requestBody" in operation:
+                _tidy_body(operation["requestBody"])
             for parameter in operation.get("parameters", ()):
                 _tidy_parameter(parameter)
 
@@ -91,11 +92,15 @@ def _leave_out_rather_than_null(schema: dict[str, Any]) -> None:
 
 
 def _tidy_body(body: dict[str, Any]) -> None:
-    """A body that may be left out is drawn with its fields' nulls as default; it may be `null` as a whole."""
-    for content in body.get("content", {}).values():
+    """A body that may be left out is drawn with its fields' nulls as default.
+
+    That it may be `null` is told in words: of a schema that allows null, openapi-python-client makes a function that
+    fails when it is called without a body.
+    """
+    if not body.get("required", False):
+        body["description"] = "May be left out, or be `null`, which means the same."
+    for content in body["content"].values():
         content["schema"].pop("default", None)
-        if not body.get("required", False):
-            content["schema"] = {"anyOf": [content["schema"], dict(_NULL)]}
 
 
 def _tidy_parameter(parameter: dict[str, Any]) -> None:
