@@ -202,7 +202,11 @@ class ScheduleBackoff(_Strict):
 
 Backoff = Annotated[
     ExponentialBackoff | FixedBackoff | ScheduleBackoff,
-    Field(discriminator="kind", description="How long a released job waits before it is ready again."),
+    Field(
+        discriminator="kind",
+        description="How long a released job waits before it is ready again.",
+        json_schema_extra={"x-name": "Backoff"},  # the name of its schema in the OpenAPI document
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.generated_scenario import SEEN, service_without_store
 from tests.acceptance.service_process import ServiceProcess
 
 CONTRACT = Path(__file__).parents[2] / "openapi" / "openapi.yaml"
@@ -53,21 +54,85 @@ def client(generated: Part, shared_service: ServiceProcess) -> Iterator[Any]:
         yield client
 
 
-def test_a_job_goes_round(generated: Part, client: Any, topic: str) -> None:
+@pytest.fixture
+def client_without_store(generated: Part, tmp_path: Path) -> Iterator[Any]:
+    with (
+        service_without_store(tmp_path) as service,
+        generated("client").Client(base_url=service.url, raise_on_unexpected_status=True) as client,
+    ):
+        yield client
+
+
+def test_a_program_on_a_generated_client_works(
+    generated: Part, client: Any, client_without_store: Any, topic: str
+) -> None:
+    """The scenario of all languages; see generated_scenario."""
     models = generated("models")
-    backoff = models.FixedBackoff(kind="fixed", seconds=5.0)
-    job = models.PutJob(topic=topic, id="order-1", body={"order": 1}, delay=0.1, retain=60.0, backoff=backoff)
-    put = generated("api.jobs.put_job").sync_detailed(client=client, body=job)
+    put_job, pop_jobs, finish_job, cancel_job, pause_topic, resume_topic = (
+        generated(f"api.{name}").sync
+        for name in (
+            *("jobs.put_job", "consumers.pop_jobs", "consumers.finish_job", "jobs.cancel_job"),
+            *("topics.pause_topic", "topics.resume_topic"),
+        )
+    )
+
+    def failure(problem: Any) -> dict[str, Any]:
+        assert isinstance(problem, models.Problem)
+        assert isinstance(problem.code, models.ProblemCode)
+        return {"status": problem.status, "code": problem.code.value}
+
+    def pop_one() -> Any:
+        [delivery] = pop_jobs(topic, client=client, wait=20.0, consumer="python").jobs
+        return delivery
+
+    job = models.PutJob(topic=topic, id="order-1", body={"order": 1}, delay=0.3, ttr=86399.999, retain=60.0)
+    put = put_job(client=client, body=job)
+    first = pop_one()
+    finished = finish_job(topic, first.id, client=client, body=models.FinishJob(receipt=first.receipt, result="closed"))
+    conflict = failure(put_job(client=client, body=job))
+
+    backoffs = [
+        models.ExponentialBackoff(kind="exponential", base=3.0, cap=100.5, jitter=0.25),
+        models.FixedBackoff(kind="fixed", seconds=1.5),
+        models.ScheduleBackoff(kind="schedule", seconds=[0.5, 120.0], then=models.ScheduleBackoffThen.REPEAT_LAST),
+    ]
+    put_backoffs = [
+        put_job(client=client, body=models.PutJob(topic=topic, backoff=backoff, delay=60.0)).backoff.to_dict()
+        for backoff in backoffs
+    ]
+    paused = [pause_topic(topic, client=client).paused, resume_topic(topic, client=client).paused]
+
+    put_job(client=client, body=models.PutJob(topic=topic, id="order-2"))
+    second = pop_one()
+    cancel_job(topic, second.id, client=client)
+    gone = finish_job(topic, second.id, client=client, body=models.FinishJob(receipt=second.receipt))
+
+    assert SEEN == {
+        "put": put.state.value,
+        "ttr": put.ttr,
+        "popped": {"id": first.id, "attempt": first.attempt, "body": first.body},
+        "finished": finished.state,
+        "conflict": conflict,
+        "backoffs": put_backoffs,
+        "paused": paused,
+        "gone": failure(gone),
+        "unavailable": failure(put_job(client=client_without_store, body=models.PutJob(topic=topic))),
+    }
+
+
+def test_a_lease_is_extended_and_a_result_kept(generated: Part, client: Any, topic: str) -> None:
+    models = generated("models")
+    put = generated("api.jobs.put_job").sync_detailed(
+        client=client, body=models.PutJob(topic=topic, id="order-1", retain=60.0)
+    )
     assert put.status_code == 201
-    assert (put.parsed.id, put.parsed.state, put.parsed.backoff) == ("order-1", models.JobState.DELAYED, backoff)
-    [delivery] = generated("api.consumers.pop_jobs_post").sync(topic, client=client, wait=5.0).jobs
-    assert (delivery.id, delivery.body, delivery.attempt) == ("order-1", {"order": 1}, 1)
+    [delivery] = generated("api.consumers.pop_jobs_by_get").sync(topic, client=client, wait=5.0).jobs
     touched = generated("api.consumers.touch_job").sync(
         topic, delivery.id, client=client, body=models.TouchJob(receipt=delivery.receipt, ttr=600.0)
     )
     assert touched.reserved_until > delivery.reserved_until
     generated("api.consumers.finish_job").sync(
-        topic, delivery.id, client=client, body=models.FinishJob(receipt=delivery.receipt, result="closed")
+        topic, delivery.id, client=client, body=models.FinishJob(result="closed")
     )
     kept = generated("api.jobs.get_job").sync(topic, "order-1", client=client)
     assert (kept.state, kept.result) == (models.JobState.FINISHED, "closed")

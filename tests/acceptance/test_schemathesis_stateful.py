@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 import schemathesis
-import yaml
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import FlakyStrategyDefinition
 from schemathesis.specs.openapi.checks import (
@@ -26,7 +25,7 @@ from schemathesis.specs.openapi.checks import (
 
 from deferd.limits import DELAY_MAX_S
 from tests.acceptance.service_process import ServiceProcess
-from tests.acceptance.test_schemathesis import CONTRACT, is_url_too_long, without_waiting
+from tests.acceptance.test_schemathesis import contract, is_url_too_long, without_waiting
 from tests.drawn_input import FACTOR
 
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -60,8 +59,8 @@ class Source(NamedTuple):
     receipt: str | None = None
 
 
-_PUT = ("pop_jobs_post", "pop_jobs", "get_job", "change_job", "cancel_job", "list_jobs", "set_topic", "put_job")
-_GIVEN_BACK = ("pop_jobs_post", "get_job", "redrive_jobs", "cancel_job", "list_jobs", "release_job", "get_topic")
+_PUT = ("pop_jobs", "pop_jobs_by_get", "get_job", "change_job", "cancel_job", "list_jobs", "set_topic", "put_job")
+_GIVEN_BACK = ("pop_jobs", "get_job", "redrive_jobs", "cancel_job", "list_jobs", "release_job", "get_topic")
 _LISTED = ("get_job", "cancel_job", "redrive_jobs", "purge_topic", "pop_jobs")
 _OF_PATH = "$request.path.id"
 SOURCES = (
@@ -74,7 +73,7 @@ SOURCES = (
             (*OF_A_DELIVERY, "finish_jobs", "cancel_job"),
             *(f"$response.body#/jobs/0/{name}" for name in ("id", "topic", "receipt")),
         )
-        for pop in ("pop_jobs", "pop_jobs_post")
+        for pop in ("pop_jobs", "pop_jobs_by_get")
     ),
     Source("touch_job", "200", OF_A_DELIVERY, _OF_PATH),
     Source("release_job", "200", _GIVEN_BACK, _OF_PATH),
@@ -143,7 +142,7 @@ def due_soon(body: Any) -> Any:
 @pytest.mark.timeout(90 * max(FACTOR, 1))
 def test_chains_of_calls_are_answered_as_documented(shared_service: ServiceProcess) -> None:
     """No 500, every answer fits the document, and the chains reach what they are made for."""
-    document = with_links(yaml.safe_load(CONTRACT.read_text(encoding="utf-8")))
+    document = with_links(contract())
     schema = schemathesis.openapi.from_dict(document)
     schema.config.phases.stateful.inference.algorithms = []  # by itself it links every call that names a topic
     answered: collections.Counter[tuple[str, int]] = collections.Counter()

@@ -7,7 +7,6 @@ import logging
 from typing import Any
 
 import pytest
-from starlette.exceptions import HTTPException
 
 from deferd import errors
 from deferd.api import problems
@@ -162,14 +161,6 @@ def test_a_hundred_faults_are_shown_and_the_rest_counted() -> None:
     members = members_of(problems.answer(InvalidInput(faults)))
     assert len(members["errors"]) == 100
     assert members["detail"] == "body.jobs.0 must be a JSON object (and 149 more)"
-
-
-def test_an_error_of_the_framework_keeps_its_status() -> None:
-    answer = problems.answer_http(HTTPException(400, "the request line is odd", {"X-Why": "because"}))
-    assert answer.status_code == 400
-    assert answer.headers["x-why"] == "because"
-    assert members_of(answer)["code"] == "bad_request"
-    assert members_of(answer)["detail"] == "the request line is odd"
 
 
 def test_an_unexpected_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -133,7 +133,6 @@ class Boundary:
                 return problems.answer(problems.UnknownPath(scope["path"]))
             if error.status_code == _METHOD_NOT_ALLOWED:
                 return problems.answer(problems.MethodNotAllowed(scope["method"], self._methods_of_path(scope)))
-            return problems.answer_http(error)
         return problems.answer_unexpected(error)
 
     def _methods_of_path(self, scope: Scope) -> list[str]:

@@ -48,7 +48,7 @@ delivery can change nothing.
 - Topics match `{limits.TOPIC_PATTERN}`; ids are the same with up to {limits.ID_LENGTH} characters.
 - Bodies are JSON (`application/json` or no Content-Type at all), by default at most \
 {limits.BODY_DEFAULT_BYTES} bytes and nested at most {limits.JSON_DEPTH_MAX} levels. A body whose every field may be
-  left out may be left out itself.
+  left out may be left out itself, or be `null`.
 - Unknown fields and unknown query parameters are refused.
 - Errors are `application/problem+json` (RFC 9457). Decide by `code`. Answers with status 429 and 503 carry
   `Retry-After` in seconds. After a 503 it is not known whether the call was carried out.
@@ -124,6 +124,10 @@ _RATE_LIMIT = {
         "schema": {"type": "string", "examples": ['"requests";r=0;t=2']},
     },
 }
+_ANY_PROBLEM = {
+    "description": "Any other error, such as a request that is not valid HTTP or an error inside the service.",
+    "content": {faces.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
 _WWW_AUTHENTICATE = {
     "WWW-Authenticate": {"description": "`Bearer`.", "schema": {"type": "string", "examples": ["Bearer"]}}
 }
@@ -176,7 +180,9 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     for route in routes:
         if isinstance(route, Operation) and route.include_in_schema:
             for method in route.methods or ():
-                _say_what_key_is_needed(drawn["paths"][route.path][method.lower()], route.need.scope)
+                operation = drawn["paths"][route.path][method.lower()]
+                _say_what_key_is_needed(operation, route.need.scope)
+                operation["responses"]["default"] = _ANY_PROBLEM
     schemas = drawn["components"]["schemas"]
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(problem.pop("$defs"), Problem=problem)

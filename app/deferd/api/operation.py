@@ -32,7 +32,7 @@ _QUERY_PARAMETERS_MAX = 100
 
 
 class NoFields(BaseModel):
-    """An empty object, or no body at all: the path and the query say everything."""
+    """An empty object, `null`, or no body at all: the path and the query say everything."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +41,7 @@ NOTHING = NoFields()
 
 
 class _Body(NamedTuple):
-    """What a function takes as body; `left_out` is what it means to send none, None when there must be one."""
+    """What a function takes as body; `left_out` is what no body or `null` means, None when there must be an object."""
 
     name: str
     model: type[BaseModel]
@@ -51,6 +51,8 @@ class _Body(NamedTuple):
         if not raw:
             if self.left_out is None:
                 raise InvalidInput([FieldFault(("body",), "is missing: a JSON object is needed")])
+            return self.left_out
+        if self.left_out is not None and request_json.is_null(raw):
             return self.left_out
         given = request_json.parse_object(raw)
         try:

@@ -140,29 +140,30 @@ hangs up while it waits strands nothing.
 
 @router.get(
     "/topics/{topic}/pop",
-    operation_id="pop_jobs",
+    operation_id="pop_jobs_by_get",
     summary=_SUMMARY,
-    description=_TEXT + "\nThis GET has an effect and is never cached; POST on the same path does the same.",
+    description=_TEXT + "\nThis GET has an effect and is never cached. POST on the same path does the same, and is the "
+    "better one for programs: an HTTP library may repeat a GET by itself when its response is lost.",
     response_model=shapes.Deliveries,
     response_description=_ANSWER,
     responses=problems("validation", "store_unavailable"),
 )
 @needs(Scope.POP)
-async def pop_jobs(call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
+async def pop_jobs_by_get(call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
     return await _pop(call, topic, query)
 
 
 @router.post(
     "/topics/{topic}/pop",
-    operation_id="pop_jobs_post",
+    operation_id="pop_jobs",
     summary=_SUMMARY,
-    description=_TEXT + "\nThe same as GET, for clients and proxies that take GET to be free of effects.",
+    description=_TEXT + "\nGET on the same path does the same.",
     response_model=shapes.Deliveries,
     response_description=_ANSWER,
     responses=problems("validation", "store_unavailable", body=True),
 )
 @needs(Scope.POP)
-async def pop_jobs_post(
+async def pop_jobs(
     call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()], _nothing: NoFields = NOTHING
 ) -> Response:
     return await _pop(call, topic, query)

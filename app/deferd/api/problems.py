@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
 import orjson
-from starlette.exceptions import HTTPException
 
 from deferd import errors
 from deferd.api.answers import Header, JsonAnswer
@@ -157,21 +155,6 @@ def answer(error: errors.DeferdError) -> JsonAnswer:
     elif isinstance(error, errors.Unauthorized):
         headers.append((b"www-authenticate", b"Bearer"))
     return _problem(document(error.code, detail, **facts), headers)
-
-
-def answer_http(error: HTTPException) -> JsonAnswer:
-    """The answer for an error that the framework raised by itself; its code is the status in words."""
-    status = HTTPStatus(error.status_code)
-    code = status.phrase.lower().replace(" ", "_").replace("-", "_")
-    members = {
-        "type": TYPE_PREFIX + code,
-        "title": status.phrase,
-        "status": status.value,
-        "detail": str(error.detail),
-        "code": code,
-    }
-    given = (error.headers or {}).items()
-    return _problem(members, [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given])
 
 
 def answer_unexpected(error: Exception) -> JsonAnswer:

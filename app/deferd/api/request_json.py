@@ -22,6 +22,7 @@ from deferd.api.problems import UnsupportedMediaType
 from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge
 
 _ROOT = ("body",)
+_WHITESPACE = b" \t\r\n"
 _PLAIN_JSON_TYPE = b"application/json"
 _JSON_TYPE = re.compile(rb"\s*application/(?:[!#$&^_.+a-z0-9-]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 # Only a number with such an exponent, or with so many digits, can be too large for a float. What stands before it is
@@ -74,6 +75,11 @@ async def _pieces(receive: Receive, limit_bytes: int) -> bytes:
         if not message.get("more_body", False):
             return bytes(read + piece) if read else piece
         read += piece
+
+
+def is_null(raw: bytes) -> bool:
+    """Whether the JSON text is `null`, which generated clients send for a body that the caller left out."""
+    return raw.strip(_WHITESPACE) == b"null"
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from deferd.api.problems import BY_CODE
 from deferd.engine.damage import DamageKind
 from deferd.model import Delivery, Job, JobState, TopicSettings
 
+ProblemCode = Annotated[
+    str,
+    Field(
+        description="The kind of error, by which programs decide. It never changes.",
+        json_schema_extra={"enum": sorted(BY_CODE), "x-name": "ProblemCode"},
+    ),
+]
 _BATCH_STATUS = "The HTTP status that the call for this one job would have had."
 
 
@@ -27,9 +35,9 @@ class Problem(BaseModel):
 
     type: str = Field(description="A URN that names the kind of problem; it ends in `code`.")
     title: str = Field(description="The kind of problem in words.")
-    status: int = Field(description="The HTTP status.")
+    status: int = Field(ge=400, le=599, description="The HTTP status.")
     detail: str = Field(description="What happened this time.")
-    code: str = Field(description="The kind of problem in one word, stable.")
+    code: ProblemCode
     topic: str | None = Field(None, description="The topic it is about.")
     id: str | None = Field(None, description="The job it is about.")
     errors: list[Fault] | None = Field(None, description="With `validation`: each refused value, at most 100.")
@@ -61,7 +69,7 @@ class PutResult(BaseModel):
     status: Literal[200, 201, 409, 422, 429, 503] = Field(
         description=f"{_BATCH_STATUS} 201: put. 200: kept or replaced. Else `code` says what hindered it."
     )
-    code: str | None = Field(None, description="The error's code, when there is one.")
+    code: ProblemCode | None = Field(None, description="The error's code, when there is one.")
     durability: str | None = Field(
         None, description="With 200 and 201: what the job has reached. With 409: the same of the job that was there."
     )
@@ -80,7 +88,7 @@ class FinishResult(BaseModel):
     status: Literal[200, 404, 409, 410, 503] = Field(
         description=f"{_BATCH_STATUS} 200: finished. Else `code` says what hindered it."
     )
-    code: str | None = Field(None, description="The error's code, when there is one.")
+    code: ProblemCode | None = Field(None, description="The error's code, when there is one.")
 
 
 class FinishResults(BaseModel):
