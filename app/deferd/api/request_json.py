@@ -24,13 +24,9 @@ from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge
 _ROOT = ("body",)
 _PLAIN_JSON_TYPE = b"application/json"
 _JSON_TYPE = re.compile(rb"\s*application/(?:[!#$&^_.+a-z0-9-]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
-# Only a number with such an exponent, or with so many digits, can be too large for a float. What stands before it is
-# part of the pattern since the ids that the service makes are full of digits and e's.
-_MAYBE_INFINITE = re.compile(rb"[\s:,\[]-?(?:\d[\d.]*[eE]\+?\d{3}|\d{200})")
-
-_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_BRACES_AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
-_ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_NUMBERS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_LARGE_EXPONENT = b"e000"
+_MANY_DIGITS = b"0" * 200
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
@@ -84,23 +80,36 @@ def parse_object(raw: bytes) -> dict[str, Any]:
         raise InvalidInput([FieldFault(_ROOT, _reason(str(error)))]) from error
     if not isinstance(value, dict):
         raise InvalidInput([FieldFault(_ROOT, "must be a JSON object", value)])
-    if _MAYBE_INFINITE.search(raw) and (at := _path_of_infinity(value)) is not None:
-        raise InvalidInput([FieldFault(at, "is a number beyond 1.8e308, the largest there can be")])
+    if _may_be_infinite(raw) and (path := _path_of_infinity(value)) is not None:
+        raise InvalidInput([FieldFault((*_ROOT, *path), "is a number beyond 1.8e308, the largest there can be")])
     return value
 
 
-def is_deeper(raw: bytes, levels: int) -> bool:
-    """Whether the arrays and objects of a JSON text are nested deeper than so many levels; 0 for none at all.
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether the lists and dicts of a parsed JSON value are nested deeper than `levels`; 0 allows none at all.
 
-    Of what is no JSON it may say either; the parser refuses that. It takes no step in Python for each bracket: a body
-    can have a million.
+    Each value is visited once, whatever the depth.
     """
-    brackets = _TEXT.sub(b"", raw).translate(_BRACES_AS_BRACKETS, _ALL_BUT_BRACKETS)
+    containers = [value] if isinstance(value, dict | list) else []
     for _ in range(levels):
-        if not brackets:
+        containers = [
+            inner
+            for outer in containers
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not containers:
             return False
-        brackets = brackets.replace(b"[]", b"")  # the innermost level
-    return bool(brackets)
+    return bool(containers)
+
+
+def _may_be_infinite(raw: bytes) -> bool:
+    """Whether `raw` has an exponent of three digits or a number of 200 digits; no other number exceeds a float's range.
+
+    The parser makes an infinity of such a number without an error. May be true of a string too.
+    """
+    alike = raw.translate(_NUMBERS_ALIKE, b"+")
+    return _LARGE_EXPONENT in alike or _MANY_DIGITS in alike
 
 
 def _reason(parser_says: str) -> str:
@@ -109,15 +118,17 @@ def _reason(parser_says: str) -> str:
     return f"is not valid JSON: {parser_says}"
 
 
-def _path_of_infinity(root: dict[str, Any]) -> tuple[str | int, ...] | None:
-    ahead: list[tuple[tuple[str | int, ...], Any]] = [(_ROOT, root)]
-    while ahead:
-        path, value = ahead.pop()
-        if isinstance(value, float):
-            if math.isinf(value):
-                return path
-        elif isinstance(value, dict):
-            ahead.extend(((*path, name), inner) for name, inner in value.items())
-        elif isinstance(value, list):
-            ahead.extend(((*path, index), inner) for index, inner in enumerate(value))
+def _path_of_infinity(value: Any) -> tuple[str | int, ...] | None:
+    """The path of the first infinite float in `value`; None when there is none."""
+    if isinstance(value, float):
+        return () if math.isinf(value) else None
+    steps: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict):
+        steps = value.items()
+    elif isinstance(value, list):
+        steps = enumerate(value)
+    for step, inner in steps:
+        path = _path_of_infinity(inner)
+        if path is not None:
+            return (step, *path)
     return None
