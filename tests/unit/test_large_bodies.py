@@ -14,7 +14,8 @@ from starlette.types import Message
 from deferd.api.application import create_app
 from deferd.api.call import AsgiCall
 from deferd.api.faults import FAULTS_MAX
-from deferd.api.operation import PARSED_IN_THE_LOOP_BYTES, Operation
+from deferd.api.operation import Operation
+from deferd.api.request_json import PARSED_IN_THE_LOOP_BYTES
 from deferd.errors import InvalidInput
 from deferd.model import PutBatch, PutJob
 from deferd.settings import Settings

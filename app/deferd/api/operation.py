@@ -29,13 +29,12 @@ from deferd.api.call import Call
 from deferd.api.faults import FAULTS_MAX, faults_of
 from deferd.api.keys import Scope
 from deferd.api.needs import need_of
+from deferd.api.request_json import PARSED_IN_THE_LOOP_BYTES
 from deferd.errors import FieldFault, InvalidInput
 
 _QUERY_PARAMETERS_MAX = 100
-PARSED_IN_THE_LOOP_BYTES = 128 * 1024
-"""The largest body that is parsed in the event loop; for larger ones other requests would have to wait."""
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
-"""Parses the larger bodies. One thread: several would keep the interpreter's lock from the event loop for longer."""
+"""Parses the larger bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
 
 
 class NoFields(BaseModel):

@@ -8,6 +8,7 @@ Of two members with the same name the last one counts.
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 from collections.abc import Iterable
@@ -21,6 +22,8 @@ from deferd import limits
 from deferd.api.problems import UnsupportedMediaType
 from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge
 
+PARSED_IN_THE_LOOP_BYTES = 128 * 1024
+"""The largest body that is parsed in the event loop; a larger one would keep other requests waiting."""
 _ROOT = ("body",)
 _PLAIN_JSON_TYPE = b"application/json"
 _JSON_TYPE = re.compile(rb"\s*application/(?:[!#$&^_.+a-z0-9-]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
@@ -75,7 +78,7 @@ async def _pieces(receive: Receive, limit_bytes: int) -> bytes:
 def parse_object(raw: bytes) -> dict[str, Any]:
     """The JSON object that `raw` is. Raises InvalidInput that says what is wrong and where."""
     try:
-        value = from_json(raw, allow_inf_nan=False)
+        value = _parse(raw)
     except ValueError as error:
         raise InvalidInput([FieldFault(_ROOT, _reason(str(error)))]) from error
     if not isinstance(value, dict):
@@ -83,6 +86,16 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     if _may_be_infinite(raw) and (path := _path_of_infinity(value)) is not None:
         raise InvalidInput([FieldFault((*_ROOT, *path), "is a number beyond 1.8e308, the largest there can be")])
     return value
+
+
+def _parse(raw: bytes) -> Any:
+    if len(raw) <= PARSED_IN_THE_LOOP_BYTES or not gc.isenabled():
+        return from_json(raw, allow_inf_nan=False)
+    gc.disable()  # collections for the new lists and dicts would double the time of this call, which keeps the GIL
+    try:
+        return from_json(raw, allow_inf_nan=False, cache_strings="none")
+    finally:
+        gc.enable()
 
 
 def is_deeper(value: Any, levels: int) -> bool:
