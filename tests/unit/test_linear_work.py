@@ -19,14 +19,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 import deferd
-from deferd import model
+from deferd import model, settings
 from deferd.api import call, keys, pop, problems, request_json
 from deferd.api.application import create_app
 from deferd.api.operation import Operation
 from deferd.engine import audit, scripts
 from deferd.errors import DeferdError
 from deferd.http_protocol import request_head
-from deferd.settings import Settings
 from deferd.store import embedded
 
 SIZES = [32 * 1024 * 2**doubling for doubling in range(5)]
@@ -40,7 +39,7 @@ MOST_S = 5.0
 ROOT = Path(deferd.__file__).parent
 SERVICE = ("api", "engine", "http_protocol", "store", "cli.py", "model.py", "serve.py", "settings.py", "supervisor.py")
 """What reads input of others. The client, the commands and the benchmark read what their own user gives them."""
-OPERATIONS = [route for route in create_app(Settings(), "").routes if isinstance(route, Operation)]
+OPERATIONS = [route for route in create_app(settings.Settings(), "").routes if isinstance(route, Operation)]
 
 Make = Callable[[int], Any]
 
@@ -186,6 +185,7 @@ ROWS = [
     Row("name of a key", keys._NAME.fullmatch, NAMES, ("api/keys.py",)),
     Row("hash of a key", keys._HASH.fullmatch, {"digits": repeat("0", "sha256:")}, ("api/keys.py",)),
     Row("topics of a key", keys._PATTERN.fullmatch, NAMES | {"stars": repeat("*")}, ("api/keys.py",)),
+    Row("allowed host", settings._HOST_NAME.fullmatch, NAMES | {"stars": repeat("*.")}, ("settings.py",)),
     Row("error of TOML", keys._POSITION.search, {"position": repeat("at line 1")}, ("api/keys.py",)),
     Row("instant in a finding", audit._INSTANT_MS.findall, {"digits": repeat("1")}, ("engine/audit.py",)),
     Row(
