@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 import deferd
 from deferd import model, settings
@@ -83,7 +84,7 @@ def read_body(name: str) -> Callable[[bytes], object]:
 
 
 def is_deeper(raw: bytes) -> bool:
-    return request_json.is_deeper(request_json.from_json(raw), 100)
+    return request_json.is_deeper(from_json(raw), 100)
 
 
 def validated(kind: Any) -> Callable[[Any], object]:
