@@ -2,19 +2,22 @@
 # Others reach a container, so it wants keys (DEFERD_KEYS_FILE or DEFERD_KEYS, see `deferd key new`), or
 # DEFERD_INSECURE=true where only you do: docker run -e DEFERD_INSECURE=true -p 127.0.0.1:8000:8000 deferd
 
-FROM python:3.13-slim-bookworm AS build
+FROM python:3.13-slim-bookworm@sha256:67a1e1f215ccda113cfc024e8639049257e88f273898f595b61476d128d387e8 AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1
-RUN python -m venv /opt/deferd
+RUN python -m venv /opt/deferd && python -m venv /opt/build
 WORKDIR /build
 # The libraries change seldom and the source often, so each has a layer.
-COPY requirements.lock ./
-RUN /opt/deferd/bin/pip install --quiet --require-hashes --requirement requirements.lock
+COPY requirements.lock requirements-build.lock ./
+RUN /opt/deferd/bin/pip install --quiet --require-hashes --requirement requirements.lock \
+    && /opt/build/bin/pip install --quiet --require-hashes --requirement requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY app ./app
-RUN /opt/deferd/bin/pip install --quiet --no-deps .
+# With the build backend that is pinned: build isolation would download the newest one.
+RUN /opt/build/bin/pip wheel --quiet --no-index --no-deps --no-build-isolation --wheel-dir wheel . \
+    && /opt/deferd/bin/pip install --quiet --no-index --no-deps wheel/*.whl
 
-FROM python:3.13-slim-bookworm
+FROM python:3.13-slim-bookworm@sha256:67a1e1f215ccda113cfc024e8639049257e88f273898f595b61476d128d387e8
 ENV PATH=/opt/deferd/bin:$PATH \
     PYTHONUNBUFFERED=1
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data --shell /usr/sbin/nologin deferd \

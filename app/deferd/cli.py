@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_origin
 
 from deferd.commands.connecting import SETTINGS as OF_CLIENT
 from deferd.commands.parser import COMMANDS, CONSUMERS, EXIT_CODES, PROCESSES, PRODUCERS, TOOLS, TOPICS, Command
@@ -229,6 +229,21 @@ def _service_settings(given: dict[str, Any]) -> ServiceSettings:
     return ServiceSettings(settings, problems, unknown_variables(name for name in os.environ if name not in of_client))
 
 
+class _JoinWithCommas(argparse.Action):
+    """A flag that may be repeated; its values are joined as the environment variable has them."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        _option: str | None = None,
+    ) -> None:
+        """Add one value."""
+        before = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, str(values) if before is None else f"{before},{values}")
+
+
 def _add_settings(parser: argparse._ActionsContainer) -> None:
     with _service_extra():
         from deferd.settings import Settings, default_text, flag, variable
@@ -239,6 +254,8 @@ def _add_settings(parser: argparse._ActionsContainer) -> None:
         kind: dict[str, Any] = {"metavar": "SECONDS" if field.annotation is float else name.rpartition("_")[2].upper()}
         if field.annotation is bool:
             kind = {"metavar": "true|false", "nargs": "?", "const": "true"}
+        elif get_origin(field.annotation) is tuple:
+            kind |= {"action": _JoinWithCommas}
         parser.add_argument(
             flag(name),
             **kind,

@@ -7,6 +7,7 @@ environment variables, the help and the error texts are made from it.
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from deferd.limits import BODY_DEFAULT_BYTES, HEAD_DEFAULT_BYTES, TEN_YEARS_S
 
 ENV_PREFIX = "DEFERD_"
+_HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _OF_THE_CLIENT = {"DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"}
 """Variables of the client and the command line, which may well be set where a service runs."""
 
@@ -42,6 +44,16 @@ def _plain(number: float) -> str:
 
 def _lower_case(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
+
+
+def _split_names(value: object) -> object:
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+
+def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if not all(name == "*" or _HOST_NAME.fullmatch(name) for name in names):
+        raise ValueError("is not a host name")
+    return names
 
 
 def _from_home(path: Path) -> Path:
@@ -94,8 +106,17 @@ class Settings(BaseSettings):
     )
     insecure: bool = Field(
         False,
-        description="Listen on an address beyond this machine although there are no keys, and answer under public "
-        "names, so that whoever reaches it can do everything; true or false.",
+        description="Listen on an address beyond this machine although there are no keys, so that whoever reaches it "
+        "can do everything; true or false. It answers under public host names only with --allowed-host.",
+    )
+    allowed_host: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_names), AfterValidator(_host_names)] = (
+        Field(
+            (),
+            description="Public host name under which a service without keys answers too: a name, *.example.com for "
+            "all names below example.com, or * for any. Give it once for each name, or several with commas between. "
+            "Names without a dot, addresses, and names that the public DNS cannot have (such as *.localhost and "
+            "*.local) are always answered. With keys every name is answered.",
+        )
     )
     workers: int = _whole(1, 1, 256, "Number of processes that serve")
     shards: int = _whole(
@@ -216,6 +237,8 @@ def accepted(name: str) -> str:
     kind = _plain_type(field.annotation)
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
+    if get_origin(kind) is tuple:
+        return "host names without a port, such as jobs.example.com, *.example.com, or * for any"
     low = next((bound.ge for bound in field.metadata if hasattr(bound, "ge")), None)
     high = next((bound.le for bound in field.metadata if hasattr(bound, "le")), None)
     if low is not None and high is not None:

@@ -26,6 +26,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
         "small", "put", more=f"max_body_bytes = {MAX_BODY_BYTES}\nmax_batch = {MAX_BATCH}\nmax_depth = {MAX_DEPTH}"
     )
     keys.add("few", "put", "pop", more=f"max_jobs = {MAX_JOBS}\nmax_batch = {MAX_BATCH}")
+    keys.add("shallow", "put", more=f"max_depth = {MAX_DEPTH}")
     keys.add("parks", "pop", more=f"max_parked_pops = {MAX_PARKED}")
     keys.add(
         "bound",
@@ -102,6 +103,24 @@ async def test_json_that_is_nested_deeper_than_the_key_may_send_is_refused(ask: 
     [fault] = answer.json()["errors"]
     assert "is nested deeper than 6 levels, the most for key 'small'" == fault["message"]
     assert 201 == (await ask.put("free", topic, "k", body=[deep])).status
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'"' + b'\\"' * 130_000, b"[" * 1_000_000, b'{"topic":"t","body":' + b"[" * 400_000 + b"]" * 400_000 + b"}"],
+    ids=["unclosed string", "unclosed lists", "deep lists"],
+)
+async def test_no_body_of_a_key_with_a_bound_of_depth_keeps_the_others_waiting(
+    service: ServiceProcess, keys: KeysFile, body: bytes
+) -> None:
+    """With work that grows with the square of the size the first of these bodies takes minutes."""
+    async with httpx.AsyncClient(base_url=service.url, timeout=20, trust_env=False) as client:
+        headers = {"Authorization": f"Bearer {keys.tokens['shallow']}", "Content-Type": "application/json"}
+        answers = await asyncio.gather(
+            *(client.post("/jobs", content=body, headers=headers) for _ in range(3)),
+            *(client.get("/healthz") for _ in range(20)),
+        )
+    assert [answer.status_code for answer in answers] == [422] * 3 + [200] * 20
 
 
 async def test_a_put_is_refused_while_the_topic_holds_as_many_jobs_as_the_key_may_see_there(

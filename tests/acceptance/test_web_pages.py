@@ -82,7 +82,7 @@ async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
             )
             assert (status, f"public name as {host} is" in detail) == (403, True), path
             assert "--keys-file" in detail
-            assert "--insecure" in detail
+            assert "--allowed-host (DEFERD_ALLOWED_HOST)" in detail
     assert (await http.look("j"))["attempts"] == 0
 
 
@@ -135,13 +135,93 @@ async def test_what_was_refused_is_told_in_the_audit_log(tmp_path: Path, topic: 
     assert (line["outcome"], line["call"], line["topic"]) == ("forbidden", "POST /topics/{topic}/pop", topic)
 
 
-async def test_insecure_means_any_name_but_still_no_pages_of_other_sites(tmp_path: Path, topic: str) -> None:
+OPENED = ("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
+
+
+@doors
+@pytest.mark.parametrize("site", ["none", "same-origin", "same-site"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        OPENED,
+        ("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: iframe"),
+        ("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: empty"),
+        ("Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"),
+        ("Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: script"),
+        ("Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: style"),
+        ("Sec-Fetch-Dest: a kind that is not known yet",),
+    ],
+    ids=" ".join,
+)
+async def test_what_a_browser_opens_or_loads_into_a_page_has_no_effect(
+    http: Http, shared_service: ServiceProcess, how: tuple[str, ...], site: str, through_asgi: bool
+) -> None:
+    await http.put_job("j")
+    headers = ("Host: localhost:8000", f"Sec-Fetch-Site: {site}", *how)
+    async with connected(shared_service.port) as wire:
+        for method, path in (
+            ("GET", f"/topics/{http.topic}/pop?wait=0"),
+            ("POST", f"/topics/{http.topic}/pop?wait=0"),
+            ("POST", f"/topics/{http.topic}/pause"),
+            ("DELETE", f"/jobs/{http.topic}/j"),
+        ):
+            status, detail = await ask(wire, method, path, *headers, through_asgi=through_asgi)
+            assert (status, "has effects" in detail) == (403, True), (method, path)
+        for path in (f"/topics/{http.topic}", f"/jobs/{http.topic}/j", f"/topics/{http.topic}/audit", "/metrics"):
+            assert (await ask(wire, "GET", path, *headers, through_asgi=through_asgi))[0] == 200, path
+    job = await http.look("j")
+    assert (job["state"], job["attempts"]) == ("ready", 0)
+
+
+async def test_a_page_of_the_service_itself_may_fetch(http: Http, shared_service: ServiceProcess) -> None:
+    await http.put_job("j")
+    headers = ("Host: localhost", "Sec-Fetch-Site: same-origin", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty")
+    async with connected(shared_service.port) as wire:
+        assert (await ask(wire, "GET", f"/topics/{http.topic}/pop?wait=0", *headers))[0] == 200
+    assert (await http.look("j"))["attempts"] == 1
+
+
+async def test_insecure_alone_allows_no_public_name(tmp_path: Path, topic: str) -> None:
     with running_service("--insecure", data_dir=tmp_path) as service:
         async with connected(service.port) as wire:
             path = f"/topics/{topic}/pop?wait=0"
-            assert (await ask(wire, "GET", path, "Host: jobs.example.com"))[0] == 200
-            assert (await ask(wire, "GET", "/docs", "Host: jobs.example.com"))[0] == 200
+            for host in ("localhost", "192.168.7.1:8000", "deferd"):
+                assert (await ask(wire, "GET", path, f"Host: {host}"))[0] == 200
+            for url in (path, "/docs"):
+                assert (await ask(wire, "GET", url, "Host: jobs.example.com"))[0] == 403
             assert (await ask(wire, "GET", path, "Host: localhost", "Sec-Fetch-Site: cross-site"))[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "allowed", "refused"),
+    [
+        (
+            ("--allowed-host", "Jobs.example.com", "--allowed-host", "*.example.org"),
+            {"DEFERD_ALLOWED_HOST": "unused.example"},
+            ("jobs.example.com", "JOBS.EXAMPLE.COM.:8000", "a.example.org", "a.b.example.org", "localhost"),
+            ("example.com", "other.example.com", "example.org", "jobs.example.com.evil.example", "unused.example"),
+        ),
+        ((), {"DEFERD_ALLOWED_HOST": "a.example,b.example"}, ("a.example", "b.example:80"), ("c.example",)),
+        ((), {"DEFERD_ALLOWED_HOST": "*"}, ("any.example", "127.0.0.1"), ()),
+    ],
+    ids=["flags", "variable", "any"],
+)
+async def test_allowed_hosts_are_answered_but_no_pages_of_other_sites(
+    tmp_path: Path,
+    flags: tuple[str, ...],
+    environment: dict[str, str],
+    allowed: tuple[str, ...],
+    refused: tuple[str, ...],
+) -> None:
+    with running_service(*flags, data_dir=tmp_path, **environment) as service:
+        async with connected(service.port) as wire:
+            for url in ("/topics/t/pop?wait=0", "/docs"):
+                for host in allowed:
+                    assert (await ask(wire, "GET", url, f"Host: {host}"))[0] == 200, host
+                for host in refused:
+                    assert (await ask(wire, "GET", url, f"Host: {host}"))[0] == 403, host
+            elsewhere = (f"Host: {allowed[0]}", "Sec-Fetch-Site: cross-site")
+            assert (await ask(wire, "GET", "/topics/t/pop?wait=0", *elsewhere))[0] == 403
 
 
 async def test_with_keys_a_key_is_what_counts(tmp_path: Path, topic: str) -> None:

@@ -98,3 +98,13 @@ def test_asking_for_the_version_imports_nothing_of_the_service() -> None:
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=30, check=True)
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_flag_with_many_values_is_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ["--allowed-host", "a.example", "--allowed-host", "b c", "--allowed-host", "d:1"]
+
+    assert cli.main(["serve", *wrong]) == 2
+
+    assert (
+        "--allowed-host (DEFERD_ALLOWED_HOST) is 'a.example,b c,d:1', but must be host names" in capsys.readouterr().err
+    )

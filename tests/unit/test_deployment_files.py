@@ -16,7 +16,7 @@ import yaml
 
 from deferd import limits, serve
 from deferd.api import problems
-from deferd.settings import Settings, variable
+from deferd.settings import Settings, load_settings, variable
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -79,6 +79,19 @@ def test_the_image_installs_the_locked_libraries_before_the_source() -> None:
     assert re.search(r"pip install .*--require-hashes .*requirements\.lock", DOCKERFILE)
 
 
+def test_the_image_builds_the_package_with_the_locked_backend() -> None:
+    commands = re.findall(r"(/opt/(build|deferd)/bin/pip) (\w+) ([^\\&\n]*)", DOCKERFILE)
+
+    assert [venv for _, venv, verb, _ in commands if verb == "wheel"] == ["build"]
+    for _, venv, verb, flags in commands:
+        if "--require-hashes" in flags:
+            lock = "requirements-build.lock" if venv == "build" else "requirements.lock"
+            assert flags.split()[-1] == lock
+        else:
+            assert {"--no-index", "--no-deps"} <= set(flags.split()), f"pip {verb} could download what is not pinned"
+            assert verb != "wheel" or "--no-build-isolation" in flags
+
+
 def test_the_image_serves_as_an_ordinary_user_and_hears_sigterm() -> None:
     user = re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE)[-1]
     command = json.loads(re.findall(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[-1])
@@ -95,7 +108,7 @@ def test_the_image_is_of_a_python_that_the_package_supports() -> None:
     classifiers = PYPROJECT["project"]["classifiers"]
 
     assert 1 == len(images)
-    python = re.fullmatch(r"python:(3\.\d+)-slim-\w+", images.pop())
+    python = re.fullmatch(r"python:(3\.\d+)-slim-\w+@sha256:[0-9a-f]{64}", images.pop())
     assert python is not None
     assert f"Programming Language :: Python :: {python[1]}" in classifiers
 
@@ -129,7 +142,7 @@ def test_the_compose_file_follows_the_schema() -> None:
 def test_compose_fills_in_only_what_it_is_meant_to() -> None:
     found = set(re.findall(r"\$(\{?\w*)", json.dumps(COMPOSE).replace("$$", "")))
 
-    assert {"{DEFERD_MAX_BODY_BYTES", "{DEFERD_KEYS"} == found
+    assert {"{DEFERD_MAX_BODY_BYTES", "{DEFERD_KEYS", "{DEFERD_ALLOWED_HOST"} == found
 
 
 def test_compose_runs_two_replicas_behind_one_port() -> None:
@@ -175,7 +188,7 @@ def test_each_image_is_pinned_and_each_service_has_a_health_check() -> None:
     for name, service in COMPOSE["services"].items():
         if "build" in service:
             continue
-        assert re.fullmatch(r"[\w/]+:\d+\.\d+[\w.-]*", service["image"]), name
+        assert re.fullmatch(r"[\w/]+:\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}", service["image"]), name
         assert "healthcheck" in service, name
 
 
@@ -202,6 +215,15 @@ def test_the_proxy_hands_jobs_on_at_once() -> None:
     assert re.search(pattern, "/topics/orders.close,orders.remind/pop")
     assert not re.search(pattern, "/topics/orders.close/jobs")
     assert not re.search(pattern, "/jobs/orders.close/pop")
+
+
+def test_compose_and_its_proxy_answer_under_the_same_public_names() -> None:
+    given = {"DEFERD_ALLOWED_HOST": "jobs.example.com *.example.org"}
+    service = interpolated(COMPOSE["services"]["deferd"]["environment"]["DEFERD_ALLOWED_HOST"], given)
+    [(_, names)] = values(nginx_config(given), "server_name")
+
+    assert load_settings({"allowed_host": service}).allowed_host == ("jobs.example.com", "*.example.org")
+    assert ["jobs.example.com", "*.example.org"] == names[-2:]
 
 
 def test_the_proxy_finds_all_replicas_by_dockers_dns() -> None:

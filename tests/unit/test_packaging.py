@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,18 @@ def test_tests_run_on_the_versions_that_the_service_runs_on() -> None:
     assert {name: tested[name] for name in pins("requirements.lock")} == pins("requirements.lock")
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock"])
+def test_the_build_lock_holds_the_backend_and_all_that_it_needs() -> None:
+    pinned = pins("requirements-build.lock")
+    wanted = list(map(Requirement, PYPROJECT["build-system"]["requires"]))
+    for name in pinned:
+        needs = map(Requirement, metadata.requires(name) or [])
+        wanted += [one for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
+    for requirement in wanted:
+        assert pinned[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    assert {name: pins("requirements-dev.lock")[name] for name in pinned} == pinned
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-build.lock", "requirements-dev.lock"])
 def test_a_lock_works_on_any_machine(lock: str) -> None:
     lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
     entries = [line for line in lines if line and not line.lstrip().startswith("#")]

@@ -44,6 +44,9 @@ class EndBound:
     def body(self, _raw: bytes) -> None:
         """Nothing of it matters here."""
 
+    def value(self, _value: dict[str, Any]) -> None:
+        """Nothing of it matters here either."""
+
     def arguments(self, given: Mapping[str, Any]) -> None:
         raise Bound(given)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -184,10 +184,18 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES, st.integers(0, 6))
-def test_nesting_is_counted_and_brackets_in_texts_are_not(value: Any, levels: int) -> None:
-    assert (depth(value) > levels) is is_deeper(orjson.dumps(value), levels)
+def test_the_depth_of_a_value_is_counted(value: Any, levels: int) -> None:
+    assert (depth(value) > levels) is is_deeper(value, levels)
 
 
-@given(st.binary(max_size=50), st.integers(0, 3))
-def test_what_is_no_json_has_some_depth_or_none(raw: bytes, levels: int) -> None:
-    assert is_deeper(raw, levels) in (True, False)
+@pytest.mark.parametrize(
+    "text",
+    ["1.7976931348623157e308", "1.7976931348623158e308", "17976931348623157" + "0" * 292, "1e-400", "0e999"],
+)
+def test_the_largest_and_smallest_numbers_are_read(text: str) -> None:
+    assert parse_object(b'{"a":%b}' % text.encode()) == {"a": json.loads(text)}
+
+
+@pytest.mark.parametrize("text", ["1.7976931348623159e308", "0." + "9" * 10 + "e310", "-1e+000309", "1E999"])
+def test_numbers_just_beyond_the_largest_are_refused(text: str) -> None:
+    assert fault_in(b'{"a":[%b]}' % text.encode()).path == ("body", "a", 0)

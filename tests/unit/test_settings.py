@@ -75,6 +75,12 @@ def test_settings_cannot_be_changed() -> None:
         ("log_format", "xml", "one of console, json"),
         ("log_level", "loud", "one of debug, info, warning, error, critical"),
         ("host", "", "a text that is not empty"),
+        (
+            "allowed_host",
+            "jobs.example.com:443",
+            "host names without a port, such as jobs.example.com, *.example.com, or * for any",
+        ),
+        ("allowed_host", "a,b*", "host names without a port, such as jobs.example.com, *.example.com, or * for any"),
     ],
 )
 def test_a_wrong_value_is_answered_with_setting_value_and_range(name: str, value: str, wanted: str) -> None:
@@ -173,3 +179,10 @@ def test_a_keys_file_may_be_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) 
 
     assert load_settings({"keys_file": "~/keys.toml"}).keys_file == Path("/home/me/keys.toml")
     assert accepted("keys_file") == "a path"
+
+
+def test_allowed_hosts_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings({}).allowed_host == ()
+    monkeypatch.setenv("DEFERD_ALLOWED_HOST", "jobs.example.com, *.Example.org *")
+    assert load_settings({}).allowed_host == ("jobs.example.com", "*.Example.org", "*")
+    assert load_settings({"allowed_host": "other"}).allowed_host == ("other",)

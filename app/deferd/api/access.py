@@ -13,7 +13,7 @@ import contextlib
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
@@ -195,6 +195,10 @@ class _Check:
     def body(self, raw: bytes) -> None:
         if self._account is not None:
             self._account.check_body(raw)
+
+    def value(self, value: dict[str, Any]) -> None:
+        if self._account is not None:
+            self._account.check_depth(value)
 
     def arguments(self, given: Arguments) -> None:
         topic = self._need.topic_out_of_reach(self._key, given)

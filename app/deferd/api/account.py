@@ -67,12 +67,16 @@ class Account:
             self._parked[0] -= 1
 
     def check_body(self, raw: bytes) -> None:
-        """Raise PayloadTooLarge or InvalidInput when the body of a request is more than the key may send."""
-        bounds = self.bounds
-        if bounds.max_body_bytes is not None and len(raw) > bounds.max_body_bytes:
-            raise PayloadTooLarge(bounds.max_body_bytes)
-        if bounds.max_depth is not None and is_deeper(raw, bounds.max_depth):
-            text = f"is nested deeper than {bounds.max_depth} levels, the most for key {self._name!r}"
+        """Raise PayloadTooLarge when the body of a request has more bytes than the key may send."""
+        most = self.bounds.max_body_bytes
+        if most is not None and len(raw) > most:
+            raise PayloadTooLarge(most)
+
+    def check_depth(self, value: dict[str, Any]) -> None:
+        """Raise InvalidInput when the parsed body of a request is nested deeper than the key may send."""
+        most = self.bounds.max_depth
+        if most is not None and is_deeper(value, most):
+            text = f"is nested deeper than {most} levels, the most for key {self._name!r}"
             raise InvalidInput([FieldFault(("body",), text)])
 
     def check_batch(self, given: Mapping[str, Any]) -> None:

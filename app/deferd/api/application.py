@@ -67,7 +67,7 @@ def create_app(settings: Settings, store_url: str) -> Service:
     app.settings = settings
     source = key_source(settings)
     app.access = None if source is None else Access(source)
-    app.gate = app.access or OwnMachine(any_host=settings.insecure)
+    app.gate = app.access or OwnMachine(settings.allowed_host)
     app.state.drain = _nothing_to_drain
     app.router.routes.extend(_ROUTES)
     if settings.test_clock:

@@ -54,8 +54,9 @@ delivery can change nothing.
   `Retry-After` in seconds. After a 503 it is not known whether the call was carried out.
 - Where the service has keys, a call needs one: `Authorization: Bearer` and its token. What scope a call needs is
   said with it; the key must also be for the topics of the call. `/healthz` and `/readyz` are open.
-- Where it has none, calls that a browser makes for pages of other sites, and calls for a host with a public name,
-  answer 403 `forbidden`.
+- Where it has none, these answer 403 `forbidden`: calls that a browser makes for pages of other sites; calls with
+  effects that a browser opens as an address or a link, or loads into a page; and calls for a host with a public name
+  that `--allowed-host` does not give.
 - A key may be bounded in how often it asks, how many of its pops wait, how many live jobs its topics may hold together
   for it to put more (429 `rate_limited`), how many one topic may (429 `topic_full`), and in the size, number of jobs
   and the nesting of its requests (413, 422).

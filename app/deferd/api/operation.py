@@ -11,8 +11,10 @@ takes a quarter of the time of FastAPI's own way and gives one place for strictn
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -21,14 +23,18 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.responses import Response
 
+from deferd import limits
 from deferd.api import audit, request_json
 from deferd.api.call import Call
-from deferd.api.faults import faults_of
+from deferd.api.faults import FAULTS_MAX, faults_of
 from deferd.api.keys import Scope
 from deferd.api.needs import need_of
+from deferd.api.request_json import PARSED_IN_THE_LOOP_BYTES
 from deferd.errors import FieldFault, InvalidInput
 
 _QUERY_PARAMETERS_MAX = 100
+_large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
+"""Parses the larger bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
 
 
 class NoFields(BaseModel):
@@ -41,13 +47,17 @@ NOTHING = NoFields()
 
 
 class _Body(NamedTuple):
-    """What a function takes as body; `left_out` is what no body or `null` means, None when there must be an object."""
+    """What a function takes as body; `left_out` is what no body or `null` means, None when there must be an object.
+
+    `items` is the field that has a list of models, with the model, if the body has such a field.
+    """
 
     name: str
     model: type[BaseModel]
     left_out: BaseModel | None
+    items: tuple[str, type[BaseModel]] | None
 
-    def read(self, raw: bytes) -> BaseModel:
+    def read(self, raw: bytes, check: Check | None = None) -> BaseModel:
         if not raw:
             if self.left_out is None:
                 raise InvalidInput([FieldFault(("body",), "is missing: a JSON object is needed")])
@@ -55,17 +65,54 @@ class _Body(NamedTuple):
         if self.left_out is not None and request_json.is_null(raw):
             return self.left_out
         given = request_json.parse_object(raw)
+        if check is not None:
+            check.value(given)
+        if len(raw) > PARSED_IN_THE_LOOP_BYTES:
+            self._validate_items(given)
         try:
             return self.model.model_validate(given)
         except ValidationError as error:
             raise InvalidInput(faults_of(error, "body", given)) from error
 
+    def _validate_items(self, given: dict[str, Any]) -> None:
+        """Put models in place of the valid items of a large body, one at a time.
+
+        All items in one call of pydantic would keep the interpreter's lock from the event loop for too long when each
+        has many faults. Those of the items that are left are found when the whole body is validated.
+        """
+        if self.items is None:
+            return
+        name, model = self.items
+        items = given.get(name)
+        if not isinstance(items, list) or len(items) > limits.BATCH_MAX:
+            return
+        faults = 0
+        for index, item in enumerate(items):
+            try:
+                items[index] = model.model_validate(item)
+            except ValidationError as error:
+                faults += error.error_count()
+                if faults > FAULTS_MAX:
+                    text = f"has more than {FAULTS_MAX} values that are refused, too many to name"
+                    raise InvalidInput([FieldFault(("body",), text)]) from None
+
+
+def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | None:
+    for name, field in model.model_fields.items():
+        of = get_args(field.annotation)
+        if get_origin(field.annotation) is list and isinstance(of[0], type) and issubclass(of[0], BaseModel):
+            return name, of[0]
+    return None
+
 
 class Check(Protocol):
-    """What else a call must pass; both raise a DeferdError to refuse it."""
+    """What else a call must pass; each step raises a DeferdError to refuse it."""
 
     def body(self, raw: bytes) -> None:
-        """Look at the body as it came."""
+        """Check the body as it came."""
+
+    def value(self, value: dict[str, Any]) -> None:
+        """Check the parsed body; of a large one this runs in another thread."""
 
     def arguments(self, given: Mapping[str, Any]) -> None:
         """Look at what the call is bound to."""
@@ -99,7 +146,7 @@ class Operation(APIRoute):
                 self._query_model = name, bare
             elif issubclass(bare, BaseModel):
                 left_out = None if parameter.default is inspect.Parameter.empty else parameter.default
-                self._body = _Body(name, bare, left_out)
+                self._body = _Body(name, bare, left_out, _list_of_models(bare))
             elif bare is Call:
                 self._call_name = name
             else:
@@ -128,7 +175,11 @@ class Operation(APIRoute):
             raw = await call.read_body()
             if check is not None:
                 check.body(raw)
-            arguments[self._body.name] = self._body.read(raw)
+            if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
+                arguments[self._body.name] = self._body.read(raw, check)
+            else:
+                loop = asyncio.get_running_loop()
+                arguments[self._body.name] = await loop.run_in_executor(_large_bodies, self._body.read, raw, check)
         if self._call_name is not None:
             arguments[self._call_name] = call
         if check is not None:

@@ -6,6 +6,7 @@ Every leaf of `DeferdError` has a row in `ROWS`; tests hold that. Errors that ex
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ TYPE_PREFIX = "urn:problem-type:deferd:"
 VALUE_SHOWN_BYTES = 100
 FAULTS_SHOWN = 100
 _PATH_SHOWN = 200
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
 
 _log = logging.getLogger(__name__)
 
@@ -202,11 +204,15 @@ def _small(value: Any) -> Any:
     """The value itself when it is small, the beginning of a long text, else None."""
     if isinstance(value, str):
         return value if len(value) <= VALUE_SHOWN_BYTES else value[:VALUE_SHOWN_BYTES] + "…"
+    written = ""
     try:
-        written = orjson.dumps(value, default=str)
-    except TypeError:  # whole numbers beyond 64 bits, and what is nested too deep
+        for piece in _ENCODER.iterencode(value):  # stops early: a refused value can be as large as the body
+            written += piece
+            if len(written) > VALUE_SHOWN_BYTES:
+                return None
+    except ValueError:  # NaN or an infinity
         return None
-    return orjson.Fragment(written) if len(written) <= VALUE_SHOWN_BYTES else None
+    return orjson.Fragment(written)
 
 
 def _printable(text: str) -> str:

@@ -4,12 +4,15 @@ A browser is on the machine too, and a page of any site can have it send request
 if the page never sees its answer. And a site whose own name leads to loopback (DNS rebinding) would see the answers as
 well. Browsers tell both, in `Sec-Fetch-Site`, `Origin` or `Referer`, and in `Host`. It stands where `access` does when
 there are keys, which no page has.
+
+A link is different: the browser opens it as if the person had typed the address (`Sec-Fetch-Site: none` when the
+address that was typed redirects here). So what a browser opens, embeds or loads as an image or a script may only read.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -31,6 +34,8 @@ _OWN_SITES = frozenset((b"same-origin", b"same-site", b"none"))
 """`none` is a person who typed the address; `same-site` another port of this machine."""
 _PRIVATE_ENDINGS = (b".localhost", b".local", b".internal", b".test", b".home.arpa")
 """Of names that nobody can have in the public DNS."""
+_SCOPES_OF_READING = frozenset((Scope.READ, Scope.ADMIN))
+"""Scopes with which a GET has no effect."""
 _HOST_SHOWN = 100
 _HOST_MAX_BYTES = 253 + len(b":65535")
 """The longest name that the DNS knows, and a port."""
@@ -38,10 +43,13 @@ _WAY_OUT = f"give it keys ({flag('keys_file')}, {variable('keys')})"
 
 
 class OwnMachine:
-    """The gate. With `any_host` it does not matter under which name the service is called."""
+    """The gate. `allowed_hosts` are the public names under which it answers too, as `--allowed-host` gives them."""
 
-    def __init__(self, *, any_host: bool) -> None:
-        self._any_host = any_host
+    def __init__(self, allowed_hosts: Collection[str]) -> None:
+        names = [name.lower().encode("ascii") for name in allowed_hosts]
+        self._any_host = b"*" in names
+        self._allowed_names = frozenset(names)
+        self._allowed_endings = tuple(name[1:] for name in names if name.startswith(b"*."))
         self._refusals = Refusals()
 
     @contextlib.asynccontextmanager
@@ -68,11 +76,16 @@ class OwnMachine:
     def _fault(self, operation: Operation, call: Call) -> str | None:
         host = b""
         origin = site = None
+        is_fetched = True
         for name, value in call.headers:
             if name == b"host":
                 host = value
             elif name == b"sec-fetch-site":
                 site = value
+            elif name == b"sec-fetch-mode":
+                is_fetched = is_fetched and value != b"navigate"
+            elif name == b"sec-fetch-dest":
+                is_fetched = is_fetched and value == b"empty"
             elif name == b"origin":
                 origin = value
         if not self._is_own(host):
@@ -86,10 +99,19 @@ class OwnMachine:
             comes_from_elsewhere = is_more_than_reading and _is_for_unknown_page(call.headers, host)
         if comes_from_elsewhere:
             return f"this service has no keys, and so answers no web pages of other sites: {_WAY_OUT}"
+        if not is_fetched and (call.method != "GET" or operation.need.scope not in _SCOPES_OF_READING):
+            return (
+                "this call has effects and this service has no keys, so it is refused to a browser that opens it as an "
+                f"address or a link, or loads it into a page: send it with curl, a client or /docs, or {_WAY_OUT}"
+            )
         return None
 
     def _is_own(self, host: bytes) -> bool:
-        return self._any_host or (len(host) <= _HOST_MAX_BYTES and _is_private(host))
+        return self._any_host or (len(host) <= _HOST_MAX_BYTES and (_is_private(host) or self._is_allowed(host)))
+
+    def _is_allowed(self, host: bytes) -> bool:
+        name = _name_of(host)
+        return name in self._allowed_names or name.endswith(self._allowed_endings)
 
     def _refuse(self, fault: str, asked: Asked) -> JsonAnswer:
         self._refusals.note(None, asked, Forbidden.code)
@@ -111,8 +133,8 @@ def _is_for_unknown_page(headers: Iterable[Header], host: bytes) -> bool:
 def _of_host(host: bytes) -> str:
     name = host[:_HOST_SHOWN].decode("latin-1")
     return (
-        f"this service has no keys, and so does not answer under a public name as {name} is: {_WAY_OUT}, "
-        f"or say {flag('insecure')} ({variable('insecure')}=true)"
+        f"this service has no keys, and so does not answer under a public name as {name} is: allow the name with "
+        f"{flag('allowed_host')} ({variable('allowed_host')}), or {_WAY_OUT}"
     )
 
 
@@ -121,6 +143,11 @@ def _is_private(host: bytes) -> bool:
     """Whether a `Host` is none, an address, or a name that nobody can have in the public DNS."""
     if host.startswith(b"["):
         return True
-    name = host.partition(b":")[0].lower().rstrip(b".")
+    name = _name_of(host)
     last = name.rpartition(b".")[2]
     return b"." not in name or last.isdigit() or name.endswith(_PRIVATE_ENDINGS)
+
+
+def _name_of(host: bytes) -> bytes:
+    """The name in a `Host`, without its port."""
+    return host.partition(b":")[0].lower().rstrip(b".")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 _OTHER_TOPICS: Final = "_other"
-_LINE: Final = re.compile(r"^deferd_(puts|finishes)_total\{([^}]*)\} (\S+)$", re.MULTILINE)
-_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_LINE: Final = re.compile(r"^deferd_(puts|finishes)_total\{([^}\n]*)\} (\S+)$", re.MULTILINE)
+_LABEL: Final = re.compile(r'\b(\w+)="([^"]*)"')
 _STORED: Final = frozenset({"created", "replaced"})
 
 

@@ -1,0 +1,126 @@
+"""Large bodies are parsed outside the event loop, with the same result as small ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from deferd.api.application import create_app
+from deferd.api.call import AsgiCall
+from deferd.api.faults import FAULTS_MAX
+from deferd.api.operation import Operation
+from deferd.api.request_json import PARSED_IN_THE_LOOP_BYTES
+from deferd.errors import InvalidInput
+from deferd.model import PutBatch, PutJob
+from deferd.settings import Settings
+
+SERVICE = create_app(Settings(), "")
+[PUT, PUT_MANY] = [
+    route for route in SERVICE.routes if isinstance(route, Operation) and route.name in ("put_job", "put_jobs")
+]
+
+
+class Bound(Exception):
+    """Ends a call when its body is bound."""
+
+
+class Watch:
+    """A check that notes in which thread the body was parsed, and what it was bound to."""
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.given: Mapping[str, Any] = {}
+
+    def body(self, _raw: bytes) -> None:
+        """Comes before the parsing."""
+
+    def value(self, _value: dict[str, Any]) -> None:
+        self.thread = threading.current_thread()
+
+    def arguments(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+        raise Bound
+
+
+async def bind(operation: Operation, value: Any) -> Watch:
+    raw = json.dumps(value).encode()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": raw}
+
+    watch = Watch()
+    scope = {"method": "POST", "query_string": b"", "headers": []}
+    with pytest.raises(Bound):
+        await operation.answer(AsgiCall(SERVICE, {}, scope, receive), watch)
+    return watch
+
+
+async def refused(operation: Operation, value: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as caught:
+        await bind(operation, value)
+    return caught.value
+
+
+def padded(job: dict[str, Any], size: int) -> dict[str, Any]:
+    return job | {"body": "x" * size}
+
+
+async def test_a_small_body_is_parsed_in_the_event_loop_and_a_large_one_is_not() -> None:
+    small, large = {"topic": "t"}, padded({"topic": "t"}, PARSED_IN_THE_LOOP_BYTES)
+    assert (await bind(PUT, small)).thread is threading.main_thread()
+    watch = await bind(PUT, large)
+    assert watch.thread is not None
+    assert watch.thread is not threading.main_thread()
+    assert watch.given["job"] == PutJob(**large)
+
+
+async def test_the_event_loop_goes_on_while_a_large_body_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_parsing, may_go_on = threading.Event(), threading.Event()
+
+    def wait_for_the_loop(_watch: Watch, _value: dict[str, Any]) -> None:
+        is_parsing.set()
+        assert may_go_on.wait(10)
+
+    monkeypatch.setattr(Watch, "value", wait_for_the_loop)
+    binding = asyncio.create_task(bind(PUT, padded({"topic": "t"}, PARSED_IN_THE_LOOP_BYTES)))
+    assert await asyncio.to_thread(is_parsing.wait, 10)
+    assert not binding.done()
+    may_go_on.set()
+    await binding
+
+
+async def test_a_large_batch_is_bound_like_a_small_one() -> None:
+    jobs = [padded({"topic": "t", "delay": number, "run_at": None}, 1000) for number in range(300)]
+    assert (await bind(PUT_MANY, {"jobs": jobs})).given["batch"] == PutBatch.model_validate({"jobs": jobs})
+
+
+async def test_faults_of_a_large_batch_are_named_like_those_of_a_small_one() -> None:
+    jobs = [padded({"topic": "t"}, 1000) for _ in range(300)]
+    jobs[7]["delay"] = -1
+    jobs[299]["backoff"] = {"kind": "fixed", "seconds": "x"}
+    large = await refused(PUT_MANY, {"jobs": jobs, "more": 1})
+    named = {fault.path: fault.message for fault in large.faults}
+    assert named == {
+        ("body", "jobs", 7, "delay"): "must be at least 0 seconds",
+        ("body", "jobs", 299, "backoff", "seconds"): "must be a number",
+        ("body", "more"): "is not a known field",
+    }
+
+
+@pytest.mark.parametrize("jobs", [{}, [], [0] * 100_000, [{"topic": "t"}] * 1001])
+async def test_a_large_batch_of_the_wrong_shape_is_refused(jobs: Any) -> None:
+    error = await refused(PUT_MANY, {"jobs": jobs, "x" * PARSED_IN_THE_LOOP_BYTES: 1})
+    assert ("body", "jobs") in [fault.path for fault in error.faults]
+
+
+async def test_of_a_large_batch_with_very_many_faults_the_number_is_bounded() -> None:
+    job = {"topic": "t"} | {f"{number}": 0 for number in range(60)}
+    error = await refused(PUT_MANY, {"jobs": [job] * 1000})
+    [fault] = error.faults
+    assert fault.message == f"has more than {FAULTS_MAX} values that are refused, too many to name"

@@ -1,0 +1,258 @@
+"""The work that an input causes grows linearly with its size: for regular expressions and for reading bodies.
+
+Each row has the inputs that are worst for it. From the smallest size to the largest, 16 times as much, quadratic work
+grows by 256; the bound leaves a factor of four over linear for caches and noise. What is measured is the CPU time of
+the thread, the least of several runs, so a busy machine does not matter.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+import deferd
+from deferd import model, settings
+from deferd.api import call, keys, pop, problems, request_json
+from deferd.api.application import create_app
+from deferd.api.operation import Operation
+from deferd.engine import audit, scripts
+from deferd.errors import DeferdError
+from deferd.http_protocol import request_head
+from deferd.store import embedded
+
+SIZES = [32 * 1024 * 2**doubling for doubling in range(5)]
+FACTOR_OVER_LINEAR = 4
+RUNS = 3
+LEAST_S = 0.0005
+"""Less cannot be measured, and counts as this."""
+MOST_S = 5.0
+"""A size that takes longer is not measured a second time."""
+
+ROOT = Path(deferd.__file__).parent
+SERVICE = ("api", "engine", "http_protocol", "store", "cli.py", "model.py", "serve.py", "settings.py", "supervisor.py")
+"""What reads input of others. The client, the commands and the benchmark read what their own user gives them."""
+OPERATIONS = [route for route in create_app(settings.Settings(), "").routes if isinstance(route, Operation)]
+
+Make = Callable[[int], Any]
+
+
+class Row(NamedTuple):
+    """`act` on inputs of each size. `expressions` are the modules whose regular expressions it runs, one entry each."""
+
+    name: str
+    act: Callable[[Any], object]
+    inputs: dict[str, Make]
+    expressions: tuple[str, ...] = ()
+
+
+def repeat(unit: str, before: str = "", after: str = "") -> Make:
+    return lambda size: before + unit * (size // len(unit)) + after
+
+
+def repeat_bytes(unit: str, before: str = "", after: str = "") -> Make:
+    return lambda size: repeat(unit, before, after)(size).encode()
+
+
+def numbered(form: str, before: str, after: str) -> Make:
+    """Different texts of one form, with commas between."""
+    return lambda size: (
+        before + ",".join(form.format(number) for number in range(size // len(form.format(9999)))) + after
+    ).encode()
+
+
+def read_body(name: str) -> Callable[[bytes], object]:
+    """Reads a body of this operation and writes what answers a refusal."""
+    [body] = [operation._body for operation in OPERATIONS if operation.name == name]
+    assert body is not None
+
+    def read(raw: bytes) -> object:
+        try:
+            return body.read(raw)
+        except DeferdError as error:
+            return problems.answer(error)
+
+    return read
+
+
+def is_deeper(raw: bytes) -> bool:
+    return request_json.is_deeper(from_json(raw), 100)
+
+
+def validated(kind: Any) -> Callable[[Any], object]:
+    adapter = TypeAdapter(kind)
+
+    def validate(value: Any) -> object:
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as error:
+            return error
+
+    return validate
+
+
+NAMES = {
+    "letters": repeat("a"),
+    "letters, then a sign": repeat("a", after="!"),
+    "dots": repeat("a."),
+    "commas": repeat("a,"),
+    "topics": repeat("a" * 128 + ",", after="!"),
+    "digits": repeat("1"),
+    "line ends": repeat("\n"),
+}
+HEX = {"zeros": repeat("0", "00-"), "hyphens": repeat("00-"), "letters": repeat("a")}
+JOB = '{"topic":"t","body":'
+BODIES = {
+    "unclosed string of escapes": repeat_bytes('\\"', '"'),
+    "unclosed string": repeat_bytes("a", JOB + '"'),
+    "unclosed lists": repeat_bytes("["),
+    "unclosed objects": repeat_bytes('{"a":'),
+    "unknown fields": numbered('"{0}":0', "{", "}"),
+    "unknown objects": numbered('"{0}":{{}}', "{", "}"),
+    "one long name": repeat_bytes("k", '{"', '":1}'),
+    "empty lists": repeat_bytes("[],", JOB + "[", "0]}"),
+    "deep lists": repeat_bytes("[" * 190 + "]" * 190 + ",", JOB + "[", "0]}"),
+    "deep lists and an exponent": repeat_bytes("[" * 190 + "0" + "]" * 190 + ",", JOB + "[", "1e300]}"),
+    "empty strings": repeat_bytes('"",', JOB + "[", "0]}"),
+    "numbers": repeat_bytes("0,", JOB + "[", "0]}"),
+    "exponents": repeat_bytes("1e99,", JOB + "[", "0]}"),
+    "digits": repeat_bytes("9" * 199 + ",", JOB + "[", "0]}"),
+    "last number too large": repeat_bytes("0,", JOB + "[", "1e400]}"),
+    "fraction": repeat_bytes("9", JOB + "0.", "}"),
+    "zeros and exponents in a string": repeat_bytes("e00", JOB + '"', '"}'),
+    "digits in a string": repeat_bytes("0" * 199 + "e", JOB + '"', '"}'),
+    "unicode escapes": repeat_bytes("\\u00e9", JOB + '"', '"}'),
+    "spaces": repeat_bytes(" ", after="{}"),
+    "spaces inside": repeat_bytes(" ", '{"topic":"t"', "}"),
+    "names": numbered('"{0}":0', JOB + "{", "}}"),
+    "long topic": repeat_bytes("a", '{"topic":"', '"}'),
+    "list as topic": repeat_bytes("0,", '{"topic":[', "0]}"),
+}
+BATCHES = {
+    "jobs": repeat_bytes("{},", '{"jobs":[', "{}]}"),
+    "numbers": repeat_bytes("0,", '{"jobs":[', "0]}"),
+    "unknown fields": lambda size: (
+        b'{"jobs":[%b]}' % b",".join([numbered('"{0}":0', '{"topic":"t",', "}")(size // 1000)] * 1000)
+    ),
+}
+ROWS = [
+    Row("topic", validated(model.Topic), NAMES, ("model.py", "api/pop.py")),
+    Row("topics of a pop", validated(pop.PopTopics), NAMES),
+    Row("job id", validated(model.JobId), NAMES, ("model.py", "api/pop.py")),
+    Row("topic of the store", audit._TOPIC_NAME.fullmatch, NAMES, ("engine/audit.py",)),
+    Row("traceparent of a body", validated(model.Traceparent), HEX, ("model.py",)),
+    Row("traceparent", call._TRACEPARENT.fullmatch, {"zeros": repeat_bytes("0")}, ("api/call.py",)),
+    Row("durability", validated(model.Durability), {"digits": repeat("1", "replicated:")}, ("model.py",)),
+    Row("instant", validated(model.Instant), {"fraction": repeat("1", "2030-01-31T09:30:00.", "Z")}, ("model.py",)),
+    Row(
+        "content type",
+        request_json._JSON_TYPE.fullmatch,
+        {
+            "spaces": repeat_bytes(" "),
+            "suffixes": repeat_bytes("json+", "application/"),
+            "plus signs": repeat_bytes("+", "application/"),
+            "spaces behind": repeat_bytes(" ", "application/json", "x"),
+        },
+        ("api/request_json.py",),
+    ),
+    Row(
+        "host",
+        request_head.is_host,
+        {
+            "letters": repeat_bytes("a", after="\0"),
+            "brackets": repeat_bytes("["),
+            "colons": repeat_bytes(":", "["),
+            "port": repeat_bytes("1", "a:", "x"),
+            "spaces": repeat_bytes(" ", "a", "x"),
+        },
+        ("http_protocol/request_head.py",),
+    ),
+    *(
+        Row(f"path of {operation.name}", operation.path_regex.match, {"steps": repeat("a/", "/jobs/")})
+        for operation in OPERATIONS
+    ),
+    Row("body of a put", read_body("put_job"), BODIES),
+    Row("body of a batch", read_body("put_jobs"), BATCHES),
+    Row("depth of a body", is_deeper, {name: BODIES[name] for name in ("empty lists", "deep lists", "names")}),
+    # What the operator, the store or the engine itself has written:
+    Row("name of a key", keys._NAME.fullmatch, NAMES, ("api/keys.py",)),
+    Row("hash of a key", keys._HASH.fullmatch, {"digits": repeat("0", "sha256:")}, ("api/keys.py",)),
+    Row("topics of a key", keys._PATTERN.fullmatch, NAMES | {"stars": repeat("*")}, ("api/keys.py",)),
+    Row("allowed host", settings._HOST_NAME.fullmatch, NAMES | {"stars": repeat("*.")}, ("settings.py",)),
+    Row("error of TOML", keys._POSITION.search, {"position": repeat("at line 1")}, ("api/keys.py",)),
+    Row("instant in a finding", audit._INSTANT_MS.findall, {"digits": repeat("1")}, ("engine/audit.py",)),
+    Row(
+        "error of the store",
+        scripts._FIRST_WORD.search,
+        {"letters": repeat("A", ": -", "_"), "words": repeat(": -A_")},
+        ("engine/scripts.py",),
+    ),
+    Row(
+        "log line of the store",
+        embedded._LOG_PREFIX.match,
+        {"digits": repeat("1"), "times": repeat("1:", "1:M 1 Nov 1 ")},
+        ("store/embedded.py",),
+    ),
+]
+BOUNDED_BEFORE = ("engine/topics.py", "store/checks.py")
+"""Where a regular expression reads a short text: a part of a cursor (limits.CURSOR_MAX), the version of the store."""
+
+
+@pytest.fixture(autouse=True)
+def no_garbage_collection() -> Iterator[None]:
+    """It would look through all objects of the test run; the service keeps those of its start out of it."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def least_time_s(act: Callable[[Any], object], value: Any) -> float:
+    least = MOST_S
+    for _ in range(RUNS):
+        began = time.thread_time()
+        act(value)
+        took = time.thread_time() - began
+        least = min(least, took)
+        if took > MOST_S / RUNS:
+            return took
+    return least
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_work_grows_linearly_with_the_size_of_the_input(row: Row) -> None:
+    for name, make in row.inputs.items():
+        times: dict[int, float] = {}
+        for size in SIZES:
+            times[size] = max(LEAST_S, least_time_s(row.act, make(size)))
+            growth = times[size] / times[SIZES[0]]
+            assert growth < FACTOR_OVER_LINEAR * size / SIZES[0], f"{name}: seconds by size {times}"
+            assert times[size] < MOST_S, f"{name}: seconds by size {times}"
+
+
+def regular_expressions(path: Path) -> int:
+    """How many there are in a source: calls of `re` and patterns that are declared to pydantic."""
+    number = 0
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+                number += function.value.id == "re" and function.attr != "escape"
+            number += any(keyword.arg in ("pattern", "regex") for keyword in node.keywords)
+    return number
+
+
+def test_every_regular_expression_of_the_service_is_in_the_table() -> None:
+    found = Counter[str]()
+    for part in SERVICE:
+        for path in [ROOT / part] if part.endswith(".py") else (ROOT / part).rglob("*.py"):
+            found[path.relative_to(ROOT).as_posix()] = regular_expressions(path)
+    listed = Counter(module for row in ROWS for module in row.expressions) + Counter(BOUNDED_BEFORE)
+    assert +found == listed
