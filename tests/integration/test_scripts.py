@@ -52,6 +52,8 @@ async def audit_a_long_list_that_lacks_a_job(driver: EngineDriver) -> None:
     driver.server.command("LREM", f"{KEY}:ready", 1, "long1250")
     await driver.engine.auditor.survey()
     await driver.engine.auditor.audit(TOPIC, repair=True)
+    await driver.engine._scripts.run("shard_keys", [f"{KEY}:due"], (0, 1000))
+    await driver.engine._scripts.run("key_elements", [f"{KEY}:pool"], ("hash", 0, 1000))
 
 
 async def test_every_script_is_sent_again_to_a_store_that_forgot_it(driver: EngineDriver) -> None:
