@@ -32,8 +32,14 @@ exit codes: 0 ended by SIGTERM or Ctrl-C; 1 it cannot serve: the port is taken, 
 _SERVE, _BENCH = "run the service", "measure a running deployment, to size it"
 _KEY = "make a key for a service that asks for keys"
 _WORKER_PROCESS = "worker-process"
-_EXTRAS = {"rich": "tables and progress bars", "shtab": "completion scripts"}
-"""What the extra `cli` brings, by package."""
+_EXTRAS = {
+    "rich": ("tables and progress bars", "cli"),
+    "shtab": ("completion scripts", "cli"),
+    **dict.fromkeys(
+        ("redis", "hiredis", "orjson", "prometheus_client", "pydantic_settings"), ("the service", "server")
+    ),
+}
+"""What a package is for, and the extra that brings it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -171,8 +177,8 @@ def _run_command(command: Command, given: argparse.Namespace) -> int:
         if exc.name is None or exc.name.partition(".")[0] not in _EXTRAS:
             raise
         package = exc.name.partition(".")[0]
-        what = f"`deferd {command.name}` needs {_EXTRAS[package]}"
-        return _fail(f"{what}, and {package} is missing: pip install 'deferd[cli]'")
+        what, extra = _EXTRAS[package]
+        return _fail(f"`deferd {command.name}` needs {what}, and {package} is missing: pip install 'deferd[{extra}]'")
 
 
 _WITHOUT_SERVICE = "the service is not installed here: pip install 'deferd[server]'"

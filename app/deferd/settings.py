@@ -21,7 +21,10 @@ from deferd.limits import BODY_DEFAULT_BYTES, HEAD_DEFAULT_BYTES, TEN_YEARS_S
 
 ENV_PREFIX = "DEFERD_"
 _HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
-_OF_THE_CLIENT = {"DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"}
+_OF_THE_CLIENT = {
+    *("DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"),
+    *("DEFERD_COPY_FROM", "DEFERD_COPY_TO"),
+}
 """Variables of the client and the command line, which may well be set where a service runs."""
 
 

@@ -12,7 +12,7 @@ from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.scripts import translate
 from deferd.errors import StoreUnavailable
 from deferd.model import ChangeJob, FinishItem, JobState, TopicSettings
-from tests.integration.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 
 SCRIPTS = {
     script.name.removesuffix(".lua"): script.read_text()
@@ -43,6 +43,8 @@ async def call_everything(driver: EngineDriver) -> None:
     assert [step async for step in driver.engine.usage.record_bytes(TOPIC)]
     await driver.engine.auditor.survey()
     await driver.engine.auditor.audit(TOPIC, repair=True)
+    await driver.engine._scripts.run("shard_keys", [f"{KEY}:due"], (0, 1000))
+    await driver.engine._scripts.run("key_elements", [f"{KEY}:pool"], ("hash", 0, 1000))
     await driver.pass_time(3)
     assert driver.engine.clock is not None
     await driver.engine.clock.read()

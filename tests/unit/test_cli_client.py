@@ -138,19 +138,24 @@ def test_help_and_usage_import_nothing_big() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "package", "what"),
-    [("['top']", "rich", "tables and progress bars"), ("['completion', 'bash']", "shtab", "completion scripts")],
+    ("words", "package", "what", "extra"),
+    [
+        ("['top']", "rich", "tables and progress bars", "cli"),
+        ("['completion', 'bash']", "shtab", "completion scripts", "cli"),
+        ("['copy', '--from', 'a', '--to', 'b']", "rich", "tables and progress bars", "cli"),
+        *((f"['{name}', 'folder']", "redis", "the service", "server") for name in ("backup", "restore")),
+        ("['backup', 'folder']", "pydantic_settings", "the service", "server"),
+    ],
 )
-def test_without_the_extra_it_says_what_to_install(words: str, package: str, what: str) -> None:
+def test_without_the_extra_it_says_what_to_install(words: str, package: str, what: str, extra: str) -> None:
     hide = f"import sys; sys.modules[{package!r}] = None\nfrom deferd.cli import main\nsys.exit(main({words}))"
 
     done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=30, check=False)
 
     command = words.split("'")[1]
     assert (1, "") == (done.returncode, done.stdout)
-    assert (
-        f"deferd: `deferd {command}` needs {what}, and {package} is missing: pip install 'deferd[cli]'\n" == done.stderr
-    )
+    told = f"deferd: `deferd {command}` needs {what}, and {package} is missing: pip install 'deferd[{extra}]'\n"
+    assert told == done.stderr
 
 
 def config_json(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, dict[str, tuple[object, str]]]:

@@ -19,7 +19,7 @@ OUTPUT_CLOSED: Final = 141
 
 MEANINGS: Final = {
     DONE: "done",
-    FAILED: "the service could not be reached, or failed",
+    FAILED: "the service, or a store, could not be reached, or failed",
     USAGE: "wrong usage, or a value that is refused",
     REFUSED: "refused by the state of things: not found, taken, held, stale, cancelled, full",
     NOTHING_READY: "pop: nothing was ready",

@@ -217,6 +217,40 @@ def of_audit(parser: argparse.ArgumentParser) -> None:
     common(parser)
 
 
+def _data_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="the service's data folder; default ./deferd-data [DEFERD_DATA_DIR]"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def of_backup(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="where to put it: a folder that is new or empty")
+    _data_dir(parser)
+    parser.add_argument(
+        "--no-verify",
+        dest="verify",
+        action="store_false",
+        help="do not load the copy, which takes as much memory as the data",
+    )
+
+
+def of_restore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="the backup")
+    _data_dir(parser)
+    parser.add_argument("--force", action="store_true", help="when there is data, move it aside, and keep it")
+
+
+def of_copy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", dest="source", metavar="STORE", help="a URL, or a data folder [DEFERD_COPY_FROM]")
+    parser.add_argument("--to", dest="target", metavar="STORE", help="an empty one [DEFERD_COPY_TO]")
+    parser.add_argument(
+        "--shards", type=values.count_from_1, metavar="N", help="of the target; default: as many as the source has"
+    )
+    parser.add_argument("--force", action="store_true", help="do not look whether services run on the stores")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
+
+
 def of_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "worker", metavar="MODULE:WORKER", help="a module, found from the current folder, and a name in it"

@@ -18,11 +18,12 @@ CONSUMERS: Final = "consumers"
 TOPICS: Final = "topics"
 PROCESSES: Final = "processes"
 TOOLS: Final = "tools"
+_MAINTENANCE: Final = "deferd.maintenance"
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command: `function` of the module `deferd.commands.<module>` carries it out."""
+    """One command: `function` of the module `<package>.<module>` carries it out."""
 
     name: str
     group: str
@@ -32,6 +33,7 @@ class Command:
     module: str
     function: str
     add_flags: Callable[[argparse.ArgumentParser], None]
+    package: str = "deferd.commands"
 
     def describe(self, parser: argparse.ArgumentParser) -> None:
         """Give the parser the command's help and flags."""
@@ -264,6 +266,51 @@ COMMANDS: Final = {
             "audit",
             "audit",
             flags.of_audit,
+        ),
+        Command(
+            "backup",
+            TOOLS,
+            "back up the data of an embedded store",
+            "Copy the data of an embedded store into DIR, which must be new or empty. It takes nothing from a running "
+            "service, and everything that was acknowledged before it began is in the copy. The copy is loaded once, to "
+            "count its jobs and to see that it works.",
+            ("deferd backup /backups/deferd-1", "deferd backup /backups/deferd-1 --data-dir /var/lib/deferd --json"),
+            "backup",
+            "backup",
+            flags.of_backup,
+            _MAINTENANCE,
+        ),
+        Command(
+            "restore",
+            TOOLS,
+            "put a backup into a data folder",
+            "Put the backup in DIR into a data folder that no service uses. It is checked and loaded first. Jobs are "
+            "as they were then: one that was finished or cancelled since runs again.",
+            (
+                "deferd restore /backups/deferd-1 --data-dir /var/lib/deferd",
+                "deferd restore /backups/deferd-1 --force",
+            ),
+            "restore",
+            "restore",
+            flags.of_restore,
+            _MAINTENANCE,
+        ),
+        Command(
+            "copy",
+            TOOLS,
+            "copy all jobs into another store, and count them",
+            "Copy everything that deferd keeps in one store into an empty one: jobs in every state, leases, receipts, "
+            "settings. A store is a URL, as of serve --redis-url, or the data folder of an embedded one. Stop the "
+            "services on both first. Afterwards serve only the target: jobs in both would run twice.",
+            (
+                "deferd copy --from ./deferd-data --to redis://db.example:6379",
+                "deferd copy --from redis://a:6379 --to redis+cluster://b:7000,b:7001 --shards 16",
+                "DEFERD_COPY_TO=redis://:password@db.example:6379 deferd copy --from ./deferd-data --json",
+            ),
+            "copy_command",
+            "copy",
+            flags.of_copy,
+            _MAINTENANCE,
         ),
         Command(
             "config",

@@ -18,7 +18,7 @@ def run(command: Command, given: argparse.Namespace) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        carry_out = getattr(importlib.import_module(f"deferd.commands.{command.module}"), command.function)
+        carry_out = getattr(importlib.import_module(f"{command.package}.{command.module}"), command.function)
         return int(carry_out(given))
     except UsageError as error:
         complain(str(error))

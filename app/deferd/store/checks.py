@@ -20,6 +20,7 @@ from deferd.store.connection import Store
 
 OLDEST_VERSION = (6, 2)
 SHARDS_KEY = "deferd:shards"
+"""Holds the number of shards; a negative number while `deferd.engine.copying` fills the store."""
 
 
 class StoreRefused(Exception):
@@ -103,6 +104,11 @@ async def _check_shards(store: Store, shards: int) -> None:
         # NX, for another service may be starting at the same time; whoever comes first decides.
         await store.client.set(SHARDS_KEY, shards, nx=True)
         stored = await store.client.get(SHARDS_KEY)
+    if stored is not None and int(stored) < 0:
+        raise StoreRefused(
+            f"the store at {store.description} is being filled by `deferd copy`, or that was cut short: wait for its "
+            "end, or run it again"
+        )
     if stored is None or int(stored) != shards:
         raise StoreRefused(
             f"the store at {store.description} was set up with --shards {int(stored or 0)}, not {shards}: topics "

@@ -19,6 +19,10 @@ from deferd.store.checks import StoreRefused
 SOCKET_PATH_MAX_BYTES = 100
 """The system's bound on a unix socket's path is 104 or 108 bytes."""
 LOG_MAX_BYTES = 10 * 1024 * 1024
+APPEND_ONLY_FOLDER = "appendonlydir"
+"""In the data folder: what the store keeps. `deferd.store.append_only` says how."""
+UNFINISHED_RESTORE = "restore.unfinished"
+"""In the data folder: data of a backup that is not yet in its place. See `deferd.maintenance.restore`."""
 
 
 class DataFolder:
@@ -122,8 +126,14 @@ class DataFolder:
         """Make what a store needs before its start: the socket's folder, and a log that is not too long.
 
         Raises:
-            StoreRefused: that fails.
+            StoreRefused: that fails, or a restore was cut short, and the folder has no data.
         """
+        unfinished = self.path / UNFINISHED_RESTORE
+        if unfinished.exists() and not (self.path / APPEND_ONLY_FOLDER).exists():
+            raise StoreRefused(
+                f"a restore into the data folder {self.path} was cut short, so it has no data: run `deferd restore` "
+                f"again, or delete {unfinished} to begin without jobs"
+            )
         try:
             place = self.socket.parent
             if place != self.path:

@@ -1,0 +1,1 @@
+"""The commands that work on stores and data folders, and not on a running service: `backup`, `restore` and `copy`."""
