@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from deferd import AsyncClient, Context, Reject, Retry, Worker
+from deferd import AsyncClient, Context, FixedBackoff, Reject, Retry, Worker
 from deferd.worker.running import CallNext
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker_runs import gone, in_state, serving
 from tests.waiting import until
 
-SOON = {"kind": "fixed", "seconds": 0.01}
+SOON = FixedBackoff(seconds=0.01)
 
 
 class Order(BaseModel):

@@ -17,9 +17,11 @@ from deferd.client.jobs import (
     TopicAudit,
     TopicView,
 )
+from deferd.client.options import Backoff, PutDefaults, PutOptions
 
 __all__ = [
     "AsyncClient",
+    "Backoff",
     "CallFailed",
     "Cancelled",
     "Client",
@@ -28,6 +30,8 @@ __all__ = [
     "Job",
     "JobRef",
     "NoAnswer",
+    "PutDefaults",
+    "PutOptions",
     "PutResult",
     "Released",
     "StoreAudit",
