@@ -22,13 +22,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deferd.client import (
         AsyncClient,
+        AsyncJob,
         Backoff,
+        BlockingJob,
+        BoundJob,
         CallFailed,
         Cancelled,
         Client,
         Delivery,
         FinishResult,
         Job,
+        JobDefinition,
         JobRef,
         NoAnswer,
         PutDefaults,
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
         TopicView,
         UnexpectedAnswer,
         Unreachable,
+        job,
     )
     from deferd.errors import (
         DeferdError,
@@ -73,7 +78,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "AsyncJob",
     "Backoff",
+    "BlockingJob",
+    "BoundJob",
     "CallFailed",
     "Cancelled",
     "Client",
@@ -89,6 +97,7 @@ __all__ = [
     "InvalidInput",
     "Job",
     "JobCancelled",
+    "JobDefinition",
     "JobExists",
     "JobNotFound",
     "JobRef",
@@ -118,6 +127,7 @@ __all__ = [
     "Unreachable",
     "Worker",
     "__version__",
+    "job",
 ]
 _HOMES = ("deferd.errors", "deferd.client", "deferd.model", "deferd.worker")
 """Where the names are, the first that is found counting: `deferd.client.Job` is the public one."""
