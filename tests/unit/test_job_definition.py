@@ -43,6 +43,12 @@ class Point:
     x: int
 
 
+def _wrong_order() -> Order:
+    order = Order(number=1)
+    order.__dict__["number"] = "one"  # as a program without type checks may
+    return order
+
+
 class Unknown:
     """Nothing that pydantic can validate."""
 
@@ -99,7 +105,7 @@ def test_a_body_reads_back_as_it_was_put(body_type: Any, body: Any, as_json: Any
     [
         (Order, {"number": "one"}, r"^body\.number: Input should be a valid integer"),
         (Order, None, "^body: Input should be a valid dictionary or instance of Order"),
-        (Order, Order.model_construct(number="one"), r"^body\.number: Input should be a valid integer"),
+        (Order, _wrong_order(), r"^body\.number: Input should be a valid integer"),
         (object, object(), "^body: cannot be written as JSON: Unable to serialize unknown type"),
         (OneWay, OneWay(number=1), r"^body\.number: Field required"),
         (float, float("nan"), "^body: Input should be a valid number"),
@@ -113,7 +119,7 @@ def test_a_body_that_the_consumer_could_not_read_is_refused_before_it_is_sent(
     with Client(NO_SERVICE, retry_for=0) as client, pytest.raises(InvalidInput, match=reason):
         definition.bind(client).put(body)
     with pytest.raises(InvalidInput, match=reason):
-        definition.bind(AsyncClient(NO_SERVICE, retry_for=0)).put(body)
+        asyncio.run(definition.bind(AsyncClient(NO_SERVICE, retry_for=0)).put(body))
 
 
 def test_a_body_that_another_program_put_is_checked_when_it_is_read() -> None:
@@ -208,11 +214,11 @@ def test_a_handler_that_takes_another_type_than_the_definition_is_refused() -> N
             match=rf"{function.__name__}, for topic 'orders\.close', takes .*, but .* defined as Order",
         ):
             worker.handler(close)(function)
-    assert worker.topics == ()
+    assert not worker.topics
 
     @worker.handler(close, time_limit=5)
     def takes_nothing() -> None: ...
 
-    assert worker.topics == ("orders.close",)
+    assert [*worker.topics] == ["orders.close"]
     with pytest.raises(ValueError, match=r"topic 'orders.close' has a handler already"):
         worker.handler("orders.close")(takes_nothing)

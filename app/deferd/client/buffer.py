@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, Unpack
 
@@ -63,7 +63,7 @@ class PutBuffer:
             InvalidInput: the job is not valid; it is in no batch then.
             DeferdError: the batch failed, as a call of `put_many` may.
         """
-        mine = _Waiting(_checked(put_fields(topic, body, options)))
+        mine = _Waiting(checked_put(topic, body, options))
         self._waiting.append(mine)
         try:
             async with self._turn:
@@ -112,9 +112,9 @@ class PutBuffer:
                 one.result = result
 
 
-def _checked(job: dict[str, Any]) -> dict[str, Any]:
-    """With its id. A wrong value is found here, where it costs nobody else's job."""
-    fields = with_id(job_fields(job))
+def checked_put(topic: str, body: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A job to put, with its id. A wrong value is found here, where it costs nobody else's job."""
+    fields = with_id(job_fields(put_fields(topic, body, options)))
     as_json(fields)
     check_put(fields)
     return fields

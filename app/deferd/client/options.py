@@ -111,10 +111,10 @@ def put_fields(topic: str, body: Any, options: Mapping[str, Any]) -> dict[str, A
     return fields
 
 
-def check_put(fields: Mapping[str, Any]) -> None:
+def check_put(fields: Mapping[str, Any]) -> PutJob:
     """Check a job to put, as JSON, as the service does. Raises InvalidInput."""
     try:
-        PutJob.model_validate(fields)
+        return PutJob.model_validate(fields)
     except ValidationError as error:
         raise InvalidInput(field_faults(error)) from None
 
