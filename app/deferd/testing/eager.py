@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from deferd.client import AsyncClient, Client, Delivery, JobDefinition
 from deferd.client.network import run
@@ -20,12 +20,10 @@ from deferd.worker import Context, Reject, Retry, Worker
 from deferd.worker.handlers import Handler
 from deferd.worker.outcomes import Bury, Finish, of_error, of_value
 
-__all__ = ["EagerJob", "EagerJobs", "EagerState", "EagerUnsupported"]
+__all__ = ["EagerJob", "EagerJobs", "EagerUnsupported"]
 
 _WAITING = ("delayed", "ready")
 _CREATED, _OK = 201, 200
-
-EagerState = Literal["delayed", "ready", "reserved", "finished", "dead", "cancelled"]
 
 
 @dataclass(eq=False)
@@ -40,8 +38,9 @@ class EagerJob:
     """All that the put said, as JSON: `ttr`, `backoff`, `traceparent` and so on."""
     delay: timedelta | None
     """From the put until the job is due. Of a job that failed: what Retry asked for; None if its backoff decides."""
-    state: EagerState
-    """`ready`: due, but not run, since no handler takes it. `delayed` also after a failure that is to be retried."""
+    state: str
+    """`delayed`, also after a failure that is to be retried; `ready`: due, but not run, since no handler takes it;
+    `reserved` while its handler runs; `finished`; `dead`; or `cancelled`."""
     attempts: int = 0
     result: Any = None
     """What the handler returned, as JSON."""
@@ -249,7 +248,7 @@ class EagerJobs:
             self._ended(job, "delayed", outcome.error)
             job.delay = None if outcome.delay_s is None else timedelta(seconds=outcome.delay_s)
 
-    def _ended(self, job: EagerJob, state: EagerState, error: str | None) -> None:
+    def _ended(self, job: EagerJob, state: str, error: str | None) -> None:
         if job.state == "reserved":  # it was not cancelled meanwhile
             job.state = state
         job.error = error
