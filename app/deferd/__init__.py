@@ -2,13 +2,16 @@
 
 ::
 
+    from datetime import timedelta
+
     from deferd import Client
 
     with Client("http://127.0.0.1:8000") as client:
         client.put("orders.close", {"order": 1042}, id="order-1042", delay=timedelta(minutes=30))
         client.cancel("orders.close", "order-1042")
 
-A name is imported when it is first asked for, so that `import deferd` costs nothing that is not used.
+A name is imported when it is first asked for, so that `import deferd` costs nothing that is not used. `__version__` is
+the version of the installed package.
 """
 
 from __future__ import annotations
@@ -19,14 +22,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deferd.client import (
         AsyncClient,
+        AsyncJob,
+        Backoff,
+        BlockingJob,
+        BoundJob,
         CallFailed,
         Cancelled,
         Client,
         Delivery,
         FinishResult,
         Job,
+        JobDefinition,
         JobRef,
         NoAnswer,
+        PutDefaults,
+        PutOptions,
         PutResult,
         Released,
         StoreAudit,
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
         TopicView,
         UnexpectedAnswer,
         Unreachable,
+        job,
     )
     from deferd.errors import (
         DeferdError,
@@ -52,23 +63,41 @@ if TYPE_CHECKING:
         TopicNotFound,
         Unauthorized,
     )
-    from deferd.model import JobState, PutJob, TopicSettings
+    from deferd.model import (
+        DurabilityLevel,
+        ExponentialBackoff,
+        FixedBackoff,
+        JobState,
+        PutJob,
+        ScheduleBackoff,
+        TopicSettings,
+    )
     from deferd.worker import Context, Reject, Retry, Worker
+
+    __version__: str
 
 __all__ = [
     "AsyncClient",
+    "AsyncJob",
+    "Backoff",
+    "BlockingJob",
+    "BoundJob",
     "CallFailed",
     "Cancelled",
     "Client",
     "Context",
     "DeferdError",
     "Delivery",
+    "DurabilityLevel",
     "DurabilityUnavailable",
+    "ExponentialBackoff",
     "FinishResult",
+    "FixedBackoff",
     "Forbidden",
     "InvalidInput",
     "Job",
     "JobCancelled",
+    "JobDefinition",
     "JobExists",
     "JobNotFound",
     "JobRef",
@@ -76,13 +105,16 @@ __all__ = [
     "JobState",
     "NoAnswer",
     "PayloadTooLarge",
+    "PutDefaults",
     "PutJob",
+    "PutOptions",
     "PutResult",
     "RateLimited",
     "ReceiptStale",
     "Reject",
     "Released",
     "Retry",
+    "ScheduleBackoff",
     "StoreAudit",
     "StoreUnavailable",
     "TopicAudit",
@@ -94,12 +126,22 @@ __all__ = [
     "UnexpectedAnswer",
     "Unreachable",
     "Worker",
+    "__version__",
+    "job",
 ]
 _HOMES = ("deferd.errors", "deferd.client", "deferd.model", "deferd.worker")
 """Where the names are, the first that is found counting: `deferd.client.Job` is the public one."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib import metadata  # noqa: PLC0415 (costs more than the rest of `import deferd`)
+
+        try:
+            version = metadata.version("deferd")
+        except metadata.PackageNotFoundError:  # the source was copied, not installed
+            version = "0+unknown"
+        return globals().setdefault(name, version)
     if name in __all__:
         for home in _HOMES:
             module = importlib.import_module(home)

@@ -10,7 +10,7 @@ import re
 import time
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
@@ -143,28 +143,57 @@ Traceparent = Annotated[
 ]
 
 
-Durability = Annotated[
-    str,
-    StringConstraints(pattern=limits.DURABILITY_PATTERN),
-    Field(
-        description="What the put must have reached before it is answered: `memory` of the store; `fsync`, its disk; "
-        f"`replicated:N`, the memory of N replicas as well (N 1 to {limits.REPLICAS_MAX}).",
-        examples=["replicated:1"],
-    ),
+DurabilityLevel = Literal[
+    "memory",
+    "fsync",
+    "replicated:1",
+    "replicated:2",
+    "replicated:3",
+    "replicated:4",
+    "replicated:5",
+    "replicated:6",
+    "replicated:7",
+    "replicated:8",
+    "replicated:9",
 ]
+"""What `limits.DURABILITY_PATTERN` matches, one by one, for type checkers."""
+if TYPE_CHECKING:
+    Durability = DurabilityLevel
+else:
+    Durability = Annotated[
+        str,
+        StringConstraints(pattern=limits.DURABILITY_PATTERN),
+        Field(
+            description="What the put must have reached before it is answered: `memory` of the store; `fsync`, its "
+            f"disk; `replicated:N`, the memory of N replicas as well (N 1 to {limits.REPLICAS_MAX}).",
+            examples=["replicated:1"],
+        ),
+    ]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ExponentialBackoff(_Strict):
+def _require_kind(schema: dict[str, Any]) -> None:
+    """In JSON the kind must be given, although the class implies it in Python."""
+    schema["properties"]["kind"].pop("default", None)
+    schema["required"] = ["kind", *(name for name in schema.get("required", []) if name != "kind")]
+
+
+class _BackoffKind(_Strict):
+    model_config = ConfigDict(json_schema_extra=_require_kind)
+
+
+class ExponentialBackoff(_BackoffKind):
     """Wait `min(cap, base^attempts)` seconds, spread by +-jitter. The default: 2, 4, 8 ... 128, 212, 212 ..."""
 
-    kind: Literal["exponential"]
-    base: float = Field(2, strict=True, ge=1, le=1000, allow_inf_nan=False, description="Seconds after the first try.")
+    kind: Literal["exponential"] = "exponential"
+    base: float = Field(
+        default=2, strict=True, ge=1, le=1000, allow_inf_nan=False, description="Seconds after the first try."
+    )
     cap: float = Field(
-        212,
+        default=212,
         strict=True,
         ge=0,
         le=limits.BACKOFF_WAIT_MAX_S,
@@ -174,20 +203,25 @@ class ExponentialBackoff(_Strict):
     jitter: Jitter = 0
 
 
-class FixedBackoff(_Strict):
+class FixedBackoff(_BackoffKind):
     """Wait the same number of seconds after every attempt, spread by +-jitter."""
 
-    kind: Literal["fixed"]
+    kind: Literal["fixed"] = "fixed"
     seconds: float = Field(
-        10, strict=True, ge=0, le=limits.BACKOFF_WAIT_MAX_S, allow_inf_nan=False, description="The wait, in seconds."
+        default=10,
+        strict=True,
+        ge=0,
+        le=limits.BACKOFF_WAIT_MAX_S,
+        allow_inf_nan=False,
+        description="The wait, in seconds.",
     )
     jitter: Jitter = 0
 
 
-class ScheduleBackoff(_Strict):
+class ScheduleBackoff(_BackoffKind):
     """Wait `seconds[n]` after attempt n+1; after the last one the job goes to dead, or the last wait repeats."""
 
-    kind: Literal["schedule"]
+    kind: Literal["schedule"] = "schedule"
     seconds: list[Annotated[float, Field(strict=True, ge=0, le=limits.BACKOFF_WAIT_MAX_S, allow_inf_nan=False)]] = (
         Field(
             min_length=1,
@@ -196,7 +230,7 @@ class ScheduleBackoff(_Strict):
             examples=[[120, 600, 3600]],
         )
     )
-    then: Literal["dead", "repeat_last"] = Field("dead", description="What follows the last wait.")
+    then: Literal["dead", "repeat_last"] = Field(default="dead", description="What follows the last wait.")
     jitter: Jitter = 0
 
 
@@ -235,17 +269,18 @@ class PutJob(_When, JobPolicy):
     """A job to put. Only `topic` is needed."""
 
     topic: Topic
-    id: JobId | None = Field(None, description="The producer's own id; without one the service makes one.")
-    body: Any = Field(None, description="Any JSON value; handed to the consumer as it is.")
+    id: JobId | None = Field(default=None, description="The producer's own id; without one the service makes one.")
+    body: Any = Field(default=None, description="Any JSON value; handed to the consumer as it is.")
     on_conflict: Literal["reject", "keep", "replace"] = Field(
-        "reject",
+        default="reject",
         description="What to do when the topic has a job of this id: `reject` answers 409 `job_exists`; `keep` leaves "
         "the old job as it is; `replace` puts the new one in its place, unless a consumer holds it (409 "
         "`job_reserved`).",
     )
     traceparent: Traceparent | None = None
     durability: Durability | None = Field(
-        None, description="How durable the put must be. Default: the topic's, else what the store gives by itself."
+        default=None,
+        description="How durable the put must be. Default: the topic's, else what the store gives by itself.",
     )
 
 
@@ -258,14 +293,14 @@ class PutBatch(_Strict):
 class ChangeJob(_When, JobPolicy):
     """What to change of a delayed or ready job; what is left out stays. `null` clears `ttl` and `max_attempts`."""
 
-    body: Any = Field(None, description="The new body.")
+    body: Any = Field(default=None, description="The new body.")
 
 
 class FinishJob(_Strict):
     """A job is done."""
 
     receipt: Receipt | None = None
-    result: Any = Field(None, description="Any JSON value; kept with the record if the job has a `retain`.")
+    result: Any = Field(default=None, description="Any JSON value; kept with the record if the job has a `retain`.")
 
 
 class FinishItem(FinishJob):
@@ -306,7 +341,7 @@ class TopicSettings(JobPolicy):
     """Defaults for jobs put into the topic from now on, and the topic's own bound. The whole is replaced."""
 
     max_jobs: int | None = Field(
-        None,
+        default=None,
         strict=True,
         ge=1,
         le=limits.MAX_JOBS_MAX,
@@ -314,7 +349,7 @@ class TopicSettings(JobPolicy):
         "`null`: no limit.",
     )
     durability: Durability | None = Field(
-        None,
+        default=None,
         description="How durable a put must be that does not say so itself. `null`: what the store gives by itself.",
     )
 
@@ -323,13 +358,13 @@ class Redrive(_Strict):
     """Which dead jobs go back to ready: those of `ids`, else the oldest `limit` ones."""
 
     ids: list[JobId] | None = Field(
-        None,
+        default=None,
         min_length=1,
         max_length=limits.BATCH_MAX,
         description="1 to 1000 ids; those that are not dead are passed over.",
     )
     limit: int = Field(
-        limits.REDRIVE_DEFAULT,
+        default=limits.REDRIVE_DEFAULT,
         strict=True,
         ge=1,
         le=limits.REDRIVE_MAX,
@@ -356,13 +391,13 @@ class Job(BaseModel):
         description="Seconds after `due_at` within which the first delivery must happen. `null`: no bound."
     )
     retain: float = Field(description="Seconds for which its record is kept after it is finished. 0: not kept.")
-    last_error: str | None = Field(None, description="What the last release or bury said went wrong.")
-    reason: DeadReason | None = Field(None, description="Why the job is dead.")
-    reserved_until: datetime | None = Field(None, description="When the lease ends, unless it is touched.")
-    reserved_by: str | None = Field(None, description="The `consumer` that holds it, if that gave its name.")
-    finished_at: datetime | None = Field(None, description="When it was finished.")
-    traceparent: str | None = Field(None, description="The W3C trace context of the put, if it gave one.")
-    result: Any = Field(None, description="Any JSON value, as the finish gave it.")
+    last_error: str | None = Field(default=None, description="What the last release or bury said went wrong.")
+    reason: DeadReason | None = Field(default=None, description="Why the job is dead.")
+    reserved_until: datetime | None = Field(default=None, description="When the lease ends, unless it is touched.")
+    reserved_by: str | None = Field(default=None, description="The `consumer` that holds it, if that gave its name.")
+    finished_at: datetime | None = Field(default=None, description="When it was finished.")
+    traceparent: str | None = Field(default=None, description="The W3C trace context of the put, if it gave one.")
+    result: Any = Field(default=None, description="Any JSON value, as the finish gave it.")
 
 
 class Delivery(Job):

@@ -246,7 +246,7 @@ def test_puts_of_many_threads_are_joined_into_batches(shared_service: ServicePro
         buffer = client.buffer()
 
         def put(number: int) -> PutResult:
-            return buffer.put({"topic": topic, "id": f"j{number}"})
+            return buffer.put(topic, id=f"j{number}")
 
         with proxy.answers_held():
             first = threads.submit(put, 0)
@@ -264,13 +264,13 @@ def test_a_bad_job_in_a_buffer_costs_nobody_else(client: Client, topic: str) -> 
     statuses: list[int] = []
 
     def put(number: int) -> None:
-        statuses.append(buffer.put({"topic": topic, "id": f"j{number}"}).status)
+        statuses.append(buffer.put(topic, id=f"j{number}").status)
 
     threads = [threading.Thread(target=put, args=(number,)) for number in range(10)]
     for thread in threads:
         thread.start()
     with pytest.raises(InvalidInput, match=r"ttr"):
-        buffer.put({"topic": topic, "ttr": -1})
+        buffer.put(topic, ttr=-1)
     for thread in threads:
         thread.join()
     assert [201] * 10 == statuses
@@ -299,5 +299,8 @@ def test_both_clients_have_the_same_calls() -> None:
 
 def test_all_public_names_can_be_imported() -> None:
     assert deferd.__all__ == sorted(deferd.__all__)
+    aliases = {"AsyncJob", "Backoff", "BlockingJob", "DurabilityLevel", "__version__"}
+    assert aliases < {*deferd.__all__}
     for name in deferd.__all__:
-        assert getattr(deferd, name).__name__ == name
+        assert getattr(deferd, name) is not None
+        assert name in aliases or getattr(deferd, name).__name__ == name

@@ -17,6 +17,7 @@ import pytest
 from deferd import (
     AsyncClient,
     Client,
+    FixedBackoff,
     InvalidInput,
     JobExists,
     JobRef,
@@ -61,7 +62,7 @@ def test_a_put_whose_answer_was_lost_is_reported_as_done(
     proxy: LossyProxy, client: Client, topic: str, own_id: str | None
 ) -> None:
     proxy.lose_answers(2)
-    backoff = {"kind": "fixed", "seconds": 3}
+    backoff = FixedBackoff(seconds=3)
     job = client.put(topic, {"n": [1.5, None]}, id=own_id, delay=60, ttr=7, max_attempts=3, backoff=backoff)
     assert (job.state, job.body) == ("delayed", {"n": [1.5, None]})
     assert client.topic(topic).counts["delayed"] == 1
@@ -387,7 +388,7 @@ with processes.Pool(4) as pool:
 )
 def test_a_body_that_is_no_json_is_refused_before_it_is_sent(proxy: LossyProxy, client: Client, bad: object) -> None:
     with pytest.raises(InvalidInput, match="body"):
-        client.buffer().put({"topic": "orders", "body": bad})
+        client.buffer().put("orders", body=bad)
     assert proxy.heads == []
 
 
@@ -398,10 +399,10 @@ async def test_jobs_that_are_refused_in_a_buffer_cost_nobody_else(proxy: LossyPr
     async with AsyncClient(proxy.url, timeout=5) as client:
         buffer = client.buffer()
         with proxy.answers_held():
-            first = asyncio.create_task(buffer.put({"topic": topic, "id": "first"}))
+            first = asyncio.create_task(buffer.put(topic, id="first"))
             await until(lambda: bool(proxy.heads), "the first put is sent")
             bodies = ["x" * 1_200_000, 1, too_deep, *range(20)]
-            puts = [asyncio.create_task(buffer.put({"topic": topic, "body": body})) for body in bodies]
+            puts = [asyncio.create_task(buffer.put(topic, body=body)) for body in bodies]
             await until(lambda: buffer.waiting == len(puts), "the others wait")
         await first
         large, one, deep, *others = await asyncio.gather(*puts, return_exceptions=True)
@@ -415,9 +416,9 @@ async def test_a_put_in_a_buffer_that_is_given_up_takes_no_other_with_it(proxy: 
     async with AsyncClient(proxy.url, timeout=5) as client:
         buffer = client.buffer()
         proxy.hang()
-        first = asyncio.create_task(buffer.put({"topic": topic, "id": "first"}))
+        first = asyncio.create_task(buffer.put(topic, id="first"))
         await until(proxy.is_done, "the first put is carried out")
-        others = [asyncio.create_task(buffer.put({"topic": topic, "id": f"j{number}"})) for number in range(5)]
+        others = [asyncio.create_task(buffer.put(topic, id=f"j{number}")) for number in range(5)]
         await asyncio.sleep(0)
         first.cancel()
         assert [201] * 5 == [result.status for result in await asyncio.gather(*others)]
@@ -427,9 +428,9 @@ async def test_jobs_of_a_batch_that_was_given_up_are_sent_again_as_the_same(prox
     async with AsyncClient(proxy.url, timeout=5) as client:
         buffer = client.buffer()
         proxy.hang(sent=False)
-        opening = asyncio.create_task(buffer.put({"topic": topic, "id": "opening"}))
+        opening = asyncio.create_task(buffer.put(topic, id="opening"))
         await until(proxy.is_done, "the first put is sent")
-        puts = [asyncio.create_task(buffer.put({"topic": topic, "id": f"j{number}"})) for number in range(5)]
+        puts = [asyncio.create_task(buffer.put(topic, id=f"j{number}")) for number in range(5)]
         await asyncio.sleep(0)
         proxy.hang()  # the next batch, of which the first of them is the sender, is carried out unanswered
         opening.cancel()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from deferd import Context, Retry, Worker
 from deferd.errors import InvalidInput
 from deferd.testing import ServiceForTests, ServiceNotStarted, start_service
 from tests.waiting import wait_until
@@ -145,6 +148,56 @@ def test_a_purge_leaves_no_job_and_no_topic(service: ServiceForTests) -> None:
         assert list(client.topics()) == []
 
 
+def test_a_worker_runs_until_it_has_nothing_to_do(service: ServiceForTests) -> None:
+    worker = Worker("http://127.0.0.1:9", key="of another service", grace=30)
+    closed: list[int] = []
+
+    @worker.handler("orders.close")
+    async def close(number: int, context: Context) -> None:
+        if context.job.attempt == 1 and number == 2:
+            raise Retry(delay=60)
+        closed.append(number)
+        async with service.async_client() as client:
+            await client.put("orders.closed", number)
+
+    @worker.handler("orders.closed")
+    def tell(number: int) -> None:
+        closed.append(-number)
+
+    with service.client() as client:
+        client.put("orders.close", 1)
+        client.put("orders.close", 2)
+        client.put("orders.close", 3, delay=timedelta(hours=1))
+        client.put("orders.closed", 4)
+        client.pause("orders.closed")
+        service.run_until_idle(worker)
+        assert closed == [1]
+        client.resume("orders.closed")
+        service.run_until_idle(worker)
+        assert closed == [1, -4, -1]
+        service.clock.advance(hours=1)
+        service.run_until_idle(worker)
+        assert sorted(closed) == [-4, -3, -2, -1, 1, 2, 3]
+        assert client.topic("orders.close").counts["dead"] == 0
+
+
+def test_a_worker_that_is_never_idle_is_told_of_and_ends(service: ServiceForTests) -> None:
+    worker = Worker()
+    threads = {*threading.enumerate()}
+
+    @worker.handler("long")
+    async def long(_: object) -> None:
+        await asyncio.sleep(600)
+
+    with service.client() as client:
+        client.put("long")
+        with pytest.raises(TimeoutError, match=r"not idle after 0\.5 s: long has [01] ready, [01] reserved"):
+            service.run_until_idle(worker, timeout=0.5)
+    wait_until(lambda: {*threading.enumerate()} <= threads, GONE_S, "its threads have ended")
+    with pytest.raises(ValueError, match="at least one handler"):
+        service.run_until_idle(Worker())
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a package as it is installed, with its entry points; its libraries are those of this run."""
@@ -209,6 +262,8 @@ def test_the_plugin_gives_each_test_an_empty_service(installed: Path, tmp_path: 
         installed,
         tmp_path,
         """
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 urls = set()
@@ -223,8 +278,9 @@ def test_a_job_a_day_ahead(deferd_service, number):
         [job] = client.pop("trash", wait=0)
         assert job.body == number
 
-def test_it_was_one_service():
+def test_it_was_one_service_whose_clock_stays_moved(deferd_service):
     assert len(urls) == 1
+    assert deferd_service.clock.now() > datetime.now(UTC) + timedelta(hours=47)
 """,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

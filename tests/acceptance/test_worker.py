@@ -7,18 +7,19 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from deferd import AsyncClient, Context, Reject, Retry, Worker
-from deferd.worker.running import CallNext
+from deferd import AsyncClient, Client, Context, FixedBackoff, Reject, Retry, Worker, job
+from deferd.worker.handlers import CallNext
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker_runs import gone, in_state, serving
 from tests.waiting import until
 
-SOON = {"kind": "fixed", "seconds": 0.01}
+SOON = FixedBackoff(seconds=0.01)
 
 
 class Order(BaseModel):
@@ -99,6 +100,39 @@ async def test_a_body_that_does_not_parse_goes_to_dead_with_the_reason(
     assert dead.last_error == (
         "the body does not fit: id: Input should be a valid integer, unable to parse string as an integer, not 'seven'"
     )
+
+
+async def test_a_definition_is_the_same_job_for_producer_and_handler(
+    shared_service: ServiceProcess, client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    close = job(topic, Order, delay=timedelta(milliseconds=50), retain=60, max_attempts=3)
+    closed: list[Order] = []
+
+    @worker.handler(close)
+    async def close_order(order: Order) -> Closed:
+        closed.append(order)
+        return Closed(order=order.id, by="definition")
+
+    close_order_async = close.bind(client)
+    put = await close_order_async.put(Order(id=7), id="a")
+    assert (put.state, put.max_attempts) == ("delayed", 3)
+    await client.put(topic, {"id": "seven"}, id="of-another-program")
+    with Client(shared_service.url) as blocking:
+        close_order_blocking = close.bind(blocking)
+        await asyncio.to_thread(close_order_blocking.put, Order(id=8), id="b", delay=0)
+        await asyncio.to_thread(close_order_blocking.put, Order(id=9), id="c", delay=600)
+        assert (await asyncio.to_thread(close_order_blocking.cancel, "c")).was == "delayed"
+    await close_order_async.put(Order(id=10), id="d", delay=600)
+    assert (await close_order_async.cancel("d")).was == "delayed"
+    [batched] = await client.put_batch([close.fields(Order(id=11), id="e")])
+    buffered = await client.buffer().put(**close.fields(Order(id=12), id="f"))
+    assert (batched.status, buffered.status) == (201, 201)
+    async with serving(worker):
+        for job_id in "abef":
+            await in_state(client, topic, job_id, "finished")
+        dead = await in_state(client, topic, "of-another-program", "dead")
+    assert sorted(order.id for order in closed) == [7, 8, 11, 12]
+    assert (dead.last_error or "").startswith("the body does not fit: id: Input should be a valid integer")
 
 
 async def test_an_exception_releases_the_job_with_its_text_and_its_backoff(

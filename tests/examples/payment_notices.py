@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from deferd import Client
+from deferd import Client, ScheduleBackoff
 
 TOPIC = "payments.notify"
 WAITS = (
@@ -24,7 +24,7 @@ WAITS = (
     timedelta(hours=6),
     timedelta(hours=15),
 )
-_BACKOFF = {"kind": "schedule", "seconds": [wait.total_seconds() for wait in WAITS], "then": "dead"}
+_BACKOFF = ScheduleBackoff(seconds=[wait.total_seconds() for wait in WAITS], then="dead")
 
 
 class NoAnswerFromMerchant(Exception):

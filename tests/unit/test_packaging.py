@@ -17,6 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import deferd
+
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 BASE: list[str] = PYPROJECT["project"]["dependencies"]
@@ -88,6 +90,21 @@ def test_the_npm_lock_works_with_any_registry() -> None:
 
 def test_the_client_is_the_base_install() -> None:
     assert {"httpx", "pydantic", "sniffio"} == {Requirement(line).name for line in BASE}
+
+
+def test_the_package_says_its_version() -> None:
+    assert deferd.__version__ == PYPROJECT["project"]["version"]
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = """
+import __future__, importlib, sys, typing
+before = {*sys.modules}
+import deferd
+print(*{*sys.modules} - before)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert ran.stdout.split() == ["deferd"]
 
 
 def test_the_wheel_holds_the_package_with_its_scripts_and_types(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deferd.client.asynchronous import AsyncClient
 from deferd.client.blocking import Client
+from deferd.client.definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
 from deferd.client.failures import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.jobs import (
     Cancelled,
@@ -17,17 +18,25 @@ from deferd.client.jobs import (
     TopicAudit,
     TopicView,
 )
+from deferd.client.options import Backoff, PutDefaults, PutOptions
 
 __all__ = [
     "AsyncClient",
+    "AsyncJob",
+    "Backoff",
+    "BlockingJob",
+    "BoundJob",
     "CallFailed",
     "Cancelled",
     "Client",
     "Delivery",
     "FinishResult",
     "Job",
+    "JobDefinition",
     "JobRef",
     "NoAnswer",
+    "PutDefaults",
+    "PutOptions",
     "PutResult",
     "Released",
     "StoreAudit",
@@ -35,4 +44,5 @@ __all__ = [
     "TopicView",
     "UnexpectedAnswer",
     "Unreachable",
+    "job",
 ]

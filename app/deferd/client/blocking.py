@@ -9,12 +9,13 @@ import functools
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from deferd.client.buffer import PutBuffer
 from deferd.client.calls import JobToPut
 from deferd.client.jobs import Job, PutResult, TopicView
 from deferd.client.network import BlockingNetwork, Wire, run
+from deferd.client.options import PutOptions
 from deferd.client.sender import Sender
 from deferd.client.verbs import Verbs
 from deferd.model import JobState
@@ -117,9 +118,9 @@ class BlockingPutBuffer:
         """How many puts wait for the next batch."""
         return self._buffer.waiting
 
-    def put(self, job: JobToPut) -> PutResult:
+    def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> PutResult:
         """As PutBuffer.put."""
-        return run(self._buffer.put(job))
+        return run(self._buffer.put(topic, body, **options))
 
 
 def _each(items: AsyncIterator[Item]) -> Iterator[Item]:

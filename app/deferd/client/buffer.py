@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
-from pydantic import ValidationError
-
-from deferd.client.calls import JobToPut, as_json, job_fields
+from deferd.client.calls import as_json, job_fields
 from deferd.client.identity import with_id
 from deferd.client.jobs import PutResult
-from deferd.errors import FieldFault, Forbidden, InvalidInput
+from deferd.client.options import PutOptions, check_put, put_fields
+from deferd.errors import Forbidden, InvalidInput
 from deferd.limits import BATCH_MAX
-from deferd.model import PutJob
 
 
 class PutsBatch(Protocol):
@@ -54,14 +52,18 @@ class PutBuffer:
         """How many puts wait for the next batch."""
         return len(self._waiting)
 
-    async def put(self, job: JobToPut) -> PutResult:
-        """Put a job, a PutJob or a mapping of the arguments of `Client.put`, in the next batch.
+    async def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> PutResult:
+        """Put a job in the next batch. The arguments are those of `Client.put`.
+
+        A taken id raises nothing: the result then has status 409 and the `code`. A job that is too large has a result
+        of 413.
 
         Raises:
-            InvalidInput: it is not valid; it is in no batch then.
-            DeferdError: the batch failed, as a call of `put_many` may. A job that is too large has a result of 413.
+            TypeError: an option is unknown.
+            InvalidInput: the job is not valid; it is in no batch then.
+            DeferdError: the batch failed, as a call of `put_many` may.
         """
-        mine = _Waiting(_checked(job))
+        mine = _Waiting(checked_put(topic, body, options))
         self._waiting.append(mine)
         try:
             async with self._turn:
@@ -110,16 +112,9 @@ class PutBuffer:
                 one.result = result
 
 
-def _checked(job: JobToPut) -> dict[str, Any]:
-    """With its id. A wrong value is found here, where it costs nobody else's job."""
-    fields = with_id(job_fields(job))
+def checked_put(topic: str, body: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A job to put, with its id. A wrong value is found here, where it costs nobody else's job."""
+    fields = with_id(job_fields(put_fields(topic, body, options)))
     as_json(fields)
-    try:
-        PutJob.model_validate(fields)
-    except ValidationError as error:
-        faults = [
-            FieldFault(("body", *fault["loc"]), fault["msg"], fault["input"])
-            for fault in error.errors(include_url=False, include_context=False)
-        ]
-        raise InvalidInput(faults) from None
+    check_put(fields)
     return fields

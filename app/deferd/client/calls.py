@@ -32,18 +32,9 @@ from deferd.client.jobs import (
 from deferd.client.times import Seconds, instant, seconds
 from deferd.errors import FieldFault, InvalidInput
 from deferd.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
-from deferd.model import (
-    ExponentialBackoff,
-    FinishItem,
-    FixedBackoff,
-    JobState,
-    PutJob,
-    ScheduleBackoff,
-    TopicSettings,
-)
+from deferd.model import FinishItem, JobState, PutJob, TopicSettings
 
 Answer = TypeVar("Answer")
-Backoff = ExponentialBackoff | FixedBackoff | ScheduleBackoff | Mapping[str, Any]
 JobToPut = PutJob | Mapping[str, Any]
 JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 from deferd.client import calls
 from deferd.client.buffer import PutBuffer
-from deferd.client.calls import UNSET, Backoff, JobToFinish, JobToPut, Unset
+from deferd.client.calls import UNSET, JobToFinish, JobToPut, Unset
 from deferd.client.failures import NoAnswer, UnexpectedAnswer
 from deferd.client.identity import is_as_put, new_id, with_id
 from deferd.client.jobs import (
@@ -24,6 +24,7 @@ from deferd.client.jobs import (
     TopicView,
 )
 from deferd.client.network import Network
+from deferd.client.options import Backoff, PutOptions, put_fields
 from deferd.client.sender import Sender
 from deferd.client.times import Seconds
 from deferd.errors import DeferdError, FieldFault, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
@@ -49,55 +50,25 @@ class Verbs:
 
     # Producers
 
-    async def put(
-        self,
-        topic: str,
-        body: Any = None,
-        *,
-        id: str | None = None,
-        delay: Seconds | None = None,
-        run_at: datetime | None = None,
-        ttr: Seconds | None = None,
-        max_attempts: int | Unset | None = UNSET,
-        backoff: Backoff | None = None,
-        ttl: Seconds | Unset | None = UNSET,
-        retain: Seconds | None = None,
-        on_conflict: Literal["reject", "keep", "replace"] = "reject",
-        traceparent: str | None = None,
-        durability: str | None = None,
-    ) -> Job:
+    async def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> Job:
         """Put a job, due after `delay` or at `run_at`, else at once; returns it as it is stored.
 
-        `body` is any JSON value, or what pydantic can write as one. Durations are seconds or a timedelta, `run_at` is
-        a datetime with a zone. What is left out comes from the topic's settings; None for `max_attempts` and `ttl`
-        says "no limit" in their place. When the id is taken, `on_conflict` decides: `reject` raises JobExists, `keep`
-        returns the job that was there, `replace` puts this one in its place, or raises JobReserved.
-
-        `durability` is what the put must reach before it is done: `memory`, `fsync` or `replicated:N`; what it has
-        reached is the `durability` of the job that comes back. DurabilityUnavailable: the store cannot give it.
+        `body` is any JSON value, or what pydantic can write as one. The options, all keyword-only, are the keys of
+        PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `on_conflict`,
+        `traceparent` and `durability`.
 
         A put is repeated when its answer was lost, and then reported as done: a job of that id which is in everything
         as this put says counts as its own. Without an `id` the client makes one. A job that was finished or cancelled
-        between the two tries is put anew by the second; `retain` guards against the former.
+        between the two tries is put again by the second; `retain` guards against the former.
+
+        Raises:
+            TypeError: an option is unknown.
+            InvalidInput: a value is out of its bounds, or both `delay` and `run_at` are given.
+            JobExists: the id is taken and `on_conflict` is `reject`.
+            JobReserved: the id is taken, `on_conflict` is `replace` and a consumer holds the job.
+            DurabilityUnavailable: the store cannot give the `durability`.
         """
-        fields = {
-            "topic": topic,
-            "body": body,
-            **_given(
-                id=id,
-                delay=delay,
-                run_at=run_at,
-                ttr=ttr,
-                backoff=backoff,
-                retain=retain,
-                traceparent=traceparent,
-                durability=durability,
-            ),
-        }
-        fields |= {name: value for name, value in (("max_attempts", max_attempts), ("ttl", ttl)) if value is not UNSET}
-        if on_conflict != "reject":
-            fields["on_conflict"] = on_conflict
-        fields = with_id(fields)
+        fields = with_id(put_fields(topic, body, options))
         outcome = await self._sender.try_to_send(calls.put(fields))
         if outcome.doubtful and isinstance(outcome.error, JobExists | JobReserved):
             stored = await self._stored(fields)

@@ -13,6 +13,12 @@
 The service is a real one, a process of its own on the embedded store, so this needs the package's `server` extra:
 `pip install 'deferd[server]'`. In pytest the fixture `deferd_service` is that service, shared by the tests of a run and
 empty for each; it is there wherever deferd is installed, and costs nothing where no test asks for it.
+
+The clock is not set back between tests: it stays where the last `advance` has left it, ahead of real time. Compute
+instants for `run_at` from `service.clock.now()`, not from `datetime.now()`, and compare `due_at` with that.
+
+`service.run_until_idle(worker)` runs a program's Worker on what is ready. Where a unit test needs no service,
+`EagerJobs(worker)` runs the handlers in the test itself; it needs the base install only.
 """
 
 from __future__ import annotations
@@ -22,11 +28,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deferd.testing.clock import ServiceClock
+    from deferd.testing.eager import EagerJob, EagerJobs, EagerUnsupported
     from deferd.testing.service import ServiceForTests, ServiceNotStarted, start_service
 
-__all__ = ["ServiceClock", "ServiceForTests", "ServiceNotStarted", "start_service"]
+__all__ = [
+    "EagerJob",
+    "EagerJobs",
+    "EagerUnsupported",
+    "ServiceClock",
+    "ServiceForTests",
+    "ServiceNotStarted",
+    "start_service",
+]
 
-_HOME_OF = dict.fromkeys(__all__, "deferd.testing.service") | {"ServiceClock": "deferd.testing.clock"}
+_HOME_OF = {
+    **dict.fromkeys(("EagerJob", "EagerJobs", "EagerUnsupported"), "deferd.testing.eager"),
+    "ServiceClock": "deferd.testing.clock",
+    **dict.fromkeys(("ServiceForTests", "ServiceNotStarted", "start_service"), "deferd.testing.service"),
+}
 
 
 def __getattr__(name: str) -> Any:

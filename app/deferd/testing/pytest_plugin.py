@@ -27,7 +27,11 @@ def deferd_shared_service() -> Iterator[ServiceForTests]:
 
 @pytest.fixture
 def deferd_service(request: pytest.FixtureRequest, deferd_shared_service: ServiceForTests) -> ServiceForTests:
-    """The shared service, empty: without jobs, without topics. Its clock is where the test before has left it."""
+    """The shared service, empty: without jobs, without topics.
+
+    Its clock is not set back: it stays where the test before has left it, ahead of real time. Compute instants from
+    `deferd_service.clock.now()`. To run a program's worker: `deferd_service.run_until_idle(worker)`.
+    """
     began = len(deferd_shared_service.log)
     request.node.stash[_LOG_OF_TEST] = lambda: deferd_shared_service.log[began:]
     deferd_shared_service.purge()

@@ -17,6 +17,8 @@ from typing import Any
 from deferd.client import AsyncClient, Client
 from deferd.errors import TopicNotFound
 from deferd.testing.clock import ServiceClock
+from deferd.testing.idle import run_until_idle
+from deferd.worker import Worker
 
 START_S = 30.0
 STOP_S = 15.0
@@ -65,8 +67,28 @@ class ServiceForTests:
         """A new client of it for asyncio, with these options of AsyncClient besides the URL; yours to close."""
         return AsyncClient(self.url, **options)
 
+    def run_until_idle(self, worker: Worker, *, timeout: float = 30.0) -> None:
+        """Run a program's worker on this service until none of its topics has a ready or reserved job.
+
+        ::
+
+            close.bind(client).put(Order(number=1042), delay=timedelta(minutes=30))
+            deferd_service.clock.advance(minutes=30)
+            deferd_service.run_until_idle(worker)
+
+        The worker runs in a thread of its own and uses this service, whatever URL it was made with; it is not changed
+        and may be run again. Jobs that are delayed stay so, those that wait for their backoff included: advance the
+        clock and run it again. Ready jobs of a paused topic do not count. In an async test:
+        ``await asyncio.to_thread(deferd_service.run_until_idle, worker)``.
+
+        Raises:
+            TimeoutError: it is not idle within `timeout` seconds.
+            ValueError: the worker has no handler.
+        """
+        run_until_idle(worker, self.url, self._own_client, timeout)
+
     def purge(self) -> None:
-        """Remove all jobs and all topics with their settings. The clock stays where it is."""
+        """Remove all jobs and all topics with their settings. The clock stays where it is, ahead of real time."""
         client = self._own_client
         for view in list(client.topics()):
             with contextlib.suppress(TopicNotFound):

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
+from deferd.client.definition import JobDefinition
 from deferd.client.times import Seconds, seconds
 from deferd.limits import TOPIC_LENGTH, TOPIC_PATTERN
 from deferd.worker.context import Context
 from deferd.worker.outcomes import Reject, bounded
+
+CallNext = Callable[[], Awaitable[Any]]
+Middleware = Callable[[Context, CallNext], Awaitable[Any]]
+RunPlain = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 _FAULTS_TOLD = 10
 _SHOWN_CHARACTERS = 60
@@ -26,17 +32,23 @@ class UnfitBody(Reject):
 
 
 class Handler:
-    """A function for the jobs of one topic.
+    """A function for the jobs of one topic, or of one job definition.
 
-    Its first parameter gets the body, parsed by pydantic into its annotation (as it is, without one or with Any); a
-    parameter annotated `Context` gets the job in hand. It may do without either.
+    Its first parameter gets the body, parsed by pydantic into its annotation (as it is, without one or with Any), or
+    into the definition's type, which the annotation then must accept; a parameter annotated `Context` gets the job in
+    hand. It may do without either.
 
     Raises:
         ValueError: the time limit is not above 0.
-        TypeError: the function cannot be called with that, or has an annotation that no body can be parsed into.
+        TypeError: the function cannot be called with that, or has an annotation that no body can be parsed into, or
+            that is not the definition's type.
     """
 
-    def __init__(self, topic: str, function: Callable[..., Any], *, time_limit: Seconds | None = None) -> None:
+    def __init__(
+        self, job: str | JobDefinition[Any], function: Callable[..., Any], *, time_limit: Seconds | None = None
+    ) -> None:
+        self._definition = job if isinstance(job, JobDefinition) else None
+        topic = job.topic if isinstance(job, JobDefinition) else job
         if not callable(function):
             raise TypeError(f"the handler of topic {topic!r} must be a function, not {function!r}")
         self.topic = topic
@@ -53,7 +65,7 @@ class Handler:
         self._positional = [
             one for one in parameters if one in (self._body, self._context) and one.kind is one.POSITIONAL_ONLY
         ]
-        self._parser = None if self._body is None else self._parser_of(self._body.annotation)
+        self._parser = None if self._body is None else self._parser_of(self._body)
 
     def arguments(self, body: Any, context: Context) -> tuple[list[Any], dict[str, Any]]:
         """What to call the function with. Raises UnfitBody."""
@@ -63,6 +75,25 @@ class Handler:
         if self._context is not None:
             named[self._context.name] = context
         return [named.pop(parameter.name) for parameter in self._positional], named
+
+    async def call(self, context: Context, middleware: Sequence[Middleware], run_plain: RunPlain) -> Any:
+        """Run the function on the job in hand, inside the middleware; `run_plain` runs it when it is not async.
+
+        Raises:
+            UnfitBody: the body does not parse.
+        """
+        positional, named = self.arguments(context.job.body, context)
+        if not middleware:
+            return await self._call_function(positional, named, run_plain)
+        call_next: CallNext = functools.partial(self._call_function, positional, named, run_plain)
+        for layer in reversed(middleware):
+            call_next = functools.partial(layer, context, call_next)
+        return await call_next()
+
+    async def _call_function(self, positional: list[Any], named: dict[str, Any], run_plain: RunPlain) -> Any:
+        if self.is_async:
+            return await self.function(*positional, **named)
+        return await run_plain(functools.partial(self.function, *positional, **named))
 
     def _parameters(self) -> list[inspect.Parameter]:
         try:
@@ -89,7 +120,17 @@ class Handler:
                 )
         return body, context
 
-    def _parser_of(self, annotation: Any) -> TypeAdapter[Any] | None:
+    def _parser_of(self, parameter: inspect.Parameter) -> TypeAdapter[Any] | None:
+        annotation = parameter.annotation
+        definition = self._definition
+        if definition is not None:
+            if not _accepts(annotation, definition.body_type):
+                raise TypeError(
+                    f"{self._told} takes {parameter}, but the body of this job is defined as "
+                    f"{_type_name(definition.body_type)}: annotate the parameter with that"
+                )
+            adapter: TypeAdapter[Any] = definition.adapter
+            return adapter
         if annotation is inspect.Parameter.empty or annotation is Any or annotation is object:
             return None
         try:
@@ -100,7 +141,9 @@ class Handler:
 
 
 def checked_topic(topic: object) -> str:
-    """The topic. Raises ValueError when it is none, TypeError for a function: the decorator had no topic."""
+    """The topic, of a definition its own. Raises ValueError if it is none, TypeError for a function: none was given."""
+    if isinstance(topic, JobDefinition):
+        return topic.topic
     if callable(topic):
         raise TypeError(
             f'a handler is declared with its topic: @worker.handler("orders.close"), unlike that of {topic!r}'
@@ -114,6 +157,20 @@ def checked_topic(topic: object) -> str:
 def _is(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:
     """Whether a function, or the `__call__` of a callable object, is of a kind."""
     return kind(function) or kind(getattr(function, "__call__", None))  # noqa: B004 (it is not asked if it is callable)
+
+
+def _accepts(annotation: Any, body_type: Any) -> bool:
+    """Whether a parameter annotated so can be given a value of this type."""
+    if annotation is inspect.Parameter.empty or annotation is Any or annotation == body_type:
+        return True
+    try:
+        return issubclass(body_type, annotation)
+    except TypeError:  # a generic, a union, a TypedDict
+        return False
+
+
+def _type_name(of: Any) -> str:
+    return of.__qualname__ if isinstance(of, type) else repr(of)
 
 
 def _parsed(parser: TypeAdapter[Any], body: Any) -> Any:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deferd.client import AsyncClient, Delivery
 from deferd.client.identity import TRACEPARENT
 from deferd.errors import DeferdError, JobCancelled
-from deferd.worker.context import Context
 from deferd.worker.fetching import Fetcher
-from deferd.worker.handlers import Handler
+from deferd.worker.handlers import Handler, Middleware
 from deferd.worker.held import Held, Stop
 from deferd.worker.leases import LeaseKeeper
 from deferd.worker.outcomes import Finish, Outcome, Reject, Release, Retry, of_error, of_value
@@ -24,9 +22,6 @@ from deferd.worker.priority import Order
 from deferd.worker.reporting import Reporter
 from deferd.worker.threads import DaemonThreads
 from deferd.worker.trouble import LOG
-
-CallNext = Callable[[], Awaitable[Any]]
-Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 
 _AHEAD_S = 0.25
 _MEAN_WEIGHT = 0.1
@@ -159,18 +154,7 @@ class Running:
     async def _call(self, held: Held) -> Any:
         if held.stopped is not None:  # between its start and here
             raise asyncio.CancelledError
-        positional, named = held.handler.arguments(held.job.body, held)
-        if not self._settings.middleware:
-            return await self._call_handler(held.handler, positional, named)
-        call_next: CallNext = functools.partial(self._call_handler, held.handler, positional, named)
-        for middleware in reversed(self._settings.middleware):
-            call_next = functools.partial(middleware, held, call_next)
-        return await call_next()
-
-    async def _call_handler(self, handler: Handler, positional: list[Any], named: dict[str, Any]) -> Any:
-        if handler.is_async:
-            return await handler.function(*positional, **named)
-        return await self._threads.run(functools.partial(handler.function, *positional, **named))
+        return await held.handler.call(held, self._settings.middleware, self._threads.run)
 
     # What ends a handler, and a job
 

