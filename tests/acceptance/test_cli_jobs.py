@@ -47,6 +47,17 @@ def test_every_flag_of_put_reaches_the_job(shell: Shell, topic: str) -> None:
     assert {"kind": "fixed", "seconds": 10, "jitter": 0.5} == job["backoff"]
 
 
+def test_a_leap_second_is_read_by_flag_and_line(shell: Shell, topic: str) -> None:
+    leap, due_at = "2030-06-30T23:59:60Z", "2030-07-01T00:00:00.000Z"
+
+    [by_flag] = shell.json("put", topic, "1", "--run-at", leap)
+    by_line = shell.run("put", topic, "-", "--jobs", stdin=json.dumps({"id": "a", "run_at": leap}))
+
+    assert 0 == by_line.returncode, by_line.stderr
+    assert due_at == by_flag["due_at"]
+    assert due_at == shell.json("show", topic, "a")[0]["due_at"]
+
+
 def test_a_taken_id_is_refused_kept_or_replaced(shell: Shell, topic: str) -> None:
     shell.good("put", topic, '"old"', "--id", "a")
 

@@ -301,6 +301,15 @@ def test_ones_own_job_is_known_again_after_rounding(
     assert client.put(topic, id="a", ttr=value, ttl=value, retain=value, delay=value).id == "a"
 
 
+@pytest.mark.parametrize("run_at", ["2030-06-30T23:59:60Z", "2030-06-30T12:00:00.1234567Z"])
+def test_ones_own_job_is_known_again_however_its_due_time_was_written(
+    proxy: LossyProxy, client: Client, topic: str, run_at: str
+) -> None:
+    proxy.lose_answers()
+    [result] = client.put_batch([{"topic": topic, "id": "a", "run_at": run_at}])
+    assert (result.id, result.status) == ("a", 201)
+
+
 def test_ones_own_job_is_known_again_when_it_was_handed_out_meanwhile(straight: Client, topic: str) -> None:
     fields = {"topic": topic, "id": "a", "delay": 0.05, "body": [1]}
     straight.put_batch([fields])

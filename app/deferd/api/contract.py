@@ -44,7 +44,8 @@ delivery can change nothing.
 ## Conventions
 
 - Durations are seconds (numbers, kept to the millisecond). Instants are RFC 3339; in answers they are UTC with
-  milliseconds, such as `2026-11-21T07:26:58.123Z`. All times are the store's clock.
+  milliseconds, such as `2026-11-21T07:26:58.123Z`. A leap second, `23:59:60Z`, is the second after it, `00:00:00Z`.
+  All times are the store's clock.
 - Topics match `{limits.TOPIC_PATTERN}`; ids are the same with up to {limits.ID_LENGTH} characters.
 - Bodies are JSON (`application/json` or no Content-Type at all), by default at most \
 {limits.BODY_DEFAULT_BYTES} bytes and nested at most {limits.JSON_DEPTH_MAX} levels. A body whose every field may be

@@ -12,8 +12,11 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from deferd.instants import parse_instant
+
 UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+_WITHOUT_SECONDS = re.compile(r"^([\d-]{10}[Tt ]\d\d:\d\d)([Zz]|[+-]\d\d:\d\d)$", re.ASCII)
 _NONE: Final = "none"
 _SHOWN_CHARACTERS = 80
 _DURATION_CHARACTERS = 100
@@ -59,16 +62,11 @@ def whole_or_none(text: str) -> int | None:
 
 
 def instant(text: str) -> datetime:
-    """An RFC 3339 instant with a zone."""
+    """An RFC 3339 instant with a zone; the seconds may be left out."""
     try:
-        value = datetime.fromisoformat(text)
-    except ValueError:
-        value = None
-    if value is None or value.utcoffset() is None:
-        raise ArgumentTypeError(
-            f"{_shown(text)} is no instant with a zone, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00"
-        )
-    return value
+        return parse_instant(_WITHOUT_SECONDS.sub(r"\1:00\2", text))
+    except ValueError as error:
+        raise ArgumentTypeError(f"{_shown(text)} is not an instant with a zone: {error}") from None
 
 
 def json_value(text: str) -> Any:
