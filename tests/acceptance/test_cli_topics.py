@@ -127,6 +127,11 @@ def test_a_paused_topic_hands_out_nothing_until_it_is_resumed(shell: Shell, topi
     assert ["a"] == ids(shell.json("pop", topic, "--wait", "0"))
 
 
+def test_a_topic_nobody_knows_is_neither_paused_nor_made(shell: Shell, topic: str) -> None:
+    for command in ("pause", "resume", "topic"):
+        assert f"deferd: there is no topic {topic!r}" == shell.refused(3, command, topic)
+
+
 def test_a_reader_that_stops_reading_ends_it_quietly(shell: Shell, topic: str) -> None:
     seed(shell, topic, *({"id": f"j{number}", "body": "x" * 200} for number in range(2000)))
     line = f"{sys.executable} -m deferd jobs {topic} --all --json | head -n 1; exit ${{PIPESTATUS[0]}}"

@@ -252,7 +252,9 @@ async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_an
 
 def test_admin_actions_are_recorded_without_keys_too(tmp_path: Path) -> None:
     with running_service("--log-format", "json", data_dir=tmp_path) as service:
+        httpx.post(f"{service.url}/jobs", json={"topic": "t"})
         httpx.post(f"{service.url}/topics/t/pause")
+        httpx.post(f"{service.url}/topics/none/pause")
         httpx.post(f"{service.url}/topics/none/redrive")
         httpx.get(f"{service.url}/topics/t")
         httpx.delete(f"{service.url}/topics/t")

@@ -317,11 +317,14 @@ class Verbs:
         return await self.send(calls.set_topic(topic, settings))
 
     async def pause(self, topic: str) -> TopicView:
-        """Stop handing out the topic's jobs; everything else goes on."""
+        """Stop handing out the topic's jobs; everything else goes on.
+
+        Raises TopicNotFound: a topic that has neither jobs nor settings yet is created by `set_topic`.
+        """
         return await self.send(calls.pause(topic))
 
     async def resume(self, topic: str) -> TopicView:
-        """End a pause."""
+        """End a pause. Raises TopicNotFound."""
         return await self.send(calls.resume(topic))
 
     async def jobs(self, topic: str, *, state: JobState | str | None = None) -> AsyncIterator[Job]:
