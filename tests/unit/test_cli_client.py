@@ -76,7 +76,7 @@ def test_the_help_of_a_command_has_examples_of_it_and_the_exit_codes(
         (["purge", "t"], "deferd: purge asks before it removes jobs, and standard input is no terminal: give --yes"),
         (["jobs", "t", "--state", "gone"], "deferd: --state: invalid choice: 'gone'"),
         (["jobs", "t", "--limit", "0"], "deferd: --limit: '0' is not at least 1"),
-        (["topics", "--url", "localhost"], "deferd: --url: 'localhost' is no http:// or https:// URL"),
+        (["topics", "--url", "ftp://a"], "deferd: --url: is 'ftp://a', but must be an http:// or https:// URL"),
         (["worker", "shop.py"], "deferd: MODULE:WORKER is 'shop.py', but must be a module and a name in it"),
         (["completion", "fish"], "deferd: SHELL: invalid choice: 'fish' (choose from 'bash', 'zsh', 'tcsh')"),
     ],
@@ -180,11 +180,12 @@ def test_config_tells_where_each_setting_is_from(
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
+@pytest.mark.parametrize("url", ["http://me:sesame@a", "me:sesame@a", "http:/me:sesame@a"])
 def test_config_shows_no_secret(
-    form: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    form: list[str], url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEFERD_KEY", "sesame")
-    monkeypatch.setenv("DEFERD_URL", "http://me:sesame@a")
+    monkeypatch.setenv("DEFERD_URL", url)
 
     assert cli.main(["config", *form, "--redis-url", "redis://:sesame@db"]) == 2  # a URL with a password is refused
 

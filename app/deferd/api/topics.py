@@ -122,8 +122,8 @@ async def set_topic(call: CurrentCall, topic: Topic, settings: TopicSettings) ->
     "/topics/{topic}/pause",
     operation_id="pause_topic",
     summary="Stop handing out",
-    description="Jobs of the topic are no longer handed out; putting, finishing and everything else goes on. A topic that "
-    "does not exist yet is created by `PUT /topics/{topic}`, and can then be paused before its first job.",
+    description="Jobs of the topic are no longer handed out; putting, finishing and everything else goes on. A topic "
+    "that does not exist yet is created by `PUT /topics/{topic}`, and can then be paused before its first job.",
     response_model=shapes.Topic,
     response_description="The topic as it is now.",
     responses=problems("topic_not_found", "validation", "store_unavailable", body=True),

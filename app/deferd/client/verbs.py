@@ -40,6 +40,11 @@ class Verbs:
         self._network = network
         self._sender = sender
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where the service is: one base URL, or those of several replicas."""
+        return self._sender.urls
+
     async def send(self, call: calls.Call[calls.Answer], *, retry_for: float | None = None) -> calls.Answer:
         """Send a call made by `deferd.client.calls`; the other methods are the usual ones of these.
 

@@ -233,7 +233,8 @@ COMMANDS: Final = {
             PROCESSES,
             "run a worker of yours until SIGTERM or Ctrl-C",
             "Import MODULE, with the current folder on the path, and run the deferd.Worker that it calls WORKER, until "
-            "SIGTERM or Ctrl-C. --url and --key reach the program as DEFERD_URL and DEFERD_KEY.",
+            "SIGTERM or Ctrl-C. --url, else DEFERD_URL, takes precedence over the URL in the program, and so does the "
+            "key; the flags reach the program as these variables.",
             (
                 "deferd worker shop.jobs:worker",
                 "DEFERD_URL=http://deferd:8000 deferd worker shop.jobs:worker --log-format json",

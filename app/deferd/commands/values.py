@@ -10,9 +10,9 @@ import re
 from argparse import ArgumentTypeError
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from deferd.instants import parse_instant
+from deferd.service_url import parse_service_url
 
 UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
@@ -156,23 +156,14 @@ _BACKOFFS = {"exponential": _exponential, "fixed": _fixed, "schedule": _schedule
 
 
 def service_urls(text: str) -> list[str]:
-    """One or several base URLs, with commas between them."""
-    urls = [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
-    if not urls:
+    """One or several base URLs, with commas between them; those without a scheme are http."""
+    texts = [url for url in text.split(",") if url.strip()]
+    if not texts:
         raise ArgumentTypeError("is empty, but must be a URL such as http://127.0.0.1:8000")
-    for url in urls:
-        try:
-            parts = urlsplit(url)
-            good = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
-            with_password = parts.username is not None or parts.password is not None
-            _ = parts.port
-        except ValueError:
-            good, with_password = False, "@" in url
-        if with_password:  # and so is not shown
-            raise ArgumentTypeError("has a user or password in it, which is not sent: a key goes into --key")
-        if not good:
-            raise ArgumentTypeError(f"{_shown(url)} is no http:// or https:// URL without a query")
-    return urls
+    try:
+        return [parse_service_url(url) for url in texts]
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def key(text: str) -> str:
