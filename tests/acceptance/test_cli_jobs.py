@@ -108,9 +108,16 @@ def test_a_consumer_pops_touches_releases_and_finishes(shell: Shell, topic: str)
         *text.splitlines()[2:],
     ]
     stale = shell.refused(3, "finish", topic, "a", "--receipt", job["receipt"])
-    assert f"job 'a' of topic {topic!r} has no live delivery with this receipt" in stale
+    assert f"a consumer holds job 'a' of topic {topic!r} under another receipt" in stale
     assert f"{topic}/a finished\n" == shell.good("finish", topic, "a", "--result", '{"ok": true}')
     assert {"ok": True} == shell.json("show", topic, "a")[0]["result"]
+
+
+@pytest.mark.parametrize("verb", ["finish", "release", "touch", "bury"])
+def test_a_job_that_nobody_holds_is_refused_with_its_state(shell: Shell, topic: str, verb: str) -> None:
+    shell.good("put", topic, "1", "--id", "a", "--delay", "1h")
+
+    assert f"deferd: nobody holds job 'a' of topic {topic!r}: it is delayed" == shell.refused(3, verb, topic, "a")
 
 
 def test_a_buried_job_is_dead_with_its_error(shell: Shell, topic: str) -> None:

@@ -83,7 +83,7 @@ _DETAILS = {
     "topic_not_found": "there is no topic 'orders.close'",
     "job_exists": "topic 'orders.close' already has a job 'order-1042'",
     "job_reserved": "a consumer holds job 'order-1042' of topic 'orders.close'",
-    "receipt_stale": "job 'order-1042' of topic 'orders.close' has no live delivery with this receipt",
+    "receipt_stale": "nobody holds job 'order-1042' of topic 'orders.close': it is delayed",
     "job_cancelled": "job 'order-1042' of topic 'orders.close' was cancelled",
     "durability_unavailable": "durability 'replicated:1' is not to be had: the embedded store has no replicas; this "
     "store gives memory, fsync; nothing was stored",
