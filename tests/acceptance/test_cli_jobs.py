@@ -68,6 +68,20 @@ def test_a_taken_id_is_refused_kept_or_replaced(shell: Shell, topic: str) -> Non
     assert ("old", "new") == (kept["body"], replaced["body"])
 
 
+def test_commands_go_by_the_words_of_other_tools(shell: Shell, topic: str) -> None:
+    for job_id in ("a", "b", "c", "d", "e"):
+        shell.good("put", topic, "1", "--id", job_id)
+
+    assert "a" == shell.json("get", topic, "a")[0]["id"]
+    for word, job_id in (("delete", "a"), ("remove", "b"), ("rm", "c")):
+        assert f"{topic}/{job_id} cancelled, was ready\n" == shell.good(word, topic, job_id)
+    assert ["d", "e"] == ids(shell.json("ls", topic))
+    assert topic in [view["topic"] for view in shell.json("ls")]
+    assert ["d", "e"] == ids(shell.json("pop", topic, "--count", "2"))
+    assert f"{topic}/d finished\n" == shell.good("ack", topic, "d")
+    assert f"{topic}/e delayed, due" in shell.good("nack", topic, "e", "--delay", "1h")
+
+
 def test_cancelling_several_goes_on_after_one_that_is_not_there(shell: Shell, topic: str) -> None:
     shell.good("put", topic, "-", "--jobs", stdin='{"id": "a"}\n{"id": "c", "delay": 60}\n')
 
@@ -152,7 +166,7 @@ def test_pop_of_nothing_ends_with_4(shell: Shell, topic: str) -> None:
         (["pop", "t", "--count", "0"], "deferd: --count must be at least 1"),
         (["pop", "t", "--wait", "2m"], "deferd: --wait must be at most 60 seconds"),
         (["finish", "t", "a", "--receipt", "r" * 100], "deferd: --receipt must "),
-        (["topic", "t", "--set-ttr", "2d"], "deferd: --set-ttr must be at most 86400 seconds"),
+        (["topic", "t", "--ttr", "2d"], "deferd: --ttr must be at most 86400 seconds"),
         (["topic", "t", "--set", '{"ttl": 0}'], "deferd: ttl must be at least 0.001 seconds"),
         (["redrive", "t", "--limit", "0"], "deferd: --limit must be at least 1"),
         (["put", "t", "hello"], "deferd: BODY: 'hello' is no JSON"),

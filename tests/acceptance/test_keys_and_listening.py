@@ -307,6 +307,18 @@ def test_a_new_key_works_as_it_is_printed(tmp_path: Path) -> None:
         assert [status(service, slow_token) for _ in range(2)] == [200, 429]
 
 
+def test_a_revoked_key_is_refused_by_a_running_service(tmp_path: Path) -> None:
+    made = {name: new_key("--name", name, "--scope", "read") for name in ("shop", "other")}
+    file = tmp_path / "keys.toml"
+    file.write_text("".join(entry for entry, _ in made.values()), encoding="utf-8")
+    with running_service("--keys-file", str(file), data_dir=tmp_path) as service:
+        assert [status(service, token) for _, token in made.values()] == [200, 200]
+        revoke = [sys.executable, "-m", "deferd", "key", "revoke", "shop", "--keys-file", str(file)]
+        subprocess.run(revoke, check=True, timeout=START_S, capture_output=True)
+        wait_until(lambda: status(service, made["shop"][1]) == 401, WITHIN_S, "the key is refused")
+        assert status(service, made["other"][1]) == 200
+
+
 def test_a_new_key_has_the_bounds_that_it_is_given() -> None:
     bounds = {"max_jobs": 9, "max_parked_pops": 5, "max_body_bytes": 700, "max_batch": 3, "max_depth": 4}
     flags = [word for name, bound in bounds.items() for word in (f"--{name.replace('_', '-')}", str(bound))]
