@@ -37,7 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     revoke = actions.add_parser("revoke", help="take a key out of the keys file", allow_abbrev=False)
     revoke.description = (
         "Take a key out of the keys file, which is replaced as a whole. A running service reads it again within about "
-        "a second."
+        "a second; a container that has the file alone mounted, when it is restarted."
     )
     revoke.add_argument("name", metavar="NAME", help="the key's name")
     for parser_with_file in (listed, revoke):
