@@ -250,7 +250,7 @@ def test_the_key_goes_with_each_call_and_is_not_shown(proxy: LossyProxy, topic: 
         assert "s3cret" not in repr(vars(client))
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "redis://host", "http://", "http://host?x=1", []])
+@pytest.mark.parametrize("url", ["localhost:port", "redis://host", "http://", "http://host?x=1", []])
 def test_what_is_no_url_of_a_service_is_refused_at_once(url: str | list[str]) -> None:
     with pytest.raises(ValueError, match="URL"):
         Client(url)
