@@ -17,7 +17,17 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, NoReturn, get_origin
 
 from deferd.commands.connecting import SETTINGS as OF_CLIENT
-from deferd.commands.parser import COMMANDS, CONSUMERS, EXIT_CODES, PROCESSES, PRODUCERS, TOOLS, TOPICS, Command
+from deferd.commands.parser import (
+    ALIASES,
+    COMMANDS,
+    CONSUMERS,
+    EXIT_CODES,
+    PROCESSES,
+    PRODUCERS,
+    TOOLS,
+    TOPICS,
+    Command,
+)
 
 if TYPE_CHECKING:
     from deferd.commands.configuration import ServiceSettings
@@ -30,7 +40,10 @@ EXAMPLES = """examples:
 exit codes: 0 ended by SIGTERM or Ctrl-C; 1 it cannot serve: the port is taken, the store refuses; 2 a wrong setting
 """
 _SERVE, _BENCH = "run the service", "measure a running deployment, to size it"
-_KEY = "make a key for a service that asks for keys"
+_KEY = "make, list and revoke the keys of a service"
+_KNOWN = ("serve", "bench", "key", *COMMANDS)
+_WORDS = ("help", "version")
+"""Commands that are other words for flags."""
 _WORKER_PROCESS = "worker-process"
 _EXTRAS = {
     "rich": ("tables and progress bars", "cli"),
@@ -68,12 +81,13 @@ def _main(words: list[str]) -> int:
         from deferd.supervisor import work
 
         return work(int(words[1]))
-    asked = next((word for word in words if not word.startswith("-")), None)
-    known = ["serve", "bench", "key", *COMMANDS]
-    if asked is not None and asked not in known:
-        close = difflib.get_close_matches(asked, known, n=1)
-        meant = f": is {close[0]} meant?" if close else ";"
-        return _fail(f"there is no command {asked!r}{meant} `deferd --help` lists them", code=2)
+    words, asked = _command_in(words)
+    if asked is not None and asked not in _KNOWN:
+        close = difflib.get_close_matches(asked, [*_KNOWN, *_WORDS, *ALIASES], n=1)
+        if not close:
+            return _fail(f"there is no command {asked!r}; `deferd --help` lists them", code=2)
+        meant = ALIASES.get(close[0], close[0])
+        return _fail(f"there is no command {asked!r}: is {meant} meant? see `deferd help {meant}`", code=2)
     parser = _parser(flags_of=() if asked is None else (asked,))
     given = parser.parse_args(words)
     if given.command is None:
@@ -82,11 +96,26 @@ def _main(words: list[str]) -> int:
     if given.command in COMMANDS:
         return _run_command(COMMANDS[given.command], given)
     if given.command == "key":
-        from deferd.api import new_key
+        with _service_extra("key"):
+            from deferd.api import key_command
 
-        return new_key.run(given)
+        return key_command.run(given)
     flags = {name: value for name, value in vars(given).items() if name != "command"}
     return _bench(flags) if given.command == "bench" else _serve(flags)
+
+
+def _command_in(words: list[str]) -> tuple[list[str], str | None]:
+    """The words with aliases, `help` and `version` put as argparse knows them; and the command that they ask for."""
+    at = next((at for at, word in enumerate(words) if not word.startswith("-")), None)
+    if at is None:
+        return words, None
+    if words[at] == "version":
+        return ["--version"], None
+    if words[at] == "help":
+        of = ALIASES.get(words[at + 1], words[at + 1]) if words[at + 1 :] else None
+        return (["--help"], None) if of is None or of in _WORDS else ([of, "--help"], of)
+    asked = ALIASES.get(words[at], words[at])
+    return [*words[:at], asked, *words[at + 1 :]], asked
 
 
 def version() -> str:
@@ -100,6 +129,16 @@ def version() -> str:
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, as everything else here does."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As the base class, but what is unknown is refused here, where the flags of the command are known."""
+        given, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            flags = {flag.lstrip("-"): flag for flag in self._option_string_actions}
+            close = difflib.get_close_matches(unknown[0].partition("=")[0].lstrip("-"), flags, n=1)
+            hint = f": is {flags[close[0]]} meant?" if close and unknown[0].startswith("-") else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return given, unknown
+
     def error(self, message: str) -> NoReturn:
         text = message.removeprefix("argument ")
         sys.exit(_fail(f"{text} (see {self.prog} --help)", code=2))
@@ -110,7 +149,7 @@ def _parser(*, flags_of: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="deferd",
         description="A delayed-job service: put a job with a delay, and one consumer gets it when it is due.",
-        epilog=f"{_listing()}\n`deferd COMMAND --help` has flags and examples.\n\n{EXIT_CODES}",
+        epilog=f"{_listing()}\n`deferd help COMMAND` has flags and examples.\n\n{EXIT_CODES}",
         usage="deferd COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -142,9 +181,10 @@ def _parser(*, flags_of: Sequence[str]) -> argparse.ArgumentParser:
         options.add_flags(bench)
     key = commands.add_parser("key", help=_KEY, allow_abbrev=False)
     if "key" in flags_of:
-        from deferd.api import new_key
+        with _service_extra("key"):
+            from deferd.api import key_command
 
-        new_key.add_flags(key)
+        key_command.add_flags(key)
     for command in COMMANDS.values():
         added = commands.add_parser(command.name, help=command.about, allow_abbrev=False)
         if command.name in flags_of:
@@ -196,8 +236,8 @@ def _has_service() -> bool:
 
 
 def _whole_parser() -> argparse.ArgumentParser:
-    names = ["bench", "key", *COMMANDS]
-    return _parser(flags_of=["serve", *names] if _has_service() else names)
+    names = ["bench", *COMMANDS]
+    return _parser(flags_of=["serve", "key", *names] if _has_service() else names)
 
 
 def _service_settings(given: dict[str, Any]) -> ServiceSettings:
@@ -303,8 +343,8 @@ def _bench(flags: dict[str, Any]) -> int:
     return command.run(flags, as_json=as_json, histogram=histogram)
 
 
-def _service_extra() -> contextlib.AbstractContextManager[None]:
-    return _extra("serve", "the service", "server")
+def _service_extra(command: str = "serve") -> contextlib.AbstractContextManager[None]:
+    return _extra(command, "the service", "server")
 
 
 @contextlib.contextmanager

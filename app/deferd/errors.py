@@ -138,12 +138,13 @@ class JobReserved(Conflict):
 
 
 class ReceiptStale(Conflict):
-    """The receipt belongs to an earlier delivery or an earlier job, or no delivery is live."""
+    """The receipt belongs to an earlier delivery or an earlier job, or nobody holds the job (see `detail`)."""
 
     code = "receipt_stale"
 
-    def __init__(self, topic: str, job_id: str) -> None:
-        super().__init__(topic, job_id, f"job {job_id!r} of topic {topic!r} has no live delivery with this receipt")
+    def __init__(self, topic: str, job_id: str, detail: str | None = None) -> None:
+        text = f"a consumer holds job {job_id!r} of topic {topic!r} under another receipt"
+        super().__init__(topic, job_id, detail or text)
 
 
 class JobCancelled(DeferdError):

@@ -6,7 +6,6 @@ are refused. Both the service and the client use these models, so this module im
 
 from __future__ import annotations
 
-import re
 import time
 from datetime import datetime
 from enum import StrEnum
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from deferd import limits
+from deferd.instants import parse_instant
 
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
@@ -50,11 +50,12 @@ class DeadReason(StrEnum):
 def _rfc3339(value: object) -> object:
     if isinstance(value, datetime):
         return value
-    if not isinstance(value, str) or not re.fullmatch(
-        r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)", value
-    ):
-        raise ValueError('must be an RFC 3339 instant with a zone, such as "2030-01-31T09:30:00.000Z"')
-    return value
+    if not isinstance(value, str):
+        raise ValueError("must be an RFC 3339 instant with a zone, as a string")  # noqa: TRY004 (pydantic's own)
+    try:
+        return parse_instant(value)
+    except ValueError as error:
+        raise ValueError(f"must be an RFC 3339 instant with a zone: {error}") from None
 
 
 def _not_too_far(value: datetime) -> datetime:

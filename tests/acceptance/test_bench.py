@@ -207,7 +207,7 @@ def test_wrong_flags_end_it_with_2_and_a_line_each() -> None:
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
-        "deferd: --url is 'ftp://x', but must be an http:// or https:// URL without a query",
+        "deferd: --url is 'ftp://x', but must be an http:// or https:// URL without a query, such as http://host:8000",
         "deferd: --only is 'all', but must be single, batch or lateness",
         "deferd: --seconds is 'nan', but must be a number from 0.5 to 600",
         "deferd: --connections is '0', but must be a whole number from 1 to 1000",

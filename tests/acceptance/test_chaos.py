@@ -86,7 +86,7 @@ class ChaosWorker:
         return self.lives[-1].stat().st_size if self.lives[-1].exists() else 0
 
     def stop(self) -> int:
-        wait_until(lambda: "begins" in self._log().read_text(), 20, "the worker serves")
+        wait_until(lambda: "starts at" in self._log().read_text(), 20, "the worker serves")
         self.process.terminate()
         return self.process.wait(30)
 

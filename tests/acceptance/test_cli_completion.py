@@ -47,6 +47,7 @@ def test_the_script_for_bash_is_sound(bash_script: Path) -> None:
         (["put", "orders", "--on-conflict", ""], {"reject", "keep", "replace"}),
         (["serve", "--da"], {"--data-dir"}),
         (["bench", "--hist"], {"--histogram"}),
+        (["key", "re"], {"revoke"}),
         (["completion", "z"], {"zsh"}),
     ],
 )

@@ -47,6 +47,17 @@ def test_every_flag_of_put_reaches_the_job(shell: Shell, topic: str) -> None:
     assert {"kind": "fixed", "seconds": 10, "jitter": 0.5} == job["backoff"]
 
 
+def test_a_leap_second_is_read_by_flag_and_line(shell: Shell, topic: str) -> None:
+    leap, due_at = "2030-06-30T23:59:60Z", "2030-07-01T00:00:00.000Z"
+
+    [by_flag] = shell.json("put", topic, "1", "--run-at", leap)
+    by_line = shell.run("put", topic, "-", "--jobs", stdin=json.dumps({"id": "a", "run_at": leap}))
+
+    assert 0 == by_line.returncode, by_line.stderr
+    assert due_at == by_flag["due_at"]
+    assert due_at == shell.json("show", topic, "a")[0]["due_at"]
+
+
 def test_a_taken_id_is_refused_kept_or_replaced(shell: Shell, topic: str) -> None:
     shell.good("put", topic, '"old"', "--id", "a")
 
@@ -55,6 +66,20 @@ def test_a_taken_id_is_refused_kept_or_replaced(shell: Shell, topic: str) -> Non
     [replaced] = shell.json("put", topic, '"new"', "--id", "a", "--on-conflict", "replace")
 
     assert ("old", "new") == (kept["body"], replaced["body"])
+
+
+def test_commands_go_by_the_words_of_other_tools(shell: Shell, topic: str) -> None:
+    for job_id in ("a", "b", "c", "d", "e"):
+        shell.good("put", topic, "1", "--id", job_id)
+
+    assert "a" == shell.json("get", topic, "a")[0]["id"]
+    for word, job_id in (("delete", "a"), ("remove", "b"), ("rm", "c")):
+        assert f"{topic}/{job_id} cancelled, was ready\n" == shell.good(word, topic, job_id)
+    assert ["d", "e"] == ids(shell.json("ls", topic))
+    assert topic in [view["topic"] for view in shell.json("ls")]
+    assert ["d", "e"] == ids(shell.json("pop", topic, "--count", "2"))
+    assert f"{topic}/d finished\n" == shell.good("ack", topic, "d")
+    assert f"{topic}/e delayed, due" in shell.good("nack", topic, "e", "--delay", "1h")
 
 
 def test_cancelling_several_goes_on_after_one_that_is_not_there(shell: Shell, topic: str) -> None:
@@ -97,9 +122,16 @@ def test_a_consumer_pops_touches_releases_and_finishes(shell: Shell, topic: str)
         *text.splitlines()[2:],
     ]
     stale = shell.refused(3, "finish", topic, "a", "--receipt", job["receipt"])
-    assert f"job 'a' of topic {topic!r} has no live delivery with this receipt" in stale
+    assert f"a consumer holds job 'a' of topic {topic!r} under another receipt" in stale
     assert f"{topic}/a finished\n" == shell.good("finish", topic, "a", "--result", '{"ok": true}')
     assert {"ok": True} == shell.json("show", topic, "a")[0]["result"]
+
+
+@pytest.mark.parametrize("verb", ["finish", "release", "touch", "bury"])
+def test_a_job_that_nobody_holds_is_refused_with_its_state(shell: Shell, topic: str, verb: str) -> None:
+    shell.good("put", topic, "1", "--id", "a", "--delay", "1h")
+
+    assert f"deferd: nobody holds job 'a' of topic {topic!r}: it is delayed" == shell.refused(3, verb, topic, "a")
 
 
 def test_a_buried_job_is_dead_with_its_error(shell: Shell, topic: str) -> None:
@@ -134,7 +166,7 @@ def test_pop_of_nothing_ends_with_4(shell: Shell, topic: str) -> None:
         (["pop", "t", "--count", "0"], "deferd: --count must be at least 1"),
         (["pop", "t", "--wait", "2m"], "deferd: --wait must be at most 60 seconds"),
         (["finish", "t", "a", "--receipt", "r" * 100], "deferd: --receipt must "),
-        (["topic", "t", "--set-ttr", "2d"], "deferd: --set-ttr must be at most 86400 seconds"),
+        (["topic", "t", "--ttr", "2d"], "deferd: --ttr must be at most 86400 seconds"),
         (["topic", "t", "--set", '{"ttl": 0}'], "deferd: ttl must be at least 0.001 seconds"),
         (["redrive", "t", "--limit", "0"], "deferd: --limit must be at least 1"),
         (["put", "t", "hello"], "deferd: BODY: 'hello' is no JSON"),

@@ -6,12 +6,13 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance.command_line import Shell, environment, ids, terminal
-from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.service_process import ServiceProcess, running_service
 
 
 @pytest.fixture
@@ -44,8 +45,8 @@ def test_topics_are_a_table_for_people_and_json_for_programs(shell: Shell, topic
 def test_a_topic_is_set_in_part_or_as_a_whole(shell: Shell, topic: str) -> None:
     assert f"there is no topic {topic!r}" in shell.refused(3, "topic", topic)
 
-    shell.json("topic", topic, "--set-ttr", "2m", "--set-max-attempts", "5", "--set-backoff", "fixed:30")
-    [view] = shell.json("topic", topic, "--set-max-jobs", "2", "--set-max-attempts", "none")
+    shell.json("topic", topic, "--ttr", "2m", "--max-attempts", "5", "--backoff", "fixed:30")
+    [view] = shell.json("topic", topic, "--max-jobs", "2", "--max-attempts", "none")
     assert (120, None, 30, 2) == (
         view["settings"]["ttr"],
         view["settings"]["max_attempts"],
@@ -60,8 +61,34 @@ def test_a_topic_is_set_in_part_or_as_a_whole(shell: Shell, topic: str) -> None:
     assert (None, 1) == (view["settings"]["ttr"], view["settings"]["max_jobs"])
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["jobs", "{topic}"], "{topic} has no jobs"), (["ls", "{topic}", "--state", "dead"], "{topic} has no dead jobs")],
+)
+def test_an_empty_list_says_so_on_a_terminal_alone(shell: Shell, topic: str, words: list[str], said: str) -> None:
+    shell.json("topic", topic, "--set", "{}")
+    words = [word.replace("{topic}", topic) for word in words]
+
+    assert "" == shell.good(*words)
+    assert [] == shell.json(*words)
+    with terminal(shell.url, *words) as shown:
+        assert 0 == shown.end()
+        assert said.replace("{topic}", topic) == shown.text.strip()
+    with terminal(shell.url, *words, "--json") as shown:
+        assert (0, "") == (shown.end(), shown.text)
+
+
+def test_a_service_without_topics_says_so_on_a_terminal_alone(tmp_path: Path) -> None:
+    with running_service(data_dir=tmp_path) as service:
+        assert "" == Shell(service.url).good("topics")
+        for command in ("topics", "ls"):
+            with terminal(service.url, command) as shown:
+                assert 0 == shown.end()
+                assert "there is no topic yet" == shown.text.strip()
+
+
 def test_a_full_topic_ends_with_3(shell: Shell, topic: str) -> None:
-    shell.json("topic", topic, "--set-max-jobs", "1")
+    shell.json("topic", topic, "--max-jobs", "1")
     shell.json("put", topic)
 
     assert "holds 1 live jobs, which is its max_jobs" in shell.refused(3, "put", topic, "--retry-for", "0")
@@ -125,6 +152,11 @@ def test_a_paused_topic_hands_out_nothing_until_it_is_resumed(shell: Shell, topi
     assert f"\n{topic} (paused) " in shell.good("topics")
     assert [False] == [view["paused"] for view in shell.json("resume", topic)]
     assert ["a"] == ids(shell.json("pop", topic, "--wait", "0"))
+
+
+def test_a_topic_nobody_knows_is_neither_paused_nor_made(shell: Shell, topic: str) -> None:
+    for command in ("pause", "resume", "topic"):
+        assert f"deferd: there is no topic {topic!r}" == shell.refused(3, command, topic)
 
 
 def test_a_reader_that_stops_reading_ends_it_quietly(shell: Shell, topic: str) -> None:

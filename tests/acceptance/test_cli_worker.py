@@ -12,15 +12,18 @@ import pytest
 
 from tests.acceptance.command_line import Shell, environment
 from tests.acceptance.service_process import ServiceProcess
+from tests.waiting import wait_until
 
 PROGRAM = """
 import os
 from deferd import Worker
 
-worker = Worker(os.environ["DEFERD_URL"])
+worker = Worker(os.environ["DEFERD_URL"] or None)
+elsewhere = Worker("http://127.0.0.1:9", key="in-the-program")
 no_worker = 5
 idle = Worker()
 
+@elsewhere.handler("{topic}")
 @worker.handler("{topic}")
 async def double(n: int) -> int:
     return 2 * n
@@ -82,16 +85,47 @@ def test_a_worker_runs_from_the_current_folder_until_sigterm(shell: Shell, progr
 
 
 @pytest.mark.parametrize(
+    ("flags", "variable"), [(("--url", "{service}"), "http://127.0.0.1:9"), ((), "{service}")], ids=["flag", "variable"]
+)
+def test_flag_and_variable_win_over_the_url_in_the_program(
+    shell: Shell, program: Path, topic: str, flags: tuple[str, ...], variable: str
+) -> None:
+    flags = tuple(flag.replace("{service}", shell.url) for flag in flags)
+    url = variable.replace("{service}", shell.url)
+    shell.json("put", topic, "21", "--id", "a", "--retain", "1h")
+    worker = started(program, "shop.jobs:elsewhere", *flags, "--log-format", "json", url=url)
+    try:
+        assert worker.stderr is not None
+        assert shell.url == json.loads(worker.stderr.readline())["url"]
+        wait_until(lambda: shell.json("show", topic, "a")[0]["state"] == "finished", 20, "the job is finished")
+        worker.send_signal(signal.SIGTERM)
+        assert 0 == worker.wait(20)
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_without_flag_and_variable_the_url_of_the_program_counts(shell: Shell, program: Path) -> None:
+    worker = started(program, "shop.jobs:elsewhere", "--log-format", "json", url="")
+    try:
+        assert worker.stderr is not None
+        assert "http://127.0.0.1:9" == json.loads(worker.stderr.readline())["url"]
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+@pytest.mark.parametrize(
     ("words", "code", "line"),
     [
         (["shop.jobs"], 2, "MODULE:WORKER is 'shop.jobs', but must be a module and a name in it, as shop.jobs:worker"),
         (["shop/jobs.py"], 2, "is shop.jobs:worker meant?"),
         (["shop.nothing:worker"], 2, "there is no module 'shop.nothing', neither in "),
         (["nothing.jobs:worker"], 2, "there is no module 'nothing', neither in "),
-        (["shop.jobs:wroker"], 2, "module shop.jobs has no 'wroker'; it has worker, idle"),
+        (["shop.jobs:wroker"], 2, "module shop.jobs has no 'wroker'; it has worker, elsewhere, idle"),
         (["shop.jobs:no_worker"], 2, "shop.jobs:no_worker is of type int, but must be a deferd.Worker"),
         (["shop.jobs:idle"], 2, "shop.jobs:idle has no handler: declare one with @idle.handler(TOPIC)"),
-        (["shop.jobs:worker", "--url", "localhost"], 2, "--url: 'localhost' is no http:// or https:// URL"),
+        (["shop.jobs:worker", "--url", "ftp://a"], 2, "--url: is 'ftp://a', but must be an http:// or https:// URL"),
         (["shop.broken:worker"], 1, "module shop.broken cannot be imported: RuntimeError: no database"),
         (["shop.needs:worker"], 1, "module shop.needs cannot be imported: ModuleNotFoundError: No module named 'not_"),
     ],

@@ -231,6 +231,17 @@ def test_topics_are_shown_paused_listed_and_purged(client: Client, topic: str) -
     assert refused.value.topic == topic
 
 
+def test_a_topic_nobody_knows_is_neither_paused_nor_made(client: Client, topic: str) -> None:
+    for call in (client.pause, client.resume):
+        with pytest.raises(TopicNotFound) as refused:
+            call(topic)
+        assert refused.value.topic == topic
+    with pytest.raises(TopicNotFound):
+        client.topic(topic)
+    client.set_topic(topic, {})
+    assert client.pause(topic).paused
+
+
 def test_lists_go_on_over_pages(client: Client, topic: str) -> None:
     ids = {result.id for result in client.put_many({"topic": topic} for _ in range(250))}
     assert ids == {job.id for job in client.jobs(topic)}

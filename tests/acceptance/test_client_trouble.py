@@ -251,7 +251,7 @@ def test_the_key_goes_with_each_call_and_is_not_shown(proxy: LossyProxy, topic: 
         assert "s3cret" not in repr(vars(client))
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "redis://host", "http://", "http://host?x=1", []])
+@pytest.mark.parametrize("url", ["localhost:port", "redis://host", "http://", "http://host?x=1", []])
 def test_what_is_no_url_of_a_service_is_refused_at_once(url: str | list[str]) -> None:
     with pytest.raises(ValueError, match="URL"):
         Client(url)
@@ -300,6 +300,15 @@ def test_ones_own_job_is_known_again_after_rounding(
 ) -> None:
     proxy.lose_answers()
     assert client.put(topic, id="a", ttr=value, ttl=value, retain=value, delay=value).id == "a"
+
+
+@pytest.mark.parametrize("run_at", ["2030-06-30T23:59:60Z", "2030-06-30T12:00:00.1234567Z"])
+def test_ones_own_job_is_known_again_however_its_due_time_was_written(
+    proxy: LossyProxy, client: Client, topic: str, run_at: str
+) -> None:
+    proxy.lose_answers()
+    [result] = client.put_batch([{"topic": topic, "id": "a", "run_at": run_at}])
+    assert (result.id, result.status) == ("a", 201)
 
 
 def test_ones_own_job_is_known_again_when_it_was_handed_out_meanwhile(straight: Client, topic: str) -> None:

@@ -202,8 +202,8 @@ class TestCommandLine:
         assert "the embedded store has no replicas" in shell.refused(2, "put", topic, "--durability", "replicated:1")
         assert "--durability" in shell.run("put", topic, "--durability", "disk").stderr
 
-        assert "durability    replicated:1\n" in replicated.good("topic", topic, "--set-durability", "replicated:1")
+        assert "durability    replicated:1\n" in replicated.good("topic", topic, "--durability", "replicated:1")
         done = replicated.run("put", topic, "-", "--jobs", "--json", stdin=json.dumps({"id": "a"}))
         assert (done.returncode, json.loads(done.stdout)["durability"]) == (0, "replicated:1")
-        [view] = replicated.json("topic", topic, "--set-durability", "none")
+        [view] = replicated.json("topic", topic, "--durability", "none")
         assert view["settings"]["durability"] is None

@@ -67,6 +67,13 @@ async def test_a_receipt_of_no_delivery_changes_nothing(http: Http, verb: str, r
 
 
 @pytest.mark.parametrize("verb", _VERBS)
+async def test_a_job_that_nobody_holds_is_refused_with_its_state(http: Http, verb: str) -> None:
+    await http.put_job("waits", delay=60)
+    members = problem(await http.post(http.job_path("waits", verb)), 409, "receipt_stale")
+    assert members["detail"] == f"nobody holds job 'waits' of topic {http.topic!r}: it is delayed"
+
+
+@pytest.mark.parametrize("verb", _VERBS)
 async def test_the_receipt_of_an_earlier_job_with_the_same_id_changes_nothing(http: Http, verb: str) -> None:
     earlier = await http.reserve("again")
     ok(await http.post(http.job_path("again", "finish")))

@@ -291,6 +291,7 @@ async def test_admin_actions_and_refusals_are_in_the_audit_log(
         await call(service, method, path.replace("{topic}", topic), body, token=token, through_asgi=through_asgi)
 
     admin = keys.tokens["admin"]
+    await ask_for("POST", "/jobs", keys.tokens["put"], {"topic": topic})
     await ask_for("POST", TOPIC + "/pause", admin)
     await ask_for("POST", TOPIC + "/resume?nonsense=1", admin)
     await ask_for("POST", TOPIC + "/repair", admin)

@@ -66,6 +66,23 @@ async def test_run_at_is_the_instant_at_which_a_job_is_due(http: Http) -> None:
     assert job["state"] == "delayed"
 
 
+@pytest.mark.parametrize("run_at", ["2030-06-30T23:59:60Z", "2030-06-30T19:59:60-04:00"])
+async def test_a_run_at_in_a_leap_second_is_the_second_after_it(http: Http, run_at: str) -> None:
+    due_at = "2030-07-01T00:00:00.000Z"
+    assert (await http.put_job("put", run_at=run_at))["due_at"] == due_at
+    await http.put_job("changed", delay=60)
+    changed = ok(await http.patch(http.job_path("changed"), json={"run_at": run_at}))
+    assert changed["due_at"] == due_at
+    batch = ok(await http.post("/jobs/batch", json={"jobs": [{"topic": http.topic, "id": "batch", "run_at": run_at}]}))
+    assert batch["results"][0]["status"] == 201
+    assert (await http.look("batch"))["due_at"] == due_at
+
+
+async def test_a_second_60_elsewhere_is_refused(http: Http) -> None:
+    answer = await http.post("/jobs", json={"topic": http.topic, "run_at": "2030-06-30T12:00:60Z"})
+    assert "second 60 must be a leap second" in refusal(answer, "body.run_at")
+
+
 async def test_a_run_at_in_the_past_means_now(http: Http) -> None:
     job = await http.put_job(run_at="2001-01-01T00:00:00Z")
     assert job["state"] == "ready"

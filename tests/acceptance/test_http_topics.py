@@ -44,9 +44,19 @@ async def test_a_topic_nobody_used_is_not_found(http: Http) -> None:
         await http.get(http.topic_path()),
         await http.get(http.topic_path("jobs")),
         await http.post(http.topic_path("redrive")),
+        await http.post(http.topic_path("pause")),
+        await http.post(http.topic_path("resume")),
         await http.delete(http.topic_path()),
     ):
         assert problem(answer, 404, "topic_not_found")["topic"] == http.topic
+    assert http.topic not in [view["topic"] for view in ok(await http.get("/topics"))["topics"]]
+
+
+async def test_a_topic_can_be_created_and_paused_before_its_first_job(http: Http) -> None:
+    ok(await http.put(http.topic_path(), json={}))
+    assert ok(await http.post(http.topic_path("pause")))["paused"] is True
+    await http.put_job("held-back")
+    assert await http.pop() == []
 
 
 async def test_settings_replace_each_other_as_a_whole(http: Http) -> None:

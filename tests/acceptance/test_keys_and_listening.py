@@ -252,7 +252,9 @@ async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_an
 
 def test_admin_actions_are_recorded_without_keys_too(tmp_path: Path) -> None:
     with running_service("--log-format", "json", data_dir=tmp_path) as service:
+        httpx.post(f"{service.url}/jobs", json={"topic": "t"})
         httpx.post(f"{service.url}/topics/t/pause")
+        httpx.post(f"{service.url}/topics/none/pause")
         httpx.post(f"{service.url}/topics/none/redrive")
         httpx.get(f"{service.url}/topics/t")
         httpx.delete(f"{service.url}/topics/t")
@@ -303,6 +305,18 @@ def test_a_new_key_works_as_it_is_printed(tmp_path: Path) -> None:
         with Client(service.url, key="unknown") as client, pytest.raises(Unauthorized):
             client.put("orders.close")
         assert [status(service, slow_token) for _ in range(2)] == [200, 429]
+
+
+def test_a_revoked_key_is_refused_by_a_running_service(tmp_path: Path) -> None:
+    made = {name: new_key("--name", name, "--scope", "read") for name in ("shop", "other")}
+    file = tmp_path / "keys.toml"
+    file.write_text("".join(entry for entry, _ in made.values()), encoding="utf-8")
+    with running_service("--keys-file", str(file), data_dir=tmp_path) as service:
+        assert [status(service, token) for _, token in made.values()] == [200, 200]
+        revoke = [sys.executable, "-m", "deferd", "key", "revoke", "shop", "--keys-file", str(file)]
+        subprocess.run(revoke, check=True, timeout=START_S, capture_output=True)
+        wait_until(lambda: status(service, made["shop"][1]) == 401, WITHIN_S, "the key is refused")
+        assert status(service, made["other"][1]) == 200
 
 
 def test_a_new_key_has_the_bounds_that_it_is_given() -> None:

@@ -143,6 +143,7 @@ def test_a_purge_leaves_no_job_and_no_topic(service: ServiceForTests) -> None:
         client.put("held")
         client.pop("held")
         client.set_topic("set", {"ttl": None, "retain": 60})
+        client.put("paused")
         client.pause("paused")
         service.purge()
         assert list(client.topics()) == []

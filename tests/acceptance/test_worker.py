@@ -418,6 +418,51 @@ async def test_a_worker_without_handlers_or_with_an_unfitting_priority_does_not_
         await worker.serve()
 
 
+async def test_run_inside_a_running_loop_says_what_to_do(worker: Worker, topic: str) -> None:
+    worker.handler(topic)(lambda: None)
+    with pytest.raises(RuntimeError, match=r"use `await worker\.serve\(\)` here"):
+        worker.run()
+
+
+async def test_a_worker_logs_where_its_service_is(
+    worker: Worker, topic: str, shared_service: ServiceProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.handler(topic)(lambda: None)
+    caplog.set_level(logging.INFO, "deferd.worker")
+    async with serving(worker):
+        await until(lambda: "starts at" in caplog.text, "the worker has started")
+    assert f"starts at {shared_service.url}: {topic}" in caplog.text
+
+
+async def test_a_url_given_to_run_counts_before_that_of_the_worker(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker("http://127.0.0.1:9", key="wrong", grace=5)
+    worker.handler(topic)(lambda: None)
+    await client.put(topic, id="a")
+
+    run = asyncio.create_task(asyncio.to_thread(worker.run, url=[shared_service.url], key="of-the-flag"))
+    await gone(client, topic, "a")
+    worker.stop()
+
+    assert await run == 0
+
+
+async def test_a_url_that_is_not_used_is_told(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(lambda: AsyncClient(shared_service.url, retry_for=0), grace=5)
+    worker.handler(topic)(lambda: None)
+    await client.put(topic, id="a")
+
+    run = asyncio.create_task(asyncio.to_thread(worker.run, url="http://127.0.0.1:9"))
+    await gone(client, topic, "a")
+    worker.stop()
+
+    assert await run == 0
+    assert "the URL http://127.0.0.1:9 that was given is not used" in caplog.text
+
+
 async def test_a_worker_can_serve_again_but_not_twice_at_a_time(
     client: AsyncClient, worker: Worker, topic: str
 ) -> None:

@@ -23,11 +23,17 @@ async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
         yield client
 
 
+with_and_without_signal_handlers = pytest.mark.parametrize(
+    "flags", [(), ("--without-signal-handlers",)], ids=["unix", "windows"]
+)
+
+
+@with_and_without_signal_handlers
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_gives_handlers_time_to_end_and_fetches_nothing_more(
-    client: AsyncClient, shared_service: ServiceProcess, topic: str, number: signal.Signals
+    client: AsyncClient, shared_service: ServiceProcess, topic: str, number: signal.Signals, flags: tuple[str, ...]
 ) -> None:
-    with WorkerProcess(shared_service.url, topic) as worker:
+    with WorkerProcess(shared_service.url, topic, *flags) as worker:
         for kind in ("async", "plain"):
             await client.put(f"{topic}.{kind}", 1.0, id=kind, retain=60)
         await asyncio.to_thread(worker.wait_for, "began async", "began plain")
@@ -77,10 +83,11 @@ async def test_a_job_of_a_killed_worker_comes_back_when_its_ttr_is_over(
     assert time.monotonic() - killed_s < ttr_s + 1
 
 
+@with_and_without_signal_handlers
 async def test_a_second_interrupt_ends_the_process_at_once(
-    client: AsyncClient, shared_service: ServiceProcess, topic: str
+    client: AsyncClient, shared_service: ServiceProcess, topic: str, flags: tuple[str, ...]
 ) -> None:
-    with WorkerProcess(shared_service.url, topic) as worker:
+    with WorkerProcess(shared_service.url, topic, *flags) as worker:
         await client.put(f"{topic}.async", 600, id="a")
         await asyncio.to_thread(worker.wait_for, "began a")
         worker.send(signal.SIGINT)

@@ -8,6 +8,8 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import NoReturn
 
 from deferd import Context, Worker
 
@@ -22,7 +24,10 @@ def main() -> int:
     parser.add_argument("topic")
     parser.add_argument("--grace", type=float, default=30)
     parser.add_argument("--concurrency", type=int, default=10)
+    parser.add_argument("--without-signal-handlers", action="store_true", help="as the event loops of Windows")
     options = parser.parse_args()
+    if options.without_signal_handlers:
+        asyncio.new_event_loop = LoopWithoutSignalHandlers
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s")
     worker = Worker(options.url, grace=options.grace, concurrency=options.concurrency)
 
@@ -66,6 +71,16 @@ def main() -> int:
         time.sleep(seconds)
 
     return worker.run()
+
+
+class LoopWithoutSignalHandlers(asyncio.SelectorEventLoop):
+    """What asyncio has on Windows, in this respect."""
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: object) -> NoReturn:
+        raise NotImplementedError
+
+    def remove_signal_handler(self, sig: int) -> NoReturn:
+        raise NotImplementedError
 
 
 def say(line: str) -> None:

@@ -355,9 +355,10 @@ class JobModel:
         self.known = True
         self.settings = settings
 
-    def pause(self, paused: bool) -> None:
-        self.known = True
+    def pause(self, paused: bool) -> bool:
+        self.counts()
         self.paused = paused
+        return paused
 
     # Time
 

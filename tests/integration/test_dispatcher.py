@@ -191,8 +191,8 @@ async def test_drain_answers_parked_consumers_and_keeps_no_new_ones(engine: Engi
 
 
 async def test_resuming_a_topic_serves_those_who_wait(engine: Engine) -> None:
-    await engine.topics.pause(TOPIC)
     await engine.queue.put(job())
+    await engine.topics.pause(TOPIC)
     waiting = waiting_pop(engine)
     await parked(engine, 1)
     assert not waiting.done()

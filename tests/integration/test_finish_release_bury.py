@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT
+from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, Receipt
 from deferd.errors import JobNotFound, ReceiptStale
 from deferd.model import FinishItem, JobState
 from tests.integration.engine_driver import TOPIC, EngineDriver
@@ -52,6 +53,44 @@ async def test_finish_needs_a_live_delivery(driver: EngineDriver) -> None:
     for job_id in ("ready", "delayed"):
         with pytest.raises(ReceiptStale):
             await driver.queue.finish(TOPIC, job_id, ANY_RECEIPT)
+
+
+STATES_NOBODY_HOLDS = ("delayed", "ready", "dead", "finished")
+
+
+@pytest.mark.parametrize("receipt", [ANY_RECEIPT, IMPOSSIBLE_RECEIPT], ids=["any", "stale"])
+async def test_a_job_that_nobody_holds_is_refused_with_its_state(driver: EngineDriver, receipt: Receipt) -> None:
+    for job_id in ("dead", "finished"):
+        await driver.put(job_id, retain=60)
+        await driver.pop_one()
+    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
+    await driver.put("delayed", delay=5)
+    await driver.put("ready")
+
+    for job_id in STATES_NOBODY_HOLDS:
+        for verb in (driver.queue.finish, driver.queue.release, driver.queue.touch, driver.queue.bury):
+            with pytest.raises(ReceiptStale, match=f"nobody holds job '{job_id}' of topic '{TOPIC}': it is {job_id}$"):
+                await verb(TOPIC, job_id, receipt)
+    items = [FinishItem(id=job_id) for job_id in STATES_NOBODY_HOLDS]
+    assert {(409, "receipt_stale")} == {one[1:] for one in await driver.queue.finish_many(TOPIC, items)}
+
+
+async def test_a_job_that_is_held_under_another_receipt_says_so(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.pop_one()
+    for verb in (driver.queue.finish, driver.queue.release, driver.queue.touch, driver.queue.bury):
+        with pytest.raises(ReceiptStale, match="under another receipt"):
+            await verb(TOPIC, "a", IMPOSSIBLE_RECEIPT)
+
+
+async def test_a_job_finished_twice_in_one_call_is_finished_already(driver: EngineDriver) -> None:
+    await driver.put(retain=60)
+    await driver.pop_one()
+    both = [driver.queue.finish(TOPIC, "a", ANY_RECEIPT) for _ in range(2)]
+    first, second = await asyncio.gather(*both, return_exceptions=True)
+    assert first is None
+    assert "it is finished" in str(second)
 
 
 async def test_a_batch_is_finished_each_on_its_own(driver: EngineDriver) -> None:

@@ -26,11 +26,25 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
 
 
 async def test_a_topic_nobody_used_does_not_exist(driver: EngineDriver) -> None:
-    for call in (driver.topics.show(TOPIC), driver.topics.jobs(TOPIC), driver.topics.redrive(TOPIC)):
+    topics = driver.topics
+    for call in (topics.show, topics.jobs, topics.redrive, topics.purge, topics.pause, topics.resume):
         with pytest.raises(TopicNotFound):
-            await call
+            await call(TOPIC)
+    assert await topics.list_topics() == ([], None)
+
+
+async def test_a_topic_that_was_set_up_can_be_paused_before_its_first_job(driver: EngineDriver) -> None:
+    await driver.topics.configure(TOPIC, TopicSettings())
+    assert (await driver.topics.pause(TOPIC)).paused
+    await driver.put()
+    assert await driver.pop() == []
+
+
+async def test_a_topic_that_was_purged_is_not_paused(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.topics.purge(TOPIC)
     with pytest.raises(TopicNotFound):
-        await driver.topics.purge(TOPIC)
+        await driver.topics.pause(TOPIC)
 
 
 async def test_a_view_counts_every_state(driver: EngineDriver) -> None:
@@ -98,8 +112,8 @@ async def test_settings_are_replaced_whole_and_survive_a_pause(driver: EngineDri
 
 
 async def test_a_paused_topic_still_promotes(driver: EngineDriver) -> None:
-    await driver.topics.pause(TOPIC)
     await driver.put(delay=5)
+    await driver.topics.pause(TOPIC)
     await driver.pass_time(6)
     assert await driver.counts() == {"ready": 1}
     assert await driver.pop() == []
@@ -188,7 +202,7 @@ async def test_settings_that_cannot_be_read_hide_no_other_topic(
     engine: Engine, store: Store, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     for name in ("a", "b", "c"):
-        await engine.topics.pause(name)
+        await engine.topics.configure(name, TopicSettings())
     await store.client.hset("deferd:{0}:settings", "b", damage)
     views, cursor = await engine.topics.list_topics(None, 3)
     assert ([view.topic for view in views], cursor) == (["a", "c"], None)

@@ -41,6 +41,21 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"deferd {cli.version()}\n"
 
 
+def test_version_and_help_are_commands_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown_by(["--version"], capsys) == shown_by(["version"], capsys) == f"deferd {cli.version()}\n"
+    assert shown_by(["--help"], capsys) == shown_by(["help"], capsys) == shown_by(["help", "help"], capsys)
+    for command in ("put", "serve", "bench", "key"):
+        assert shown_by([command, "--help"], capsys) == shown_by(["help", command], capsys)
+
+
+def shown_by(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as left:
+        cli.main(words)
+    said = capsys.readouterr()
+    assert (left.value.code, said.err) == (0, "")
+    return said.out
+
+
 def test_without_a_command_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     assert "serve" in capsys.readouterr().out

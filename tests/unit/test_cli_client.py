@@ -12,7 +12,7 @@ import pytest
 from deferd import cli, errors
 from deferd.client import failures as call_failures
 from deferd.commands import exits
-from deferd.commands.parser import COMMANDS
+from deferd.commands.parser import ALIASES, COMMANDS
 from deferd.errors import DeferdError
 
 
@@ -60,10 +60,22 @@ def test_the_help_of_a_command_has_examples_of_it_and_the_exit_codes(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["putt"], "deferd: there is no command 'putt': is put meant? `deferd --help` lists them"),
+        (["putt"], "deferd: there is no command 'putt': is put meant? see `deferd help put`"),
+        (["delte"], "deferd: there is no command 'delte': is cancel meant? see `deferd help cancel`"),
+        (["help", "putt"], "deferd: there is no command 'putt': is put meant? see `deferd help put`"),
         (["xyzzy"], "deferd: there is no command 'xyzzy'; `deferd --help` lists them"),
         (["put"], "deferd: the following arguments are required: TOPIC (see deferd put --help)"),
-        (["put", "t", "1", "--delai", "5"], "deferd: unrecognized arguments: --delai 5 (see deferd --help)"),
+        (
+            ["put", "t", "1", "--delai", "5"],
+            "deferd: unrecognized arguments: --delai 5: is --delay meant? (see deferd put --help)",
+        ),
+        (["rm", "t", "a", "--xyz"], "deferd: unrecognized arguments: --xyz (see deferd cancel --help)"),
+        (["topic", "t", "--set-ttr", "5"], "--set-ttr 5: is --ttr meant? (see deferd topic --help)"),
+        (["topics", "t"], "deferd: unrecognized arguments: t (see deferd topics --help)"),
+        (["ls", "--state", "dead"], "deferd: --state is for the jobs of a topic: give TOPIC"),
+        (["key"], "deferd: the following arguments are required: ACTION (see deferd key --help)"),
+        (["key", "revoke"], "deferd: the following arguments are required: NAME (see deferd key revoke --help)"),
+        (["key", "list"], "deferd: --keys-file (DEFERD_KEYS_FILE) is missing: it names the file of the keys"),
         (
             ["put", "t", "1", "--delay", "5m", "--run-at", "2030-01-31T09:30:00Z"],
             "exclude each other: give one of them",
@@ -72,11 +84,14 @@ def test_the_help_of_a_command_has_examples_of_it_and_the_exit_codes(
         (["put", "t", "1", "--jobs"], "deferd: --jobs reads standard input: give - as BODY"),
         (["put", "-"], "deferd: TOPIC is missing: only with --jobs may each line name its own"),
         (["change", "t", "a"], "deferd: nothing to change: give BODY or a flag such as --delay"),
-        (["topic", "t", "--set", "{}", "--set-ttr", "5"], "deferd: --set replaces all settings, so the other"),
+        (
+            ["topic", "t", "--set", "{}", "--ttr", "5"],
+            "deferd: --set replaces all settings, so flags of single settings, such as --ttr, do not",
+        ),
         (["purge", "t"], "deferd: purge asks before it removes jobs, and standard input is no terminal: give --yes"),
         (["jobs", "t", "--state", "gone"], "deferd: --state: invalid choice: 'gone'"),
         (["jobs", "t", "--limit", "0"], "deferd: --limit: '0' is not at least 1"),
-        (["topics", "--url", "localhost"], "deferd: --url: 'localhost' is no http:// or https:// URL"),
+        (["topics", "--url", "ftp://a"], "deferd: --url: is 'ftp://a', but must be an http:// or https:// URL"),
         (["worker", "shop.py"], "deferd: MODULE:WORKER is 'shop.py', but must be a module and a name in it"),
         (["completion", "fish"], "deferd: SHELL: invalid choice: 'fish' (choose from 'bash', 'zsh', 'tcsh')"),
     ],
@@ -96,6 +111,26 @@ def test_wrong_usage_ends_with_2_and_one_line(
     [shown] = said.err.splitlines()
     assert line in shown
     assert shown.startswith("deferd: ")
+
+
+@pytest.mark.parametrize(("alias", "command"), ALIASES.items())
+def test_an_alias_is_its_command(alias: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for words in ([command, "--help"], [alias, "--help"], ["help", alias]):
+        with pytest.raises(SystemExit):
+            cli.main(words)
+        texts.append(capsys.readouterr().out)
+
+    assert 1 == len(set(texts))
+    assert texts[0].startswith(f"usage: deferd {command} ")
+    assert alias in texts[0].partition("Aliases: ")[2].partition(".")[0]
+
+
+def test_every_command_with_a_ttr_calls_its_flag_so(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("put", "change", "pop", "touch", "topic"):
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        assert "\n  --ttr DURATION" in capsys.readouterr().out
 
 
 def test_every_error_of_the_client_has_its_exit_code() -> None:
@@ -185,11 +220,12 @@ def test_config_tells_where_each_setting_is_from(
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
+@pytest.mark.parametrize("url", ["http://me:sesame@a", "me:sesame@a", "http:/me:sesame@a"])
 def test_config_shows_no_secret(
-    form: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    form: list[str], url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEFERD_KEY", "sesame")
-    monkeypatch.setenv("DEFERD_URL", "http://me:sesame@a")
+    monkeypatch.setenv("DEFERD_URL", url)
 
     assert cli.main(["config", *form, "--redis-url", "redis://:sesame@db"]) == 2  # a URL with a password is refused
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from deferd import AsyncClient, Client
+from deferd.bench.options import OptionsError, read_options
 from deferd.commands import output, values
 from deferd.commands.connecting import Found, find, read_connection
 from deferd.commands.exits import UsageError
@@ -57,7 +59,7 @@ def test_an_instant_has_a_zone() -> None:
     assert datetime(2030, 1, 31, 9, 30, tzinfo=UTC) == values.instant("2030-01-31T09:30:00Z")
     assert datetime(2030, 1, 31, 8, 30, tzinfo=UTC) == values.instant("2030-01-31T09:30+01:00")
     for text in ("2030-01-31T09:30:00", "2030-01-31", "tomorrow", ""):
-        with pytest.raises(ArgumentTypeError, match="is no instant with a zone, such as 2030-01-31T09:30:00Z"):
+        with pytest.raises(ArgumentTypeError, match="is not an instant with a zone: it must look like"):
             values.instant(text)
 
 
@@ -108,17 +110,52 @@ def test_urls_are_one_or_several() -> None:
     assert ["http://a:1", "https://b/jobs"] == values.service_urls("http://a:1, https://b/jobs/,")
 
 
-@pytest.mark.parametrize("text", ["", ",", "a:1", "ftp://a", "http://", "http://a?b=1", "http://a#b", "http://a:x"])
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("localhost", "http://localhost"),
+        ("localhost:8000", "http://localhost:8000"),
+        ("127.0.0.1:8000/", "http://127.0.0.1:8000"),
+        ("[::1]:8000", "http://[::1]:8000"),
+        ("deferd.example/jobs", "http://deferd.example/jobs"),
+        ("HTTPS://a", "https://a"),
+    ],
+)
+def test_a_url_without_a_scheme_is_http(text: str, url: str) -> None:
+    assert [url] == values.service_urls(text)
+    assert (url,) == Client(text).urls == AsyncClient(text).urls
+
+
+def test_an_empty_variable_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFERD_URL", "")
+    assert ("http://127.0.0.1:8000",) == Client().urls
+    monkeypatch.setenv("DEFERD_URL", "a:1, https://b,")
+    assert ("http://a:1", "https://b") == Client().urls
+
+
+WRONG_URLS = [
+    *("", ",", "a:", "a:x", "::1", "//a", "ftp://a", "http:/a", "http://", "http://a?b=1", "http://a#b", "http://a#"),
+    *("http://a:x", "http://a b", "http://a\nb", "http://[a"),
+]
+
+
+@pytest.mark.parametrize("text", WRONG_URLS)
 def test_what_is_no_url_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="URL"):
         values.service_urls(text)
 
 
-def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
-    for text in ("http://me:sesame@a:1", "http://me:sesame@a:x"):
-        with pytest.raises(ArgumentTypeError) as refused:
-            values.service_urls(text)
-        assert "sesame" not in str(refused.value)
+@pytest.mark.parametrize(
+    "text", ["http://me:sesame@a:1", "http://me:sesame@a:x", "me:sesame@a", "http:/me:sesame@a", "ftp://me:sesame@a"]
+)
+def test_a_password_in_a_url_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="user or password") as refused:
+        values.service_urls(text)
+    with pytest.raises(ValueError, match="user or password") as refused_by_client:
+        Client(text)
+    with pytest.raises(OptionsError, match="user or password") as refused_by_bench:
+        read_options({"url": text})
+    assert "sesame" not in f"{refused.value} {refused_by_client.value} {refused_by_bench.value}"
 
 
 def test_flags_win_over_variables_and_those_over_defaults() -> None:
@@ -146,7 +183,7 @@ def test_flags_win_over_variables_and_those_over_defaults() -> None:
         ({"timeout": "2h"}, {}, "--timeout: '2h' is not from 0.1 s to 1 h"),
         ({}, {"DEFERD_TIMEOUT": "soon"}, r"DEFERD_TIMEOUT \(--timeout\): 'soon' is no duration"),
         ({"retry_for": "2d"}, {}, "--retry-for: '2d' is not from 0 to 24 h"),
-        ({}, {"DEFERD_URL": "localhost:8000"}, r"DEFERD_URL \(--url\): 'localhost:8000' is no http:// or https:// URL"),
+        ({}, {"DEFERD_URL": "ftp://a"}, r"DEFERD_URL \(--url\): is 'ftp://a', but must be an http:// or https:// URL"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_source(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sysconfig
@@ -25,13 +26,20 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
 def interpolated(text: str, environment: dict[str, str] | None = None) -> str:
-    """`text` as Compose reads it: `${NAME:-default}` is filled in and `$$` is a dollar sign."""
+    """`text` as Compose reads it.
+
+    `${NAME:-default}` is the variable or the default, `${NAME:+text}` is the text if there is such a variable, and
+    `$$` is a dollar sign.
+    """
     given = environment or {}
 
     def value(match: re.Match[str]) -> str:
-        return "$" if match[0] == "$$" else given.get(match["name"]) or match["default"]
+        if match[0] == "$$":
+            return "$"
+        found = given.get(match["name"])
+        return found or match["text"] if match["kind"] == "-" else (found and match["text"]) or ""
 
-    return re.sub(r"\$\$|\$\{(?P<name>\w+):-(?P<default>[^}]*)\}", value, text)
+    return re.sub(r"\$\$|\$\{(?P<name>\w+):(?P<kind>[-+])(?P<text>[^}]*)\}", value, text)
 
 
 def nginx_config(environment: dict[str, str] | None = None) -> str:
@@ -142,16 +150,36 @@ def test_the_compose_file_follows_the_schema() -> None:
 def test_compose_fills_in_only_what_it_is_meant_to() -> None:
     found = set(re.findall(r"\$(\{?\w*)", json.dumps(COMPOSE).replace("$$", "")))
 
-    assert {"{DEFERD_MAX_BODY_BYTES", "{DEFERD_KEYS", "{DEFERD_ALLOWED_HOST"} == found
+    assert {"{DEFERD_MAX_BODY_BYTES", "{DEFERD_KEYS_FILE", "{DEFERD_KEYS", "{DEFERD_ALLOWED_HOST"} == found
 
 
 def test_compose_runs_two_replicas_behind_one_port() -> None:
     services = COMPOSE["services"]
 
     assert 2 == services["deferd"]["deploy"]["replicas"]
-    assert [port for service in services.values() for port in service.get("ports", [])] == ["127.0.0.1:8000:8000"]
-    assert services["proxy"]["ports"]
+    assert ["127.0.0.1:8000:8000"] == services["proxy"]["ports"]
     assert "container_name" not in services["deferd"]
+
+
+def test_each_replica_has_a_port_of_its_own_for_its_metrics() -> None:
+    service = COMPOSE["services"]["deferd"]
+    [port] = service["ports"]
+    first, last = map(int, re.fullmatch(r"127\.0\.0\.1:(\d+)-(\d+):8000", port).groups())  # type: ignore[union-attr]
+
+    assert last - first + 1 == service["deploy"]["replicas"]
+    assert not first <= 8000 <= last, "the proxy has that one"
+
+
+def test_the_readme_shows_a_scrape_configuration_that_finds_every_replica() -> None:
+    [block] = re.findall(
+        r"```yaml\n(scrape_configs:.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    [job] = yaml.safe_load(block)["scrape_configs"]
+    [found_by] = job["dns_sd_configs"]
+
+    assert {"names": ["deferd"], "type": "A", "port": 8000} == found_by
+    assert set(found_by["names"]) <= COMPOSE["services"].keys()
+    assert "metrics_path" not in job, "Prometheus asks for /metrics by itself"
 
 
 def test_compose_gives_the_service_settings_that_it_has() -> None:
@@ -169,8 +197,42 @@ def test_compose_listens_without_keys_only_because_this_machine_alone_reaches_it
 
     assert "true" == environment["DEFERD_INSECURE"]
     assert "" == interpolated(environment["DEFERD_KEYS"])
-    assert "ports" not in COMPOSE["services"]["deferd"]
-    assert all(port.startswith("127.0.0.1:") for port in COMPOSE["services"]["proxy"]["ports"])
+    ports = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def compose_settings(monkeypatch: pytest.MonkeyPatch, **given: str) -> Settings:
+    """What the service in its container makes of the variables that Compose hands on."""
+    for name in [name for name in os.environ if name.startswith("DEFERD_")]:
+        monkeypatch.delenv(name)
+    for name, value in COMPOSE["services"]["deferd"]["environment"].items():
+        monkeypatch.setenv(name, interpolated(value, given))
+    return load_settings({})
+
+
+def test_compose_mounts_the_keys_as_a_secret_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    [secret] = COMPOSE["services"]["deferd"]["secrets"]
+    source = COMPOSE["secrets"][secret]["file"]
+    settings = compose_settings(monkeypatch, DEFERD_KEYS_FILE="./keys.toml")
+
+    assert "./keys.toml" == interpolated(source, {"DEFERD_KEYS_FILE": "./keys.toml"})
+    assert (Path("/run/secrets") / secret, None) == (settings.keys_file, settings.keys)
+
+
+def test_compose_starts_without_keys_when_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    [secret] = COMPOSE["services"]["deferd"]["secrets"]
+    settings = compose_settings(monkeypatch)
+
+    assert (None, None) == (settings.keys_file, settings.keys)
+    assert "/dev/null" == interpolated(COMPOSE["secrets"][secret]["file"]), "which is on every host"
+
+
+def test_compose_takes_keys_as_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = compose_settings(monkeypatch, DEFERD_KEYS="[[key]]")
+
+    assert settings.keys_file is None
+    assert settings.keys is not None
 
 
 def test_the_store_keeps_every_acknowledged_write() -> None:

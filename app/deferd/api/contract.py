@@ -44,7 +44,8 @@ delivery can change nothing.
 ## Conventions
 
 - Durations are seconds (numbers, kept to the millisecond). Instants are RFC 3339; in answers they are UTC with
-  milliseconds, such as `2026-11-21T07:26:58.123Z`. All times are the store's clock.
+  milliseconds, such as `2026-11-21T07:26:58.123Z`. A leap second, `23:59:60Z`, is the second after it, `00:00:00Z`.
+  All times are the store's clock.
 - Topics match `{limits.TOPIC_PATTERN}`; ids are the same with up to {limits.ID_LENGTH} characters.
 - Bodies are JSON (`application/json` or no Content-Type at all), by default at most \
 {limits.BODY_DEFAULT_BYTES} bytes and nested at most {limits.JSON_DEPTH_MAX} levels. A body whose every field may be
@@ -83,7 +84,7 @@ _DETAILS = {
     "topic_not_found": "there is no topic 'orders.close'",
     "job_exists": "topic 'orders.close' already has a job 'order-1042'",
     "job_reserved": "a consumer holds job 'order-1042' of topic 'orders.close'",
-    "receipt_stale": "job 'order-1042' of topic 'orders.close' has no live delivery with this receipt",
+    "receipt_stale": "nobody holds job 'order-1042' of topic 'orders.close': it is delayed",
     "job_cancelled": "job 'order-1042' of topic 'orders.close' was cancelled",
     "durability_unavailable": "durability 'replicated:1' is not to be had: the embedded store has no replicas; this "
     "store gives memory, fsync; nothing was stored",

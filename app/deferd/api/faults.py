@@ -108,8 +108,6 @@ def _message(detail: ErrorDetails, root: str) -> str:
             return f"must match {pattern}" + (f" ({shape})" if shape else "")
         case "literal_error" | "enum":
             return f"must be {facts['expected']}"
-        case "datetime_parsing" | "datetime_from_date_parsing":
-            return f"must be an RFC 3339 instant with a zone: {facts['error']}"
         case "value_error":
             return str(facts["error"])
     return detail["msg"]

@@ -33,10 +33,9 @@ The entry goes to standard output and the token to standard error: it is shown t
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of `deferd key`."""
+    """Declare the flags of `deferd key new`."""
     parser.description, parser.epilog = "Make a key. See --keys-file of `deferd serve` for where it goes.", EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("action", choices=["new"], help="new: a new token and the entry with its hash")
     parser.add_argument("--name", required=True, help="what logs call it; no two keys may have the same")
     parser.add_argument(
         "--scope",

@@ -72,7 +72,7 @@ class PurgeQuery(_Strict):
     "/topics",
     operation_id="list_topics",
     summary="List topics",
-    description="All topics that were ever put into, set up or paused and not purged since, each as it stands. A key "
+    description="All topics that were ever put into or set up and not purged since, each as it stands. A key "
     "that is for some topics only sees those.",
     response_model=shapes.TopicPage,
     response_description="One page of topics.",
@@ -122,10 +122,11 @@ async def set_topic(call: CurrentCall, topic: Topic, settings: TopicSettings) ->
     "/topics/{topic}/pause",
     operation_id="pause_topic",
     summary="Stop handing out",
-    description="Jobs of the topic are no longer handed out; putting, finishing and everything else goes on.",
+    description="Jobs of the topic are no longer handed out; putting, finishing and everything else goes on. A topic "
+    "that does not exist yet is created by `PUT /topics/{topic}`, and can then be paused before its first job.",
     response_model=shapes.Topic,
     response_description="The topic as it is now.",
-    responses=problems("validation", "store_unavailable", body=True),
+    responses=problems("topic_not_found", "validation", "store_unavailable", body=True),
 )
 @needs(Scope.ADMIN)
 async def pause_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
@@ -139,7 +140,7 @@ async def pause_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTH
     description="Ends a pause; consumers that wait get what is ready at once.",
     response_model=shapes.Topic,
     response_description="The topic as it is now.",
-    responses=problems("validation", "store_unavailable", body=True),
+    responses=problems("topic_not_found", "validation", "store_unavailable", body=True),
 )
 @needs(Scope.ADMIN)
 async def resume_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:

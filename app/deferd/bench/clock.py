@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from deferd.instants import parse_instant
+
 _STEP_MS = 1.0
 """The store's instants are whole milliseconds, cut off: the instant was up to one later."""
 
@@ -44,4 +46,4 @@ def instant(epoch_ms: int) -> str:
 
 def epoch_ms(instant: str) -> float:
     """Milliseconds since the epoch of an instant that the service wrote."""
-    return datetime.fromisoformat(instant).timestamp() * 1000
+    return parse_instant(instant).timestamp() * 1000

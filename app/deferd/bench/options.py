@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from deferd.limits import BATCH_MAX
+from deferd.service_url import parse_service_url
 
 DESCRIPTION = """\
 Measure a running deployment through its HTTP port, and check every answer. Three loads, one after the other:
@@ -42,18 +43,6 @@ _LATENESS_JOBS_MAX = 1_000_000
 LoadName = Literal["single", "batch", "lateness"]
 
 
-class _NotAUrl(ValueError):
-    pass
-
-
-def _service_url(text: str) -> str:
-    """A URL on which the paths of the contract can be put."""
-    url = TypeAdapter(AnyHttpUrl).validate_python(text)
-    if url.query is not None or url.fragment is not None:
-        raise _NotAUrl
-    return text.rstrip("/")
-
-
 def _number(default: float, low: float, high: float, text: str) -> Any:
     return Field(default, ge=low, le=high, allow_inf_nan=False, description=f"{text}, {_plain(low)} to {_plain(high)}.")
 
@@ -71,7 +60,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: Annotated[str, AfterValidator(_service_url)] = Field(
+    url: Annotated[str, AfterValidator(parse_service_url)] = Field(
         "http://127.0.0.1:8000", description="Where the deployment listens: http:// or https://."
     )
     only: LoadName | None = Field(None, description="Run one load alone: single, batch or lateness.")
@@ -127,8 +116,15 @@ def read_options(given: Mapping[str, Any]) -> Options:
     try:
         options = Options(**given)
     except ValidationError as exc:
-        faults = {str(fault["loc"][0]): fault["input"] for fault in exc.errors(include_url=False)}
-        raise OptionsError([_problem(name, given.get(name, value)) for name, value in faults.items()]) from None
+        faults = {str(fault["loc"][0]): fault for fault in exc.errors(include_url=False)}
+        raise OptionsError(
+            [
+                f"{_flag(name)} {fault['ctx']['error']}"
+                if fault["type"] == "value_error"
+                else _problem(name, given.get(name, fault["input"]))
+                for name, fault in faults.items()
+            ]
+        ) from None
     if problems := _contradictions(options):
         raise OptionsError(problems)
     return options
@@ -158,7 +154,7 @@ def _problem(name: str, value: object) -> str:
         kind = "a whole number" if field.annotation is int else "a number"
         wanted = f"{kind} from {_plain(low)} to {_plain(high)}"
     else:
-        wanted = {"url": "an http:// or https:// URL without a query", "only": "single, batch or lateness"}[name]
+        wanted = {"only": "single, batch or lateness"}[name]
     return f"{_flag(name)} is {str(value)[:100]!r}, but must be {wanted}"
 
 

@@ -55,6 +55,11 @@ class Client:
         self._network = BlockingNetwork(wire)
         self._verbs = Verbs(self._network, Sender(self._network, wire.urls, retry_for_s=retry_for))
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where the service is: one base URL, or those of several replicas."""
+        return self._verbs.urls
+
     send = _blocking(Verbs.send)
     put = _blocking(Verbs.put)
     put_batch = _blocking(Verbs.put_batch)

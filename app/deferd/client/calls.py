@@ -31,6 +31,7 @@ from deferd.client.jobs import (
 )
 from deferd.client.times import Seconds, instant, seconds
 from deferd.errors import FieldFault, InvalidInput
+from deferd.instants import parse_instant
 from deferd.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.model import FinishItem, JobState, PutJob, TopicSettings
 
@@ -387,13 +388,11 @@ def _read_finished(content: bytes) -> None:
 def _read_released(content: bytes) -> Released:
     answer = _parsed(content)
     due_at = answer.get("due_at")
-    return Released(
-        JobState(answer["state"]), None if due_at is None else datetime.fromisoformat(due_at), answer["attempts"]
-    )
+    return Released(JobState(answer["state"]), None if due_at is None else parse_instant(due_at), answer["attempts"])
 
 
 def _read_touched(content: bytes) -> datetime:
-    return datetime.fromisoformat(_parsed(content)["reserved_until"])
+    return parse_instant(_parsed(content)["reserved_until"])
 
 
 def _read_nothing(content: bytes) -> None:

@@ -105,7 +105,7 @@ _BY_CODE: dict[str, _Maker] = {
     "job_reserved": lambda problem, _, __: errors.JobReserved(
         problem["topic"], problem["id"], problem.get("durability")
     ),
-    "receipt_stale": lambda problem, _, __: errors.ReceiptStale(problem["topic"], problem["id"]),
+    "receipt_stale": lambda problem, detail, _: errors.ReceiptStale(problem["topic"], problem["id"], detail),
     "job_cancelled": lambda problem, _, __: errors.JobCancelled(problem["topic"], problem["id"]),
     "durability_unavailable": lambda problem, detail, _: errors.DurabilityUnavailable(
         problem["durability"], problem["available"], detail

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from contextvars import ContextVar
-from datetime import datetime
 from typing import Any
 
 from deferd.client.calls import as_json, job_fields
 from deferd.client.jobs import Job, read_backoff
+from deferd.instants import parse_instant
 
 TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=None)
 """The W3C trace context that goes with puts that name none: a worker sets it to that of the job in hand."""
@@ -44,8 +44,9 @@ def is_as_put(stored: Job, fields: Mapping[str, Any]) -> bool:
     if stored.body != wanted.get("body"):
         return False
     if "run_at" in wanted:
-        run_at = datetime.fromisoformat(wanted["run_at"])
-        if not stored.attempts and run_at > stored.created_at and run_at != stored.due_at:
+        run_at = parse_instant(wanted["run_at"])
+        differs = abs((run_at - stored.due_at).total_seconds()) > _ROUNDING_S
+        if not stored.attempts and run_at > stored.created_at and differs:
             return False
     elif not stored.attempts:  # once it was handed out and given back, it is due at another time
         waits_s = (stored.due_at - stored.created_at).total_seconds()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
+from deferd.instants import parse_instant
 from deferd.model import (
     Backoff,
     DeadReason,
@@ -67,12 +68,12 @@ class Job(_View):
     @property
     def created_at(self) -> datetime:
         """When it was put."""
-        return datetime.fromisoformat(self.fields["created_at"])
+        return parse_instant(self.fields["created_at"])
 
     @property
     def due_at(self) -> datetime:
         """When it is, or was, due."""
-        return datetime.fromisoformat(self.fields["due_at"])
+        return parse_instant(self.fields["due_at"])
 
     @property
     def ttr(self) -> float:
@@ -149,7 +150,7 @@ class Job(_View):
 
     def _instant(self, name: str) -> datetime | None:
         given = self.fields.get(name)
-        return None if given is None else datetime.fromisoformat(given)
+        return None if given is None else parse_instant(given)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(topic={self.topic!r}, id={self.id!r}, state={self.fields['state']!r})"
@@ -228,7 +229,7 @@ class TopicView(_View):
     def next_due_at(self) -> datetime | None:
         """When the next delayed job is due. None: none is delayed."""
         given = self.fields["next_due_at"]
-        return None if given is None else datetime.fromisoformat(given)
+        return None if given is None else parse_instant(given)
 
     @property
     def settings(self) -> TopicSettings:

@@ -17,12 +17,12 @@ from collections.abc import Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 
 from deferd.client.calls import Call
 from deferd.client.failures import ClientBusy, ClientClosed, NoAnswer, Unreachable
+from deferd.service_url import parse_service_url
 
 Value = TypeVar("Value")
 
@@ -80,8 +80,8 @@ class Wire:
         tls: ssl.SSLContext | None,
     ) -> None:
         if urls is None:
-            urls = os.environ.get(URL_VARIABLE, DEFAULT_URL).split(",")
-        self.urls = [_checked_url(url.strip()) for url in ([urls] if isinstance(urls, str) else urls)]
+            urls = [url for url in (os.environ.get(URL_VARIABLE) or DEFAULT_URL).split(",") if url.strip()]
+        self.urls = [_checked_url(url) for url in ([urls] if isinstance(urls, str) else urls)]
         if not self.urls:
             raise ValueError("a client needs at least one URL")
         if connections < 1:
@@ -120,13 +120,10 @@ class Wire:
 
 
 def _checked_url(url: str) -> str:
-    """A URL on which the paths of the contract can be put."""
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
-        raise ValueError("the URL of a service has no user and password in it: give the key as `key`")
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"the URL of a service looks like http://host:8000 or https://host/path, not {url!r}")
-    return url.rstrip("/")
+    try:
+        return parse_service_url(url)
+    except ValueError as error:
+        raise ValueError(f"the URL of the service {error}") from None
 
 
 def _checked_key(key: str) -> str:

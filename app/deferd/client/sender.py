@@ -48,7 +48,7 @@ class Sender:
 
     def __init__(self, network: Network, urls: Sequence[str], *, retry_for_s: float) -> None:
         self._network = network
-        self._urls = urls
+        self.urls = tuple(urls)
         self._current = 0
         self._retry_for_s = retry_for_s
 
@@ -70,7 +70,7 @@ class Sender:
             at = self._current
             tries += 1
             try:
-                reply = await self._network.exchange(self._urls[at], call)
+                reply = await self._network.exchange(self.urls[at], call)
                 answer = read_answer(call, reply.status, reply.content, reply.retry_after)
                 return Outcome(answer, None, doubtful)
             except DeferdError as error:
@@ -81,8 +81,8 @@ class Sender:
                 if doubtful and not call.repeatable:
                     return Outcome(None, _with_doubt(error, doubtful), doubtful)
                 if is_away and at == self._current:
-                    self._current = (at + 1) % len(self._urls)
-                if is_away and tries < len(self._urls):  # each service is asked once before the first wait
+                    self._current = (at + 1) % len(self.urls)
+                if is_away and tries < len(self.urls):  # each service is asked once before the first wait
                     continue
                 wait_s = self._wait_s(tries, error)
                 if time.monotonic() + wait_s > end_s:
@@ -90,7 +90,7 @@ class Sender:
             await self._network.sleep(wait_s)
 
     def _wait_s(self, tries: int, error: DeferdError) -> float:
-        rounds = max(tries // len(self._urls) - 1, 0)
+        rounds = max(tries // len(self.urls) - 1, 0)
         grown_s = min(_FIRST_WAIT_S * 2.0 ** min(rounds, 10), _LONGEST_WAIT_S)
         asked_s = (error.retry_after_s if isinstance(error, TryLater | UnexpectedAnswer) else 0) or 0
         return max(grown_s * random.uniform(0.5, 1), asked_s * random.uniform(1, 1.25))  # noqa: S311 (spreads waits)

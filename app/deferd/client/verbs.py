@@ -41,6 +41,11 @@ class Verbs:
         self._network = network
         self._sender = sender
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Where the service is: one base URL, or those of several replicas."""
+        return self._sender.urls
+
     async def send(self, call: calls.Call[calls.Answer], *, retry_for: float | None = None) -> calls.Answer:
         """Send a call made by `deferd.client.calls`; the other methods are the usual ones of these.
 
@@ -288,11 +293,14 @@ class Verbs:
         return await self.send(calls.set_topic(topic, settings))
 
     async def pause(self, topic: str) -> TopicView:
-        """Stop handing out the topic's jobs; everything else goes on."""
+        """Stop handing out the topic's jobs; everything else goes on.
+
+        Raises TopicNotFound: a topic that has neither jobs nor settings yet is created by `set_topic`.
+        """
         return await self.send(calls.pause(topic))
 
     async def resume(self, topic: str) -> TopicView:
-        """End a pause."""
+        """End a pause. Raises TopicNotFound."""
         return await self.send(calls.resume(topic))
 
     async def jobs(self, topic: str, *, state: JobState | str | None = None) -> AsyncIterator[Job]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -88,7 +89,7 @@ def _without_password(urls: str | None) -> str | None:
     if urls is None:
         return None
     return ",".join(
-        f"{url.partition('://')[0]}://...@{url.rpartition('@')[2]}" if "@" in url else url for url in urls.split(",")
+        re.sub(r"(.*://)?.*@", r"\1...@", url, flags=re.DOTALL) if "@" in url else url for url in urls.split(",")
     )
 
 

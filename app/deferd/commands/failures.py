@@ -54,10 +54,9 @@ def _argument(path: list[str], given: argparse.Namespace) -> str:
         return "the request:"
     first, *more = path
     way = "".join(f"[{step}]" if re.fullmatch(r"\d+", step) else f".{step}" for step in more)
-    for name in (f"set_{first}", first):
-        if hasattr(given, name) and first != "set":
-            flag = _POSITIONALS.get(name) if name in _POSITIONALS and not _is_flag(name, given) else _flag(name)
-            return f"{flag}{way}"
+    if hasattr(given, first) and first != "set":
+        flag = _POSITIONALS.get(first) if first in _POSITIONALS and not _is_flag(first, given) else _flag(first)
+        return f"{flag}{way}"
     return f"{first}{way}"
 
 

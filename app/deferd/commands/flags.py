@@ -31,7 +31,7 @@ def common(parser: argparse.ArgumentParser, *, as_json: str = "print JSON, one o
     add_connection(parser)
 
 
-def _policy(parser: argparse.ArgumentParser, prefix: str = "--") -> None:
+def _policy(parser: argparse.ArgumentParser) -> None:
     """How a job behaves, for a job or as a topic's default."""
     flags: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
         ("ttr", values.duration, "DURATION", "time to run, the lease of one delivery: 0.1s to 24h"),
@@ -41,7 +41,7 @@ def _policy(parser: argparse.ArgumentParser, prefix: str = "--") -> None:
         ("retain", values.duration, "DURATION", "how long to keep the record of the finished job"),
     )
     for name, read, metavar, about in flags:
-        parser.add_argument(prefix + name, type=read, metavar=metavar, help=about, default=argparse.SUPPRESS)
+        parser.add_argument(f"--{name}", type=read, metavar=metavar, help=about, default=argparse.SUPPRESS)
 
 
 def _when(parser: argparse.ArgumentParser) -> None:
@@ -162,16 +162,16 @@ def of_pause_or_resume(parser: argparse.ArgumentParser) -> None:
 
 def of_topic(parser: argparse.ArgumentParser) -> None:
     of_one_topic(parser)
-    _policy(parser, "--set-")
+    _policy(parser)
     parser.add_argument(
-        "--set-max-jobs",
+        "--max-jobs",
         type=values.whole_or_none,
         metavar="N",
         default=argparse.SUPPRESS,
         help="most live jobs; a put beyond it is refused; none: no limit",
     )
     parser.add_argument(
-        "--set-durability",
+        "--durability",
         choices=(*DURABILITIES, "none"),
         metavar="LEVEL",
         default=argparse.SUPPRESS,
@@ -189,10 +189,19 @@ def _state(parser: argparse.ArgumentParser) -> None:
 
 def of_jobs(parser: argparse.ArgumentParser) -> None:
     of_one_topic(parser)
+    _of_list(parser)
+
+
+def _of_list(parser: argparse.ArgumentParser) -> None:
     _state(parser)
     parser.add_argument("--limit", type=values.count_from_1, default=100, metavar="N", help="most jobs; default 100")
     parser.add_argument("--all", action="store_true", help="all of them")
     common(parser)
+
+
+def of_ls(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC", nargs="?", help="list its jobs")
+    _of_list(parser)
 
 
 def of_redrive(parser: argparse.ArgumentParser) -> None:

@@ -57,6 +57,12 @@ def hint(sentence: str) -> None:
         print(sentence, file=sys.stderr)  # noqa: T201 (the command's own words)
 
 
+def say_empty(sentence: str) -> None:
+    """That there is nothing to list: on a terminal only, for in a pipe it would be taken for an entry."""
+    if sys.stdout.isatty():
+        line(sentence)
+
+
 def printable(text: str) -> str:
     """The text on one line, without characters that a terminal would obey: a job's error must not steer it."""
     return "".join(

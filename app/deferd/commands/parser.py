@@ -37,12 +37,24 @@ class Command:
 
     def describe(self, parser: argparse.ArgumentParser) -> None:
         """Give the parser the command's help and flags."""
+        aliases = ", ".join(alias for alias, name in ALIASES.items() if name == self.name)
+        text = (self.more or f"{self.about.capitalize()}.") + (f" Aliases: {aliases}." if aliases else "")
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.description = textwrap.fill(self.more or f"{self.about.capitalize()}.", 78)
+        parser.description = textwrap.fill(text, 78)
         parser.epilog = "examples:\n" + "".join(f"  {example}\n" for example in self.examples) + "\n" + EXIT_CODES
         self.add_flags(parser)
 
 
+ALIASES: Final = {
+    "delete": "cancel",
+    "remove": "cancel",
+    "rm": "cancel",
+    "get": "show",
+    "look": "show",
+    "ack": "finish",
+    "nack": "release",
+}
+"""Words for the same commands, as other tools have them."""
 EXIT_CODES: Final = textwrap.fill(
     "exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in exits.MEANINGS.items()),
     78,
@@ -168,11 +180,11 @@ COMMANDS: Final = {
             "topic",
             TOPICS,
             "show a topic, or set the defaults of its jobs",
-            "Show a topic. With --set-... set these of its settings and leave the others; they count for jobs put from "
-            "now on.",
+            "Show a topic. With --ttr and the like set these of its settings and leave the others; they count for jobs "
+            "put from now on.",
             (
                 "deferd topic orders.close",
-                "deferd topic orders.close --set-ttr 2m --set-max-attempts 5 --set-backoff fixed:30",
+                "deferd topic orders.close --ttr 2m --max-attempts 5 --backoff fixed:30",
                 'deferd topic orders.close --set \'{"ttr": 120, "max_jobs": 100000}\'',
             ),
             "topics",
@@ -188,6 +200,16 @@ COMMANDS: Final = {
             "topics",
             "jobs",
             flags.of_jobs,
+        ),
+        Command(
+            "ls",
+            TOPICS,
+            "list all topics, or the jobs of one",
+            "As topics, or with TOPIC as jobs.",
+            ("deferd ls", "deferd ls orders.close --state dead"),
+            "topics",
+            "list_either",
+            flags.of_ls,
         ),
         Command(
             "redrive",
@@ -235,7 +257,8 @@ COMMANDS: Final = {
             PROCESSES,
             "run a worker of yours until SIGTERM or Ctrl-C",
             "Import MODULE, with the current folder on the path, and run the deferd.Worker that it calls WORKER, until "
-            "SIGTERM or Ctrl-C. --url and --key reach the program as DEFERD_URL and DEFERD_KEY.",
+            "SIGTERM or Ctrl-C. --url, else DEFERD_URL, takes precedence over the URL in the program, and so does the "
+            "key; the flags reach the program as these variables.",
             (
                 "deferd worker shop.jobs:worker",
                 "DEFERD_URL=http://deferd:8000 deferd worker shop.jobs:worker --log-format json",

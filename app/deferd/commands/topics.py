@@ -53,17 +53,17 @@ def topics(given: argparse.Namespace) -> int:
         else:
             output.show_table(_TOPICS_SHORT, [_short_row(view) for view in views])
     else:
-        output.hint("there is no topic yet")
+        output.say_empty("there is no topic yet")
     return exits.DONE
 
 
 def topic(given: argparse.Namespace) -> int:
     """Show a topic, or set its defaults first."""
-    changes = {name: getattr(given, f"set_{name}") for name in _SETTINGS if hasattr(given, f"set_{name}")}
+    changes = {name: getattr(given, name) for name in _SETTINGS if hasattr(given, name)}
     if changes.get("durability") == "none":
         changes["durability"] = None
     if given.set is not None and changes:
-        raise UsageError("--set replaces all settings, so the other --set-... flags do not go with it")
+        raise UsageError("--set replaces all settings, so flags of single settings, such as --ttr, do not go with it")
     with read_connection(vars(given)).open() as client:
         if given.set is not None:
             view = client.set_topic(given.topic, given.set)
@@ -91,8 +91,17 @@ def jobs(given: argparse.Namespace) -> int:
                 output.show_table(_JOBS, [_job_row(job) for job in page], headed=headed)
                 headed = False
     if headed:
-        output.hint("no jobs" if given.state is None else f"no {given.state} jobs")
+        output.say_empty(f"{given.topic} has no {'' if given.state is None else f'{given.state} '}jobs")
     return exits.DONE
+
+
+def list_either(given: argparse.Namespace) -> int:
+    """List all topics, or the jobs of one."""
+    if given.topic is not None:
+        return jobs(given)
+    if given.state is not None:
+        raise UsageError("--state is for the jobs of a topic: give TOPIC")
+    return topics(given)
 
 
 def redrive(given: argparse.Namespace) -> int:

@@ -10,10 +10,13 @@ import re
 from argparse import ArgumentTypeError
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
+
+from deferd.instants import parse_instant
+from deferd.service_url import parse_service_url
 
 UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+_WITHOUT_SECONDS = re.compile(r"^([\d-]{10}[Tt ]\d\d:\d\d)([Zz]|[+-]\d\d:\d\d)$", re.ASCII)
 _NONE: Final = "none"
 _SHOWN_CHARACTERS = 80
 _DURATION_CHARACTERS = 100
@@ -59,16 +62,11 @@ def whole_or_none(text: str) -> int | None:
 
 
 def instant(text: str) -> datetime:
-    """An RFC 3339 instant with a zone."""
+    """An RFC 3339 instant with a zone; the seconds may be left out."""
     try:
-        value = datetime.fromisoformat(text)
-    except ValueError:
-        value = None
-    if value is None or value.utcoffset() is None:
-        raise ArgumentTypeError(
-            f"{_shown(text)} is no instant with a zone, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00"
-        )
-    return value
+        return parse_instant(_WITHOUT_SECONDS.sub(r"\1:00\2", text))
+    except ValueError as error:
+        raise ArgumentTypeError(f"{_shown(text)} is not an instant with a zone: {error}") from None
 
 
 def json_value(text: str) -> Any:
@@ -158,23 +156,14 @@ _BACKOFFS = {"exponential": _exponential, "fixed": _fixed, "schedule": _schedule
 
 
 def service_urls(text: str) -> list[str]:
-    """One or several base URLs, with commas between them."""
-    urls = [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
-    if not urls:
+    """One or several base URLs, with commas between them; those without a scheme are http."""
+    texts = [url for url in text.split(",") if url.strip()]
+    if not texts:
         raise ArgumentTypeError("is empty, but must be a URL such as http://127.0.0.1:8000")
-    for url in urls:
-        try:
-            parts = urlsplit(url)
-            good = parts.scheme in {"http", "https"} and bool(parts.hostname) and not (parts.query or parts.fragment)
-            with_password = parts.username is not None or parts.password is not None
-            _ = parts.port
-        except ValueError:
-            good, with_password = False, "@" in url
-        if with_password:  # and so is not shown
-            raise ArgumentTypeError("has a user or password in it, which is not sent: a key goes into --key")
-        if not good:
-            raise ArgumentTypeError(f"{_shown(url)} is no http:// or https:// URL without a query")
-    return urls
+    try:
+        return [parse_service_url(url) for url in texts]
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def key(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 from deferd import logs
 from deferd.commands import exits, output
-from deferd.commands.connecting import SETTINGS, read_connection
+from deferd.commands.connecting import SETTINGS, find, read_connection
 from deferd.commands.exits import UsageError
 from deferd.worker import Worker
 
@@ -23,11 +23,12 @@ _LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 def work(given: argparse.Namespace) -> int:
     """Import the program, run its worker until it ends, and return the worker's exit code.
 
-    --url and --key are given to the program as DEFERD_URL and DEFERD_KEY. Where it says itself which service its worker
-    is for, that counts.
+    The service is that of --url, else of DEFERD_URL, else of the program, else the default; the key likewise. The flags
+    are given to the program as these variables, too, for other clients that it makes.
     """
     module_name, name = _target(given.worker)
-    read_connection(vars(given))  # so that a wrong value is refused before the program runs
+    connection = read_connection(vars(given))  # so that a wrong value is refused before the program runs
+    is_given = {setting: find(setting, vars(given), os.environ).source != "default" for setting in ("url", "key")}
     for setting in ("url", "key"):
         if getattr(given, setting) is not None:
             os.environ[SETTINGS[setting].variable] = getattr(given, setting)
@@ -37,7 +38,9 @@ def work(given: argparse.Namespace) -> int:
     module = _imported(module_name)
     if module is None:
         return exits.FAILED
-    return _worker_of(module, module_name, name).run()
+    return _worker_of(module, module_name, name).run(
+        url=connection.urls if is_given["url"] else None, key=connection.key if is_given["key"] else None
+    )
 
 
 def _target(text: str) -> tuple[str, str]:

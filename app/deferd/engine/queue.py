@@ -34,6 +34,8 @@ from deferd.model import ChangeJob, FinishItem, JobState, PutJob
 
 _STATES = {state.value.encode(): state for state in JobState}
 _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
+_NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
+"""The codes for a job that nobody holds, by lib/delivery.lua."""
 _CANCELS_AT_ONCE = 100
 
 
@@ -318,7 +320,7 @@ class JobQueue:
 _FINISH_STATUS: dict[int, tuple[int, str | None]] = {
     _OK: (200, None),
     _NOT_FOUND: (404, JobNotFound.code),
-    _STALE: (409, ReceiptStale.code),
+    **dict.fromkeys((_STALE, *_NOT_HELD), (409, ReceiptStale.code)),
     _CANCELLED: (410, JobCancelled.code),
 }
 
@@ -330,3 +332,5 @@ def _raise_unless_ok(code: int, topic: str, job_id: str) -> None:
         raise ReceiptStale(topic, job_id)
     if code == _CANCELLED:
         raise JobCancelled(topic, job_id)
+    if code in _NOT_HELD:
+        raise ReceiptStale(topic, job_id, f"nobody holds job {job_id!r} of topic {topic!r}: it is {_NOT_HELD[code]}")

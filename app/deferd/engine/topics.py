@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from pydantic import ValidationError
@@ -146,13 +146,16 @@ class Topics:
         return await self.show(topic)
 
     async def pause(self, topic: str) -> TopicView:
-        """Stop handing out; everything else goes on. Makes the topic known."""
-        await self._run("configure", topic, "pause", "")
-        return await self.show(topic)
+        """Stop handing out; everything else goes on. Raises TopicNotFound."""
+        return await self._set_paused(topic, "pause")
 
     async def resume(self, topic: str) -> TopicView:
-        """Hand out again, to waiting consumers at once. Makes the topic known."""
-        await self._run("configure", topic, "resume", "")
+        """Hand out again, to waiting consumers at once. Raises TopicNotFound."""
+        return await self._set_paused(topic, "resume")
+
+    async def _set_paused(self, topic: str, verb: Literal["pause", "resume"]) -> TopicView:
+        if await self._run("configure", topic, verb, "") < 0:
+            raise TopicNotFound(topic)
         return await self.show(topic)
 
     async def jobs(

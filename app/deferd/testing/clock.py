@@ -8,6 +8,7 @@ from pydantic_core import from_json, to_json
 
 from deferd.client import Client
 from deferd.client.calls import Call
+from deferd.instants import parse_instant
 
 _PATH = "/testing/clock"
 
@@ -53,4 +54,4 @@ class ServiceClock:
 
 
 def _read_now(content: bytes) -> datetime:
-    return datetime.fromisoformat(from_json(content)["now"])
+    return parse_instant(from_json(content)["now"])

@@ -137,18 +137,28 @@ class Worker:
         self._middleware.append(layer)
         return layer
 
-    def run(self) -> int:
+    def run(self, *, url: str | Sequence[str] | None = None, key: str | None = None) -> int:
         """Work until SIGTERM or SIGINT, then stop as `stop` says; a second SIGINT ends the process at once.
 
         For a program's main thread; in another one it takes no signals and ends by `stop`. Returns the exit code for
         the process: 0, or 1 when jobs are left that come back only as their leases end, since the service was away.
 
-        Raises as `serve`.
+        `url` and `key` take precedence over those that the worker was made with: `deferd worker` passes --url and --key
+        here. A function in place of the worker's `url` makes the client all the same.
+
+        Raises:
+            RuntimeError: an event loop runs in this thread already: use `await worker.serve()` there.
+            ValueError: as for `serve`.
         """
+        if _is_in_event_loop():
+            raise RuntimeError(
+                "Worker.run() starts an event loop, and one is running in this thread already: "
+                "use `await worker.serve()` here, and `worker.stop()` to end it"
+            )
         loop = asyncio.new_event_loop()
         try:
             with self._signals(loop):
-                left = loop.run_until_complete(self._serve())
+                left = loop.run_until_complete(self._serve(url=url, key=key))
             return 1 if left else 0
         finally:
             _close(loop)
@@ -176,7 +186,7 @@ class Worker:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(stop.set)
 
-    async def _serve(self) -> int:
+    async def _serve(self, *, url: str | Sequence[str] | None = None, key: str | None = None) -> int:
         if self._serving is not None:
             raise RuntimeError("this worker runs already")
         settings = self._settings()
@@ -184,10 +194,16 @@ class Worker:
         self._serving = (asyncio.get_running_loop(), stop)
         if self._stop_wanted:
             stop.set()
-        facts = {"worker": settings.name, "topics": list(self._handlers), "concurrency": self._concurrency}
+        facts: dict[str, Any] = {
+            "worker": settings.name,
+            "topics": list(self._handlers),
+            "concurrency": self._concurrency,
+        }
         try:
-            async with self._client() as client:
-                LOG.info("worker %s begins: %s", settings.name, ", ".join(self._handlers), extra=facts)
+            async with self._client(url, key) as client:
+                facts["url"] = ",".join(client.urls)
+                topics = ", ".join(self._handlers)
+                LOG.info("worker %s starts at %s: %s", settings.name, facts["url"], topics, extra=facts)
                 left = await Running(settings, client).serve(stop)
         finally:
             self._serving = None
@@ -212,11 +228,16 @@ class Worker:
             grace_s=self._grace_s,
         )
 
-    def _client(self) -> AsyncClient:
+    def _client(self, url: str | Sequence[str] | None, key: str | None) -> AsyncClient:
         if callable(self._url):
-            return self._url()
+            client = self._url()
+            if url is not None and AsyncClient(url).urls != client.urls:
+                text = "the worker's client is made by the program, for %s: the URL %s that was given is not used"
+                LOG.warning(text, ",".join(client.urls), url if isinstance(url, str) else ",".join(url))
+            return client
+        url = self._url if url is None else url
         # The worker tries again by itself, for as long as it lives, and knows which answers were lost.
-        return AsyncClient(self._url, key=self._key, retry_for=0)
+        return AsyncClient(url, key=self._key if key is None else key, retry_for=0)
 
     @contextlib.contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
@@ -234,14 +255,30 @@ class Worker:
             LOG.info("%s: stopping, within %g s", signal.Signals(number).name, self._grace_s)
             self.stop()
 
-        taken = (signal.SIGTERM, signal.SIGINT)
-        for number in taken:
-            loop.add_signal_handler(number, take, number)
-        try:
+        with contextlib.ExitStack() as handlers:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                handlers.callback(_handle(loop, number, take))
             yield
-        finally:
-            for number in taken:
-                loop.remove_signal_handler(number)
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _handle(
+    loop: asyncio.AbstractEventLoop, number: signal.Signals, take: Callable[[int], None]
+) -> Callable[[], object]:
+    """Call `take` in the loop when the signal comes; returns what ends that."""
+    try:
+        loop.add_signal_handler(number, take, number)
+    except NotImplementedError:  # by the loops of Windows
+        before = signal.signal(number, lambda number, _frame: loop.call_soon_threadsafe(take, number))
+        return lambda: signal.signal(number, before or signal.SIG_DFL)
+    return lambda: loop.remove_signal_handler(number)
 
 
 def _default_name() -> str:

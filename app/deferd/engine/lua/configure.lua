@@ -1,10 +1,13 @@
--- Replace a topic's settings (jobs already there keep theirs), or pause or resume it. Makes the topic known.
+-- Replace a topic's settings (jobs already there keep theirs), which makes the topic known; or pause or resume a
+-- known topic.
 -- @include clock topic
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] settings, pause, or resume
 -- ARGV[3] with `settings`: JSON object, the policy keys of record.lua, `j` max_jobs and `l` durability; '' for none
--- Returns 1 when anything changed for waiting consumers (resumed), else 0
+-- Returns 1 when anything changed for waiting consumers (resumed), 0 when not, -1 when the topic to pause or resume is
+--   not known
 -- Bound: one topic.
+if ARGV[2] ~= 'settings' and redis.call('HEXISTS', SETTINGS, TOPIC) == 0 then return -1 end
 local old = settings_of_known_topic()
 local new = old
 if ARGV[2] == 'settings' then

@@ -2,7 +2,8 @@
 -- @include clock topic record places delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] four for each job: id | nonce | attempt (0: whichever delivery is live) | result JSON
--- Returns a code for each: 0 finished (or it was, by the same delivery), 1 not found, 2 receipt stale, 3 cancelled
+-- Returns a code for each: 0 finished (or it was, by the same delivery), 1 not found, 2 held under another receipt,
+--   3 cancelled, 4 to 7 held by nobody (lib/delivery.lua)
 -- Bound: the jobs given, at most 1000.
 local now = now_ms()
 local ids = {}
@@ -52,9 +53,9 @@ for index, id in ipairs(ids) do
   elseif done[id] == 'gone' then
     answer = answer_for_missing(id, nonce, attempt, now)
   elseif done[id] == 'kept' then
-    answer = attempt ~= 0 and receipt_matches(raw, nonce, attempt) and LIVE or STALE
+    answer = attempt ~= 0 and receipt_matches(raw, nonce, attempt) and LIVE or NOT_HELD.finished
   elseif not lease_ends[index] or not receipt_matches(raw, nonce, attempt) then
-    answer = was_finished_by(id, raw, nonce, attempt) and LIVE or STALE
+    answer = was_finished_by(id, raw, nonce, attempt) and LIVE or code_of_stale(id)
   else
     finish(id, raw, ARGV[at + 3])
   end

@@ -4,7 +4,8 @@
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: whichever delivery is live)
 -- ARGV[5] wait ms, -1 for the job's backoff | ARGV[6] 1 when an error text follows | ARGV[7] error
 -- ARGV[8] a random number from -1 to 1 for the jitter | ARGV[9] how long a dead job is kept, ms
--- Returns { 0, state, due ms (0 when dead), attempts, why it is dead } or { code }: 1 not found, 2 receipt stale, 3 cancelled
+-- Returns { 0, state, due ms (0 when dead), attempts, why it is dead }
+--   or { code }: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 held by nobody (lib/delivery.lua)
 -- Bound: one job.
 local id, now = ARGV[2], now_ms()
 local answer, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)

@@ -1,5 +1,12 @@
 -- The answer to a consumer about a job that it says it holds.
 local LIVE, NOT_FOUND, STALE, CANCELLED_ANSWER = 0, 1, 2, 3
+-- STALE stands for a job that is held under another receipt. A job that nobody holds has the code of its state.
+local NOT_HELD = { delayed = 4, ready = 5, dead = 6, finished = 7 }
+
+-- The code for a job in the pool whose live delivery is not the one that was meant.
+local function code_of_stale(id)
+  return NOT_HELD[(state_of(id))] or STALE
+end
 
 -- Whether the holder of a job that is not in the pool should hear that the job was cancelled.
 local function answer_for_missing(id, nonce, attempt, now)
@@ -15,6 +22,8 @@ end
 local function find_delivery(id, nonce, attempt, now)
   local raw = redis.call('HGET', POOL, id)
   if not raw then return answer_for_missing(id, nonce, attempt, now) end
-  if not redis.call('ZSCORE', RESERVED, id) or not receipt_matches(raw, nonce, attempt) then return STALE end
+  if not redis.call('ZSCORE', RESERVED, id) or not receipt_matches(raw, nonce, attempt) then
+    return code_of_stale(id)
+  end
   return LIVE, raw
 end
