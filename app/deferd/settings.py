@@ -75,8 +75,8 @@ class Settings(BaseSettings):
     )
     unsupported_store: bool = Field(
         False,
-        description="Take a store that is neither Valkey nor Redis, such as Kvrocks, Dragonfly, KeyDB or Garnet, at your "
-        "own risk: its scripts may not be atomic, and jobs have been lost so; true or false.",
+        description="Use a store that is neither Valkey nor Redis, such as Kvrocks, Dragonfly, KeyDB or Garnet, at "
+        "your own risk: its scripts may not be atomic, and jobs may be lost; true or false.",
     )
     data_dir: Annotated[Path, AfterValidator(_from_home)] = Field(
         Path("./deferd-data"), description="Folder in which the embedded store keeps its data across restarts."

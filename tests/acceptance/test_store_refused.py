@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -15,30 +14,22 @@ from tests.acceptance.command_line import Shell
 from tests.acceptance.http_calls import Http, ok, problem
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.test_http_store_trouble import assert_serves_again, every_call
+from tests.integration.store_rights import USER, as_user, user_line
 from tests.integration.store_servers import StoreServer
 from tests.waiting import until, wait_until
 
-README = Path(__file__).parents[2] / "README.md"
 START_S = 30.0
-
-
-def rights_of_the_readme() -> list[str]:
-    """The rules that README gives for the store's user, the password aside."""
-    [line] = re.findall(r"^ACL SETUSER deferd (.*?)$", README.read_text().replace("\\\n", ""), re.MULTILINE)
-    return [rule for rule in line.split() if not rule.startswith(">")]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StoreServer]:
-    with StoreServer(tmp_path / "store") as store:
-        store.command("ACL", "SETUSER", "deferd", *rights_of_the_readme(), ">word")
+    with StoreServer(tmp_path / "store", lines=[user_line()]) as store:
         yield store
 
 
 @pytest.fixture
 def service(store: StoreServer, tmp_path: Path) -> Iterator[ServiceProcess]:
-    url = store.url.replace("redis://", "redis://deferd:word@")
-    with running_service("--redis-url", url, data_dir=tmp_path / "service") as service:
+    with running_service("--redis-url", as_user(store.url), data_dir=tmp_path / "service") as service:
         yield service
 
 
@@ -60,15 +51,7 @@ async def test_the_rights_of_the_readme_are_enough_for_every_call(
     ok(await shop.post(shop.topic_path("repair")))
     assert ok(await shop.post("/jobs", json={"topic": "orders", "durability": "memory"}), 201)["durability"] == "memory"
     assert "Traceback" not in service.output()
-    denied = [entry[b"object"] for entry in map(as_dict, store.command("ACL", "LOG"))]
-    assert denied == []
-
-
-def as_dict(entry: dict[bytes, bytes] | list[bytes]) -> dict[bytes, bytes]:
-    """An entry of ACL LOG, whichever way redis-py gives it."""
-    if isinstance(entry, dict):
-        return {key.encode() if isinstance(key, str) else key: value for key, value in entry.items()}
-    return dict(zip(entry[::2], entry[1::2], strict=True))
+    assert store.command("ACL", "LOG") == []
 
 
 @pytest.mark.parametrize("right", ["time", "hset", "evalsha"])
@@ -76,12 +59,12 @@ async def test_without_a_right_every_call_is_a_503_that_names_it(
     shop: Http, store: StoreServer, service: ServiceProcess, right: str
 ) -> None:
     await shop.put_job("before", delay=600)
-    store.command("ACL", "SETUSER", "deferd", f"-{right}")
+    store.command("ACL", "SETUSER", USER, f"-{right}")
     # The first may be one that does without, as a script of another verb; it is for those after it to be refused.
     problem(await shop.post("/jobs", json={"topic": "new"}), 503, "store_unavailable")
     for answer, _ in await every_call(shop):
         assert f"+{right}" in problem(answer, 503, "store_unavailable")["detail"]
-    store.command("ACL", "SETUSER", "deferd", f"+{right}")
+    store.command("ACL", "SETUSER", USER, f"+{right}")
     await assert_serves_again(shop)
     assert "Traceback" not in service.output()
     assert service.output().count("CRITICAL") == 1

@@ -141,7 +141,7 @@ class TestReplicated:
         with StoreServer(tmp_path / "v", lines=['rename-command WAIT ""']) as server:
             async with engine_on(server.url) as engine:
                 for named in ("replicated:1", None):
-                    with pytest.raises(DurabilityUnavailable, match="no command WAIT.*nothing was stored") as refused:
+                    with pytest.raises(DurabilityUnavailable, match=r"no command WAIT.*nothing was stored") as refused:
                         await put(engine, "a", named)
                     assert refused.value.available == ["memory"]
                     await engine.topics.configure(TOPIC, TopicSettings(durability="replicated:1"))

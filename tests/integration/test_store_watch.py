@@ -106,9 +106,7 @@ async def test_what_calls_cut_short_have_left_is_repaired_and_no_acknowledged_jo
     async with running_engine(server) as engine:
         await engine.queue.put_many([job(f"j{number}") for number in range(300)])
         await engine.queue.put_many([job(f"d{number}", delay=600) for number in range(100)])
-        popping = [
-            asyncio.create_task(engine.queue.pop(TOPIC, [PopRequest(10, ttr_ms=60_000)])) for _ in range(10)
-        ]
+        popping = [asyncio.create_task(engine.queue.pop(TOPIC, [PopRequest(10, ttr_ms=60_000)])) for _ in range(10)]
         await asyncio.gather(*popping)
         may(server, "-zadd")
         calls = [

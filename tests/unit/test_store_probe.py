@@ -1,4 +1,4 @@
-"""The self-test of a store tries all that deferd uses there: a script that uses another command must not drift from it."""
+"""The self-test of a store tries every command that deferd uses there, and no other."""
 
 from __future__ import annotations
 

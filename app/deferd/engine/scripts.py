@@ -53,8 +53,8 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
 class Scripts:
     """All scripts, ready to run. With `movable_clock` tests can shift time by `deferd:{s}:clock`.
 
-    `watch` says whether calls may be sent, and hears of rights that the store's user lacks. `on_late_run` is called when a script has run that the store did not know at first: it came after calls that were
-    begun after it.
+    `watch` says whether calls may be sent, and is told of rights that the store's user lacks. `on_late_run` is called
+    when a script has run that the store did not know at first: it came after calls that were begun after it.
     """
 
     def __init__(self, store: Store, *, movable_clock: bool = False, watch: StoreWatch | None = None) -> None:

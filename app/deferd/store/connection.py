@@ -33,9 +33,9 @@ class Store:
     answer or fail within the time-out given to `connect`. `call` is the one for load; to a single server (`cluster`
     is false) its calls are carried out in the order in which they were begun. redis-py's pipelines are outside of
     these promises. `given` is how durable a call is by itself, and `replicated` makes calls that replicas confirm, None
-    where that cannot be had. `reached` gives a value that differs when calls may reach another server than before: a new
-    connection, or another set of primaries. `description` is for people and holds no secret; `server` is the server's name and version
-    once `check` has asked for it.
+    where that cannot be had. `reached` gives a value that differs when calls may reach another server than before: a
+    new connection, or another set of primaries. `description` is for people and holds no secret; `server` is the
+    server's name and version once `check` has asked for it.
     """
 
     client: Redis | RedisCluster

@@ -157,9 +157,10 @@ class _Rounds:
             _fail(taken, exc)
 
     async def _see_replicas(self, connection: Connection) -> None:
-        """Raise TooFewReplicas, MissingRight or WaitUnknown unless so many have, by now, all that was sent before on this connection.
+        """Raise TooFewReplicas unless so many have, by now, all that was sent before on this connection.
 
-        On a new one, see also that a round can be ended, before anything is stored that could not be confirmed.
+        Raises MissingRight or WaitUnknown where that cannot be asked. On a new one, see also that a round can be
+        ended, before anything is stored that could not be confirmed.
         """
         try:
             if self._may_mark_on is not connection:

@@ -44,7 +44,7 @@ async def settle(call: Call, shards: int, *, wait_s: float) -> str | None:
     """What the store has when a service starts: its own number if after `wait_s` nobody has written another."""
     loop = asyncio.get_running_loop()
     end_s = loop.time() + wait_s
-    while (stored := await read(call)) is None and loop.time() < end_s:
+    while (stored := await read(call)) is None and loop.time() < end_s:  # noqa: ASYNC110 (others write it, elsewhere)
         await asyncio.sleep(_POLL_S)
     return await write(call, shards) if stored is None else stored
 
