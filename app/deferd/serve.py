@@ -187,7 +187,12 @@ async def premises(settings: Settings, version: str) -> AsyncIterator[Premises]:
             store_url = embedded.url
         store = await connect(store_url, timeout_s=settings.store_timeout)
         try:
-            await check(store, shards=settings.shards)
+            await check(
+                store,
+                shards=settings.shards,
+                exclusive=settings.redis_url is None,
+                unsupported=settings.unsupported_store,
+            )
             if settings.redis_url is None and not settings.test_clock:
                 await _check_clock(store, settings)
         finally:

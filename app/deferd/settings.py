@@ -88,6 +88,11 @@ class Settings(BaseSettings):
         "redis+cluster://host:port,... Without it the service runs an embedded store of its own. As a variable it "
         "stays out of the process list.",
     )
+    unsupported_store: bool = Field(
+        False,
+        description="Use a store that is neither Valkey nor Redis, such as Kvrocks, Dragonfly, KeyDB or Garnet, at "
+        "your own risk: its scripts may not be atomic, and jobs may be lost; true or false.",
+    )
     data_dir: Annotated[Path, AfterValidator(_from_home)] = Field(
         Path("./deferd-data"), description="Folder in which the embedded store keeps its data across restarts."
     )

@@ -25,6 +25,7 @@ from tests.faults.job_life import DEAD_RETENTION_MS
 from tests.faults.orphans import none_outlives
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 from tests.integration.store_contents import KEYS
+from tests.integration.store_rights import as_user, user_line
 from tests.integration.store_servers import StoreServer
 
 SERVICES = 2
@@ -39,11 +40,19 @@ _SHIFTED_CLOCK = Path(__file__).parent / "shifted_clock"
 
 
 class FaultyStore(StoreServer):
-    """A store that has all that it acknowledged on disk, as the embedded one does; its disk can be full."""
+    """A store that has all that it acknowledged on disk, as the embedded one does; its disk can be full.
+
+    The services are a user of it that has the rights they need and no others.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(
-            folder, appendonly="yes", appendfsync="always", enable_debug_command="local", maxmemory_policy="noeviction"
+            folder,
+            lines=[user_line()],
+            appendonly="yes",
+            appendfsync="always",
+            enable_debug_command="local",
+            maxmemory_policy="noeviction",
         )
 
     def start(self) -> FaultyStore:
@@ -227,7 +236,8 @@ def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
 def _service(folder: Path, store_proxy: TcpProxy, clock_file: Path) -> ServiceProcess:
     python_path = os.pathsep.join([str(_SHIFTED_CLOCK), os.environ.get("PYTHONPATH", "")])
     environment = {"PYTHONPATH": python_path, "SHIFTED_CLOCK_FILE": str(clock_file)}
-    flags = ("--redis-url", f"redis://127.0.0.1:{store_proxy.port}", "--dead-retention", str(DEAD_RETENTION_MS / 1000))
+    store_url = as_user(f"redis://127.0.0.1:{store_proxy.port}")
+    flags = ("--redis-url", store_url, "--dead-retention", str(DEAD_RETENTION_MS / 1000))
     return ServiceProcess(folder, *flags, environment=environment)
 
 

@@ -29,6 +29,7 @@ class FaultKind(StrEnum):
     BLOCK_STORE = "the store is busy (DEBUG SLEEP)"
     PAUSE_STORE = "the store lets clients wait (CLIENT PAUSE)"
     JUMP_CLOCK = "a service host's clock jumps"
+    NARROW_RIGHTS = "the store's user lacks a right (ACL)"
     FLUSH_SCRIPTS = "the store forgets the scripts (SCRIPT FLUSH)"
 
 

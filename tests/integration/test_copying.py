@@ -14,7 +14,7 @@ from deferd.engine.inventory import take_inventory
 from deferd.engine.keys import Keys
 from deferd.engine.queue import PopRequest
 from deferd.model import JobState, PutJob
-from deferd.store.checks import SHARDS_KEY, StoreRefused, check
+from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
 from tests.integration.store_servers import ClusterSet, StoreServer
 

@@ -137,6 +137,17 @@ class TestReplicated:
             assert stored_ids(pair.primary) == set()
             assert await put(engine, "a") == "memory"
 
+    async def test_a_store_without_wait_refuses_what_it_cannot_give(self, tmp_path: Path) -> None:
+        with StoreServer(tmp_path / "v", lines=['rename-command WAIT ""']) as server:
+            async with engine_on(server.url) as engine:
+                for named in ("replicated:1", None):
+                    with pytest.raises(DurabilityUnavailable, match=r"no command WAIT.*nothing was stored") as refused:
+                        await put(engine, "a", named)
+                    assert refused.value.available == ["memory"]
+                    await engine.topics.configure(TOPIC, TopicSettings(durability="replicated:1"))
+                assert stored_ids(server) == set()
+                assert await put(engine, "a", "memory") == "memory"
+
     async def test_without_enough_replicas_a_put_is_refused_and_nothing_stored(
         self, pair: Pair, producer: Engine
     ) -> None:

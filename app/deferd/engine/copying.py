@@ -21,8 +21,9 @@ from deferd.engine.inventory import Inventory, KeyFound, keys_of, take_inventory
 from deferd.engine.keys import READY_CHANNEL, Keys
 from deferd.engine.scripts import Scripts, observed
 from deferd.errors import StoreUnavailable
-from deferd.store.checks import SHARDS_KEY, StoreRefused, check
+from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store
+from deferd.store.shard_guard import SHARDS_KEY
 
 _KEYS_AT_ONCE = 16
 _STEP_FIRST, _STEP_MOST = 64, 1000

@@ -21,7 +21,7 @@ from deferd.engine.scripts import Scripts, observed
 from deferd.errors import DurabilityUnavailable, StoreUnavailable
 from deferd.store.connection import Store
 from deferd.store.levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
-from deferd.store.replicated import MissingRight, TooFewReplicas
+from deferd.store.replicated import MissingRight, TooFewReplicas, WaitUnknown
 
 _ANY_DEFAULT = -1
 """For the script: the jobs name their own level, so the topic's does not matter."""
@@ -108,6 +108,8 @@ class PutWays:
                 if isinstance(error.__cause__, MissingRight):
                     raise self._not_now(level, error.__cause__, error.retry_after_s) from error.__cause__
                 raise
+            except WaitUnknown as error:
+                raise self._unavailable(topic, level, str(error), named=named, has_wait=False) from error
             return self._read(topic, reply, level)
         if level == FSYNC and self._given.level < FSYNC:
             with observed("config"):
@@ -146,11 +148,13 @@ class PutWays:
         detail = f"durability {name_of(level)!r} is not to be had just now: {why}; nothing was stored"
         return StoreUnavailable(detail, retry_after_s)
 
-    def _unavailable(self, topic: str, level: int, why: str, *, named: bool) -> DurabilityUnavailable:
+    def _unavailable(
+        self, topic: str, level: int, why: str, *, named: bool, has_wait: bool = True
+    ) -> DurabilityUnavailable:
         available = [name_of(MEMORY)]
         if self._given.level >= FSYNC:
             available.append(name_of(FSYNC))
-        if self._replicated is not None:
+        if self._replicated is not None and has_wait:
             available.append("replicated:N")
         whose = "" if named else f", the default of topic {topic!r},"
         detail = (

@@ -14,6 +14,7 @@ from deferd.engine.durability import PutWays
 from deferd.engine.keys import DUE_CHANNEL, Keys
 from deferd.engine.queue import JobQueue
 from deferd.engine.scripts import Scripts
+from deferd.engine.store_watch import StoreWatch
 from deferd.engine.timer import Timer
 from deferd.engine.topics import Topics
 from deferd.engine.usage import Usage
@@ -47,7 +48,8 @@ class Engine:
     ) -> None:
         keys = Keys(shards)
         labels = metrics.TopicLabels(max_topic_labels)
-        self._scripts = Scripts(store, movable_clock=movable_clock)
+        self._watch = StoreWatch(store, shards, exclusive=embedded)
+        self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch)
         put_ways = PutWays(store, self._scripts, keys, embedded=embedded)
         self.queue = JobQueue(self._scripts, keys, labels, put_ways, dead_retention_ms=dead_retention_ms)
         self.topics = Topics(self._scripts, keys, labels)
@@ -88,6 +90,7 @@ class Engine:
         except TimeoutError as exc:
             await self.close()
             raise StoreUnavailable("the store does not send messages (PUBLISH and SUBSCRIBE)") from exc
+        self._tasks.append(asyncio.create_task(self._watch.run(), name="deferd-store-watch"))
         self._tasks += [asyncio.create_task(timer.run(), name="deferd-timer") for timer in self.timers]
         for task in self._tasks:
             task.add_done_callback(_report_unexpected_end)

@@ -17,10 +17,12 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from deferd.engine import metrics
+from deferd.engine.store_watch import StoreWatch
 from deferd.errors import StoreUnavailable
 from deferd.store.connection import Store
 from deferd.store.levels import FSYNC, name_of
-from deferd.store.replicated import NotReplicated, TooFewReplicas
+from deferd.store.replicated import MissingRight, NotReplicated, TooFewReplicas
+from deferd.store.rights import lacking, missing_right
 
 _INCLUDE = "-- @include "
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
@@ -34,7 +36,7 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
     ((redis_errors.ReadOnlyError,), "the store is a read-only replica just now", 1),
     ((redis_errors.BusyLoadingError,), "the store is loading its data", 1),
     (
-        (redis_errors.AuthenticationError, redis_errors.AuthorizationError, redis_errors.NoPermissionError),
+        (redis_errors.AuthenticationError, redis_errors.AuthorizationError),
         "the store refuses the service's user",
         30,
     ),
@@ -51,12 +53,13 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
 class Scripts:
     """All scripts, ready to run. With `movable_clock` tests can shift time by `deferd:{s}:clock`.
 
-    `on_late_run` is called when a script has run that the store did not know at first: it came after calls that were
-    begun after it.
+    `watch` says whether calls may be sent, and is told of rights that the store's user lacks. `on_late_run` is called
+    when a script has run that the store did not know at first: it came after calls that were begun after it.
     """
 
-    def __init__(self, store: Store, *, movable_clock: bool = False) -> None:
+    def __init__(self, store: Store, *, movable_clock: bool = False, watch: StoreWatch | None = None) -> None:
         self._store = store
+        self._watch = watch
         self.on_late_run: Callable[[], None] = lambda: None
         folder = files("deferd.engine") / "lua"
         self._sources: dict[str, str] = {}
@@ -84,19 +87,39 @@ class Scripts:
         Raises:
             StoreUnavailable: the store cannot be reached, did not answer in time, or refused.
         """
+        if self._watch is not None:
+            self._watch.admit()
         with observed(verb if call is None else f"{verb}_replicated"):
-            call = call or self._store.call
             try:
-                return await call("EVALSHA", self._digests[verb], len(keys), *keys, *args)
-            except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
-                reply = await call("EVAL", self._sources[verb], len(keys), *keys, *args)
-                self.on_late_run()
-                return reply
+                return await self._send(call or self._store.call, verb, (len(keys), *keys, *args))
+            except redis_errors.RedisError as exc:
+                await self._look_for_missing_right(exc)
+                raise
+
+    async def _send(self, call: Callable[..., Awaitable[Any]], verb: str, args: tuple[Any, ...]) -> Any:
+        try:
+            return await call("EVALSHA", self._digests[verb], *args)
+        except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
+            reply = await call("EVAL", self._sources[verb], *args)
+            self.on_late_run()
+            return reply
 
     async def command(self, name: str, *args: str | bytes | int) -> Any:
         """Run one plain command. Raises StoreUnavailable as `run` does."""
+        if self._watch is not None:
+            self._watch.admit()
         with observed(name.lower()):
-            return await self._store.call(name, *args)
+            try:
+                return await self._store.call(name, *args)
+            except redis_errors.RedisError as exc:
+                await self._look_for_missing_right(exc)
+                raise
+
+    async def _look_for_missing_right(self, exc: redis_errors.RedisError) -> None:
+        """Raise what tells of it if the store's user lacks a right, and let the watch admit no further calls."""
+        right = missing_right(exc)
+        if self._watch is not None and right is not None and not isinstance(exc, MissingRight):
+            raise await self._watch.refuse(right) from exc
 
 
 @contextmanager
@@ -119,6 +142,10 @@ def translate(exc: Exception) -> StoreUnavailable | None:
     """The StoreUnavailable that a client error means, or None when it is a fault of ours (a broken script)."""
     if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
         return StoreUnavailable("the store did not answer in time", timed_out=True)
+    if isinstance(exc, MissingRight):
+        return StoreUnavailable(str(exc))
+    if isinstance(exc, redis_errors.RedisError) and (right := missing_right(exc)) is not None:
+        return StoreUnavailable(lacking((right,)))
     if isinstance(exc, TooFewReplicas):
         level = name_of(FSYNC + exc.wanted)
         return StoreUnavailable(f"durability {level!r} is not to be had just now: {exc}; nothing was stored", 2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any, cast
 
 from redis.asyncio.cluster import RedisCluster
@@ -16,69 +17,103 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from deferd.store import shard_guard
 from deferd.store.connection import Store
+from deferd.store.identity import OLDEST_VERSION, server_name, server_version, why_not_redis
+from deferd.store.probe import probe
+from deferd.store.rights import CHANNELS_RULE, lacking, missing_right
 
-OLDEST_VERSION = (6, 2)
-SHARDS_KEY = "deferd:shards"
-"""Holds the number of shards; a negative number while `deferd.engine.copying` fills the store."""
+_log = logging.getLogger("deferd.store")
+_CHANNEL = "deferd:ready"
+
+Info = Mapping[str, Any]
 
 
 class StoreRefused(Exception):
     """The store cannot be used; the text is one sentence for people that says why, without secrets."""
 
 
-async def check(store: Store, *, shards: int) -> None:
-    """See that the store can be reached, is new enough, keeps what it is given, and was set up with `shards`.
+async def check(store: Store, *, shards: int, exclusive: bool = False, unsupported: bool = False) -> None:
+    """See that the store can be reached, can do what deferd needs, keeps what it is given, and has `shards` shards.
 
-    The first service to use a store writes the number of shards into it. Every master of a cluster is asked. On
+    The first service to use a store writes the number of shards into it, after a wait (see `deferd.store.shard_guard`)
+    unless the store is `exclusive`: this service's alone. With `unsupported` a server that is neither Valkey nor Redis
+    is warned of and not refused; what it must be able to do stays the same. Every master of a cluster is asked. On
     success `store.server` holds the server's name and version.
 
     Raises:
         StoreRefused: it does not.
     """
+    place = f"the store at {store.description}"
     try:
-        for node in await _ask_all(store):
-            store.server = _check_node(node, store)
-        await _check_shards(store, shards)
+        missing: set[str] = set()
+        try:
+            for info, server_section in await _ask_all(store):
+                store.server = _check_node(info, server_section, store, unsupported=unsupported)
+        except NoPermissionError:
+            missing.add("+info")
+        probed = await probe(store)
+        missing.update(probed.missing, await _missing_for_messages(store))
+        if missing:
+            raise StoreRefused(f"{place} gives the user too few rights: {lacking(missing)}")
+        if probed.wrong:
+            raise StoreRefused(
+                f"{place} does not do what Valkey and Redis do, and jobs would be lost: {'; '.join(probed.wrong)}"
+            )
+        wait_s = 0.0 if exclusive else shard_guard.WAIT_BEFORE_FIRST_S
+        stored = await shard_guard.settle(store.call, shards, wait_s=wait_s)
+        if stored != str(shards):
+            raise StoreRefused(f"{place} {shard_guard.mismatch(stored or '(nothing)', shards)}")
     except AuthenticationError as exc:
-        raise StoreRefused(f"the store at {store.description} does not let the service in: {exc}") from exc
+        raise StoreRefused(f"{place} does not let the service in: {exc}") from exc
     except NoPermissionError as exc:
-        raise StoreRefused(f"the store at {store.description} gives the user too few rights: {exc}") from exc
+        raise StoreRefused(f"{place} gives the user too few rights: {exc}") from exc
     except BusyLoadingError as exc:
-        raise StoreRefused(f"the store at {store.description} is still loading its data") from exc
+        raise StoreRefused(f"{place} is still loading its data") from exc
     except (RedisConnectionError, RedisTimeoutError, OSError) as exc:
-        raise StoreRefused(f"the store at {store.description} cannot be reached: {exc}") from exc
+        raise StoreRefused(f"{place} cannot be reached: {exc}") from exc
     except RedisError as exc:
-        raise StoreRefused(f"the store at {store.description} refuses to work: {exc}") from exc
+        raise StoreRefused(f"{place} refuses to work: {exc}") from exc
 
 
-def server_version(info: Mapping[str, Any]) -> tuple[int, int]:
-    """Major and minor version of the protocol's commands, from a reply to INFO; (0, 0) when it does not say.
+async def _missing_for_messages(store: Store) -> set[str]:
+    """The rights that a subscription lacks."""
+    async with aclosing(store.pubsub()) as pubsub:
+        try:
+            await pubsub.subscribe(_CHANNEL)
+            await pubsub.get_message(timeout=None)
+        except NoPermissionError as exc:
+            return {missing_right(exc) or CHANNELS_RULE}
+    return set()
 
-    Valkey gives the version of Redis that it is compatible with there.
+
+async def _ask_all(store: Store) -> list[tuple[Info, Info]]:
+    """INFO, and its section Server, of the server, or of each master of the cluster.
+
+    CONFIG would say more, but is often forbidden.
     """
-    found = re.match(r"(\d+)\.(\d+)", str(info.get("redis_version", "")))
-    return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def server_name(info: Mapping[str, Any]) -> str:
-    """Name and version of the server as people know it, such as ``valkey 9.1.2`` or ``redis 7.0.15``."""
-    if "valkey_version" in info:
-        return f"valkey {info['valkey_version']}"
-    return f"redis {info.get('redis_version', '(unknown version)')}"
-
-
-async def _ask_all(store: Store) -> Iterable[Mapping[str, Any]]:
-    """INFO of the server, or of each master of the cluster. CONFIG would say more, but is often forbidden."""
     if not isinstance(store.client, RedisCluster):
-        return [cast("Mapping[str, Any]", await store.client.info())]
-    answer = cast("Mapping[str, Any]", await store.client.info(target_nodes=RedisCluster.PRIMARIES))
-    return [answer] if "redis_version" in answer else answer.values()
+        return [(cast("Info", await store.client.info()), cast("Info", await store.client.info("server")))]
+    sections = [
+        cast("Mapping[str, Any]", await store.client.info(*section, target_nodes=RedisCluster.PRIMARIES))
+        for section in ((), ("server",))
+    ]
+    if "redis_version" in sections[0]:  # there is but one
+        return [(sections[0], sections[1])]
+    return [(info, sections[1].get(name, {})) for name, info in sections[0].items()]
 
 
-def _check_node(info: Mapping[str, Any], store: Store) -> str:
+def _check_node(info: Info, server_section: Info, store: Store, *, unsupported: bool) -> str:
     name = server_name(info)
     place = f"the store at {store.description}"
+    if (reason := why_not_redis(info, server_section)) is not None:
+        if not unsupported:
+            raise StoreRefused(
+                f"{place} is not Valkey or Redis, but {reason}; deferd relies on how those run scripts, and jobs have "
+                "been lost on others: use Valkey or Redis, or take the risk with --unsupported-store "
+                "(DEFERD_UNSUPPORTED_STORE=true)"
+            )
+        _log.warning("%s is not Valkey or Redis, but %s: it is used at your own risk, and may lose jobs", place, reason)
     if server_version(info) < OLDEST_VERSION:
         raise StoreRefused(f"{place} is {name}, which is too old: deferd needs version 6.2 or later")
     mode = info.get("redis_mode") or info.get("server_mode", "standalone")
@@ -96,21 +131,3 @@ def _check_node(info: Mapping[str, Any], store: Store) -> str:
             "set it to noeviction"
         )
     return name
-
-
-async def _check_shards(store: Store, shards: int) -> None:
-    stored = await store.client.get(SHARDS_KEY)
-    if stored is None:
-        # NX, for another service may be starting at the same time; whoever comes first decides.
-        await store.client.set(SHARDS_KEY, shards, nx=True)
-        stored = await store.client.get(SHARDS_KEY)
-    if stored is not None and int(stored) < 0:
-        raise StoreRefused(
-            f"the store at {store.description} is being filled by `deferd copy`, or that was cut short: wait for its "
-            "end, or run it again"
-        )
-    if stored is None or int(stored) != shards:
-        raise StoreRefused(
-            f"the store at {store.description} was set up with --shards {int(stored or 0)}, not {shards}: topics "
-            "would not be found again; start with the same number (DEFERD_SHARDS)"
-        )

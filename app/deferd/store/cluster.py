@@ -164,7 +164,10 @@ def link_cluster(address: StoreAddress, *, timeout_s: float, confirm_s: float) -
         own_pool = ConnectionPool(**subscriber_options({**options, "host": host, "port": port}, timeout_s=timeout_s))
         return WatchedPubSub(own_pool, deadline_s=timeout_s)
 
-    return Link(client, client.execute_command, subscribe, client.close_all, GivenLevel(None), None)
+    def reached() -> frozenset[str]:
+        return frozenset(node.name for node in client.get_primaries())
+
+    return Link(client, client.execute_command, subscribe, client.close_all, GivenLevel(None), None, reached)
 
 
 def _forget_error(task: asyncio.Task[None]) -> None:

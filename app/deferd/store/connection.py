@@ -33,8 +33,9 @@ class Store:
     answer or fail within the time-out given to `connect`. `call` is the one for load; to a single server (`cluster`
     is false) its calls are carried out in the order in which they were begun. redis-py's pipelines are outside of
     these promises. `given` is how durable a call is by itself, and `replicated` makes calls that replicas confirm, None
-    where that cannot be had. `description` is for people and holds no secret; `server` is the server's name and version
-    once `check` has asked for it.
+    where that cannot be had. `reached` gives a value that differs when calls may reach another server than before: a
+    new connection, or another set of primaries. `description` is for people and holds no secret; `server` is the
+    server's name and version once `check` has asked for it.
     """
 
     client: Redis | RedisCluster
@@ -43,6 +44,7 @@ class Store:
     description: str
     given: GivenLevel
     replicated: ReplicatedCalls | None
+    reached: Callable[[], object]
     server: str = ""
     _subscribe: Callable[[], PubSub] = field(kw_only=True, repr=False)
     _close: Callable[[], Awaitable[None]] = field(kw_only=True, repr=False)
@@ -84,6 +86,7 @@ async def connect(url: str, *, timeout_s: float, confirm_s: float = CONFIRM_S) -
         description=str(address),
         given=link.given,
         replicated=link.replicated,
+        reached=link.reached,
         _subscribe=link.subscribe,
         _close=link.close,
     )

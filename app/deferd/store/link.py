@@ -17,7 +17,7 @@ class Link(NamedTuple):
     """A client, a way to make the calls that carry the load, a maker of subscriptions, and how to close it all.
 
     `given` says how durable such a call is by itself; `replicated` makes calls that replicas confirm, None where that
-    cannot be had.
+    cannot be had. `reached` gives a value that differs when calls may reach another server than before.
     """
 
     client: Redis | RedisCluster
@@ -26,3 +26,4 @@ class Link(NamedTuple):
     close: Callable[[], Awaitable[None]]
     given: GivenLevel
     replicated: ReplicatedCalls | None
+    reached: Callable[[], object]

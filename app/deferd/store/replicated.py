@@ -57,6 +57,13 @@ class MissingRight(NoPermissionError):
         super().__init__(f"the service's user at the store lacks a right: WAIT, and PUBLISH on {MARK_CHANNEL}")
 
 
+class WaitUnknown(ResponseError):
+    """Nothing was sent: the store has no command WAIT, so it cannot tell what its replicas have."""
+
+    def __init__(self) -> None:
+        super().__init__("the store has no command WAIT")
+
+
 class ReplicatedCalls:
     """Calls to the server that `pool` leads to, which are answered when so and so many replicas have them.
 
@@ -76,7 +83,7 @@ class ReplicatedCalls:
         An error that the server answers with is raised. The command is sent once.
 
         Raises:
-            TooFewReplicas, MissingRight, NotReplicated, and redis-py's errors.
+            TooFewReplicas, MissingRight, WaitUnknown, NotReplicated, and redis-py's errors.
         """
         rounds = self._rounds.get(replicas)
         if rounds is None:
@@ -152,7 +159,8 @@ class _Rounds:
     async def _see_replicas(self, connection: Connection) -> None:
         """Raise TooFewReplicas unless so many have, by now, all that was sent before on this connection.
 
-        On a new one, see also that a round can be ended, before anything is stored that could not be confirmed.
+        Raises MissingRight or WaitUnknown where that cannot be asked. On a new one, see also that a round can be
+        ended, before anything is stored that could not be confirmed.
         """
         try:
             if self._may_mark_on is not connection:
@@ -163,6 +171,8 @@ class _Rounds:
         except NoPermissionError as exc:
             raise MissingRight from exc
         except ResponseError as exc:
+            if "unknown command" in str(exc).lower():
+                raise WaitUnknown from exc
             if not any(words in str(exc) for words in _OF_A_REPLICA):
                 raise
             connection.abort("the store became a read-only replica")

@@ -91,7 +91,7 @@ def link_sentinel(address: StoreAddress, *, timeout_s: float, confirm_s: float) 
         await sentinels.aclose()
 
     client = BoundedRedis(pool, deadline_s=timeout_s)
-    return Link(client, pipeline.call, subscribe, close, GivenLevel(pipeline), replicated)
+    return Link(client, pipeline.call, subscribe, close, GivenLevel(pipeline), replicated, lambda: pipeline.opened)
 
 
 def _sentinel_options(address: StoreAddress, *, timeout_s: float) -> dict[str, Any]:

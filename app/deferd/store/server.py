@@ -32,4 +32,4 @@ def link_server(address: StoreAddress, *, timeout_s: float, confirm_s: float) ->
         await pool.aclose()
 
     client = BoundedRedis(pool, deadline_s=timeout_s)
-    return Link(client, pipeline.call, subscribe, close, GivenLevel(pipeline), replicated)
+    return Link(client, pipeline.call, subscribe, close, GivenLevel(pipeline), replicated, lambda: pipeline.opened)

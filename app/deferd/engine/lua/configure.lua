@@ -8,6 +8,7 @@
 --   not known
 -- Bound: one topic.
 if ARGV[2] ~= 'settings' and redis.call('HEXISTS', SETTINGS, TOPIC) == 0 then return -1 end
+local now = now_ms()
 local old = settings_of_known_topic()
 local new = old
 if ARGV[2] == 'settings' then
@@ -20,7 +21,7 @@ else
 end
 redis.call('HDEL', SETTINGS, TOPIC)  -- first a write that an out-of-memory store allows
 redis.call('HSET', SETTINGS, TOPIC, next(new) and cjson.encode(new) or '')
-if not next(new) then schedule(now_ms() + FORGET_AFTER_MS) end
+if not next(new) then schedule(now + FORGET_AFTER_MS) end
 if ARGV[2] == 'resume' then
   wake_consumers()
   return 1

@@ -1,0 +1,58 @@
+"""What a server says of itself in INFO: its name, its version, and whether it is Valkey or Redis at all.
+
+The rule, made so that a managed Valkey or Redis that hides a field is not refused for it:
+
+- A server that names another product is that product: a field `<name>_version` in its section Server (Kvrocks,
+  Dragonfly, Garnet, Redict, Upstash, Pika ... have one, whatever `redis_version` says beside it), a `server_name`
+  other than valkey or redis, KeyDB's own section, or an executable of another name.
+- Otherwise one sign of its own is enough: Valkey's `valkey_version`, or one of the fields on the build that Redis has
+  always had, and that managed services (ElastiCache, MemoryDB, Azure, Memorystore, Redis Cloud) show with zeros.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+OLDEST_VERSION = (6, 2)
+_OWN_VERSIONS = {"redis_version", "valkey_version", "gcc_version", "rlec_version"}
+"""`rlec_version` is Redis Enterprise."""
+_OWN_SIGNS = ("valkey_version", "redis_git_sha1", "redis_git_dirty", "redis_build_id", "atomicvar_api", "rlec_version")
+_OTHER_EXECUTABLES = re.compile(r"(keydb|dragonfly|kvrocks|garnet|pika|redict|tendis|ssdb)", re.IGNORECASE)
+
+
+def server_version(info: Mapping[str, Any]) -> tuple[int, int]:
+    """Major and minor version of the protocol's commands, from a reply to INFO; (0, 0) when it does not say.
+
+    Valkey gives the version of Redis that it is compatible with there.
+    """
+    found = re.match(r"(\d+)\.(\d+)", str(info.get("redis_version", "")))
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def server_name(info: Mapping[str, Any]) -> str:
+    """Name and version of the server as people know it, such as ``valkey 9.1.2`` or ``redis 7.0.15``."""
+    if "valkey_version" in info:
+        return f"valkey {info['valkey_version']}"
+    return f"redis {info.get('redis_version', '(unknown version)')}"
+
+
+def why_not_redis(info: Mapping[str, Any], server_section: Mapping[str, Any]) -> str | None:
+    """Why a server is not taken for Valkey or Redis, or None when it is: from all of INFO, and its section Server.
+
+    Elsewhere than in that section modules have fields with versions, too.
+    """
+    for field, value in server_section.items():
+        if field.endswith("_version") and field not in _OWN_VERSIONS:
+            return f"it is {field.removesuffix('_version')} {value} (INFO has {field})"
+    name = str(server_section.get("server_name", "redis")).lower()
+    if name not in {"valkey", "redis"}:
+        return f"it is {name} (INFO has server_name:{name})"
+    if "mvcc_depth" in info:
+        return "it is keydb (INFO has a section KeyDB)"
+    if other := _OTHER_EXECUTABLES.search(str(server_section.get("executable", "")).rpartition("/")[2]):
+        return f"it is {other[1].lower()} (INFO has executable:{server_section['executable']})"
+    if not any(sign in server_section for sign in _OWN_SIGNS):
+        return "it does not say that it is Valkey or Redis (INFO has none of " + ", ".join(_OWN_SIGNS) + ")"
+    return None

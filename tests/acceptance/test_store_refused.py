@@ -1,0 +1,104 @@
+"""A store that lost a right, or was emptied, under real services: a 503 that says what to do, and never a 500."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.acceptance.command_line import Shell
+from tests.acceptance.http_calls import Http, ok, problem
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.test_http_store_trouble import assert_serves_again, every_call
+from tests.integration.store_rights import USER, as_user, user_line
+from tests.integration.store_servers import StoreServer
+from tests.waiting import until, wait_until
+
+START_S = 30.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StoreServer]:
+    with StoreServer(tmp_path / "store", lines=[user_line()]) as store:
+        yield store
+
+
+@pytest.fixture
+def service(store: StoreServer, tmp_path: Path) -> Iterator[ServiceProcess]:
+    with running_service("--redis-url", as_user(store.url), data_dir=tmp_path / "service") as service:
+        yield service
+
+
+@pytest.fixture
+async def shop(service: ServiceProcess) -> AsyncIterator[Http]:
+    async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:
+        yield Http(client, "orders")
+
+
+async def test_the_rights_of_the_readme_are_enough_for_every_call(
+    shop: Http, service: ServiceProcess, store: StoreServer
+) -> None:
+    await shop.put_job("a", retain=60)
+    await shop.pop_one(request_id="r1", consumer="c")
+    for answer, _ in await every_call(shop):
+        assert answer.status_code < 500, answer.text
+    await shop.put_job("b")
+    ok(await shop.post("/repair"))
+    ok(await shop.post(shop.topic_path("repair")))
+    assert ok(await shop.post("/jobs", json={"topic": "orders", "durability": "memory"}), 201)["durability"] == "memory"
+    assert "Traceback" not in service.output()
+    assert store.command("ACL", "LOG") == []
+
+
+@pytest.mark.parametrize("right", ["time", "hset", "evalsha"])
+async def test_without_a_right_every_call_is_a_503_that_names_it(
+    shop: Http, store: StoreServer, service: ServiceProcess, right: str
+) -> None:
+    await shop.put_job("before", delay=600)
+    store.command("ACL", "SETUSER", USER, f"-{right}")
+    # The first may be one that does without, as a script of another verb; it is for those after it to be refused.
+    problem(await shop.post("/jobs", json={"topic": "new"}), 503, "store_unavailable")
+    for answer, _ in await every_call(shop):
+        assert f"+{right}" in problem(answer, 503, "store_unavailable")["detail"]
+    store.command("ACL", "SETUSER", USER, f"+{right}")
+    await assert_serves_again(shop)
+    assert "Traceback" not in service.output()
+    assert service.output().count("CRITICAL") == 1
+    done = Shell(service.url).run("audit", "--repair")
+    assert done.returncode in {0, 6}, done.stderr
+    assert Shell(service.url).run("audit").returncode == 0
+    assert (await shop.look("before"))["state"] == "delayed"
+
+
+def test_after_a_flushall_only_services_with_the_same_number_of_shards_start(
+    store: StoreServer, service: ServiceProcess, tmp_path: Path
+) -> None:
+    store.command("FLUSHALL")
+    other = [sys.executable, "-m", "deferd", "serve", "--port", "0", "--redis-url", store.url, "--shards", "4"]
+    done = subprocess.run(other, capture_output=True, text=True, timeout=START_S, check=False)
+    assert done.returncode == 1
+    assert "was set up with --shards 1, not 4" in done.stderr
+    assert "deferd:shards was gone from the store and was written again" in service.output()
+    with running_service("--redis-url", store.url, data_dir=tmp_path / "second") as second:
+        job = {"topic": "orders", "id": "once"}
+        assert [httpx.post(f"{one.url}/jobs", json=job).status_code for one in (service, second)] == [201, 409]
+
+
+async def test_a_store_that_was_given_another_number_of_shards_is_refused_loudly(
+    shop: Http, store: StoreServer, service: ServiceProcess
+) -> None:
+    store.command("SET", "deferd:shards", 4)
+    await until(lambda: "Calls are refused" in service.output(), "the service has noticed", within_s=10)
+    for answer, _ in await every_call(shop):
+        assert "--shards 4, not 1" in problem(answer, 503, "store_unavailable")["detail"]
+    assert service.output().count("CRITICAL") == 1
+    store.command("SET", "deferd:shards", 1)
+    await assert_serves_again(shop)
+
+
+def test_a_service_on_an_empty_store_starts_and_writes_the_guard(store: StoreServer, service: ServiceProcess) -> None:
+    wait_until(lambda: store.command("GET", "deferd:shards") == b"1", 5, "the guard is there")

@@ -1,0 +1,25 @@
+"""The rights of a store's user, as README says that they are needed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+USER, PASSWORD = "deferd", "word"
+_README = Path(__file__).parents[2] / "README.md"
+
+
+def readme_rights() -> list[str]:
+    """The rules that README gives to ACL SETUSER, but for the password."""
+    [rules] = re.findall(rf"^ACL SETUSER {USER} reset (.*)$", _README.read_text().replace("\\\n", ""), re.MULTILINE)
+    return [rule for rule in rules.split() if not rule.startswith(">")]
+
+
+def user_line() -> str:
+    """The line of a store's configuration that makes this user."""
+    return f"user {USER} {' '.join(readme_rights())} >{PASSWORD}"
+
+
+def as_user(url: str) -> str:
+    """A `redis://` URL with the user's name and password."""
+    return url.replace("redis://", f"redis://{USER}:{PASSWORD}@")

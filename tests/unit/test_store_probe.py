@@ -1,0 +1,49 @@
+"""The self-test of a store tries every command that deferd uses there, and no other."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import deferd
+
+SOURCES = Path(deferd.__file__).parent
+SCRIPTS = SOURCES / "engine" / "lua"
+PROBE = (files("deferd.store") / "lua" / "probe.lua").read_text()
+SENT_BY_THE_PROBE_ITSELF = {"PING"}
+_COMMENT = re.compile(r"--.*")
+
+
+def commands_of_scripts() -> set[str]:
+    """What stands first in each redis.call and redis.pcall; an expression may choose among several."""
+    commands = set()
+    for script in SCRIPTS.rglob("*.lua"):
+        text = _COMMENT.sub("", script.read_text())
+        for chosen in re.findall(r"redis\.p?call\(([^,)]*)", text):
+            named = re.findall(r"'([A-Z]+)'", chosen)
+            assert named, f"{script.name}: the command of redis.call({chosen} cannot be read"
+            commands.update(named)
+    return commands
+
+
+def commands_sent_alone() -> set[str]:
+    """What the engine sends outside of scripts, and what the shard guard does."""
+    commands = set()
+    for source in [*(SOURCES / "engine").glob("*.py"), SOURCES / "store" / "shard_guard.py"]:
+        commands.update(re.findall(r"""\b(?:command|call)\(\s*"([A-Z]+)\"""", source.read_text()))
+    return commands - {"EVAL", "EVALSHA"}
+
+
+def test_the_self_test_tries_each_command_that_is_used_and_no_other() -> None:
+    tried = set(re.findall(r"\btry\('([A-Z]+)'", _COMMENT.sub("", PROBE))) | SENT_BY_THE_PROBE_ITSELF
+    used = commands_of_scripts() | commands_sent_alone()
+    assert len(used) > 30
+    assert used - tried == set(), "add these to store/lua/probe.lua"
+    assert tried - used == set(), "take these out of store/lua/probe.lua: nothing uses them"
+
+
+def test_libraries_of_lua_that_scripts_use_are_held_to_what_they_do() -> None:
+    libraries = {"cjson", "struct", "cmsgpack", "bit"}
+    used = {name for script in SCRIPTS.rglob("*.lua") for name in libraries if f"{name}." in script.read_text()}
+    assert used == {name for name in libraries if f"{name}." in PROBE}
