@@ -16,6 +16,7 @@ from deferd.engine.queue import PopRequest
 from deferd.model import JobState, PutJob
 from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
+from deferd.store.shard_guard import SHARDS_KEY
 from tests.integration.store_servers import ClusterSet, StoreServer
 
 TOPICS = [f"t{number}" for number in range(8)]

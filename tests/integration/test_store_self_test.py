@@ -115,12 +115,12 @@ async def test_a_command_that_is_renamed_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_does_something_else_is_refused_also_as_unsupported(tmp_path: Path) -> None:
-    lines = ["rename-command LPUSH KEPT", "rename-command RPUSH LPUSH", "rename-command KEPT RPUSH"]
+    lines = ["rename-command ZPOPMIN KEPT", "rename-command ZPOPMAX ZPOPMIN", "rename-command KEPT ZPOPMAX"]
     with StoreServer(tmp_path / "v", lines=lines) as server:
         for unsupported in (False, True):
             sentence = await refusal(server.url, unsupported=unsupported)
             assert "does not do what Valkey and Redis do" in sentence
-            assert "LPOP with a count is {" in sentence
+            assert "ZPOPMIN is {" in sentence
 
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)

@@ -34,6 +34,8 @@ class StoreWatch:
         self._exclusive = exclusive
         self._unfit: str | None = None
         """Why the store is not fit for scripts."""
+        self._logged: str | None = None
+        """The reason that was logged last."""
         self._mismatch: str | None = None
         """What the shard guard says instead of `shards`."""
         self._tested_at: object = None
@@ -108,18 +110,18 @@ class StoreWatch:
             self._tested_at = reached
             if self._unfit is not None:
                 _LOG.warning("the store passes the self-test again; calls go on")
-                self._unfit = self._naming = None
+                self._unfit = self._logged = self._naming = None
                 self._is_unfit.clear()
 
     def _close(self, reason: str) -> None:
         """Refuse calls; said once for each reason."""
-        if reason != self._unfit or self._naming is asyncio.current_task():
+        if reason != self._logged:
             _LOG.critical(
                 "%s. Calls are refused until the self-test passes. Those under way may have been cut short: "
                 "`deferd audit --repair` repairs what they left",
                 reason,
             )
-        self._unfit = reason
+        self._unfit = self._logged = reason
         self._is_unfit.set()
 
 

@@ -22,9 +22,10 @@ from deferd.model import JobState
 from deferd.settings import Settings, variable
 from deferd.store.address import AddressError, parse_address
 from deferd.store.append_only import has_data
-from deferd.store.checks import StoreRefused, server_name
+from deferd.store.checks import StoreRefused
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
+from deferd.store.identity import server_name
 
 CALL_TIMEOUT_S = 60.0
 """A step takes some milliseconds; a store that syncs a few MiB to a slow disk may take longer."""
