@@ -13,7 +13,6 @@ import gc
 import ipaddress
 import logging
 import resource
-import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from deferd.errors import DeferdError
 from deferd.http_protocol.connections import Connections
 from deferd.http_protocol.short_way import PlainCallProtocol
 from deferd.settings import Settings, flag, path_text, variable
+from deferd.stop_signals import StopSignals
 from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
@@ -65,7 +65,7 @@ class CannotServe(Exception):
 
 
 def run(settings: Settings, *, version: str, warnings: Sequence[str] = ()) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit code: 0, or 1 when it cannot (said in one logged line).
+    """Serve until SIGTERM, SIGINT or SIGHUP and return the exit code: 0, or 1 when it cannot (one logged line says so).
 
     A second SIGINT ends it at once, without regard to requests under way; the code then is 1. `warnings` are logged
     at the start.
@@ -92,39 +92,6 @@ def log_refusal(exc: Exception) -> None:
         cause, StoreRefused | KeysRefused | CertificateRefused | DeferdError | OSError | RedisError
     )
     _log.critical("%s", exc, exc_info=None if expected or isinstance(exc, StoreRefused) else cause)
-
-
-class StopSignals:
-    """SIGTERM and SIGINT: the first calls `on_stop`, a SIGINT after that `on_force`.
-
-    Until others are put in their place, the former cancels the task that made this object and the latter does nothing.
-    """
-
-    def __init__(self, *, log_level: int = logging.INFO) -> None:
-        self._log_level = log_level
-        maker = asyncio.current_task()
-        self.on_stop: Callable[[], object] = maker.cancel if maker is not None else lambda: None
-        self.on_force: Callable[[], object] = lambda: None
-        self.stopping = False
-        self.forced = False
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._received, number)
-
-    def stop(self, reason: str) -> None:
-        """Begin to stop, if that has not begun."""
-        if not self.stopping:
-            self.stopping = True
-            _log.log(self._log_level, "stopping: %s", reason)
-            self.on_stop()
-
-    def _received(self, number: signal.Signals) -> None:
-        if not self.stopping:
-            self.stop(number.name)
-        elif number is signal.SIGINT and not self.forced:
-            self.forced = True
-            _log.warning("stopping at once: requests under way are cut off")
-            self.on_force()
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from prometheus_client.multiprocess import mark_process_dead
 from pydantic import SecretStr
 
 from deferd import logs
-from deferd.serve import CLOSING_S, CannotServe, Premises, StopSignals, log_refusal, serve_application
+from deferd.serve import CLOSING_S, CannotServe, Premises, log_refusal, serve_application
 from deferd.settings import Settings
+from deferd.stop_signals import StopSignals
 from deferd.store.checks import StoreRefused
 
 _log = logging.getLogger("deferd.supervisor")

@@ -23,7 +23,7 @@ async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_gives_handlers_time_to_end_and_fetches_nothing_more(
     client: AsyncClient, shared_service: ServiceProcess, topic: str, number: signal.Signals
 ) -> None:

@@ -231,9 +231,9 @@ COMMANDS: Final = {
         Command(
             "worker",
             PROCESSES,
-            "run a worker of yours until SIGTERM or Ctrl-C",
+            "run a worker of yours until SIGTERM, SIGHUP or Ctrl-C",
             "Import MODULE, with the current folder on the path, and run the deferd.Worker that it calls WORKER, until "
-            "SIGTERM or Ctrl-C. --url and --key reach the program as DEFERD_URL and DEFERD_KEY.",
+            "SIGTERM, SIGHUP or Ctrl-C. --url and --key reach the program as DEFERD_URL and DEFERD_KEY.",
             (
                 "deferd worker shop.jobs:worker",
                 "DEFERD_URL=http://deferd:8000 deferd worker shop.jobs:worker --log-format json",

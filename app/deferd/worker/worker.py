@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from deferd.client import AsyncClient
 from deferd.client.times import Seconds, seconds
 from deferd.limits import ID_LENGTH, ID_PATTERN, POP_TOPICS_MAX
+from deferd.stop_signals import stop_signals
 from deferd.worker.handlers import Handler, checked_topic
 from deferd.worker.priority import Priority, order_of
 from deferd.worker.running import Middleware, Running, Settings
@@ -132,7 +133,7 @@ class Worker:
         return layer
 
     def run(self) -> int:
-        """Work until SIGTERM or SIGINT, then stop as `stop` says; a second SIGINT ends the process at once.
+        """Work until SIGTERM, SIGINT or SIGHUP, then stop as `stop` says; a second SIGINT ends the process at once.
 
         For a program's main thread; in another one it takes no signals and ends by `stop`. Returns the exit code for
         the process: 0, or 1 when jobs are left that come back only as their leases end, since the service was away.
@@ -228,7 +229,7 @@ class Worker:
             LOG.info("%s: stopping, within %g s", signal.Signals(number).name, self._grace_s)
             self.stop()
 
-        taken = (signal.SIGTERM, signal.SIGINT)
+        taken = stop_signals()
         for number in taken:
             loop.add_signal_handler(number, take, number)
         try:
