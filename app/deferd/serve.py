@@ -15,7 +15,7 @@ import logging
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -99,12 +99,14 @@ class Premises:
     """What a service works with: the socket it listens on and a store that passed its checks.
 
     `greeting` is the line that says so, `facts` the same for logs in JSON. Only `store_url` may hold a secret.
+    Worker processes keep the files `inherited` open: an embedded store works for as long as they do.
     """
 
     listener: socket.socket
     store_url: str = field(repr=False)
     greeting: str
     facts: dict[str, str]
+    inherited: tuple[int, ...] = ()
 
     def announce(self) -> None:
         """Log that the service is up, where, and on which store."""
@@ -141,17 +143,19 @@ async def premises(settings: Settings, version: str) -> AsyncIterator[Premises]:
     """
     guarded = await _check_keys(settings) or settings.insecure
     scheme = await _check_certificate(settings)
+    inherited: tuple[int, ...] = ()
     async with contextlib.AsyncExitStack() as stack:
         if settings.redis_url is not None:
             listener = stack.enter_context(listen(settings.host, settings.port, anywhere=guarded))
             store_url = settings.redis_url.get_secret_value()
         else:
-            embedded = EmbeddedStore(settings.data_dir)
+            embedded = EmbeddedStore(settings.data_dir, drain_s=settings.drain_timeout + CLOSING_S)
             embedded.claim()
             stack.push_async_callback(embedded.stop)
             listener = stack.enter_context(listen(settings.host, settings.port, anywhere=guarded))
             await embedded.start()
             store_url = embedded.url
+            inherited = embedded.inherited
         store = await connect(store_url, timeout_s=settings.store_timeout)
         try:
             await check(store, shards=settings.shards)
@@ -162,7 +166,7 @@ async def premises(settings: Settings, version: str) -> AsyncIterator[Premises]:
         where = f"{store.server} at {store.description}"
         if settings.redis_url is None:
             where = f"embedded {store.server} in {path_text(settings.data_dir)}"
-        yield _premises(listener, scheme, store_url, where, version)
+        yield replace(_premises(listener, scheme, store_url, where, version), inherited=inherited)
 
 
 async def _check_keys(settings: Settings) -> bool:

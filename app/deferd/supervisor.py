@@ -174,7 +174,7 @@ class Worker:
                     "worker-process",
                     str(theirs.fileno()),
                     stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), listener.fileno()),
+                    pass_fds=(theirs.fileno(), listener.fileno(), *self._place.inherited),
                     start_new_session=True,  # Ctrl-C is for the supervisor, which tells the workers
                     env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
                 )

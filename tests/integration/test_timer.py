@@ -15,7 +15,6 @@ from deferd.store.connection import Store, connect
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer
 
-
 LOCK = "deferd:{0}:lock"
 LOCK_MS = 2500
 
