@@ -28,6 +28,7 @@ from deferd.api.application import create_app
 from deferd.api.certificate import CertificateRefused, certificate
 from deferd.api.key_source import key_source
 from deferd.api.keys import KeysRefused
+from deferd.api.last_good import LastGood
 from deferd.api.service import Service
 from deferd.engine.clock import clock_key
 from deferd.engine.keys import Keys
@@ -252,14 +253,18 @@ async def serve_application(
     listener: socket.socket,
     signals: StopSignals,
     on_started: Callable[[], object],
+    *,
+    last_good: LastGood = LastGood(),  # noqa: B008 (it cannot be changed)
 ) -> None:
     """Run the application on the socket until a stop signal has been followed to its end.
+
+    Keys and a certificate whose files cannot be used now are taken from `last_good`.
 
     Raises:
         CannotServe: the application does not start, or the certificate cannot be used.
     """
-    application = create_app(settings, store_url)
-    server = _Server(application, settings, on_started)
+    application = create_app(settings, store_url, last_good.keys)
+    server = _Server(application, settings, on_started, last_good)
     signals.on_stop, signals.on_force = server.stop, server.force
     await server.serve_until_stopped(listener)
 
@@ -267,9 +272,11 @@ async def serve_application(
 class _Server(uvicorn.Server):
     """uvicorn, which leaves the signals to this module and empties the parked pops before it waits for requests."""
 
-    def __init__(self, application: Service, settings: Settings, on_started: Callable[[], object]) -> None:
+    def __init__(
+        self, application: Service, settings: Settings, on_started: Callable[[], object], last_good: LastGood
+    ) -> None:
         try:
-            self._certificate = certificate(settings)
+            self._certificate = certificate(settings, last_good.certificate)
         except CertificateRefused as exc:
             raise CannotServe(str(exc)) from exc
         self._lifespan = _HeldLifespan(application)
