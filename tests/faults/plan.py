@@ -30,6 +30,7 @@ class FaultKind(StrEnum):
     PAUSE_STORE = "the store lets clients wait (CLIENT PAUSE)"
     JUMP_CLOCK = "a service host's clock jumps"
     FLUSH_SCRIPTS = "the store forgets the scripts (SCRIPT FLUSH)"
+    BREAK_KEYS = "the keys file is broken and all worker processes are killed"
 
 
 SHORT_S = (0.2, 0.8)
