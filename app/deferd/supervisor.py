@@ -41,8 +41,8 @@ PAUSE_FIRST_S = 0.2
 PAUSE_MOST_S = 10.0
 PAUSE_WHILE_NONE_SERVES_S = 0.5
 """Most time between two tries while no worker serves."""
-SETTLED_S = 3.0
-"""A worker that has served for so long is replaced at once when it dies; others after a pause from the second on."""
+SETTLED_S = 1.0
+"""A worker that has served for so long is replaced at once when it dies; one that has not, once only."""
 _READY = b"ready\n"
 
 
