@@ -37,7 +37,8 @@ EXAMPLES = """examples:
   deferd serve --host 0.0.0.0 --port 8000 --data-dir /var/lib/deferd
   DEFERD_REDIS_URL=redis://:password@db.example:6379 deferd serve --workers 4
 
-exit codes: 0 ended by SIGTERM or Ctrl-C; 1 it cannot serve: the port is taken, the store refuses; 2 a wrong setting
+exit codes: 0 ended by SIGTERM, SIGHUP or Ctrl-C; 1 it cannot serve: the port is taken, the store
+refuses; 2 a wrong setting
 """
 _SERVE, _BENCH = "run the service", "measure a running deployment, to size it"
 _KEY = "make, list and revoke the keys of a service"
@@ -166,8 +167,8 @@ def _parser(*, flags_of: Sequence[str]) -> argparse.ArgumentParser:
     serve = commands.add_parser(
         "serve",
         help=_SERVE,
-        description="Run the service until SIGTERM or Ctrl-C. Each setting is a flag and an environment variable; "
-        "the flag wins.",
+        description="Run the service until SIGTERM, SIGHUP or Ctrl-C. Each setting is a flag and an environment "
+        "variable; the flag wins.",
         epilog=EXAMPLES,
         **plain,
     )

@@ -13,10 +13,9 @@ import gc
 import ipaddress
 import logging
 import resource
-import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -29,6 +28,7 @@ from deferd.api.application import create_app
 from deferd.api.certificate import CertificateRefused, certificate
 from deferd.api.key_source import key_source
 from deferd.api.keys import KeysRefused
+from deferd.api.last_good import LastGood
 from deferd.api.service import Service
 from deferd.engine.clock import clock_key
 from deferd.engine.keys import Keys
@@ -36,6 +36,7 @@ from deferd.errors import DeferdError
 from deferd.http_protocol.connections import Connections
 from deferd.http_protocol.short_way import PlainCallProtocol
 from deferd.settings import Settings, flag, path_text, variable
+from deferd.stop_signals import StopSignals
 from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
@@ -65,7 +66,7 @@ class CannotServe(Exception):
 
 
 def run(settings: Settings, *, version: str, warnings: Sequence[str] = ()) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit code: 0, or 1 when it cannot (said in one logged line).
+    """Serve until SIGTERM, SIGINT or SIGHUP and return the exit code: 0, or 1 when it cannot (one logged line says so).
 
     A second SIGINT ends it at once, without regard to requests under way; the code then is 1. `warnings` are logged
     at the start.
@@ -94,50 +95,19 @@ def log_refusal(exc: Exception) -> None:
     _log.critical("%s", exc, exc_info=None if expected or isinstance(exc, StoreRefused) else cause)
 
 
-class StopSignals:
-    """SIGTERM and SIGINT: the first calls `on_stop`, a SIGINT after that `on_force`.
-
-    Until others are put in their place, the former cancels the task that made this object and the latter does nothing.
-    """
-
-    def __init__(self, *, log_level: int = logging.INFO) -> None:
-        self._log_level = log_level
-        maker = asyncio.current_task()
-        self.on_stop: Callable[[], object] = maker.cancel if maker is not None else lambda: None
-        self.on_force: Callable[[], object] = lambda: None
-        self.stopping = False
-        self.forced = False
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._received, number)
-
-    def stop(self, reason: str) -> None:
-        """Begin to stop, if that has not begun."""
-        if not self.stopping:
-            self.stopping = True
-            _log.log(self._log_level, "stopping: %s", reason)
-            self.on_stop()
-
-    def _received(self, number: signal.Signals) -> None:
-        if not self.stopping:
-            self.stop(number.name)
-        elif number is signal.SIGINT and not self.forced:
-            self.forced = True
-            _log.warning("stopping at once: requests under way are cut off")
-            self.on_force()
-
-
 @dataclass(frozen=True)
 class Premises:
     """What a service works with: the socket it listens on and a store that passed its checks.
 
     `greeting` is the line that says so, `facts` the same for logs in JSON. Only `store_url` may hold a secret.
+    Worker processes keep the files `inherited` open: an embedded store works for as long as they do.
     """
 
     listener: socket.socket
     store_url: str = field(repr=False)
     greeting: str
     facts: dict[str, str]
+    inherited: tuple[int, ...] = ()
 
     def announce(self) -> None:
         """Log that the service is up, where, and on which store."""
@@ -174,17 +144,19 @@ async def premises(settings: Settings, version: str) -> AsyncIterator[Premises]:
     """
     guarded = await _check_keys(settings) or settings.insecure
     scheme = await _check_certificate(settings)
+    inherited: tuple[int, ...] = ()
     async with contextlib.AsyncExitStack() as stack:
         if settings.redis_url is not None:
             listener = stack.enter_context(listen(settings.host, settings.port, anywhere=guarded))
             store_url = settings.redis_url.get_secret_value()
         else:
-            embedded = EmbeddedStore(settings.data_dir)
+            embedded = EmbeddedStore(settings.data_dir, drain_s=settings.drain_timeout + CLOSING_S)
             embedded.claim()
             stack.push_async_callback(embedded.stop)
             listener = stack.enter_context(listen(settings.host, settings.port, anywhere=guarded))
             await embedded.start()
             store_url = embedded.url
+            inherited = embedded.inherited
         store = await connect(store_url, timeout_s=settings.store_timeout)
         try:
             await check(
@@ -200,7 +172,7 @@ async def premises(settings: Settings, version: str) -> AsyncIterator[Premises]:
         where = f"{store.server} at {store.description}"
         if settings.redis_url is None:
             where = f"embedded {store.server} in {path_text(settings.data_dir)}"
-        yield _premises(listener, scheme, store_url, where, version)
+        yield replace(_premises(listener, scheme, store_url, where, version), inherited=inherited)
 
 
 async def _check_keys(settings: Settings) -> bool:
@@ -286,14 +258,18 @@ async def serve_application(
     listener: socket.socket,
     signals: StopSignals,
     on_started: Callable[[], object],
+    *,
+    last_good: LastGood = LastGood(),  # noqa: B008 (it cannot be changed)
 ) -> None:
     """Run the application on the socket until a stop signal has been followed to its end.
+
+    Keys and a certificate whose files cannot be used now are taken from `last_good`.
 
     Raises:
         CannotServe: the application does not start, or the certificate cannot be used.
     """
-    application = create_app(settings, store_url)
-    server = _Server(application, settings, on_started)
+    application = create_app(settings, store_url, last_good.keys)
+    server = _Server(application, settings, on_started, last_good)
     signals.on_stop, signals.on_force = server.stop, server.force
     await server.serve_until_stopped(listener)
 
@@ -301,9 +277,11 @@ async def serve_application(
 class _Server(uvicorn.Server):
     """uvicorn, which leaves the signals to this module and empties the parked pops before it waits for requests."""
 
-    def __init__(self, application: Service, settings: Settings, on_started: Callable[[], object]) -> None:
+    def __init__(
+        self, application: Service, settings: Settings, on_started: Callable[[], object], last_good: LastGood
+    ) -> None:
         try:
-            self._certificate = certificate(settings)
+            self._certificate = certificate(settings, last_good.certificate)
         except CertificateRefused as exc:
             raise CannotServe(str(exc)) from exc
         self._lifespan = _HeldLifespan(application)

@@ -16,6 +16,8 @@ import shutil
 import socket
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import uvloop
@@ -23,8 +25,12 @@ from prometheus_client.multiprocess import mark_process_dead
 from pydantic import SecretStr
 
 from deferd import logs
-from deferd.serve import CLOSING_S, CannotServe, Premises, StopSignals, log_refusal, serve_application
+from deferd.api.certificate import CertificateRefused
+from deferd.api.keys import KeysRefused
+from deferd.api.last_good import FollowedFiles, LastGood
+from deferd.serve import CLOSING_S, CannotServe, Premises, log_refusal, serve_application
 from deferd.settings import Settings
+from deferd.stop_signals import StopSignals
 from deferd.store.checks import StoreRefused
 
 _log = logging.getLogger("deferd.supervisor")
@@ -33,8 +39,10 @@ START_S = 60.0
 """Most time that a worker takes until it serves."""
 PAUSE_FIRST_S = 0.2
 PAUSE_MOST_S = 10.0
-SETTLED_S = 30.0
-"""A worker that has served for so long begins anew with the shortest pause when it dies."""
+PAUSE_WHILE_NONE_SERVES_S = 0.5
+"""Most time between two tries while no worker serves."""
+SETTLED_S = 1.0
+"""A worker that has served for so long is replaced at once when it dies; one that has not, once only."""
 _READY = b"ready\n"
 
 
@@ -42,20 +50,26 @@ async def supervise(settings: Settings, place: Premises, signals: StopSignals) -
     """Run `settings.workers` workers, start again those that die, and on a stop signal end all.
 
     Raises:
-        CannotServe: a worker did not even start at the beginning.
+        CannotServe: a worker did not even start at the beginning, or the keys or the certificate cannot be used.
     """
+    try:
+        files = await asyncio.to_thread(FollowedFiles, settings)
+    except (KeysRefused, CertificateRefused) as exc:
+        raise CannotServe(str(exc)) from exc
     with tempfile.TemporaryDirectory(prefix="deferd-metrics-") as metrics_dir:
-        workers = [Worker(number, settings, place, metrics_dir) for number in range(1, settings.workers + 1)]
+        team = Team(settings, place, files, metrics_dir)
+        workers = [Worker(number, team) for number in range(1, settings.workers + 1)]
         stop = asyncio.Event()
         signals.on_stop = stop.set
         signals.on_force = lambda: _kill(workers)
         stopping = asyncio.create_task(stop.wait(), name="stop")
         keepers = {asyncio.create_task(worker.keep(), name=f"worker-{worker.number}") for worker in workers}
         greeting = asyncio.create_task(_announce(workers, place), name="greeting")
+        following = asyncio.create_task(files.follow(), name="followed-files")
         try:
             ended, _ = await asyncio.wait({stopping, *keepers}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            tasks = {stopping, greeting, *keepers}
+            tasks = {stopping, greeting, following, *keepers}
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -88,15 +102,46 @@ async def _end(workers: list[Worker], drain_timeout_s: float) -> None:
         await asyncio.wait(late)
 
 
+class Team:
+    """What the workers have in common, and how many of them serve."""
+
+    def __init__(self, settings: Settings, place: Premises, files: FollowedFiles, metrics_dir: str) -> None:
+        self.settings = settings
+        self.place = place
+        self.files = files
+        self.metrics_dir = metrics_dir
+        self._serving = 0
+        self._none_serves = asyncio.Event()
+        self._none_serves.set()
+
+    @contextlib.contextmanager
+    def one_serves(self) -> Iterator[None]:
+        """One worker serves while the block runs."""
+        self._serving += 1
+        self._none_serves.clear()
+        try:
+            yield
+        finally:
+            self._serving -= 1
+            if self._serving == 0:
+                self._none_serves.set()
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep; not for long while no worker serves."""
+        shortened_s = min(seconds, PAUSE_WHILE_NONE_SERVES_S)
+        await asyncio.sleep(shortened_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds - shortened_s):
+                await self._none_serves.wait()
+
+
 class Worker:
     """One worker process after the other; `serving` is set when the first of them serves."""
 
-    def __init__(self, number: int, settings: Settings, place: Premises, metrics_dir: str) -> None:
+    def __init__(self, number: int, team: Team) -> None:
         self.number = number
         self.serving = asyncio.Event()
-        self._settings = settings
-        self._place = place
-        self._metrics_dir = metrics_dir
+        self._team = team
         self._process: asyncio.subprocess.Process | None = None
         self._channel: asyncio.StreamWriter | None = None
 
@@ -106,33 +151,34 @@ class Worker:
         Raises:
             CannotServe: the very first one does not come to serve.
         """
-        clock = asyncio.get_running_loop().time
-        pause_s = PAUSE_FIRST_S
+        deaths = 0  # in a row, without having served for a while in between
+        pause_s = 0.0
         while True:
-            began_at = clock()
-            try:
-                await self._start()
-            except CannotServe as exc:
-                if not self.serving.is_set():
-                    raise
-                _log.error("%s", exc)
-            else:
-                _log.log(
-                    logging.INFO if self.serving.is_set() else logging.DEBUG,
-                    "worker %d serves (process %d)",
-                    self.number,
-                    self.pid,
-                )
-                self.serving.set()
-            await self.wait()
-            if clock() - began_at > SETTLED_S:
-                pause_s = PAUSE_FIRST_S
+            deaths = 1 if await self._live_once() >= SETTLED_S else deaths + 1
+            pause_s = 0.0 if deaths == 1 else min(max(pause_s * 2, PAUSE_FIRST_S), PAUSE_MOST_S)
             how = self._process.returncode if self._process else None
-            _log.error(
-                "worker %d ended by itself (exit code %s); another is started in %.1f s", self.number, how, pause_s
-            )
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, PAUSE_MOST_S)
+            when = f"in {pause_s:.1f} s" if pause_s else "at once"
+            _log.error("worker %d ended by itself (exit code %s); another is started %s", self.number, how, when)
+            await self._team.pause(pause_s)
+
+    async def _live_once(self) -> float:
+        """Start a process and wait for its end; for how many seconds it served. Raises as `keep`."""
+        clock = asyncio.get_running_loop().time
+        try:
+            await self._start()
+        except CannotServe as exc:
+            if not self.serving.is_set():
+                raise
+            _log.error("%s", exc)
+            await self.wait()
+            return 0.0
+        level = logging.INFO if self.serving.is_set() else logging.DEBUG
+        _log.log(level, "worker %d serves (process %d)", self.number, self.pid)
+        self.serving.set()
+        began_at = clock()
+        with self._team.one_serves():
+            await self.wait()
+        return clock() - began_at
 
     @property
     def pid(self) -> int:
@@ -156,14 +202,14 @@ class Worker:
         if self._process is None:
             return
         await self._process.wait()
-        mark_process_dead(self._process.pid, self._metrics_dir)
+        mark_process_dead(self._process.pid, self._team.metrics_dir)
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        listener = self._place.listener
+        team, place = self._team, self._team.place
         with theirs:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -173,19 +219,20 @@ class Worker:
                     "worker-process",
                     str(theirs.fileno()),
                     stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), listener.fileno()),
+                    pass_fds=(theirs.fileno(), place.listener.fileno(), *place.inherited),
                     start_new_session=True,  # Ctrl-C is for the supervisor, which tells the workers
-                    env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": self._metrics_dir},
+                    env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": team.metrics_dir},
                 )
             except OSError as exc:
                 ours.close()
                 raise CannotServe(f"worker {self.number} cannot be started: {exc}") from exc
         reader, self._channel = await asyncio.open_unix_connection(sock=ours)
         order = {
-            "settings": _with_secrets(self._settings),
-            "store_url": self._place.store_url,
-            "listener": listener.fileno(),
-            "metrics_dir": self._metrics_dir,
+            "settings": _with_secrets(team.settings),
+            "store_url": place.store_url,
+            "listener": place.listener.fileno(),
+            "metrics_dir": team.metrics_dir,
+            "last_good": asdict(team.files.last_good),
         }
         answer = b""
         # It may die at any moment; then the channel is at its end, too.
@@ -219,7 +266,8 @@ def work(channel_fd: int) -> int:
                 socket.socket(fileno=order["listener"]) as listener,
                 asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
             ):
-                orphaned = runner.run(_work(settings, order["store_url"], listener, channel))
+                last_good = LastGood(**order["last_good"])
+                orphaned = runner.run(_work(settings, order["store_url"], listener, channel, last_good))
         except (StoreRefused, CannotServe) as exc:
             log_refusal(exc)
             return 1
@@ -228,7 +276,9 @@ def work(channel_fd: int) -> int:
     return 0
 
 
-async def _work(settings: Settings, store_url: str, listener: socket.socket, channel: socket.socket) -> bool:
+async def _work(
+    settings: Settings, store_url: str, listener: socket.socket, channel: socket.socket, last_good: LastGood
+) -> bool:
     """Serve until stopped; True when that was because the supervisor is gone."""
     signals = StopSignals(log_level=logging.DEBUG)  # the supervisor has said it
     channel.setblocking(False)
@@ -247,7 +297,7 @@ async def _work(settings: Settings, store_url: str, listener: socket.socket, cha
 
     loop.add_reader(channel, supervisor_is_gone)
     try:
-        await serve_application(settings, store_url, listener, signals, tell_supervisor)
+        await serve_application(settings, store_url, listener, signals, tell_supervisor, last_good=last_good)
     except asyncio.CancelledError:
         if not signals.stopping:
             raise

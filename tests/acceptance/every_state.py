@@ -43,6 +43,7 @@ def fill(client: Client) -> Filled:
         client.put(TOPIC, {"ready": job_id}, id=job_id)
     client.put(TOPIC, id="watched", delay=HOUR_S, ttl=HOUR_S, max_attempts=3)
     client.put(TOPIC, {"delayed": True}, id="delayed", delay=HOUR_S, traceparent=f"00-{'1' * 32}-{'2' * 16}-01")
+    client.set_topic(PAUSED, {})
     client.pause(PAUSED)
     client.put(PAUSED, ["not", "handed", "out"], id="paused")
     for job_id, body in BIG_BODIES.items():

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -59,7 +59,7 @@ class ServiceProcess:
                 *("--data-dir", str(self.data_dir)),
                 *self._flags,
             ],
-            env={**environment, **self._environment, "PYTHONUNBUFFERED": "1"},
+            env={**environment, **self._environment, "PYTHONUNBUFFERED": "1", "SERVICE_OF_TEST": str(self.folder)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -105,7 +105,7 @@ class ServiceProcess:
         return code
 
     def kill(self) -> None:
-        """SIGKILL the service alone; its store lives on as an orphan, as it would after a real crash."""
+        """SIGKILL the service alone, as a crash would end it; its workers and its store end by themselves, after it."""
         process = self._take()
         process.kill()
         process.wait(STOP_S)
@@ -128,6 +128,32 @@ class ServiceProcess:
                     if "valkey-server" in command and (cwd == wanted or wanted in command):
                         return int(entry.name)
         return None
+
+    def reaper_pids(self) -> list[int]:
+        """Process ids of the reapers of stores in the data folder, also of those of earlier services."""
+        lock_file = str(self.data_dir.resolve() / "valkey.lock")
+        return _pids_of(lambda command: "reaper_process" in command and lock_file in command)
+
+    def reaper_pid(self) -> int | None:
+        """Process id of the store's reaper; None when there is none."""
+        return next(iter(self.reaper_pids()), None)
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of this service's worker processes, also when the supervisor was killed."""
+        inherited = f"SERVICE_OF_TEST={self.folder}".encode()
+        found = _pids_of(lambda command: "worker-process" in command)
+        return [pid for pid in found if inherited in _read(pid, "environ").split(b"\0")]
+
+    def kill_workers(self) -> None:
+        """SIGKILL all worker processes, and wait until as many others serve."""
+        killed = self.worker_pids()
+        serving = self.output().count(" serves (process ")
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        wanted = serving + len(killed)
+        wait_until(
+            lambda: self.output().count(" serves (process ") >= wanted, START_S, "there are other worker processes"
+        )
 
     def wait_ready(self, timeout_s: float = START_S) -> None:
         """Wait until `/readyz` says that the store answers."""
@@ -173,6 +199,18 @@ class ServiceProcess:
                 self.kill()
         self.kill_store()
         self._join_reader()
+
+
+def _pids_of(wanted: Callable[[str], bool]) -> list[int]:
+    """Ids of the running processes with such command lines, whose parts are divided by spaces."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if wanted(_read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace"))]
+
+
+def _read(pid: int, file: str) -> bytes:
+    with contextlib.suppress(OSError):  # it has ended
+        return Path(f"/proc/{pid}/{file}").read_bytes()
+    return b""
 
 
 @contextlib.contextmanager

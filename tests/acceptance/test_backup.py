@@ -269,15 +269,16 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
 
 
 def test_a_restore_ends_no_store_that_a_killed_service_left(saved: Path, service: ServiceProcess, shell: Shell) -> None:
-    pid = service.store_pid()
+    pid, reaper = service.store_pid(), service.reaper_pid()
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)  # so that it cannot end by itself
+    assert reaper is not None
+    os.kill(reaper, signal.SIGSTOP)  # else it would end the store
     service.kill()
 
     assert f"a store (process {pid}) that a service left behind" in shell.refused(
         1, "restore", str(saved), *text_of(service.data_dir), "--force"
     )
-    os.kill(pid, signal.SIGCONT)
+    os.kill(reaper, signal.SIGCONT)
     service.start()
 
 

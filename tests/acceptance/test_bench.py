@@ -141,7 +141,7 @@ def test_on_a_terminal_there_is_a_progress_bar_beside_the_json(shared_service: S
         assert text in shown.decode()
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_ended_removes_what_it_put(shared_service: ServiceProcess, ending: signal.Signals) -> None:
     flags = ("--url", shared_service.url, "--only", "single", "--seconds", "30", "--processes", "2")
     run = subprocess.Popen(

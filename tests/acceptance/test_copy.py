@@ -127,9 +127,11 @@ def test_a_target_with_jobs_is_refused_and_keeps_them(
 def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
     source: tuple[str, Filled], shell: Shell, store: StoreServer, tmp_path: Path
 ) -> None:
-    store.command("ACL", "SETUSER", "default", "-rpush", "-zadd")
+    used = int(store.command("INFO", "memory")["used_memory"])
+    store.command("CONFIG", "SET", "maxmemory", used + 2_000_000)  # enough to begin, and less than the jobs take
     failed = shell.refused(1, "copy", "--from", source[0], "--to", store.url)
-    assert f"the store at {store.url} failed: the store refuses the service's user" in failed
+    assert f"the store at {store.url} failed: the store is out of memory" in failed
+    store.command("CONFIG", "SET", "maxmemory", 0)
 
     served = shell.run("serve", "--port", "0", "--redis-url", store.url, "--data-dir", str(tmp_path / "s"))
     assert served.returncode == 1

@@ -157,6 +157,38 @@ def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
 
+def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_last_good_keys(tmp_path: Path) -> None:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    flags = ("--keys-file", str(keys.path), "--workers", "2", "--log-level", "debug")
+    with running_service(*flags, data_dir=tmp_path) as service:
+        keys.remove("put")
+        reread = "the files of keys and certificate were read again for new workers"
+        wait_until(lambda: reread in service.output(), WITHIN_S, "the supervisor has read the file again")
+        for broken in ("[[key]]\n", None):
+            if broken is None:
+                keys.path.unlink()
+            else:
+                keys.write(broken)
+            service.kill_workers()
+            assert status(service, keys.tokens["read"]) == 200
+            assert status(service, keys.tokens["put"]) == 401
+            assert status(service, "unknown") == 401
+        assert service.output().count("the keys stay as they were: --keys-file") >= 4
+        assert "did not start to serve" not in service.output()
+
+        keys.remove("read")
+        keys.add("late", "read")
+        wait_until(lambda: status(service, keys.tokens["late"]) == 200, WITHIN_S, "they read on")
+        wait_until(lambda: status(service, keys.tokens["read"]) == 401, WITHIN_S, "they read on")
+    assert not [token for token in keys.tokens.values() if token in service.output()]
+
+
+def test_at_the_first_start_there_are_no_last_good_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text("[[key", encoding="utf-8")
+    assert "is no valid TOML" in refused("--keys-file", str(file), "--workers", "2", folder=tmp_path)
+
+
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_path: Path, through_asgi: bool) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")

@@ -61,7 +61,7 @@ def folder_of(service: ServiceForTests) -> str:
 def test_at_the_end_nothing_of_it_is_left() -> None:
     with start_service() as service:
         folder = folder_of(service)
-        assert len(processes_of(folder)) == 2, "the service and its store"
+        assert len(processes_of(folder)) == 3, "the service, its store and the reaper of that"
         assert httpx.get(f"{service.url}/readyz").status_code == 200
     assert processes_of(folder) == []
     assert not Path(folder).exists()

@@ -184,6 +184,24 @@ def test_a_renewed_certificate_counts_without_a_restart(tmp_path: Path, topic: s
     assert "Traceback" not in service.output()
 
 
+def test_workers_that_are_replaced_while_the_certificate_is_broken_serve_with_the_last_good_one(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "files")
+    flags = ("--workers", "2", "--log-level", "debug")
+    with running_service(*files.flags(), *flags, data_dir=tmp_path) as service:
+        renewed = files.renew("renewed")
+        reread = "the files of keys and certificate were read again for new workers"
+        wait_until(lambda: reread in service.output(), WITHIN_S, "the supervisor has read the files again")
+        files.key.write_text("no key", encoding="utf-8")
+        service.kill_workers()
+        assert shown_certificate(service, files) == renewed
+        assert "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)" in service.output()
+
+        again = files.renew("again")
+        wait_until(lambda: shown_certificate(service, files) == again, WITHIN_S, "they read on")
+    assert "Traceback" not in service.output()
+    assert "did not start to serve" not in service.output()
+
+
 def test_a_certificate_is_renewed_when_both_of_its_files_fit(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path)
     certificate = Certificate(files.cert, files.key)

@@ -29,7 +29,7 @@ with_and_without_signal_handlers = pytest.mark.parametrize(
 
 
 @with_and_without_signal_handlers
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_gives_handlers_time_to_end_and_fetches_nothing_more(
     client: AsyncClient, shared_service: ServiceProcess, topic: str, number: signal.Signals, flags: tuple[str, ...]
 ) -> None:

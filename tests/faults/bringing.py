@@ -6,11 +6,15 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
+
+import httpx
 
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.deployment import (
+    KEY_NAME,
+    KEYED,
     Deployment,
     FaultyStore,
     RecordingProcess,
@@ -71,7 +75,12 @@ async def _kill_service(fault: Fault, deployment: Deployment) -> None:
 
 
 async def _stop_service(fault: Fault, deployment: Deployment) -> None:
-    await _stand_still(deployment.services[fault.which].process.pid, fault.for_s)
+    await _stand_still(_processes_of(deployment.services[fault.which]), fault.for_s)
+
+
+def _processes_of(service: ServiceProcess) -> list[int]:
+    """All but its store; the one that would replace others first."""
+    return [service.process.pid, *service.worker_pids()]
 
 
 async def _kill_timer_holder(fault: Fault, deployment: Deployment) -> None:
@@ -81,13 +90,13 @@ async def _kill_timer_holder(fault: Fault, deployment: Deployment) -> None:
 
 async def _stop_timer_holder(fault: Fault, deployment: Deployment) -> None:
     holder, name = await _timer_holder(deployment)
-    pid = deployment.services[holder].process.pid
-    await _stop(pid)
+    pids = _processes_of(deployment.services[holder])
+    await _stop(*pids)
     try:
         await _other_timer_works(deployment, name)
         await asyncio.sleep(fault.for_s)
     finally:
-        _go_on(pid)
+        _go_on(*pids)
 
 
 async def _timer_holder(deployment: Deployment) -> tuple[int, bytes | None]:
@@ -113,6 +122,11 @@ async def _dead_for_a_while() -> None:
 
 async def _kill(service: ServiceProcess, until: Callable[[], Awaitable[None]] = _dead_for_a_while) -> None:
     process = service.process
+    workers = service.worker_pids()
+    if workers:
+        await _stop(process.pid)  # or it would start others
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
     service.kill()
     try:
         await until()
@@ -121,21 +135,23 @@ async def _kill(service: ServiceProcess, until: Callable[[], Awaitable[None]] = 
     _see(process.returncode == -signal.SIGKILL, f"the service had ended before, with {process.returncode}")
 
 
-async def _stop(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    await _until(lambda: stands_still(pid), "the process stands still")
+async def _stop(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    await _until(lambda: all(map(stands_still, pids)), "the process stands still")
 
 
-def _go_on(pid: int) -> None:
-    stood_still = stands_still(pid)
-    os.kill(pid, signal.SIGCONT)
+def _go_on(*pids: int) -> None:
+    stood_still = all(map(stands_still, pids))
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
     _see(stood_still, "the process went on before it should")
 
 
-async def _stand_still(pid: int, for_s: float) -> None:
-    await _stop(pid)
+async def _stand_still(pids: Sequence[int], for_s: float) -> None:
+    await _stop(*pids)
     await asyncio.sleep(for_s)
-    _go_on(pid)
+    _go_on(*pids)
 
 
 async def _stop_at_work(process: RecordingProcess) -> None:
@@ -198,7 +214,7 @@ async def _life_of(store: FaultyStore) -> str:
 
 
 async def _stop_store(fault: Fault, deployment: Deployment) -> None:
-    await _stand_still(deployment.store.pid, fault.for_s)
+    await _stand_still([deployment.store.pid], fault.for_s)
 
 
 async def _restart_store(fault: Fault, deployment: Deployment) -> None:
@@ -318,6 +334,25 @@ async def _flush_scripts(fault: Fault, deployment: Deployment) -> None:
     await _until(lambda: _count_errors(store, "NOSCRIPT") > missed, "a script was missed")
 
 
+async def _break_keys(fault: Fault, deployment: Deployment) -> None:
+    service, keys = deployment.services[KEYED], deployment.keys
+    refused, read = (service.output().count(line) for line in ("the keys stay as they were", "keys were read anew"))
+    keys.write("[[key")
+    try:
+        await _until(lambda: service.output().count("the keys stay as they were") > refused, "the file was refused")
+        await asyncio.to_thread(service.kill_workers)
+        answers = [await asyncio.to_thread(_status, service, token) for token in (keys.tokens[KEY_NAME], "unknown")]
+        _see(answers == [200, 401], f"the other worker processes answered {answers} to the old key and to none")
+    finally:
+        keys.write()
+    await _until(lambda: service.output().count("keys were read anew") > read, "the whole file was read")
+
+
+def _status(service: ServiceProcess, token: str) -> int:
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.get(f"{service.url}/topics", headers=headers, trust_env=False, timeout=NOTICED_S).status_code
+
+
 _BRINGERS: dict[FaultKind, Callable[[Fault, Deployment], Coroutine[Any, Any, None]]] = {
     FaultKind.KILL_SERVICE: _kill_service,
     FaultKind.STOP_SERVICE: _stop_service,
@@ -340,4 +375,5 @@ _BRINGERS: dict[FaultKind, Callable[[Fault, Deployment], Coroutine[Any, Any, Non
     FaultKind.JUMP_CLOCK: _jump_clock,
     FaultKind.NARROW_RIGHTS: _narrow_rights,
     FaultKind.FLUSH_SCRIPTS: _flush_scripts,
+    FaultKind.BREAK_KEYS: _break_keys,
 }

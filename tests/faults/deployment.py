@@ -1,4 +1,7 @@
-"""What the faults are brought to: two services with clocks that differ, one store, proxies between all, clients."""
+"""What the faults are brought to: two services with clocks that differ, one store, proxies between all, clients.
+
+One service is a single process without keys, the other has worker processes and asks for keys.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -20,6 +23,8 @@ from typing import Any
 
 import httpx
 
+from deferd.api.keys import Scope
+from tests.acceptance.keyed_service import KeysFile
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.job_life import DEAD_RETENTION_MS
 from tests.faults.orphans import none_outlives
@@ -29,9 +34,12 @@ from tests.integration.store_rights import as_user, user_line
 from tests.integration.store_servers import StoreServer
 
 SERVICES = 2
+KEYED = 1
+"""Which of the services asks for keys, and has worker processes."""
 CLOCK_SHIFTS_H = (0.0, 3.0)
 """By how much the services' hosts' clocks are off at first."""
 CLIENT_PROCESSES = 2
+KEY_NAME = "clients"
 STOP_S = 20.0
 LOCK_RENEWED_S = 3.0
 """Within this time the timer that works renews its lock."""
@@ -127,6 +135,7 @@ class Deployment:
     clock_files: list[Path]
     clients: list[RecordingProcess]
     worker: RecordingProcess
+    keys: KeysFile
 
     @property
     def urls(self) -> list[str]:
@@ -212,8 +221,14 @@ def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
         clock_files = [folder / f"clock-{number}" for number in range(SERVICES)]
         for clock_file, shift_h in zip(clock_files, CLOCK_SHIFTS_H, strict=True):
             set_clock(clock_file, shift_h)
+        keys = KeysFile(folder / "keys.toml")
+        keys.add(KEY_NAME, *Scope)
+        stack.enter_context(_environment_of_clients(keys.tokens[KEY_NAME]))
+        flags = [
+            ("--workers", "2", "--keys-file", str(keys.path)) if number == KEYED else () for number in range(SERVICES)
+        ]
         services = [
-            _service(folder / f"service-{number}", store_proxies[number], clock_files[number])
+            _service(folder / f"service-{number}", store_proxies[number], clock_files[number], flags[number])
             for number in range(SERVICES)
         ]
         with ThreadPoolExecutor() as at_once:
@@ -230,15 +245,28 @@ def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
         for process in (*clients, worker):
             process.start()
             stack.callback(process.kill)
-        yield Deployment(folder, store, store_proxies, services, service_proxies, clock_files, clients, worker)
+        yield Deployment(folder, store, store_proxies, services, service_proxies, clock_files, clients, worker, keys)
 
 
-def _service(folder: Path, store_proxy: TcpProxy, clock_file: Path) -> ServiceProcess:
+@contextlib.contextmanager
+def _environment_of_clients(token: str) -> Iterator[None]:
+    """Clients in this process, and in those that it starts, send the key."""
+    before = os.environ.get("DEFERD_KEY")
+    os.environ["DEFERD_KEY"] = token
+    try:
+        yield
+    finally:
+        del os.environ["DEFERD_KEY"]
+        if before is not None:
+            os.environ["DEFERD_KEY"] = before
+
+
+def _service(folder: Path, store_proxy: TcpProxy, clock_file: Path, more: Sequence[str]) -> ServiceProcess:
     python_path = os.pathsep.join([str(_SHIFTED_CLOCK), os.environ.get("PYTHONPATH", "")])
     environment = {"PYTHONPATH": python_path, "SHIFTED_CLOCK_FILE": str(clock_file)}
     store_url = as_user(f"redis://127.0.0.1:{store_proxy.port}")
     flags = ("--redis-url", store_url, "--dead-retention", str(DEAD_RETENTION_MS / 1000))
-    return ServiceProcess(folder, *flags, environment=environment)
+    return ServiceProcess(folder, *flags, *more, environment=environment)
 
 
 def clock_error_h(url: str) -> float:

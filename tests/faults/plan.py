@@ -31,6 +31,7 @@ class FaultKind(StrEnum):
     JUMP_CLOCK = "a service host's clock jumps"
     NARROW_RIGHTS = "the store's user lacks a right (ACL)"
     FLUSH_SCRIPTS = "the store forgets the scripts (SCRIPT FLUSH)"
+    BREAK_KEYS = "the keys file is broken and all worker processes are killed"
 
 
 SHORT_S = (0.2, 0.8)

@@ -70,8 +70,9 @@ async def race(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 async def promote(by: Scripts, topic: str) -> None:
     """What a timer does at one topic when its turn comes, whoever has the lock; its arguments stand in promote.lua."""
-    most_jobs, dead_retention_ms, mark, most_topics = 500, 3_600_000, "timer-1", 8
-    await by.run("promote", KEYS.of_topic(topic), (topic, most_jobs, dead_retention_ms, mark, most_topics))
+    most_jobs, dead_retention_ms, mark, most_topics, timer, lock_ms = 500, 3_600_000, "timer-1", 8, "timer-1", 2500
+    keys = (*KEYS.of_topic(topic), KEYS.of_shard(0, "lock"))
+    await by.run("promote", keys, (topic, most_jobs, dead_retention_ms, mark, most_topics, timer, lock_ms))
 
 
 def both_sides_won(winners: Counter[Any]) -> bool:

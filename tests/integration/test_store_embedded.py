@@ -24,6 +24,7 @@ from deferd.store import folder as folder_module
 from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
+from deferd.store.folder import DataFolder
 from tests.waiting import until
 
 WAIT_S = 20.0
@@ -118,10 +119,18 @@ KILLED_OWNER = """
         await store.client.set("key", "value")
         if sys.argv[2] == "hangs":
             os.kill(embedded.pid, signal.SIGSTOP)
+        if sys.argv[3] == "without a reaper":
+            os.kill(embedded.reaper_pid, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
     asyncio.run(main())
 """
+
+
+async def kill_owner(data_dir: Path, leftover: str, reaper: str) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(KILLED_OWNER), str(data_dir), leftover, reaper]
+    killed = await asyncio.to_thread(subprocess.run, command, timeout=WAIT_S)
+    assert killed.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
@@ -137,11 +146,25 @@ async def test_the_store_of_a_killed_owner_is_taken_over(
     data_dir: Path, leftover: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_module, "TAKE_OVER_S", 0.5 if leftover == "hangs" else WAIT_S)
-    killed = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", textwrap.dedent(KILLED_OWNER), str(data_dir), leftover], timeout=WAIT_S
-    )
-    assert killed.returncode == -signal.SIGKILL
+    await kill_owner(data_dir, leftover, "without a reaper")
 
+    async with running(data_dir) as (_, store):
+        assert await store.client.get("key") == b"value"
+
+
+@pytest.mark.parametrize("leftover", ["lives", "hangs"])
+async def test_the_store_of_a_killed_owner_is_ended_by_its_reaper(data_dir: Path, leftover: str) -> None:
+    await kill_owner(data_dir, leftover, "with a reaper")
+    folder = DataFolder(data_dir)
+
+    def has_ended() -> bool:
+        lock = folder.try_store_lock()
+        if lock is not None:
+            os.close(lock)
+        return lock is not None
+
+    await until(has_ended, "the store has ended")
+    assert ("bye bye" in folder.log_file.read_text()) == (leftover == "lives")
     async with running(data_dir) as (_, store):
         assert await store.client.get("key") == b"value"
 
@@ -220,6 +243,62 @@ async def test_a_folder_with_a_long_path_has_its_socket_elsewhere(
 async def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     async with running(tmp_path / name) as (_, store):
         assert await store.client.set("key", "value")
+
+
+@pytest.mark.parametrize("open_mode", [0o755, 0o750, 0o777, 0o711])
+def test_a_folder_that_others_may_enter_is_closed_to_them_and_that_is_logged(
+    data_dir: Path, open_mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    data_dir.mkdir()
+    data_dir.chmod(open_mode)
+    folder = DataFolder(data_dir)
+    folder.claim()
+    folder.release()
+
+    assert mode(data_dir) == 0o700
+    assert f"other users could enter the data folder {data_dir} (mode {open_mode:04o}): it is now 0700" in caplog.text
+
+
+def open_to_others(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(path.stat().st_mode | 0o055)
+
+
+async def test_the_open_folder_of_an_earlier_release_is_closed_with_its_data(data_dir: Path) -> None:
+    async with running(data_dir) as (_, store):
+        await store.client.set("key", "value")
+    await asyncio.to_thread(open_to_others, data_dir)
+
+    async with running(data_dir) as (_, store):
+        assert await store.client.get("key") == b"value"
+        assert mode(data_dir) == 0o700
+
+
+def test_an_open_folder_that_holds_other_files_is_refused_and_left_as_it_is(data_dir: Path) -> None:
+    data_dir.mkdir()
+    data_dir.chmod(0o755)
+    (data_dir / "thesis.tex").write_text("")
+
+    with pytest.raises(
+        StoreRefused, match=r"\(mode 0755\), and it also holds thesis.tex: run chmod 700 on it, or .* \(--data-dir"
+    ):
+        EmbeddedStore(data_dir).claim()
+    assert mode(data_dir) == 0o755
+    assert names_in(data_dir) == ["thesis.tex"]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root can give a folder away")
+def test_an_open_folder_of_somebody_else_is_refused() -> None:
+    claim = (
+        "import os, sys; from pathlib import Path\nfrom deferd.store.folder import DataFolder\n"
+        "os.setuid(65534)\nDataFolder(Path(sys.argv[1])).claim()"
+    )
+    with tempfile.TemporaryDirectory(dir="/tmp") as data_dir:
+        Path(data_dir).chmod(0o777)
+        done = subprocess.run(
+            [sys.executable, "-c", claim, data_dir], capture_output=True, text=True, timeout=WAIT_S, check=False
+        )
+    assert "(mode 0777), and its mode cannot be changed by this user: run chmod 700 on it" in done.stderr
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ from deferd.store.connection import Store, connect
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer
 
+LOCK = "deferd:{0}:lock"
+LOCK_MS = 2500
+
 
 async def test_an_idle_timer_rests_for_its_tick(driver: EngineDriver) -> None:
     assert await driver.engine.timers[0].run_once() == 1.0
@@ -57,6 +60,7 @@ async def test_only_one_of_two_timers_works_and_the_other_takes_over(driver: Eng
     assert await driver.engine.timers[0].run_once() == 1.0
     await driver.put(delay=5)
     driver.move_clock(6)
+    driver.server.command("PEXPIRE", LOCK, 3000)  # the holder has just renewed it
     assert await other.timers[0].run_once() > 0
     assert await driver.state() is JobState.DELAYED
     await driver.engine.timers[0].resign()
@@ -66,7 +70,7 @@ async def test_only_one_of_two_timers_works_and_the_other_takes_over(driver: Eng
 
 
 async def test_the_timer_takes_the_lock_of_a_dead_one_when_it_ends(driver: EngineDriver) -> None:
-    driver.server.command("SET", "deferd:{0}:lock", "dead", "PX", 30)
+    driver.server.command("SET", LOCK, "dead", "PX", 30)
     wait_s = await driver.engine.timers[0].run_once()
     assert 0 < wait_s <= 0.031
     await asyncio.sleep(wait_s)  # the lock ends by the server's own time, which no test moves
@@ -76,16 +80,93 @@ async def test_the_timer_takes_the_lock_of_a_dead_one_when_it_ends(driver: Engin
 
 
 async def test_a_lock_from_before_the_clock_stepped_back_is_void(driver: EngineDriver) -> None:
-    driver.server.command("SET", "deferd:{0}:lock", "dead", "PX", 3_600_000)
+    driver.server.command("SET", LOCK, "dead", "PX", 3_600_000)
     await driver.put(delay=1)
     await driver.pass_time(2)
     assert await driver.state() is JobState.READY
 
 
+async def test_a_holder_that_is_silent_while_work_is_overdue_is_taken_for_dead(driver: EngineDriver) -> None:
+    await driver.put(delay=1)
+    driver.move_clock(2)
+    driver.server.command("SET", LOCK, "dead", "PX", LOCK_MS - 500)
+    await driver.engine.timers[0].run_once()
+    assert await driver.state() is JobState.READY
+
+
+@pytest.mark.parametrize(("due_in_s", "left_ms"), [(-1, 3000), (60, 1000)], ids=["not silent", "nothing overdue"])
+async def test_a_holder_keeps_its_lock_while_it_is_not_silent_or_nothing_is_overdue(
+    driver: EngineDriver, due_in_s: float, left_ms: int
+) -> None:
+    await driver.put(delay=61)
+    driver.move_clock(61 - due_in_s)
+    driver.server.command("SET", LOCK, "holder", "PX", left_ms)
+    assert await driver.engine.timers[0].run_once() > 0
+    assert driver.server.command("GET", LOCK) == b"holder"
+    assert await driver.state() is JobState.DELAYED
+
+
+async def test_a_resting_timer_looks_again_when_the_next_work_would_be_overdue(driver: EngineDriver) -> None:
+    await driver.put(delay=0.4)
+    driver.server.command("SET", LOCK, "holder", "PX", LOCK_MS - 500)
+    assert 0 < await driver.engine.timers[0].run_once() <= 0.4 + 0.25 + 0.001
+
+
+async def test_a_promotion_renews_the_lock_of_its_timer_and_of_no_other(driver: EngineDriver) -> None:
+    timer = driver.engine.timers[0]
+    await timer.run_once()
+    await driver.put("a", delay=1)
+    driver.move_clock(2)
+    driver.server.command("PEXPIRE", LOCK, 1300)
+    await timer.run_once()
+    assert await driver.state("a") is JobState.READY
+    assert driver.server.command("PTTL", LOCK) > 1300
+    await driver.put("b", delay=1)
+    driver.move_clock(2)
+    driver.server.command("SET", LOCK, "other", "PX", 1300)
+    await timer.catch_up(2**53)  # whoever holds the lock
+    assert await driver.state("b") is JobState.READY
+    assert driver.server.command("PTTL", LOCK) <= 1300
+
+
+async def test_a_timer_without_work_does_not_write(driver: EngineDriver) -> None:
+    await driver.put(delay=600)
+    await driver.engine.timers[0].run_once()
+    driver.server.command("PEXPIRE", LOCK, 2000)
+    await driver.engine.timers[0].run_once()
+    assert driver.server.command("PTTL", LOCK) <= 2000
+
+
+async def test_a_timer_that_failed_at_overdue_work_does_not_take_the_lock_for_it_again(driver: EngineDriver) -> None:
+    """Timers that all fail at the same topic would take the lock from each other for ever."""
+    await driver.put("broken", delay=5)
+    driver.server.command("SET", f"deferd:{{0}}:{TOPIC}:reserved", "not a sorted set")
+    driver.move_clock(6)
+    assert await driver.engine.timers[0].run_once() == 1.0
+    driver.server.command("SET", LOCK, "other", "PX", LOCK_MS - 500)
+    assert await driver.engine.timers[0].run_once() > 0.25
+    assert driver.server.command("GET", LOCK) == b"other"
+
+
+async def test_work_that_is_put_after_the_holder_died_is_done_before_its_lock_ends(
+    engine: Engine, server: StoreServer
+) -> None:
+    """A resting timer is not told when that work is due, but that there is some."""
+    await engine.timers[0].resign()
+    while server.command("SET", LOCK, "dead", "NX", "PX", 2900) is None:
+        server.command("DEL", LOCK)  # the timer had taken it again
+    server.command("SET", "lock of the dead", "", "PX", server.command("PTTL", LOCK))
+    await engine.timers[0].run_once()  # it knows now that another one holds it
+    await engine.queue.put(job(delay=0.1))
+    popped = await engine.dispatcher.pop([TOPIC], wait_ms=10_000)
+    assert [found.id for found in popped] == ["a"]
+    assert server.command("EXISTS", "lock of the dead") == 1
+
+
 async def test_a_timer_with_a_long_tick_that_dies_holds_up_the_others_for_seconds_only(store: Store) -> None:
     engine = Engine(store, tick_s=60)
     await engine.timers[0].run_once()
-    assert await store.client.pttl("deferd:{0}:lock") <= 3000
+    assert await store.client.pttl(LOCK) <= 3000
     await engine.close()
 
 

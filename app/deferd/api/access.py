@@ -21,7 +21,7 @@ from deferd.api import problems
 from deferd.api.account import Account
 from deferd.api.answers import Header, JsonAnswer
 from deferd.api.audit import Asked, Refusals
-from deferd.api.key_source import KeySource
+from deferd.api.key_source import CHECK_S, KeySource
 from deferd.api.keys import NO_BOUNDS, Key, KeyRing, KeysRefused, Scope
 from deferd.api.quota import Quota, keep_counting
 from deferd.engine.usage import Usage
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from deferd.api.needs import Arguments, Need
     from deferd.api.operation import Operation
 
-CHECK_S = 1.0
-"""How often the file is looked at."""
 _log = logging.getLogger("deferd.keys")
 _ASK_FOR_PASSWORD = (b"www-authenticate", b'Basic realm="deferd: any name, a key as the password", charset="UTF-8"')
 
@@ -52,7 +50,8 @@ class Access:
         """Read the keys, and again when their file changes, and count for the quotas, until the block ends.
 
         Raises:
-            KeysRefused: they cannot be used as they are. Later on that is only logged, and the old ones stay.
+            KeysRefused: they cannot be used, and there are no last good ones. Later on that is only logged, and the
+                old ones stay.
         """
         self.take(await asyncio.to_thread(self._source.read))
         tasks = (

@@ -25,8 +25,8 @@ _ROUTES = [
 ]
 
 
-def create_app(settings: Settings, store_url: str) -> Service:
-    """The ASGI application over the store at `store_url`.
+def create_app(settings: Settings, store_url: str, last_good_keys: str | None = None) -> Service:
+    """The ASGI application over the store at `store_url`. `last_good_keys`: see `key_source`.
 
     Its lifespan connects the store and runs an Engine. `app.state.drain()` is for the server to call when it begins
     to stop: parked pops are answered empty, new ones do not park. It may be called at any time.
@@ -65,7 +65,7 @@ def create_app(settings: Settings, store_url: str) -> Service:
         telemetry={"tracing": False, "metrics": False},
     )
     app.settings = settings
-    source = key_source(settings)
+    source = key_source(settings, last_good_keys)
     app.access = None if source is None else Access(source)
     app.gate = app.access or OwnMachine(settings.allowed_host)
     app.state.drain = _nothing_to_drain

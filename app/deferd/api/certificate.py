@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import ssl
+import tempfile
 from pathlib import Path
 
 from deferd.settings import Settings, flag, variable
 
 CHECK_S = 1.0
 """How often the files are looked at."""
+_ANY_BYTES = "latin-1"
+"""PEM is ASCII; text between its blocks may be anything."""
 _log = logging.getLogger("deferd.certificate")
 
 
@@ -23,17 +25,32 @@ class Certificate:
     """What a service with `--tls-cert` and `--tls-key` proves by who it is. Making it reads the files.
 
     `context` is for the server. It is the same all the time: each new connection is given the newest certificate,
-    while those that are open stay as they are.
+    while those that are open stay as they are. `last_good` is what was in the files, certificate and key, when they
+    could last be used.
 
     Raises:
-        CertificateRefused: see `read_context`.
+        CertificateRefused: see `read_context`; not when there is a `last_good`, which then counts, and that is logged.
     """
 
-    def __init__(self, cert: Path, key: Path) -> None:
+    def __init__(self, cert: Path, key: Path, last_good: tuple[str, str] | None = None) -> None:
         self._files = cert, key
-        self._seen = _seen(cert, key)
-        self.context = self._newest = read_context(cert, key)
+        self._complaint = ""
+        try:
+            self._seen = _contents(cert, key)
+            self.context = self._newest = read_context(cert, key)
+        except CertificateRefused as exc:
+            if last_good is None:
+                raise
+            self._complaint = str(exc)
+            _log.error("the certificate stays as it was: %s", exc)
+            self._seen = last_good
+            self.context = self._newest = _context_of(last_good)
         self.context.sni_callback = self._show_newest
+
+    @property
+    def last_good(self) -> tuple[str, str]:
+        """What was in the files when they could last be used."""
+        return self._seen
 
     def _show_newest(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _of: ssl.SSLContext) -> None:
         connection.context = self._newest
@@ -44,7 +61,7 @@ class Certificate:
         Raises:
             CertificateRefused: what is there now cannot be used, and the certificate stays as it was.
         """
-        seen = _seen(*self._files)
+        seen = _contents(*self._files)
         if seen == self._seen:
             return False
         self._newest = read_context(*self._files)
@@ -53,7 +70,7 @@ class Certificate:
 
     async def follow(self) -> None:
         """Read the files again when they change, until cancelled. What is wrong with them is said once."""
-        trouble, times = "", 0
+        trouble, times = self._complaint, 2 if self._complaint else 0
         while True:
             await asyncio.sleep(CHECK_S)
             try:
@@ -71,11 +88,14 @@ class Certificate:
                     _log.info("the certificate was read anew")
 
 
-def certificate(settings: Settings) -> Certificate | None:
-    """What these settings say that the certificate is; None when the service speaks HTTP. Raises CertificateRefused."""
+def certificate(settings: Settings, last_good: tuple[str, str] | None = None) -> Certificate | None:
+    """What these settings say that the certificate is; None when the service speaks HTTP. Raises CertificateRefused.
+
+    `last_good` is for files that are broken now: what was in them when they could last be used.
+    """
     if settings.tls_cert is None or settings.tls_key is None:
         return None
-    return Certificate(settings.tls_cert, settings.tls_key)
+    return Certificate(settings.tls_cert, settings.tls_key, last_good)
 
 
 def read_context(cert: Path, key: Path) -> ssl.SSLContext:
@@ -85,7 +105,7 @@ def read_context(cert: Path, key: Path) -> ssl.SSLContext:
         CertificateRefused: a file is not there, is none in PEM form, or the key is another certificate's or has a
             passphrase, or OpenSSL holds the certificate for too weak.
     """
-    _seen(cert, key)
+    _contents(cert, key)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cert)
     except (OSError, ValueError):
@@ -107,15 +127,25 @@ def read_context(cert: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def _seen(cert: Path, key: Path) -> bytes:
-    """What tells the contents of the files from others."""
-    digest = hashlib.sha256()
-    for name, file in (("tls_cert", cert), ("tls_key", key)):
-        try:
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
-        except OSError as exc:
-            raise CertificateRefused(f"{_named(name, file)} is not readable: {exc.strerror or exc}") from exc
-    return digest.digest()
+def _context_of(contents: tuple[str, str]) -> ssl.SSLContext:
+    """As `read_context`, of contents instead of files; OpenSSL reads files only, so they are files for a moment."""
+    with tempfile.TemporaryDirectory(prefix="deferd-tls-") as folder:  # which only its owner may enter
+        cert, key = Path(folder) / "cert.pem", Path(folder) / "key.pem"
+        for file, content in zip((cert, key), contents, strict=True):
+            file.write_bytes(content.encode(_ANY_BYTES))
+        return read_context(cert, key)
+
+
+def _contents(cert: Path, key: Path) -> tuple[str, str]:
+    """What is in the files. Raises CertificateRefused when one cannot be read."""
+    return _content("tls_cert", cert), _content("tls_key", key)
+
+
+def _content(name: str, file: Path) -> str:
+    try:
+        return file.read_bytes().decode(_ANY_BYTES)
+    except OSError as exc:
+        raise CertificateRefused(f"{_named(name, file)} is not readable: {exc.strerror or exc}") from exc
 
 
 def _named(name: str, file: Path) -> str:

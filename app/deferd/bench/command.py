@@ -18,19 +18,23 @@ from deferd.bench.loads import Loads, Topics
 from deferd.bench.options import Options, OptionsError, read_options
 from deferd.bench.processes import Processes
 from deferd.bench.progress import Board
+from deferd.stop_signals import stop_signals
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 class _Terminated(BaseException):
-    """SIGTERM came."""
+    """SIGTERM or SIGHUP came."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 def run(flags: Mapping[str, Any], *, as_json: bool, histogram: bool) -> int:
     """Measure as the flags say (field name to text), print the figures and return the exit code.
 
     0: measured. 1: the service could not be reached, failed or answered wrongly; the loads before that are shown.
-    2: a flag's value is wrong. 130, 143: ended by Ctrl-C or SIGTERM. In any case what it put is removed.
+    2: a flag's value is wrong. 129, 130, 143: ended by SIGHUP, Ctrl-C or SIGTERM. In any case what it put is removed.
     """
     try:
         options = read_options(flags)
@@ -39,14 +43,14 @@ def run(flags: Mapping[str, Any], *, as_json: bool, histogram: bool) -> int:
             _say(problem)
         return USAGE
     try:
-        with _sigterm_raises():
+        with _stop_signals_raise():
             figures = _measure(options)
     except KeyboardInterrupt:
         _say("interrupted")
         return INTERRUPTED
-    except _Terminated:
+    except _Terminated as stop:
         _say("terminated")
-        return 128 + signal.SIGTERM
+        return 128 + stop.number
     if as_json:
         print(json.dumps(figures.as_json()))  # noqa: T201 (the command's output)
     else:
@@ -111,16 +115,18 @@ def _traces_removed(deployment: Deployment, topics: Topics, board: Board) -> Ite
 
 
 @contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, _terminate)
+def _stop_signals_raise() -> Iterator[None]:
+    """SIGINT does so by itself."""
+    before = {number: signal.signal(number, _terminate) for number in stop_signals() if number != signal.SIGINT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _terminate(_number: int, _frame: object) -> NoReturn:
-    raise _Terminated
+def _terminate(number: int, _frame: object) -> NoReturn:
+    raise _Terminated(number)
 
 
 def _say(sentence: str) -> None:

@@ -255,10 +255,10 @@ COMMANDS: Final = {
         Command(
             "worker",
             PROCESSES,
-            "run a worker of yours until SIGTERM or Ctrl-C",
+            "run a worker of yours until SIGTERM, SIGHUP or Ctrl-C",
             "Import MODULE, with the current folder on the path, and run the deferd.Worker that it calls WORKER, until "
-            "SIGTERM or Ctrl-C. --url, else DEFERD_URL, takes precedence over the URL in the program, and so does the "
-            "key; the flags reach the program as these variables.",
+            "SIGTERM, SIGHUP or Ctrl-C. --url, else DEFERD_URL, takes precedence over the URL in the program, and so "
+            "does the key; the flags reach the program as these variables.",
             (
                 "deferd worker shop.jobs:worker",
                 "DEFERD_URL=http://deferd:8000 deferd worker shop.jobs:worker --log-format json",

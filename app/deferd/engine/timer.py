@@ -1,7 +1,8 @@
 """The timer of one shard: does what has come due, and sleeps until the next thing is.
 
 It ticks at least every `tick_s` and wakes sooner for the next due time. Any number of processes may run timers on
-one store: a lock lets one of them work while the others rest, and every step is safe without it.
+one store: a lock lets one of them work while the others rest, and every step is safe without it. When the holder dies,
+another one takes the lock as soon as work is overdue and the holder has been silent for a while.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ _TOPICS_NAMED = 8
 """How many topics with work a promotion names at most."""
 _CATCH_UP_S = 5.0
 """Most time for which a jump of the clock is followed at once."""
-_LOCK_MAX_MS = 3000
-"""How long the death of the timer that works can hold up the others, whatever the tick."""
+_LOCK_MS = 2500
+_PATIENCE_MS = 250
+"""A holder that has not renewed its lock for so long, while work is overdue by as much, is taken for dead."""
+_PATIENT_AFTER_FAILURE_S = 60.0
+"""So long after a topic that it could not handle a timer takes no lock that has not ended: such work stays overdue."""
 
 
 class _NextWork(NamedTuple):
@@ -67,15 +71,16 @@ class Timer:
         self._label = labels.label
         self._tick_s = tick_s
         self._dead_retention_ms = dead_retention_ms
-        self._name = os.urandom(8).hex()
-        self.mark = self._name
+        self._name = f"{os.getpid()}-{os.urandom(8).hex()}"
+        self.mark = os.urandom(8).hex()
         self._on_promoting = on_promoting
-        self._lock_ms = min(int(tick_s * 2000) + 500, _LOCK_MAX_MS)
         self._holds_lock = False
         self._in_turn = False
         self._renew_lock_at = 0.0
         self._expected: list[str] = []
         self._woken = asyncio.Event()
+        self._patient_until = 0.0
+        self._look_soon: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """Work until cancelled. A store that is away is waited for; what came due meanwhile is done after."""
@@ -125,6 +130,7 @@ class Timer:
                     next_work = done  # promotions are carried out in order: the last one knows best
         metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
         if failed:
+            self._patient_until = time.perf_counter() + _PATIENT_AFTER_FAILURE_S
             return self._tick_s
         return 0 if next_work is None else self._rest_until(next_work)
 
@@ -132,13 +138,14 @@ class Timer:
         """Take or keep the lock; the seconds until the next turn, and the topics that have work now."""
         self._in_turn = True
         try:
+            patience_ms = _PATIENCE_MS if now_s >= self._patient_until else _LOCK_MS
             reply = await self._scripts.run(
-                "turn", (self._due_key, self._lock_key), (self._name, self._lock_ms, _TOPICS_PER_TURN)
+                "turn", (self._due_key, self._lock_key), (self._name, _LOCK_MS, _TOPICS_PER_TURN, patience_ms)
             )
             self._holds_lock = reply[0] == 1
         finally:
             self._in_turn = False
-        self._renew_lock_at = now_s + self._lock_ms / 2000 if self._holds_lock else 0
+        self._renew_lock_at = now_s + _LOCK_MS / 2000 if self._holds_lock else 0
         metrics.TIMER_TURNS.labels("yes" if self._holds_lock else "no").inc()
         wait_ms: int = reply[1]
         if not self._holds_lock:
@@ -157,11 +164,16 @@ class Timer:
         """Something sooner came up: `key` is the shard's due key, or its lock key when the lock became free."""
         # A message may be ahead of the reply that says who holds the lock.
         if key == self._lock_key or (key == self._due_key and (self._holds_lock or self._in_turn)):
-            self._expected = []
-            self._woken.set()
+            self.wake_anyhow()
+        elif key == self._due_key and self._look_soon is None:
+            # The holder was told as well. Whether it lives is seen when this work is overdue.
+            self._look_soon = asyncio.get_running_loop().call_later(_PATIENCE_MS / 1000, self.wake_anyhow)
 
     def wake_anyhow(self) -> None:
         """Messages may have been missed: look."""
+        if self._look_soon is not None:
+            self._look_soon.cancel()
+            self._look_soon = None
         self._expected = []
         self._woken.set()
 
@@ -199,8 +211,8 @@ class Timer:
         asked_at_s = asyncio.get_running_loop().time()
         promotion = self._scripts.run(
             "promote",
-            self._keys.of_topic(topic),
-            (topic, _JOBS_PER_STEP, self._dead_retention_ms, self.mark, _TOPICS_NAMED),
+            (*self._keys.of_topic(topic), self._lock_key),
+            (topic, _JOBS_PER_STEP, self._dead_retention_ms, self.mark, _TOPICS_NAMED, self._name, _LOCK_MS),
         )
         # Who is told starts to work when this task waits, and the promotion is on its way.
         self._on_promoting(topic)

@@ -1,8 +1,9 @@
 """The embedded store: a real Valkey that the service starts, watches and stops, with its data in a folder.
 
-It writes every change to disk before it answers (append-only file, `appendfsync always`), listens on a unix socket
-only, and outlives nothing but a SIGKILL of the service; then the next service on the folder ends it and starts its
-own. It runs in a session of its own, so that Ctrl-C in a terminal reaches the service alone.
+It writes every change to disk before it answers (append-only file, `appendfsync always`) and listens on a unix socket
+only. When the service is killed, the store's reaper ends it (see `deferd.store.reaper`); where that fails too, the next
+service on the folder does, and starts its own. It runs in a session of its own, so that Ctrl-C in a terminal reaches
+the service alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,6 +24,7 @@ from redis.exceptions import RedisError
 from deferd.store.bounded import no_retry
 from deferd.store.checks import StoreRefused
 from deferd.store.folder import DataFolder
+from deferd.store.reaper import StoreReaper
 
 _log = logging.getLogger("deferd.store")
 
@@ -32,6 +35,8 @@ PAUSE_FIRST_S = 0.1
 PAUSE_MOST_S = 5.0
 SETTLED_S = 60.0
 """A store that has run for so long begins anew with the shortest pause when it dies."""
+LINGER_S = 2.0
+"""How long, beyond the time that they take to drain, it works on for worker processes of a service that was killed."""
 REPORT_EVERY_S = 5.0
 ANSWER_S = 1.0
 _LOG_PREFIX = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ [.*#-] ")
@@ -41,10 +46,13 @@ class EmbeddedStore:
     """One Valkey process on one data folder, started again whenever it dies.
 
     Used in this order: `claim`, `start`, `stop`. `url` is where it listens, for `deferd.store.connection.connect`.
+    `drain_s` is how long worker processes take to end when their service was killed; they inherit `inherited`.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, drain_s: float = 0.0) -> None:
         self._folder = DataFolder(data_dir)
+        self._linger_s = drain_s + LINGER_S
+        self._reaper: StoreReaper | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._log_began = 0
@@ -60,6 +68,16 @@ class EmbeddedStore:
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
+    @property
+    def reaper_pid(self) -> int | None:
+        """Process id of what ends the store when this process is killed, or None."""
+        return self._reaper.pid if self._reaper is not None else None
+
+    @property
+    def inherited(self) -> tuple[int, ...]:
+        """Files that each worker process keeps open: the store works on for them when this process is killed."""
+        return () if self._reaper is None else (self._reaper.serving_fd,)
+
     def claim(self) -> None:
         """Own the data folder; see `DataFolder.claim` for the errors."""
         self._folder.claim()
@@ -74,6 +92,11 @@ class EmbeddedStore:
         """
         self._folder.prepare()
         await self._end_predecessor()
+        self._reaper = StoreReaper(self._folder.store_lock_file, self._linger_s)
+        try:
+            await self._reaper.start()
+        except OSError as exc:
+            raise StoreRefused(f"the embedded store's reaper cannot be started: {exc}") from exc
         await self._launch()
         self._keeper = asyncio.create_task(self._keep(), name="embedded-store")
 
@@ -84,6 +107,9 @@ class EmbeddedStore:
             await asyncio.wait({self._keeper})
             self._keeper = None
         await self._end_process()
+        if self._reaper is not None:
+            await self._reaper.stop()
+            self._reaper = None
         self._folder.clean_up()
         self._folder.release()
 
@@ -95,6 +121,8 @@ class EmbeddedStore:
         try:
             self._process = await self._spawn(lock)
             self._folder.note_store_pid(lock, self._process.pid)
+            if self._reaper is not None:
+                self._reaper.watch(self._process.pid)
         finally:
             os.close(lock)  # from here on the store alone holds it
         try:
@@ -115,7 +143,7 @@ class EmbeddedStore:
             ) from exc
         try:
             binary = str(get_binary_path())
-            with self._folder.log_file.open("ab") as log:
+            with _private_files(), self._folder.log_file.open("ab") as log:
                 self._log_began = log.tell()
                 return await asyncio.create_subprocess_exec(
                     binary,
@@ -250,6 +278,16 @@ class EmbeddedStore:
             last = " / ".join([line for line in lines if line][-2:])
             return f"exit code {code}; the end of {self._folder.log_file} says: {last}"
         return f"exit code {code}"
+
+
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    """Files that are made in the block, or by a process that is started in it, are for their owner only."""
+    before = os.umask(0o077)  # uvloop has no parameter for it
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 async def _answers(client: Redis) -> bool:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 from deferd.store.checks import StoreRefused
+
+_log = logging.getLogger("deferd.store")
 
 SOCKET_PATH_MAX_BYTES = 100
 """The system's bound on a unix socket's path is 104 or 108 bytes."""
@@ -23,6 +27,14 @@ APPEND_ONLY_FOLDER = "appendonlydir"
 """In the data folder: what the store keeps. `deferd.store.append_only` says how."""
 UNFINISHED_RESTORE = "restore.unfinished"
 """In the data folder: data of a backup that is not yet in its place. See `deferd.maintenance.restore`."""
+_FOR_OTHERS = 0o077
+_OWN_NAMES = {
+    *("deferd.lock", "valkey.lock", "valkey.log", "valkey.log.1", "valkey.sock", "lost+found"),
+    *(APPEND_ONLY_FOLDER, UNFINISHED_RESTORE),
+}
+"""What a service or a restore makes in its data folder, and what a new file system holds."""
+_OWN_PREFIXES = ("temp-", f"{APPEND_ONLY_FOLDER}.before-restore")
+"""Of files that the store is about to put in place of others, and of data that a restore moved aside."""
 
 
 class DataFolder:
@@ -38,6 +50,11 @@ class DataFolder:
         return self.path / "valkey.log"
 
     @property
+    def store_lock_file(self) -> Path:
+        """What the store process holds locked, with its process id as text."""
+        return self.path / "valkey.lock"
+
+    @property
     def socket(self) -> Path:
         """Where the store listens: in the folder, or when that path is too long, in a private one in the temp folder.
 
@@ -50,13 +67,14 @@ class DataFolder:
         return Path(tempfile.gettempdir()) / f"deferd-{os.getuid()}-{digest}" / "valkey.sock"
 
     def claim(self) -> None:
-        """Make the folder (only its owner may enter it) if it is not there, and own it until `release`.
+        """Make the folder if it is not there, close it to other users, and own it until `release`.
 
         Raises:
-            StoreRefused: another service owns it, or it cannot be written to.
+            StoreRefused: another service owns it, it cannot be written to, or it stays open to other users.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._close_to_others()
             lock = os.open(self.path / "deferd.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as exc:
             raise self._unusable(exc) from exc
@@ -89,7 +107,7 @@ class DataFolder:
             StoreRefused: the folder cannot be written to.
         """
         try:
-            lock = os.open(self.path / "valkey.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            lock = os.open(self.store_lock_file, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as exc:
             raise self._unusable(exc) from exc
         try:
@@ -108,7 +126,7 @@ class DataFolder:
     def store_pid(self) -> int | None:
         """The store process that holds the store's lock, if the file says so."""
         with contextlib.suppress(OSError):
-            lock = os.open(self.path / "valkey.lock", os.O_RDONLY)
+            lock = os.open(self.store_lock_file, os.O_RDONLY)
             try:
                 return _read_pid(lock)
             finally:
@@ -140,6 +158,7 @@ class DataFolder:
                 place.mkdir(mode=0o700, exist_ok=True)
                 if place.is_symlink() or place.stat().st_uid != os.getuid():
                     raise StoreRefused(f"{place} belongs to somebody else: the store's socket cannot be put there")
+                place.chmod(0o700)
             if self.log_file.exists() and self.log_file.stat().st_size > LOG_MAX_BYTES:
                 self.log_file.replace(self.log_file.with_suffix(".log.1"))
         except OSError as exc:
@@ -151,6 +170,32 @@ class DataFolder:
             with contextlib.suppress(OSError):
                 self.socket.unlink(missing_ok=True)
                 self.socket.parent.rmdir()
+
+    def _close_to_others(self) -> None:
+        """Make the folder 0700, as a new one is, unless that could take other files away from their readers.
+
+        PostgreSQL does the same: `initdb` tightens an empty folder, and a server refuses one that others may enter.
+        """
+        mode = stat.S_IMODE(self.path.stat().st_mode)
+        if not mode & _FOR_OTHERS:
+            return
+        foreign = sorted(
+            path.name
+            for path in self.path.iterdir()
+            if path.name not in _OWN_NAMES and not path.name.startswith(_OWN_PREFIXES)
+        )
+        why = f"it also holds {', '.join(foreign[:3])}{' ...' if len(foreign) > 3 else ''}"
+        if not foreign:
+            why = "its mode cannot be changed by this user"
+            with contextlib.suppress(PermissionError):
+                self.path.chmod(0o700)
+            if not stat.S_IMODE(self.path.stat().st_mode) & _FOR_OTHERS:
+                _log.warning("other users could enter the data folder %s (mode %04o): it is now 0700", self.path, mode)
+                return
+        raise StoreRefused(
+            f"other users can enter the data folder {self.path} (mode {mode:04o}), and {why}: run chmod 700 on it, or "
+            "give this service a folder of its own (--data-dir, DEFERD_DATA_DIR)"
+        )
 
     def _unusable(self, exc: OSError) -> StoreRefused:
         return StoreRefused(

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from deferd.client import AsyncClient, JobDefinition
 from deferd.client.times import Seconds, seconds
 from deferd.limits import ID_LENGTH, ID_PATTERN, POP_TOPICS_MAX
+from deferd.stop_signals import stop_signals
 from deferd.worker.handlers import Handler, Middleware, checked_topic
 from deferd.worker.priority import Priority, order_of
 from deferd.worker.running import Running, Settings
@@ -138,7 +139,7 @@ class Worker:
         return layer
 
     def run(self, *, url: str | Sequence[str] | None = None, key: str | None = None) -> int:
-        """Work until SIGTERM or SIGINT, then stop as `stop` says; a second SIGINT ends the process at once.
+        """Work until SIGTERM, SIGINT or SIGHUP, then stop as `stop` says; a second SIGINT ends the process at once.
 
         For a program's main thread; in another one it takes no signals and ends by `stop`. Returns the exit code for
         the process: 0, or 1 when jobs are left that come back only as their leases end, since the service was away.
@@ -256,7 +257,7 @@ class Worker:
             self.stop()
 
         with contextlib.ExitStack() as handlers:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in stop_signals():
                 handlers.callback(_handle(loop, number, take))
             yield
 

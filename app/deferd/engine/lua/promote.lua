@@ -1,8 +1,9 @@
 -- The timer's turn at one topic: do what has come due there, in one bounded step.
 -- @include clock topic record places
--- KEYS: see lib/topic.lua
+-- KEYS: see lib/topic.lua; then KEYS[15] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each place | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] the timer's mark: goes with the message that something is ready | ARGV[5] most topics to name
+-- ARGV[6] the timer's name in the lock | ARGV[7] how long the lock lasts, ms
 -- Returns { redelivered, expired, exhausted, retention ended, ms until the shard's next work (-1: none, 0: now),
 --   { the topics that have work then, longest overdue first }, how late each promoted job was, ms ... }
 --   As many topics as ARGV[5] may not be all.
@@ -126,5 +127,12 @@ if head[2] then
   local next_work = math.max(tonumber(head[2]), now)
   reply[5] = next_work - now
   reply[6] = redis.call('ZRANGE', DUE, '-inf', next_work, 'BYSCORE', 'LIMIT', 0, ARGV[5])
+end
+
+-- A holder that works shows that it lives, with a write that shares the fsync of those above.
+local RENEW_EVERY_MS = 100
+if #ready + reply[1] + reply[2] + reply[3] + reply[4] > 0 and redis.call('GET', KEYS[15]) == ARGV[6]
+  and redis.call('PTTL', KEYS[15]) < ARGV[7] - RENEW_EVERY_MS then
+  redis.call('PEXPIRE', KEYS[15], ARGV[7])
 end
 return reply

@@ -2,23 +2,31 @@
 -- @include clock
 -- KEYS[1] due  ZSET topic -> the next ms at which the timer has work there
 -- KEYS[2] lock STRING the timer that does the work, so that others rest; it saves work and guards nothing
--- ARGV[1] this timer's name | ARGV[2] how long the lock lasts, ms, at most 3000 | ARGV[3] most topics to return
+-- ARGV[1] this timer's name | ARGV[2] how long the lock lasts, ms, at most 3000, the same for all timers
+-- ARGV[3] most topics to return
+-- ARGV[4] patience, ms: the lock is taken from a holder that has not renewed it for so long, while work is overdue by
+--   as much; a holder that works renews it (promote.lua)
 -- Returns { 1, ms until the next work (-1: none, 0: now), topics with work ... }, those overdue longest first,
---   or { 0, ms until the lock ends } when another timer holds it
+--   or { 0, ms until the lock ends or may be taken, as far as is known now } when another timer holds it
 -- Bound: ARGV[3] topics; the caller sends at most 1000.
 local holder = redis.call('GET', KEYS[2])
 local left = redis.call('PTTL', KEYS[2])
+local now = now_ms()
+local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 -- A lock with more time left than any timer gives itself is from before the store's clock stepped back: it is void.
 if holder and holder ~= ARGV[1] and left >= 0 and left <= 3000 then
-  return { 0, left }
+  local wait = left
+  if head[2] then
+    local overdue, silent = now - tonumber(head[2]), ARGV[2] - left
+    wait = math.min(left, ARGV[4] - math.min(overdue, silent))
+  end
+  if wait > 0 then return { 0, wait } end
 end
 -- Renewed at half time and not in every turn: with fsync always, a write here would delay each promotion.
 if holder ~= ARGV[1] or left < ARGV[2] / 2 then
   redis.call('DEL', KEYS[2])  -- first a write that an out-of-memory store allows
   redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
 end
-local now = now_ms()
-local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 local wait = head[2] and math.max(tonumber(head[2]) - now, 0) or -1
 local reply = { 1, wait }
 if wait == 0 then

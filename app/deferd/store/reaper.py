@@ -1,0 +1,94 @@
+"""Sees to it that the embedded store does not outlive its service, whatever kills that.
+
+A small process, the reaper, holds the read ends of two pipes. The write end of the first is the service's alone; that
+of the second is the service's and its worker processes'. The system closes them when their holders die. A pipe works
+alike on Linux and macOS, where a parent-death signal does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+
+from deferd.store import reaper_process
+
+_log = logging.getLogger("deferd.store")
+
+RESTART_PAUSE_S = 1.0
+STOP_S = 2.0
+
+
+class StoreReaper:
+    """The process that ends the store when this process is gone, and its worker processes are or `linger_s` is over.
+
+    The store is the holder of `lock_file`. Worker processes inherit `serving_fd`.
+    """
+
+    def __init__(self, lock_file: Path, linger_s: float) -> None:
+        self._lock_file = lock_file
+        self._linger_s = linger_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._store_pid = 0
+        self._alive_read, self._alive_write = os.pipe()
+        self._serving_read, self.serving_fd = os.pipe()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the reaper, or None."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Start the reaper, and another whenever it ends. Raises OSError."""
+        await self._spawn()
+        self._keeper = asyncio.create_task(self._keep(), name="store-reaper")
+
+    def watch(self, store_pid: int) -> None:
+        """From now on this process is the store; 0: there is none."""
+        self._store_pid = store_pid
+        os.write(self._alive_write, b"%d\n" % store_pid)
+
+    async def stop(self) -> None:
+        """End the reaper; the store has ended."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait({self._keeper})
+            self._keeper = None
+        if self._process is not None:
+            self.watch(0)
+        for end in (self._alive_write, self.serving_fd, self._alive_read, self._serving_read):
+            os.close(end)
+        if self._process is not None:
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_S)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.kill()
+                await self._process.wait()
+
+    async def _spawn(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", reaper_process.__file__),
+            *(str(self._lock_file), str(self._serving_read), str(self._linger_s)),
+            cwd="/",
+            stdin=self._alive_read,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            pass_fds=(self._serving_read,),
+            start_new_session=True,  # neither Ctrl-C nor the end of the terminal is for it
+        )
+        self.watch(self._store_pid)  # what an earlier reaper was told is read and gone
+
+    async def _keep(self) -> None:
+        while self._process is not None:
+            code = await self._process.wait()
+            _log.warning("the store's reaper ended by itself (exit code %s); another is started", code)
+            await asyncio.sleep(RESTART_PAUSE_S)
+            try:
+                await self._spawn()
+            except OSError as exc:
+                _log.error("the store's reaper cannot be started: %s", exc)

@@ -1,0 +1,111 @@
+"""How late are jobs while worker processes are killed, the one that holds the timer's lock each time?
+
+    python -m tests.benchmarks.worker_kills [--kills 12] [--every 3] [--workers 2] [--rate 50]
+
+Jobs are put ahead, due at random instants from before the first kill until after the last. Each consumer long-polls,
+and asks again at once when its connection breaks. Lateness is the time from when a job is due until a consumer has it.
+One service with its embedded store; all share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import redis
+
+from deferd import AsyncClient
+from deferd.errors import DeferdError
+from deferd.model import PutJob
+from tests.acceptance.service_process import ServiceProcess
+from tests.benchmarks.measuring import end_in_order, percentile, show_target
+
+TOPIC = "bench.kills"
+CONSUMERS = 4
+BEFORE_S, AFTER_S = 2.0, 3.0
+GRACE_S = 10.0
+
+
+def timer_holder(service: ServiceProcess) -> int | None:
+    """The process whose timer holds the lock: its id begins the timer's name."""
+    with redis.Redis(unix_socket_path=str(service.data_dir / "valkey.sock")) as store:
+        name = store.get("deferd:{0}:lock")
+    return None if name is None else int(bytes(name).partition(b"-")[0])
+
+
+async def kill_holders(service: ServiceProcess, kills: int, every_s: float) -> int:
+    """Kill the holder again and again; how many were killed."""
+    killed = 0
+    for _ in range(kills):
+        holder = await asyncio.to_thread(timer_holder, service)
+        if holder in service.worker_pids():
+            os.kill(holder, signal.SIGKILL)
+            killed += 1
+        await asyncio.sleep(every_s)
+    return killed
+
+
+async def consume(client: AsyncClient, due_s: dict[str, float], late_ms: dict[str, float]) -> None:
+    """Take jobs until all have come."""
+    while len(late_ms) < len(due_s):
+        try:
+            jobs = await client.pop(TOPIC, count=20, wait=2)
+        except DeferdError:
+            await asyncio.sleep(0.02)
+            continue
+        now_s = time.time()
+        for job in jobs:  # one whose lease ended, as the answer was lost, counts from when it was due all the same
+            late_ms.setdefault(job.id, (now_s - due_s[job.id]) * 1000)
+
+
+async def measure(service: ServiceProcess, options: argparse.Namespace) -> tuple[list[float], int]:
+    """Lateness of each job in ms, and how many workers were killed."""
+    seconds = BEFORE_S + options.kills * options.every + AFTER_S
+    start_s = time.time() + 2
+    count = int(options.rate * seconds)
+    due_s = {str(number): start_s + number / options.rate for number in range(count)}
+    late_ms: dict[str, float] = {}
+    async with AsyncClient(service.url) as producer, AsyncClient(service.url, retry_for=0) as client:
+        jobs = [
+            PutJob(topic=TOPIC, id=job_id, run_at=datetime.fromtimestamp(at_s, UTC), ttr=1)
+            for job_id, at_s in due_s.items()
+        ]
+        for at in range(0, count, 500):
+            await producer.put_batch(jobs[at : at + 500])
+        if time.time() > start_s:
+            raise SystemExit("the machine is too slow or too busy to put the jobs before they are due")
+        consumers = asyncio.gather(*(consume(client, due_s, late_ms) for _ in range(CONSUMERS)))
+        await asyncio.sleep(start_s + BEFORE_S - time.time())
+        killed = await kill_holders(service, options.kills, options.every)
+        async with asyncio.timeout(AFTER_S + GRACE_S):
+            await consumers
+    return list(late_ms.values()), killed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=12)
+    parser.add_argument("--every", type=float, default=3.0, help="seconds from one kill to the next")
+    parser.add_argument("--workers", type=int, default=2, help="worker processes")
+    parser.add_argument("--rate", type=int, default=50, help="jobs due a second")
+    options = parser.parse_args()
+    end_in_order()
+    with (
+        tempfile.TemporaryDirectory(prefix="deferd-kills-") as folder,
+        ServiceProcess(Path(folder), "--workers", str(options.workers)) as service,
+    ):
+        late_ms, killed = asyncio.run(measure(service, options))
+    p50_ms, p99_ms = percentile(late_ms, 0.5), percentile(late_ms, 0.99)
+    print(f"{len(late_ms)} jobs, {killed} of {options.kills} kills hit a worker that held the timer's lock")
+    print(f"  p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms, most {max(late_ms):.1f} ms")
+    show_target("p99, ms", p99_ms, at_most=1500)
+
+
+if __name__ == "__main__":
+    main()
