@@ -51,7 +51,7 @@ class Engine:
         self.queue = JobQueue(self._scripts, keys, labels, put_ways, dead_retention_ms=dead_retention_ms)
         self.topics = Topics(self._scripts, keys, labels)
         self.auditor = Auditor(self._scripts, keys)
-        self.dispatcher = Dispatcher(self.queue)
+        self.dispatcher = Dispatcher(self.queue, keys.shard_of)
         self.timers = [
             Timer(
                 self._scripts,
