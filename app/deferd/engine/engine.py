@@ -11,7 +11,7 @@ from deferd.engine.audit import Auditor
 from deferd.engine.clock import MovableClock
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.durability import PutWays
-from deferd.engine.keys import DUE_CHANNEL, Keys
+from deferd.engine.keys import Keys
 from deferd.engine.queue import JobQueue
 from deferd.engine.scripts import Scripts
 from deferd.engine.timer import Timer
@@ -79,7 +79,7 @@ class Engine:
             StoreUnavailable: the store cannot be reached.
         """
         await self.ping()
-        await self._scripts.command("PUBLISH", DUE_CHANNEL, "")  # scripts do: learn now whether it is allowed
+        await self._wakeups.check_publishing()
         self._tasks = [asyncio.create_task(self._wakeups.run(), name="deferd-wakeups")]
         try:
             await self._wakeups.listening(_LISTEN_TIMEOUT_S)

@@ -13,6 +13,8 @@ READY_CHANNEL = b"deferd:ready"
 """Messages: a topic that may have something for a waiting consumer."""
 DUE_CHANNEL = b"deferd:due"
 """Messages: the `due` key of a shard whose timer has something sooner to do, or a lock key that became free."""
+HEARTBEAT_CHANNEL = "deferd:heartbeat"
+"""Messages of each process to itself, on a channel of its own below this name."""
 
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _SHARD_KEYS = ("settings", "topics", "due")
