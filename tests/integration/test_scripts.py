@@ -38,7 +38,7 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.queue.look(TOPIC, "c")
     await driver.queue.cancel(TOPIC, "c")
     await driver.topics.jobs(TOPIC)
-    await driver.topics.totals([TOPIC])
+    await driver.topics.all.totals([TOPIC])
     await audit_a_long_list_that_lacks_a_job(driver)
     await driver.pass_time(3)
     assert driver.engine.clock is not None

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from deferd.api.keys import TopicPatterns
@@ -32,13 +33,14 @@ class JobQuota:
     Its first count is that of `keep_counting`, right at the start.
     """
 
-    __slots__ = ("_being_put", "_counted", "_is_asked", "_key_name", "_most", "_patterns", "_put_since")
+    __slots__ = ("_being_put", "_counted", "_is_asked", "_key_name", "_most", "_of_shard", "_patterns", "_put_since")
 
     def __init__(self, key_name: str, patterns: TopicPatterns, most: int) -> None:
         self._patterns = patterns
         self._most = most
         self._key_name = key_name
         self._counted = self._put_since = self._being_put = 0
+        self._of_shard: dict[int, int] = {}
         self._is_asked = True
 
     def revise(self, patterns: TopicPatterns, most: int) -> None:
@@ -62,19 +64,33 @@ class JobQuota:
             self._put_since += jobs  # also those that were refused or left in doubt: the next count tells
 
     async def count(self, topics: Topics) -> None:
-        """Count anew what the topics hold, if anybody has asked since the last time."""
+        """Count anew what the topics hold, if anybody has asked since the last time.
+
+        For a shard of the store that cannot be reached the last count stands.
+
+        Raises:
+            StoreUnavailable: no shard can be.
+        """
         if not self._is_asked:
             return
         self._is_asked = False
         stored_before = self._put_since
-        live, cursor = 0, None
+        live: Counter[int] = Counter()
+        unreadable: set[int] = set()
+        cursor = None
         while True:
-            names, cursor = await topics.names(cursor, _PAGE)
-            counts = await topics.totals([name for name in names if self._patterns.match(name)])
-            live += sum(counts[state] for state in _LIVE)
+            page = await topics.all.names(cursor, _PAGE, without=unreadable)
+            unreadable |= page.unreadable
+            for shard, counts in (await topics.all.totals(filter(self._patterns.match, page.names))).items():
+                if counts is None:
+                    unreadable.add(shard)
+                else:
+                    live[shard] += sum(counts[state] for state in _LIVE)
+            cursor = page.next_cursor
             if cursor is None:
                 break
-        self._counted = live
+        self._of_shard = dict(live) | {shard: self._of_shard.get(shard, 0) for shard in unreadable}
+        self._counted = sum(self._of_shard.values())
         self._put_since -= stored_before  # what was put meanwhile may stand in both until the next time
 
 

@@ -15,6 +15,7 @@ from deferd.client.jobs import (
     Released,
     StoreAudit,
     TopicAudit,
+    TopicPage,
     TopicView,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "Released",
     "StoreAudit",
     "TopicAudit",
+    "TopicPage",
     "TopicView",
     "UnexpectedAnswer",
     "Unreachable",

@@ -131,10 +131,6 @@ class Dispatcher:
             StoreUnavailable: none of the topics can be asked; also to those who were waiting when that came about.
         """
         request = PopRequest(count, ttr_ms, consumer, request_id)
-        if request_id is not None and len(topics) > 1:
-            again = await self._given_before(topics, replace(request, count=0))
-            if again:
-                return again
         loop = asyncio.get_running_loop()
         self._arrivals += 1
         waiter = _Waiter(self._arrivals, topics, request, loop.create_future())
@@ -148,8 +144,15 @@ class Dispatcher:
                 line = self._lines[topic] = _Line(topic, self._shard_of(topic))
             line.join(waiter)
         self._set_parked(self._parked + 1)
-        self._take_turn(waiter, 0)
         try:
+            if request_id is not None and len(topics) > 1:
+                waiter.in_call = True
+                given_before = await self._given_before(topics, replace(request, count=0))
+                waiter.in_call = False
+                if given_before:
+                    return given_before
+            if not waiter.answer.done():
+                self._take_turn(waiter, 0)
             return await waiter.answer
         except asyncio.CancelledError:
             waiter.hung_up = True

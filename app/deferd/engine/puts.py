@@ -17,6 +17,7 @@ from deferd.engine.arguments import Args, new_id, put_args, size
 from deferd.engine.bulk import BulkTurns
 from deferd.engine.durability import PutWays, stored_nothing
 from deferd.engine.joiner import Joiner
+from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import JobRecord, located
 from deferd.errors import DeferdError, DurabilityUnavailable, JobExists, JobReserved, StoreUnavailable, TopicFull
 from deferd.model import PutJob
@@ -64,10 +65,11 @@ class PutResult(NamedTuple):
 class Puts:
     """Puts by the ways of `ways`; calls for many jobs take turns in `bulk_turns`."""
 
-    def __init__(self, ways: PutWays, labels: metrics.TopicLabels, bulk_turns: BulkTurns) -> None:
+    def __init__(self, ways: PutWays, labels: metrics.TopicLabels, bulk_turns: BulkTurns, known: KnownTopics) -> None:
         self._ways = ways
         self._label = labels.label
         self._bulk = bulk_turns
+        self._known = known
         self._joiners: dict[str | None, _Joined] = {}
 
     async def put(self, spec: PutJob, *, max_jobs: int | None = None) -> PutOutcome:
@@ -176,6 +178,7 @@ class Puts:
         return lines
 
     def _count(self, topic: str, codes: Sequence[int]) -> None:
+        self._known.met(topic)
         label = self._label(topic)
         for outcome, count in Counter(_OUTCOMES.get(code, "refused") for code in codes).items():
             metrics.PUTS.labels(label, outcome).inc(count)

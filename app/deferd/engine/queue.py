@@ -20,6 +20,7 @@ from deferd.engine.bulk import BulkTurns
 from deferd.engine.durability import PutWays
 from deferd.engine.joiner import Joiner
 from deferd.engine.keys import Keys
+from deferd.engine.known_topics import KnownTopics
 from deferd.engine.puts import PutOutcome, PutResult, Puts
 from deferd.engine.record import JobRecord, Receipt, json_bytes, located, policy_extra, read_record
 from deferd.engine.scripts import Scripts
@@ -74,14 +75,22 @@ class JobQueue:
     """The verbs on jobs. `dead_retention_ms` is how long a dead job is kept."""
 
     def __init__(
-        self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, put_ways: PutWays, *, dead_retention_ms: int
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        labels: metrics.TopicLabels,
+        put_ways: PutWays,
+        known: KnownTopics,
+        *,
+        dead_retention_ms: int,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
         self._label = labels.label
         self._dead_retention_ms = dead_retention_ms
         self._bulk = BulkTurns()
-        self._puts = Puts(put_ways, labels, self._bulk)
+        self._known = known
+        self._puts = Puts(put_ways, labels, self._bulk, known)
         self._finishes = Joiner(self._send_finishes, size=size, most_items=bulk.MOST_JOBS)
         self._cancels = Joiner(self._send_cancels, size=size, most_items=_CANCELS_AT_ONCE)
 
@@ -209,6 +218,7 @@ class JobQueue:
         if expired:
             metrics.DEATHS.labels(label, "expired").inc(expired)
         if jobs:
+            self._known.met(topic)
             metrics.POPS.labels(label).inc(len(jobs))
             metrics.READY_WAIT.labels(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
 

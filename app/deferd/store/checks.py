@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -18,6 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deferd.store.connection import Store
 
+_LOG = logging.getLogger(__name__)
 OLDEST_VERSION = (6, 2)
 SHARDS_KEY = "deferd:shards"
 
@@ -29,8 +32,8 @@ class StoreRefused(Exception):
 async def check(store: Store, *, shards: int) -> None:
     """See that the store can be reached, is new enough, keeps what it is given, and was set up with `shards`.
 
-    The first service to use a store writes the number of shards into it. Every master of a cluster is asked. On
-    success `store.server` holds the server's name and version.
+    The first service to use a store writes the number of shards into it. Every master of a cluster that can be
+    reached is asked. On success `store.server` holds the server's name and version.
 
     Raises:
         StoreRefused: it does not.
@@ -71,8 +74,21 @@ async def _ask_all(store: Store) -> Iterable[Mapping[str, Any]]:
     """INFO of the server, or of each master of the cluster. CONFIG would say more, but is often forbidden."""
     if not isinstance(store.client, RedisCluster):
         return [cast("Mapping[str, Any]", await store.client.info())]
-    answer = cast("Mapping[str, Any]", await store.client.info(target_nodes=RedisCluster.PRIMARIES))
-    return [answer] if "redis_version" in answer else answer.values()
+    await store.client.initialize()
+    nodes = store.client.get_primaries()
+    replies = await asyncio.gather(*(store.client.info(target_nodes=node) for node in nodes), return_exceptions=True)
+    found = []
+    for node, reply in zip(nodes, replies, strict=True):
+        if isinstance(reply, (RedisConnectionError, RedisTimeoutError)):  # it takes only its own topics with it
+            _LOG.warning("node %s of the store cannot be reached, its topics are unavailable: %s", node.name, reply)
+            error = reply
+        elif isinstance(reply, BaseException):
+            raise reply
+        else:
+            found.append(cast("Mapping[str, Any]", reply))
+    if not found:
+        raise error
+    return found
 
 
 def _check_node(info: Mapping[str, Any], store: Store) -> str:
@@ -98,7 +114,15 @@ def _check_node(info: Mapping[str, Any], store: Store) -> str:
 
 
 async def _check_shards(store: Store, shards: int) -> None:
-    stored = await store.client.get(SHARDS_KEY)
+    try:
+        stored = await store.client.get(SHARDS_KEY)
+    except (RedisConnectionError, RedisTimeoutError) as exc:
+        if not store.cluster:
+            raise
+        raise StoreRefused(
+            f"the node of the store at {store.description} that holds the key {SHARDS_KEY} cannot be reached, so that "
+            f"--shards {shards} cannot be checked; bring it back, or let its replica take over"
+        ) from exc
     if stored is None:
         # NX, for another service may be starting at the same time; whoever comes first decides.
         await store.client.set(SHARDS_KEY, shards, nx=True)

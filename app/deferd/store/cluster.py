@@ -4,8 +4,10 @@ What redis-py does by itself that this narrows:
 
 * It repeats a command after a connection error. Off: only redirections (MOVED, ASK, TRYAGAIN) are followed, and
   with those the command was not carried out.
-* It looks up the nodes anew within the call that noticed a failure, and closes the connections of all when that is
-  cut short. Here the look-up is a task of its own that calls only wait for, and the node that failed is asked last.
+* It looks up the nodes anew within the call that noticed a failure, and closes the connections of all when that
+  fails or is cut short. Here the look-up is a task of its own, it asks those nodes that respond, the one that failed
+  last, and calls that know a node do not wait for it for long.
+* It asks a node where each command's keys are. Here they are known.
 * It closes the connections of all nodes at every fifth MOVED and at each CLUSTERDOWN, other calls' too. Off: a moved
   slot is noted, which is enough, and a cluster that is down has its nodes looked up anew.
 
@@ -48,6 +50,9 @@ _MOST_CONNECTIONS = 4 * CALLS_AT_ONCE
 """To each node: besides its calls it gets those that other nodes have redirected to it."""
 _LOOKUP_WAIT_S = 0.1
 """How long a call waits for a look-up of the nodes when it has an older one to go by."""
+_LOOKUP_GRACE_S = 0.1
+"""How long a look-up waits for further nodes when one has responded."""
+_KEY_IS_NOT_FIRST = {"EVAL", "EVALSHA"}
 _NODE_SHARE = 0.9
 """The part of a call's deadline after which a node counts as failed, so that the call still learns which one it was."""
 
@@ -94,6 +99,8 @@ class BoundedCluster(RedisCluster):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command, once. What it did is not known after redis-py's TimeoutError or ConnectionError."""
+        task = asyncio.current_task()
+        cancelled_before = task.cancelling() if task else 0
         try:
             async with asyncio.timeout(self._deadline_s):
                 return await super().execute_command(*args, **options)
@@ -105,6 +112,10 @@ class BoundedCluster(RedisCluster):
         except SlotNotCoveredError as exc:
             self._initialize = True
             raise RedisConnectionError("no node of the cluster holds this key's slot at present") from exc
+        finally:
+            # redis-py sends by asyncio.wait_for, which before Python 3.12 may swallow a cancellation.
+            if task and task.cancelling() > cancelled_before:
+                raise asyncio.CancelledError
 
     async def _execute_command(self, target_node: ClusterNode, *args: Any, **options: Any) -> Any:
         async with self._turns[target_node.name]:
@@ -142,16 +153,31 @@ class BoundedCluster(RedisCluster):
         self._initialize = True
 
     async def _look_up(self) -> None:
-        # Bounded: each known node is asked at most twice, with its own time-out.
+        """As redis-py's `initialize`, which closes all connections when it fails and waits for nodes that hang."""
+        manager = self.nodes_manager
+        known = dict(manager.startup_nodes)
+        manager.startup_nodes = {node.name: node for node in await _responding(list(known.values()))} or known
         try:
-            await super().initialize(last_failed_node_name=self._failed_node)
-        except RedisClusterException as exc:
+            await manager.initialize(last_failed_node_name=self._failed_node)
+        except (RedisClusterException, IndexError) as exc:  # IndexError: those that respond know of no slot
             # By now redis-py knows only addresses that nodes gave for themselves; those may all have changed, while
             # the names that the URL gives lead to the new ones.
             for host, port in self._configured:
                 node = ClusterNode(host, port, **self.connection_kwargs)
-                self.nodes_manager.startup_nodes.setdefault(node.name, node)
+                known.setdefault(node.name, node)
+            manager.startup_nodes = known
             raise RedisConnectionError(f"no node of the cluster can be asked: {exc.__cause__ or exc}") from exc
+        except BaseException:
+            manager.startup_nodes = known
+            raise
+        self.commands_parser.node = manager.default_node
+        self._initialize = False
+
+    async def _determine_slot(self, command: str, *args: Any) -> int:
+        """As redis-py's, which asks a node, which may hang, where the keys are; here the first argument is one."""
+        if command.upper() in _KEY_IS_NOT_FIRST or " " in command:
+            return await super()._determine_slot(command, *args)
+        return self.keyslot(args[0])
 
     async def aclose(self) -> None:
         """The same as `look_up_again`. `close_all` is what ends the client.
@@ -192,6 +218,29 @@ def link_cluster(address: StoreAddress, *, timeout_s: float, confirm_s: float) -
         return WatchedPubSub(own_pool, deadline_s=timeout_s, publish=publish)
 
     return Link(client, client.execute_command, subscribe, client.close_all, GivenLevel(None), None)
+
+
+async def _responding(nodes: list[ClusterNode]) -> list[ClusterNode]:
+    """Those of the nodes that respond, without waiting long for the others when one does."""
+    asking = {asyncio.create_task(node.execute_command("PING")): node for node in nodes}
+    waiting = set(asking)
+    responding: list[ClusterNode] = []
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(
+                waiting,
+                timeout=_LOOKUP_GRACE_S if responding else None,
+                return_when=asyncio.ALL_COMPLETED if responding else asyncio.FIRST_COMPLETED,
+            )
+            was_last = bool(responding)
+            responding += [asking[task] for task in done if task.exception() is None]
+            if was_last:
+                break
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    return responding
 
 
 async def _publish(
