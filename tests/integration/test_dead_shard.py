@@ -16,6 +16,7 @@ from deferd.engine.keys import Keys
 from deferd.engine.outage import RETRY_S
 from deferd.engine.record import JobRecord
 from deferd.engine.topic_list import TopicPage
+from deferd.engine.wakeups import HEARTBEAT_S
 from deferd.errors import RateLimited, StoreUnavailable
 from deferd.model import JobState, PutJob
 from deferd.store.checks import StoreRefused, check
@@ -25,6 +26,8 @@ from tests.waiting import until, wait_until
 
 SHARDS = 12
 STORE_TIMEOUT_S = 1.0
+WOKEN_S = 3 * HEARTBEAT_S + 2 * STORE_TIMEOUT_S
+"""The node that hangs may be the one that the engine listens to."""
 SETTLE_S = 30.0
 HOW = pytest.mark.parametrize("how", ["kill", "pause"])
 KEYS = Keys(SHARDS)
@@ -156,7 +159,7 @@ async def test_a_parked_pop_outlives_the_shard_and_gets_its_jobs_when_that_is_ba
     await deployment.until_known()
 
     await put(deployment, healthy)
-    async with asyncio.timeout(2 * STORE_TIMEOUT_S):
+    async with asyncio.timeout(WOKEN_S):
         assert [job.topic for job in await waiting[0]] == [healthy]
     assert not any(late.done() for late in waiting[1:])
 
@@ -289,7 +292,7 @@ async def test_jobs_of_the_healthy_shards_become_due_in_time(deployment: Deploym
     waiting = [deployment.waiting_pop(topic) for topic in deployment.healthy]
     for topic in deployment.healthy:
         await deployment.engine.queue.put(PutJob(topic=topic, delay=0.3))
-    async with asyncio.timeout(2 * STORE_TIMEOUT_S):
+    async with asyncio.timeout(WOKEN_S):
         assert [jobs[0].topic for jobs in await asyncio.gather(*waiting)] == deployment.healthy
 
 
@@ -320,3 +323,26 @@ async def test_a_start_without_the_node_that_knows_the_shards_says_what_is_missi
     with pytest.raises(StoreRefused, match="holds the key deferd:shards cannot be reached"):
         await check(store, shards=SHARDS)
     await store.close()
+
+
+@HOW
+async def test_a_batch_over_topics_of_which_some_are_dead_stores_the_others(deployment: Deployment, how: str) -> None:
+    deployment.fail(how)
+    jobs = [PutJob(topic=topic) for topic in (*deployment.dead, *deployment.healthy)]
+    async with asyncio.timeout(3 * STORE_TIMEOUT_S):
+        results = await deployment.engine.queue.put_many(jobs)
+    assert {result.topic for result in results if result.status == 503} == {*deployment.dead}
+    assert {result.topic for result in results if result.status == 201} == {*deployment.healthy}
+
+
+async def test_bulk_calls_to_a_dead_shard_hold_up_no_others(deployment: Deployment) -> None:
+    deployment.fail("pause")
+    dead, healthy = deployment.dead[0], deployment.healthy[0]
+    failing = [asyncio.create_task(deployment.engine.queue.put_many([PutJob(topic=dead)] * 60)) for _ in range(20)]
+    await asyncio.sleep(0)
+    for turn in range(5):
+        jobs = [PutJob(topic=healthy, id=f"{turn}-{number}") for number in range(60)]
+        results = await deployment.engine.queue.put_many(jobs)
+        assert {result.status for result in results} == {201}
+    assert not any(task.done() for task in failing)
+    await asyncio.gather(*failing, return_exceptions=True)

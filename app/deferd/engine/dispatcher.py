@@ -8,7 +8,7 @@ connection.
 A pop of several topics waits in the queue of each. On its arrival they are asked in its order, so that a job of the
 first topic wins; after that, whichever topic has something first serves it.
 
-A part of the store that fails takes only its own topics with it. While a shard cannot be reached, one call at a time
+A part of the store that fails takes only its own topics with it. While a part cannot be reached, one call at a time
 asks whether it is back, whoever waits for it, and its topics lose their turn in pops that name others as well.
 """
 
@@ -71,11 +71,11 @@ class _Waiter:
 class _Line:
     """Who waits for a topic, in the order in which they came; among them the newcomers, who have not been asked for."""
 
-    __slots__ = ("dirty", "failing", "newcomers", "serving", "shard", "topic", "waiters")
+    __slots__ = ("dirty", "failing", "newcomers", "part", "serving", "topic", "waiters")
 
-    def __init__(self, topic: str, shard: int) -> None:
+    def __init__(self, topic: str, part: int) -> None:
         self.topic = topic
-        self.shard = shard
+        self.part = part
         self.waiters: dict[_Waiter, None] = {}
         self.newcomers: dict[_Waiter, None] = {}
         self.dirty = False
@@ -94,11 +94,14 @@ class _Line:
 
 
 class Dispatcher:
-    """Hands ready jobs to waiting consumers of this process. `shard_of` tells a topic's shard of the store."""
+    """Hands ready jobs to waiting consumers of this process.
 
-    def __init__(self, queue: JobQueue, shard_of: Callable[[str], int]) -> None:
+    `part_of` tells a topic's part of the store: one that can fail while the others work, as a shard of a cluster does.
+    """
+
+    def __init__(self, queue: JobQueue, part_of: Callable[[str], int]) -> None:
         self._queue = queue
-        self._shard_of = shard_of
+        self._part_of = part_of
         self._lines: dict[str, _Line] = {}
         self._outages: dict[int, Outage] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -141,7 +144,7 @@ class Dispatcher:
         for topic in topics:
             line = self._lines.get(topic)
             if line is None:
-                line = self._lines[topic] = _Line(topic, self._shard_of(topic))
+                line = self._lines[topic] = _Line(topic, self._part_of(topic))
             line.join(waiter)
         self._set_parked(self._parked + 1)
         try:
@@ -191,7 +194,7 @@ class Dispatcher:
         self._outages.clear()
         for outage in outages:
             await outage.end()
-        for waiter in self._waiters():  # for a shard that could not be asked
+        for waiter in self._waiters():  # for a part that could not be asked
             self._fail(waiter, StoreUnavailable("the service is shutting down and the store cannot be reached"))
 
     # Asking the store
@@ -220,13 +223,13 @@ class Dispatcher:
     def _look(self, topic: str) -> None:
         line = self._lines[topic]
         line.dirty = True
-        if not line.serving and line.shard not in self._outages:
+        if not line.serving and line.part not in self._outages:
             line.serving = True
             self._spawn(self._serve(line))
 
     async def _serve(self, line: _Line) -> None:
         try:
-            while line.dirty and line.shard not in self._outages:
+            while line.dirty and line.part not in self._outages:
                 line.dirty = False
                 requests = self._choose(line)
                 if requests:
@@ -343,24 +346,24 @@ class Dispatcher:
     # Topics that cannot be asked
 
     def _is_down(self, topic: str) -> bool:
-        return self._shard_of(topic) in self._outages
+        return self._part_of(topic) in self._outages
 
     def _hurry(self, topic: str) -> None:
-        """If the topic's shard is down, ask now whether it is back."""
-        outage = self._outages.get(self._shard_of(topic))
+        """If the topic's part of the store is down, ask now whether it is back."""
+        outage = self._outages.get(self._part_of(topic))
         if outage is not None:
             outage.ask_now()
 
     def _note(self, topic: str, error: Exception) -> None:
-        """A call for the topic failed: if it was for the store, all topics of its shard are out until it is back."""
+        """A call for the topic failed: if it was for the store, all topics of its part are out until it is back."""
         if not isinstance(error, DeferdError):
             _LOG.error("pop of topic %s failed", topic, exc_info=error)
-        shard = self._shard_of(topic)
-        if isinstance(error, StoreUnavailable) and shard not in self._outages and not self._draining:
-            self._outages[shard] = Outage(
+        part = self._part_of(topic)
+        if isinstance(error, StoreUnavailable) and part not in self._outages and not self._draining:
+            self._outages[part] = Outage(
                 lambda: self._queue.pop(topic, [PopRequest(0)]),
-                on_failure=lambda exc: self._on_shard_down(shard, exc),
-                on_end=lambda: self._on_shard_back(shard),
+                on_failure=lambda exc: self._on_part_down(part, exc),
+                on_end=lambda: self._on_part_back(part),
             )
 
     def _on_error(self, line: _Line, error: Exception) -> None:
@@ -375,16 +378,16 @@ class Dispatcher:
         if line.failing and line.waiters:
             asyncio.get_running_loop().call_later(_RETRY_S, self.on_ready, line.topic)
 
-    def _on_shard_down(self, shard: int, error: Exception) -> None:
+    def _on_part_down(self, part: int, error: Exception) -> None:
         for line in list(self._lines.values()):
-            if line.shard == shard:
+            if line.part == part:
                 for waiter in list(line.waiters):
                     self._lose(waiter, line, error)
 
-    def _on_shard_back(self, shard: int) -> None:
-        self._outages.pop(shard, None)
+    def _on_part_back(self, part: int) -> None:
+        self._outages.pop(part, None)
         for line in list(self._lines.values()):
-            if line.shard == shard:
+            if line.part == part:
                 for waiter in line.waiters:
                     waiter.failed.discard(line.topic)
                 self._look(line.topic)
@@ -395,7 +398,7 @@ class Dispatcher:
             return
         waiter.failed.add(line.topic)
         if isinstance(error, StoreUnavailable):
-            waiter.failed.update(topic for topic in waiter.topics if self._shard_of(topic) == line.shard)
+            waiter.failed.update(topic for topic in waiter.topics if self._part_of(topic) == line.part)
         if len(waiter.failed) == len(waiter.topics):
             self._fail(waiter, error)
         elif waiter.turn is not None and waiter.topics[waiter.turn] == line.topic:

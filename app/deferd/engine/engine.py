@@ -8,6 +8,7 @@ import logging
 
 from deferd.engine import metrics
 from deferd.engine.audit import Auditor
+from deferd.engine.bulk import BulkTurns
 from deferd.engine.clock import MovableClock
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.durability import PutWays
@@ -50,10 +51,14 @@ class Engine:
         self._scripts = Scripts(store, movable_clock=movable_clock)
         put_ways = PutWays(store, self._scripts, keys, embedded=embedded)
         known = KnownTopics(keys)
-        self.queue = JobQueue(self._scripts, keys, labels, put_ways, known, dead_retention_ms=dead_retention_ms)
+        # What can fail while the rest of the store works.
+        part_of = keys.shard_of if store.cluster else _the_only_part
+        self.queue = JobQueue(
+            self._scripts, keys, labels, put_ways, known, BulkTurns(part_of), dead_retention_ms=dead_retention_ms
+        )
         self.topics = Topics(self._scripts, keys, labels, known)
         self.auditor = Auditor(self._scripts, keys)
-        self.dispatcher = Dispatcher(self.queue, keys.shard_of)
+        self.dispatcher = Dispatcher(self.queue, part_of)
         self.timers = [
             Timer(
                 self._scripts,
@@ -154,6 +159,10 @@ class Engine:
         self.dispatcher.on_gap()
         for timer in self.timers:
             timer.wake_anyhow()
+
+
+def _the_only_part(_topic: str) -> int:
+    return 0
 
 
 def _report_unexpected_end(task: asyncio.Task[None]) -> None:

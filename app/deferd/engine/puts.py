@@ -126,19 +126,19 @@ class Puts:
             of_topic.setdefault(spec.topic, []).append(index)
         results: list[PutResult | None] = [None] * len(specs)
         refusals: dict[int, DeferdError] = {}
-        failure: StoreUnavailable | None = None
+        failures: dict[int, StoreUnavailable] = {}
         out_of_reach: dict[str | tuple[str], StoreUnavailable] = {}
 
         @asynccontextmanager
-        async def turn() -> AsyncIterator[None]:
-            nonlocal failure
-            async with self._bulk.turn():
-                if failure is not None:  # one wait for a store that is away is enough
-                    raise failure
+        async def turn(topic: str) -> AsyncIterator[None]:
+            part = self._bulk.part_of(topic)
+            async with self._bulk.turn(topic):
+                if part in failures:  # one wait for a part of the store that is away is enough
+                    raise failures[part]
                 try:
                     yield
                 except StoreUnavailable as exc:
-                    failure = exc
+                    failures[part] = exc
                     raise
 
         async def put_some(topic: str, durability: str | None, indexes: list[int]) -> None:
@@ -147,7 +147,7 @@ class Puts:
             try:
                 if way in out_of_reach:  # one wait for replicas that are away is enough, too
                     raise out_of_reach[way]
-                _, codes, reached = await self._ways.put(topic, _level(durability), 0, args, turn)
+                _, codes, reached = await self._ways.put(topic, _level(durability), 0, args, partial(turn, topic))
             except (StoreUnavailable, DurabilityUnavailable) as exc:
                 status = 422
                 if isinstance(exc, StoreUnavailable):

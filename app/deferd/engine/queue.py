@@ -81,6 +81,7 @@ class JobQueue:
         labels: metrics.TopicLabels,
         put_ways: PutWays,
         known: KnownTopics,
+        bulk_turns: BulkTurns,
         *,
         dead_retention_ms: int,
     ) -> None:
@@ -88,7 +89,7 @@ class JobQueue:
         self._keys = keys
         self._label = labels.label
         self._dead_retention_ms = dead_retention_ms
-        self._bulk = BulkTurns()
+        self._bulk = bulk_turns
         self._known = known
         self._puts = Puts(put_ways, labels, self._bulk, known)
         self._finishes = Joiner(self._send_finishes, size=size, most_items=bulk.MOST_JOBS)
@@ -188,7 +189,7 @@ class JobQueue:
                 0 if request.request_id is None else 1,
             )
         is_bulk = sum(request.count for request in requests) > bulk.FROM_JOBS
-        async with self._bulk.turn() if is_bulk else nullcontext():
+        async with self._bulk.turn(topic) if is_bulk else nullcontext():
             now_ms, more, expired, answers = await self._scripts.run(
                 "pop", (*self._keys.of_topic(topic), *request_keys), args
             )
@@ -265,7 +266,7 @@ class JobQueue:
             some = items[start : start + bulk.MOST_JOBS]
             args = [finish_args(item.id, Receipt.of(item.receipt), item.result) for item in some]
             try:
-                async with self._bulk.turn():
+                async with self._bulk.turn(topic):
                     codes = await self._send_finishes(topic, args)
             except StoreUnavailable as exc:
                 if not results:
