@@ -1,4 +1,6 @@
-"""A TCP proxy that passes bytes on, and at a word from the test cuts answers in their middle or brings them late."""
+"""A TCP proxy that passes bytes on, and at a word from the test cuts responses in their middle, brings them late, or
+drops all that is sent on some connections, which stay open.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,7 @@ class TcpProxy:
         """Pieces of answers so far that came late, or for which nobody waited that long."""
         self._to_cut = 0
         self._delay_s = 0.0
+        self._silent_word: bytes | None = None
         self._watched: dict[bytes, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -36,6 +39,10 @@ class TcpProxy:
     def delay_answers(self, seconds: float) -> None:
         """From now on each piece of an answer comes so much later; 0 is the end of that."""
         self._delay_s = seconds
+
+    def silence(self, word: bytes | None) -> None:
+        """From now on nothing passes, either way, where `word` was sent first; None: everything does again."""
+        self._silent_word = word
 
     async def passes(self, word: bytes, within_s: float) -> bool:
         """Whether `word` is sent to the server within a time. On any event loop."""
@@ -77,9 +84,10 @@ class TcpProxy:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             server_reader, server_writer = await asyncio.open_connection(*self._server)
             with contextlib.closing(server_writer):
+                first = bytearray()
                 ways = {
-                    asyncio.create_task(self._ask(reader, server_writer)),
-                    asyncio.create_task(self._answer(server_reader, writer)),
+                    asyncio.create_task(self._ask(reader, server_writer, first)),
+                    asyncio.create_task(self._answer(server_reader, writer, first)),
                 }
                 try:
                     await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -88,9 +96,15 @@ class TcpProxy:
                         way.cancel()
                     await asyncio.gather(*ways, return_exceptions=True)
 
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _is_silent(self, first: bytearray) -> bool:
+        return self._silent_word is not None and self._silent_word in first
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytearray) -> None:
         before = b""
         while piece := await reader.read(_PIECE):
+            first += piece[: _PIECE - len(first)]
+            if self._is_silent(first):
+                continue
             if self._watched:
                 before = before[-_ENOUGH:] + piece
                 for word, seen in self._watched.items():
@@ -99,8 +113,10 @@ class TcpProxy:
             writer.write(piece)
             await writer.drain()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytearray) -> None:
         while piece := await reader.read(_PIECE):
+            if self._is_silent(first):
+                continue
             if self._delay_s:
                 self.held_back += 1
                 await asyncio.sleep(self._delay_s)

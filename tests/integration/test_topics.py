@@ -30,7 +30,7 @@ async def test_a_topic_nobody_used_does_not_exist(driver: EngineDriver) -> None:
     for call in (topics.show, topics.jobs, topics.redrive, topics.purge, topics.pause, topics.resume):
         with pytest.raises(TopicNotFound):
             await call(TOPIC)
-    assert await topics.list_topics() == ([], None)
+    assert (await topics.all.page()).views == []
 
 
 async def test_a_topic_that_was_set_up_can_be_paused_before_its_first_job(driver: EngineDriver) -> None:
@@ -60,8 +60,8 @@ async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_key_for_som
     for topic in ("orders.close", "orders.open"):
         await driver.topics.configure(topic, TopicSettings())
     driver.server.command("HSET", "deferd:{0}:settings", "orders.close", "{{")
-    views, _ = await list_visible(driver.topics, TopicPatterns(["orders.*"]), None, 10)
-    assert ["orders.open"] == [view.topic for view in views]
+    page = await list_visible(driver.topics.all, TopicPatterns(["orders.*"]), None, 10)
+    assert ["orders.open"] == [view.topic for view in page.views]
 
 
 async def test_the_oldest_ready_age_is_that_of_the_next_job_to_be_handed_out(driver: EngineDriver) -> None:
@@ -126,8 +126,9 @@ async def test_topics_are_listed_in_pages(driver: EngineDriver) -> None:
     pages = []
     cursor = None
     while True:
-        views, cursor = await driver.topics.list_topics(cursor, 3)
-        pages.append([view.topic for view in views])
+        page = await driver.topics.all.page(cursor, 3)
+        cursor = page.next_cursor
+        pages.append([view.topic for view in page.views])
         if cursor is None:
             break
     assert pages == [names[:3], names[3:6], names[6:]]
@@ -141,9 +142,10 @@ async def test_topics_of_many_shards_are_all_listed(store: Store) -> None:
     listed: list[str] = []
     cursor = None
     while True:
-        views, cursor = await engine.topics.list_topics(cursor, 4)
-        assert len(views) <= 4
-        listed += [view.topic for view in views]
+        page = await engine.topics.all.page(cursor, 4)
+        cursor = page.next_cursor
+        assert len(page.views) <= 4
+        listed += [view.topic for view in page.views]
         if cursor is None:
             break
     assert sorted(listed) == sorted(names)
@@ -194,7 +196,7 @@ async def test_a_cursor_of_elsewhere_is_refused(driver: EngineDriver, cursor: st
     with pytest.raises(InvalidInput, match="cursor"):
         await driver.topics.jobs(TOPIC, None, cursor)
     with pytest.raises(InvalidInput, match="cursor"):
-        await driver.topics.list_topics(cursor)
+        await driver.topics.all.page(cursor)
 
 
 @pytest.mark.parametrize("damage", ["{{", "[]", '{"t":-5}', '{"l":99}'])
@@ -204,8 +206,8 @@ async def test_settings_that_cannot_be_read_hide_no_other_topic(
     for name in ("a", "b", "c"):
         await engine.topics.configure(name, TopicSettings())
     await store.client.hset("deferd:{0}:settings", "b", damage)
-    views, cursor = await engine.topics.list_topics(None, 3)
-    assert ([view.topic for view in views], cursor) == (["a", "c"], None)
+    page = await engine.topics.all.page(None, 3)
+    assert ([view.topic for view in page.views], page.next_cursor) == (["a", "c"], None)
     assert "topic b is not listed" in caplog.text
 
 

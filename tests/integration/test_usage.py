@@ -8,7 +8,7 @@ from tests.integration.engine_driver import TOPIC, EngineDriver, job
 
 
 async def all_names(driver: EngineDriver, *prefixes: str) -> list[str]:
-    return [name async for page in driver.engine.usage.names(prefixes) for name in page]
+    return [name async for page in driver.engine.usage.names(0, prefixes) for name in page]
 
 
 async def test_only_the_topics_of_the_prefixes_are_read(driver: EngineDriver) -> None:
@@ -24,10 +24,10 @@ async def test_many_topics_come_in_pages(driver: EngineDriver) -> None:
     names = [f"t{number:04}" for number in range(2500)]
     for start in range(0, len(names), 500):
         await driver.queue.put_many([PutJob(topic=name) for name in names[start : start + 500]])
-    pages = [page async for page in driver.engine.usage.names(["t"])]
+    pages = [page async for page in driver.engine.usage.names(0, ["t"])]
     assert [len(page) for page in pages] == [1000, 1000, 500]
     assert [name for page in pages for name in page] == names
-    assert await driver.engine.usage.jobs(names) == (2500, 0)
+    assert await driver.engine.usage.jobs(0, names) == (2500, 0)
 
 
 async def test_jobs_of_every_state_and_tombstones_are_counted(driver: EngineDriver) -> None:
@@ -38,7 +38,7 @@ async def test_jobs_of_every_state_and_tombstones_are_counted(driver: EngineDriv
     await driver.queue.bury(TOPIC, "dead", held["dead"].receipt)
     await driver.queue.finish(TOPIC, "finished", held["finished"].receipt)
     await driver.queue.cancel(TOPIC, "cancelled")
-    assert await driver.engine.usage.jobs([TOPIC]) == (3, 2)
+    assert await driver.engine.usage.jobs(0, [TOPIC]) == (3, 2)
 
 
 async def test_bytes_are_counted_to_the_byte_in_bounded_steps(driver: EngineDriver) -> None:

@@ -96,6 +96,8 @@ near_answers = st.one_of(
             "topics": st.lists(topic_views | odd, max_size=2),
             "results": results,
             "next_cursor": st.none() | plain_texts,
+            "unavailable": st.lists(plain_texts | odd, max_size=2),
+            "unreadable_shards": st.lists(st.integers(0, 5) | odd, max_size=2),
             "redriven": st.integers(0, 5),
             "removed": st.integers(0, 5),
             "was": states,

@@ -127,7 +127,9 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "Deliveries": [{"jobs": [_DELIVERY]}],
     "JobPage": [{"jobs": [_JOB], "next_cursor": None}],
     "Topic": [_TOPIC_VIEW],
-    "TopicPage": [{"topics": [_TOPIC_VIEW], "next_cursor": None}],
+    "TopicPage": [
+        {"topics": [_TOPIC_VIEW], "next_cursor": None, "unavailable": ["mail.remind"], "unreadable_shards": [3]}
+    ],
     "PutResults": [
         {
             "results": [

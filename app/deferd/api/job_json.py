@@ -17,7 +17,7 @@ from deferd import limits
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.queue import FinishResult
 from deferd.engine.record import JobRecord, receipt_text
-from deferd.engine.topics import TopicView
+from deferd.engine.topic_list import TopicView
 from deferd.model import JobState
 
 

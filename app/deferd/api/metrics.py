@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from deferd import limits
 from deferd.engine.engine import Engine
 from deferd.engine.metrics import OTHER_TOPICS
-from deferd.engine.topics import TopicView
+from deferd.engine.topic_list import TopicView
 from deferd.errors import DeferdError
 from deferd.model import JobState
 
@@ -61,10 +61,14 @@ async def exposition(engine: Engine, max_topic_labels: int) -> bytes:
 
 
 class _Standing(NamedTuple):
-    """How the store stands: the topics with labels of their own, and the jobs of all others together."""
+    """How the store stands: the topics with labels of their own, and the jobs of all others together.
+
+    What is in `unreadable` shards is missing from both.
+    """
 
     topics: list[TopicView]
     others: dict[JobState, int] | None
+    unreadable: set[int]
 
 
 async def _read_store(engine: Engine, max_topic_labels: int) -> _Standing | None:
@@ -73,26 +77,41 @@ async def _read_store(engine: Engine, max_topic_labels: int) -> _Standing | None
         async with asyncio.timeout(STORE_READ_TIMEOUT_S):
             views: list[TopicView] = []
             cursor: str | None = None
+            unreadable: set[int] = set()
             if max_topic_labels:
-                views, cursor = await engine.topics.list_topics(None, max_topic_labels)
+                page = await engine.topics.all.page(None, max_topic_labels)
+                views, cursor = page.views, page.next_cursor
+                unreadable.update(page.unreadable)
                 if cursor is None:
-                    return _Standing(views, None)
+                    return _Standing(views, None, unreadable)
             others = dict.fromkeys(JobState, 0)
             while True:
-                names, cursor = await engine.topics.names(cursor, limits.PAGE_MAX)
-                for state, count in (await engine.topics.totals(names)).items():
-                    others[state] += count
+                names = await engine.topics.all.names(cursor, limits.PAGE_MAX, without=unreadable)
+                unreadable |= names.unreadable
+                for shard, counts in (await engine.topics.all.totals(names.names)).items():
+                    if counts is None:
+                        unreadable.add(shard)
+                    for state, count in (counts or {}).items():
+                        others[state] += count
+                cursor = names.next_cursor
                 if cursor is None:
-                    return _Standing(views, others)
+                    return _Standing(views, others, unreadable)
     except (DeferdError, TimeoutError) as error:
         _log.warning("the store could not be read for /metrics: %s", str(error) or "it took too long")
         return None
 
 
 def _store_metrics(standing: _Standing | None) -> Iterable[Metric]:
-    yield GaugeMetricFamily("deferd_store_up", "1 when the store answered this scrape, else 0.", standing is not None)
+    yield GaugeMetricFamily(
+        "deferd_store_up", "1 when the store, or a part of it, answered this scrape, else 0.", standing is not None
+    )
     if standing is None:
         return
+    yield GaugeMetricFamily(
+        "deferd_store_unreadable_shards",
+        "Shards of the store that could not be read for this scrape; their topics are left out.",
+        len(standing.unreadable),
+    )
     jobs = GaugeMetricFamily("deferd_jobs", "Jobs in the store, by topic and state.", labels=["topic", "state"])
     age = GaugeMetricFamily(
         "deferd_oldest_ready_age_seconds",

@@ -14,6 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from deferd.api.keys import Bounds, TopicPatterns
 from deferd.engine.record import json_bytes
@@ -27,6 +28,15 @@ COUNTING_SHARE = 0.05
 count only."""
 _MADE_ID_BYTES = 32
 _log = logging.getLogger("deferd.keys")
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What the topics of a key hold in one shard of the store."""
+
+    jobs: int = 0
+    bytes: int = 0
+    topics: set[str] = field(default_factory=set)
 
 
 class Quota:
@@ -43,6 +53,7 @@ class Quota:
         "_jobs_since",
         "_jobs_under_way",
         "_key_name",
+        "_of_shard",
         "_patterns",
         "_topics",
         "_topics_since",
@@ -52,6 +63,7 @@ class Quota:
         self._key_name = key_name
         self._jobs_counted = self._jobs_since = self._jobs_under_way = 0
         self._bytes_counted = self._bytes_since = self._bytes_under_way = 0
+        self._of_shard: dict[int, _Counted] = {}
         self._topics: set[str] = set()
         self._topics_since: set[str] = set()
         self._count_at_s = -math.inf
@@ -128,38 +140,55 @@ class Quota:
         return self._is_asked and now_s >= self._count_at_s
 
     async def count(self, usage: Usage) -> None:
-        """Count what the topics hold. Raises StoreUnavailable; then what was counted before stays."""
+        """Count what the topics hold. For a shard of the store that cannot be reached the last count stands.
+
+        Raises:
+            StoreUnavailable: no shard can be reached.
+        """
         began_s = time.monotonic()
         self._is_asked = False
         jobs_before, bytes_before = self._jobs_since, self._bytes_since
         self._topics_since = set()
         try:
-            jobs = stored_bytes = 0
-            topics: set[str] = set()
-            async for page in usage.names(self._patterns.prefixes):
-                names = [name for name in page if self._patterns.match(name)]
-                some_jobs, tombstones = await usage.jobs(names)
-                jobs += some_jobs + tombstones // 2  # each delivery leaves two
-                stored_bytes += tombstones * TOMBSTONE_BYTES
-                if self._bounds.max_topics is not None:
-                    topics.update(names)
-                if self._bounds.max_bytes_total is not None:
-                    stored_bytes += await self._record_bytes(usage, names)
+            counts = await asyncio.gather(
+                *(self._count_shard(usage, shard) for shard in range(usage.shards)), return_exceptions=True
+            )
+            _raise_unless_some_are_counted(counts)
         except BaseException:
             self._is_asked = True
             raise
         finally:
             took_s = time.monotonic() - began_s
             self._count_at_s = began_s + took_s + max(COUNT_EVERY_S, took_s / COUNTING_SHARE)
-        self._jobs_counted, self._bytes_counted = jobs, stored_bytes
+        for shard, count in enumerate(counts):
+            if not isinstance(count, BaseException):
+                self._of_shard[shard] = count
+        self._jobs_counted = sum(count.jobs for count in self._of_shard.values())
+        self._bytes_counted = sum(count.bytes for count in self._of_shard.values())
         # What was put meanwhile may be in both until the next count.
         self._jobs_since -= jobs_before
         self._bytes_since -= bytes_before
-        self._topics = topics | self._topics_since
+        self._topics = self._topics_since.union(*(count.topics for count in self._of_shard.values()))
 
-    @staticmethod
-    async def _record_bytes(usage: Usage, names: Sequence[str]) -> int:
-        return sum([step for name in names async for step in usage.record_bytes(name)])
+    async def _count_shard(self, usage: Usage, shard: int) -> _Counted:
+        counted = _Counted()
+        async for page in usage.names(shard, self._patterns.prefixes):
+            names = [name for name in page if self._patterns.match(name)]
+            jobs, tombstones = await usage.jobs(shard, names)
+            counted.jobs += jobs + tombstones // 2  # each delivery leaves two
+            counted.bytes += tombstones * TOMBSTONE_BYTES
+            if self._bounds.max_topics is not None:
+                counted.topics.update(names)
+            if self._bounds.max_bytes_total is not None:
+                counted.bytes += sum([step for name in names async for step in usage.record_bytes(name)])
+        return counted
+
+
+def _raise_unless_some_are_counted(counts: Sequence[_Counted | BaseException]) -> None:
+    failures = [count for count in counts if isinstance(count, BaseException)]
+    for failure in failures:
+        if len(failures) == len(counts) or not isinstance(failure, StoreUnavailable):
+            raise failure
 
 
 async def keep_counting(quotas: Callable[[], Iterable[Quota]], usage: Usage) -> None:

@@ -175,6 +175,14 @@ class TopicPage(BaseModel):
 
     topics: list[Topic]
     next_cursor: str | None = Field(description="Ask again with this for the next page; `null`: this is the last.")
+    unavailable: list[str] = Field(
+        description="Topics left out because the shard of the store that holds them cannot be reached, as far as this "
+        "process knows them."
+    )
+    unreadable_shards: list[int] = Field(
+        description="The numbers of those shards; empty when the list is whole. They may hold topics that "
+        "`unavailable` does not name."
+    )
 
 
 class Redriven(BaseModel):

@@ -72,20 +72,29 @@ class PurgeQuery(_Strict):
     "/topics",
     operation_id="list_topics",
     summary="List topics",
-    description="All topics that were ever put into or set up and not purged since, each as it stands. A key "
-    "that is for some topics only sees those.",
+    description="All topics that were put into or set up and neither purged nor forgotten since, each as it stands. "
+    "One without jobs and settings is forgotten an hour after its last use. A key that is for some topics only sees "
+    "those. Where a part of the store cannot be reached, its topics are left out and named in `unavailable`; 503 means "
+    "that no part can be.",
     response_model=shapes.TopicPage,
     response_description="One page of topics.",
     responses=problems("validation", "store_unavailable"),
 )
 @needs(Scope.READ)
 async def list_topics(call: CurrentCall, query: Annotated[TopicsQuery, Query()]) -> Response:
-    topics = call.engine.topics
+    topics = call.engine.topics.all
     if call.service.access is None or call.key.topics.everything:
-        views, next_cursor = await topics.list_topics(query.cursor, query.limit)
+        page = await topics.page(query.cursor, query.limit)
     else:
-        views, next_cursor = await list_visible(topics, call.key.topics, query.cursor, query.limit)
-    return JsonAnswer({"topics": [job_json.topic(view) for view in views], "next_cursor": next_cursor})
+        page = await list_visible(topics, call.key.topics, query.cursor, query.limit)
+    return JsonAnswer(
+        {
+            "topics": [job_json.topic(view) for view in page.views],
+            "next_cursor": page.next_cursor,
+            "unavailable": page.unavailable,
+            "unreadable_shards": page.unreadable,
+        }
+    )
 
 
 @router.get(

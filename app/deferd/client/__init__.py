@@ -16,6 +16,7 @@ from deferd.client.jobs import (
     Released,
     StoreAudit,
     TopicAudit,
+    TopicPage,
     TopicView,
 )
 from deferd.client.options import Backoff, PutDefaults, PutOptions
@@ -41,6 +42,7 @@ __all__ = [
     "Released",
     "StoreAudit",
     "TopicAudit",
+    "TopicPage",
     "TopicView",
     "UnexpectedAnswer",
     "Unreachable",

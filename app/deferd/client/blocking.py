@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from deferd.client.buffer import PutBuffer
 from deferd.client.calls import JobToPut
-from deferd.client.jobs import Job, PutResult, TopicView
+from deferd.client.jobs import Job, PutResult, TopicPage, TopicView
 from deferd.client.network import BlockingNetwork, Wire, run
 from deferd.client.options import PutOptions
 from deferd.client.sender import Sender
@@ -92,6 +92,10 @@ class Client:
     def topics(self) -> Iterator[TopicView]:
         """As AsyncClient.topics."""
         return _each(self._verbs.topics())
+
+    def topic_pages(self) -> Iterator[TopicPage]:
+        """As AsyncClient.topic_pages."""
+        return _each(self._verbs.topic_pages())
 
     def jobs(self, topic: str, *, state: JobState | str | None = None) -> Iterator[Job]:
         """As AsyncClient.jobs."""

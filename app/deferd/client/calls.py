@@ -27,6 +27,7 @@ from deferd.client.jobs import (
     Released,
     StoreAudit,
     TopicAudit,
+    TopicPage,
     TopicView,
 )
 from deferd.client.times import Seconds, instant, seconds
@@ -174,8 +175,8 @@ def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> Call[list[FinishResu
 # Topics
 
 
-def topics(cursor: str | None = None) -> Call[tuple[list[TopicView], str | None]]:
-    """`GET /topics`: one page, and the cursor of the next."""
+def topics(cursor: str | None = None) -> Call[TopicPage]:
+    """`GET /topics`: one page."""
     return Call("GET", "/topics", _read_topics, query=None if cursor is None else {"cursor": cursor})
 
 
@@ -409,9 +410,14 @@ def _read_topic(content: bytes) -> TopicView:
     return TopicView(_shown(_parsed(content), _OF_TOPIC))
 
 
-def _read_topics(content: bytes) -> tuple[list[TopicView], str | None]:
+def _read_topics(content: bytes) -> TopicPage:
     answer = _parsed(content)
-    return [TopicView(_shown(one, _OF_TOPIC)) for one in answer["topics"]], _text_or_none(answer["next_cursor"])
+    return TopicPage(
+        [TopicView(_shown(one, _OF_TOPIC)) for one in answer["topics"]],
+        _text_or_none(answer["next_cursor"]),
+        [str(name) for name in answer.get("unavailable", ())],  # an older service does not say
+        [int(shard) for shard in answer.get("unreadable_shards", ())],
+    )
 
 
 def _read_topic_audit(content: bytes) -> TopicAudit:

@@ -199,6 +199,19 @@ class Released(NamedTuple):
     attempts: int
 
 
+class TopicPage(NamedTuple):
+    """One page of the list of topics; with `next_cursor` None it was the last.
+
+    `unavailable` are topics that are left out because their shard of the store cannot be reached, as far as the service
+    knows them; `unreadable_shards` are the numbers of those shards, empty when the page is whole.
+    """
+
+    topics: list[TopicView]
+    next_cursor: str | None
+    unavailable: list[str]
+    unreadable_shards: list[int]
+
+
 class TopicView(_View):
     """A topic as the service showed it. `fields` is its JSON object, as it came."""
 

@@ -21,6 +21,7 @@ from deferd.client.jobs import (
     Released,
     StoreAudit,
     TopicAudit,
+    TopicPage,
     TopicView,
 )
 from deferd.client.network import Network
@@ -275,12 +276,21 @@ class Verbs:
     # Topics
 
     async def topics(self) -> AsyncIterator[TopicView]:
-        """All topics as they stand, in the order of their names."""
+        """All topics as they stand, in the order of their names.
+
+        Those in a shard of the store that cannot be reached are left out; `topic_pages` names them.
+        """
+        async for page in self.topic_pages():
+            for view in page.topics:
+                yield view
+
+    async def topic_pages(self) -> AsyncIterator[TopicPage]:
+        """The same page by page, with what is left out. A name may be left out of two pages."""
         cursor = None
         while True:
-            page, cursor = await self.send(calls.topics(cursor))
-            for view in page:
-                yield view
+            page = await self.send(calls.topics(cursor))
+            yield page
+            cursor = page.next_cursor
             if cursor is None:
                 return
 

@@ -10,7 +10,7 @@ from deferd.client import Client, StoreAudit, TopicAudit, UnexpectedAnswer
 from deferd.commands import exits, output
 from deferd.commands.connecting import read_connection
 from deferd.commands.output import Column
-from deferd.errors import TopicNotFound
+from deferd.errors import StoreUnavailable, TopicNotFound
 
 _SUMS = ("put", "finished", "cancelled", "dropped", "lost", "dead", "live")
 _COLUMNS = [Column("TOPIC"), *(Column(name.upper(), right=True) for name in _SUMS), Column("RESULT")]
@@ -62,7 +62,10 @@ def _all_names(client: Client, store: StoreAudit) -> Iterator[str]:
     yield from unlisted
     met = set(unlisted)
     try:
-        yield from (view.topic for view in client.topics() if view.topic not in met)
+        for page in client.topic_pages():
+            yield from (view.topic for view in page.topics if view.topic not in met)
+            if page.unreadable_shards:
+                raise StoreUnavailable("a part of the store cannot be reached: its topics were not checked")
     except UnexpectedAnswer:
         if store.clean:
             raise

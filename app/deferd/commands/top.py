@@ -49,13 +49,22 @@ def _print(look: Look, connection: Connection, given: argparse.Namespace) -> Non
     if given.json:
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         output.json_line(
-            {"at": at, "urls": connection.urls, "silent": look.silent, "topics": [one.as_json() for one in topics]}
+            {
+                "at": at,
+                "urls": connection.urls,
+                "silent": look.silent,
+                "unavailable": look.left_out.topics,
+                "unreadable_shards": look.left_out.shards,
+                "topics": [one.as_json() for one in topics],
+            }
         )
     else:
         console = Console(markup=False, highlight=False, width=_UNLIMITED_WIDTH)
         with console.capture() as shown:
             console.print(topic_table(topics, wide=True))
         sys.stdout.writelines(line.rstrip() + "\n" for line in shown.get().splitlines())
+        for sentence in look.left_out.sentences():
+            output.complain(sentence)
 
 
 class _Screen:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 
 from deferd.client import AsyncClient, TopicView
 from deferd.commands.connecting import Connection
+from deferd.commands.left_out import LeftOut
 from deferd.commands.rates import RateMeter, Rates, read_counts
 from deferd.errors import DeferdError
 
@@ -52,6 +53,7 @@ class Look:
 
     topics: list[TopicLook]
     silent: list[str]
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     def total(self, state: str) -> int:
         """Jobs in a state."""
@@ -95,15 +97,21 @@ class Looker:
         Raises:
             DeferdError: no replica tells of the topics.
         """
-        views, answered = await asyncio.gather(
+        (views, left_out), answered = await asyncio.gather(
             self._views(),
             asyncio.gather(*(self._count(url, client) for url, client in self._replicas.items())),
         )
         topics = [TopicLook(view, self._meter.rates(view.topic)) for view in views]
-        return Look(topics, [url for url, told in zip(self._replicas, answered, strict=True) if not told])
+        silent = [url for url, told in zip(self._replicas, answered, strict=True) if not told]
+        return Look(topics, silent, left_out)
 
-    async def _views(self) -> list[TopicView]:
-        return [view async for view in self._topics.topics()]
+    async def _views(self) -> tuple[list[TopicView], LeftOut]:
+        views: list[TopicView] = []
+        left_out = LeftOut()
+        async for page in self._topics.topic_pages():
+            views += page.topics
+            left_out.note(page)
+        return views, left_out
 
     async def _count(self, url: str, client: AsyncClient) -> bool:
         try:

@@ -30,6 +30,10 @@ def draw(  # what is on the screen is a matter of all of these
     elif look is not None and look.silent:
         parts.append(Text(f"rates lack {', '.join(look.silent)}", style="yellow", no_wrap=True, overflow="ellipsis"))
     if look is not None:
+        parts.extend(
+            Text(output.printable(sentence), style="bold red", no_wrap=True, overflow="ellipsis")
+            for sentence in look.left_out.sentences()
+        )
         rows = max(height - _LINES_AROUND - len(parts) + 1, 1)
         topics = in_order(look.topics, sort)
         more = len(topics) - rows

@@ -12,6 +12,7 @@ from deferd.client import Client, Job, TopicView, calls
 from deferd.commands import exits, output
 from deferd.commands.connecting import read_connection
 from deferd.commands.exits import UsageError
+from deferd.commands.left_out import LeftOut
 from deferd.commands.output import Column
 from deferd.errors import TopicNotFound
 from deferd.limits import PAGE_MAX
@@ -40,12 +41,25 @@ _JOBS = [
 
 def topics(given: argparse.Namespace) -> int:
     """List all topics."""
+    views: list[TopicView] = []
+    left_out = LeftOut()
     with read_connection(vars(given)).open() as client:
-        if given.json:
-            for view in client.topics():
-                output.json_line(view.fields)
-            return exits.DONE
-        views = list(client.topics())
+        for page in client.topic_pages():
+            left_out.note(page)
+            if given.json:
+                for view in page.topics:
+                    output.json_line(view.fields)
+            else:
+                views += page.topics
+    _show_topics(views, given)
+    for sentence in left_out.sentences():
+        output.complain(sentence)
+    return exits.FAILED if left_out.shards else exits.DONE
+
+
+def _show_topics(views: list[TopicView], given: argparse.Namespace) -> None:
+    if given.json:
+        return
     if views:
         rows = [_row(view) for view in views]
         if output.fits(_TOPICS, rows):
@@ -54,7 +68,6 @@ def topics(given: argparse.Namespace) -> int:
             output.show_table(_TOPICS_SHORT, [_short_row(view) for view in views])
     else:
         output.say_empty("there is no topic yet")
-    return exits.DONE
 
 
 def topic(given: argparse.Namespace) -> int:

@@ -19,7 +19,8 @@ import orjson
 from deferd.engine.damage import EXAMPLES_MAX, DamageKind, Finding, Findings, Survey, TopicAudit
 from deferd.engine.keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.topics import UNREADABLE, read_settings
+from deferd.engine.topic_list import UNREADABLE
+from deferd.engine.topics import read_settings
 from deferd.errors import StoreUnavailable, TopicNotFound
 from deferd.limits import TOPIC_PATTERN
 from deferd.model import JobState

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from deferd.errors import StoreUnavailable
 
@@ -16,8 +17,21 @@ MOST_JOBS = 250
 
 
 class BulkTurns:
-    """At most AT_ONCE bulk calls are on their way to the store; further ones wait for their turn, in order."""
+    """At most AT_ONCE bulk calls are on their way to a part of the store; further ones wait for their turn, in order.
 
+    `part_of` tells a topic's part: one that can fail while the others work.
+    """
+
+    def __init__(self, part_of: Callable[[str], int]) -> None:
+        self.part_of = part_of
+        self._parts: defaultdict[int, _Turns] = defaultdict(_Turns)
+
+    def turn(self, topic: str) -> AbstractAsyncContextManager[None]:
+        """Around one bulk call for the topic; see `_Turns.turn`."""
+        return self._parts[self.part_of(topic)].turn()
+
+
+class _Turns:
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(AT_ONCE)
         self._timed_out_at = 0.0

@@ -8,10 +8,12 @@ import logging
 
 from deferd.engine import metrics
 from deferd.engine.audit import Auditor
+from deferd.engine.bulk import BulkTurns
 from deferd.engine.clock import MovableClock
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.durability import PutWays
-from deferd.engine.keys import DUE_CHANNEL, Keys
+from deferd.engine.keys import Keys
+from deferd.engine.known_topics import KnownTopics
 from deferd.engine.queue import JobQueue
 from deferd.engine.scripts import Scripts
 from deferd.engine.store_watch import StoreWatch
@@ -51,11 +53,22 @@ class Engine:
         self._watch = StoreWatch(store, shards, exclusive=embedded)
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch)
         put_ways = PutWays(store, self._scripts, keys, embedded=embedded)
-        self.queue = JobQueue(self._scripts, keys, labels, put_ways, dead_retention_ms=dead_retention_ms)
-        self.topics = Topics(self._scripts, keys, labels)
         self.usage = Usage(self._scripts, keys)
+        known = KnownTopics(keys)
+        # What can fail while the rest of the store works.
+        part_of = keys.shard_of if store.cluster else _the_only_part
+        self.queue = JobQueue(
+            self._scripts,
+            keys,
+            labels,
+            put_ways,
+            known,
+            bulk_turns=BulkTurns(part_of),
+            dead_retention_ms=dead_retention_ms,
+        )
+        self.topics = Topics(self._scripts, keys, labels, known)
         self.auditor = Auditor(self._scripts, keys)
-        self.dispatcher = Dispatcher(self.queue)
+        self.dispatcher = Dispatcher(self.queue, part_of)
         self.timers = [
             Timer(
                 self._scripts,
@@ -72,9 +85,11 @@ class Engine:
         self._wakeups = Wakeups(
             store, on_ready=self._look_at_topic, on_due=self._wake_timers, on_gap=self._look_everywhere
         )
-        self._in_order = not store.cluster
+        self._keys = keys
+        self._is_cluster = store.cluster
         self._scripts.on_late_run = self.dispatcher.on_gap
         self._tasks: list[asyncio.Task[None]] = []
+        self._pings: set[asyncio.Task[StoreUnavailable | None]] = set()
 
     async def start(self) -> None:
         """Start the timers and listen for ready jobs.
@@ -83,7 +98,7 @@ class Engine:
             StoreUnavailable: the store cannot be reached.
         """
         await self.ping()
-        await self._scripts.command("PUBLISH", DUE_CHANNEL, "")  # scripts do: learn now whether it is allowed
+        await self._wakeups.check_publishing()
         self._tasks = [asyncio.create_task(self._wakeups.run(), name="deferd-wakeups")]
         try:
             await self._wakeups.listening(_LISTEN_TIMEOUT_S)
@@ -108,23 +123,43 @@ class Engine:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
         self._tasks = []
+        await asyncio.gather(*self._pings)
         for timer in self.timers:
             await timer.resign()
 
     async def ping(self) -> None:
-        """Return when the engine works and the store answers. Raises StoreUnavailable."""
+        """Return when the engine works and the store answers; of a cluster, any shard. Raises StoreUnavailable."""
         for task in self._tasks:
             if task.done():
                 raise StoreUnavailable(f"{task.get_name()} has ended; the service must be restarted")
-        await self._scripts.command("PING")
+        if not self._is_cluster:
+            await self._scripts.command("PING")
+            return
+        asking = [asyncio.create_task(self._error_of(shard)) for shard in range(self._keys.shards)]
+        self._pings.update(asking)  # those to a node that hangs end by themselves, each at its time-out
+        for ping in asking:
+            ping.add_done_callback(self._pings.discard)
+        error: StoreUnavailable | None = None
+        for asked in asyncio.as_completed(asking):
+            error = await asked
+            if error is None:
+                return
+        raise error or StoreUnavailable("the store has no shard")
+
+    async def _error_of(self, shard: int) -> StoreUnavailable | None:
+        try:
+            await self._scripts.command("EXISTS", self._keys.of_shard(shard, "topics"))
+        except StoreUnavailable as exc:
+            return exc
+        return None
 
     def _follow_promotion(self, topic: str) -> None:
         """Consumers of this process ask right behind a promotion, so that both share a trip and an fsync."""
-        if self._in_order:
+        if not self._is_cluster:
             self.dispatcher.on_ready(topic)
 
     def _look_at_topic(self, topic: str, mark: str) -> None:
-        if not self._in_order or all(mark != timer.mark for timer in self.timers):
+        if self._is_cluster or all(mark != timer.mark for timer in self.timers):
             self.dispatcher.on_ready(topic)
 
     def _wake_timers(self, key: str) -> None:
@@ -135,6 +170,10 @@ class Engine:
         self.dispatcher.on_gap()
         for timer in self.timers:
             timer.wake_anyhow()
+
+
+def _the_only_part(_topic: str) -> int:
+    return 0
 
 
 def _report_unexpected_end(task: asyncio.Task[None]) -> None:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from deferd.engine.keys import Keys
+from deferd.engine.known_topics import KnownTopics
 from deferd.engine.metrics import TopicLabels
 from deferd.engine.scripts import Scripts
 from deferd.engine.topics import Topics
+from deferd.errors import StoreUnavailable
 from deferd.model import JobState
 from deferd.store.connection import Store
 
@@ -66,14 +68,22 @@ async def take_inventory(store: Store, shards: int) -> Inventory:
 
 async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]]:
     """How many jobs each topic that the store knows has in each state. Raises StoreUnavailable."""
-    topics = Topics(Scripts(store), Keys(shards), TopicLabels(0))
+    keys = Keys(shards)
+    topics = Topics(Scripts(store), keys, TopicLabels(0), KnownTopics(keys)).all
     counts: dict[str, dict[JobState, int]] = {}
     cursor: str | None = None
     while True:
-        names, cursor = await topics.names(cursor, _PAGE)
-        for at in range(0, len(names), _TOPICS_AT_ONCE):
-            some = names[at : at + _TOPICS_AT_ONCE]
-            counts.update(zip(some, await asyncio.gather(*(topics.totals([name]) for name in some)), strict=True))
+        page = await topics.names(cursor, _PAGE)
+        for at in range(0, len(page.names), _TOPICS_AT_ONCE):
+            some = page.names[at : at + _TOPICS_AT_ONCE]
+            for name, totals in zip(some, await asyncio.gather(*(topics.totals([name]) for name in some)), strict=True):
+                [counted] = totals.values()
+                if counted is None or page.unreadable:
+                    raise StoreUnavailable("a part of the store cannot be reached")
+                counts[name] = counted
+        if page.unreadable:
+            raise StoreUnavailable("a part of the store cannot be reached")
+        cursor = page.next_cursor
         if cursor is None:
             return counts
 

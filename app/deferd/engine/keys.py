@@ -13,6 +13,8 @@ READY_CHANNEL = b"deferd:ready"
 """Messages: a topic that may have something for a waiting consumer."""
 DUE_CHANNEL = b"deferd:due"
 """Messages: the `due` key of a shard whose timer has something sooner to do, or a lock key that became free."""
+HEARTBEAT_CHANNEL = "deferd:heartbeat"
+"""Messages of each process to itself, on a channel of its own below this name."""
 
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _SHARD_KEYS = ("settings", "topics", "due")
@@ -42,9 +44,9 @@ class Keys:
         shard = self.shard_of(topic)
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in _TOPIC_KEYS[1:6])
 
-    def of_kept(self, topic: str) -> tuple[str, str]:
-        """The keys whose sizes say what is kept of a topic's jobs: pool and cancelled. Not cached."""
-        prefix = f"deferd:{{{self.shard_of(topic)}}}:{topic}"
+    def of_kept(self, shard: int, topic: str) -> tuple[str, str]:
+        """The keys whose sizes say what is kept of the jobs of a topic of `shard`: pool and cancelled. Not cached."""
+        prefix = f"deferd:{{{shard}}}:{topic}"
         return f"{prefix}:pool", f"{prefix}:cancelled"
 
     def of_shard(self, shard: int, name: str) -> str:

@@ -17,6 +17,7 @@ from deferd.engine.arguments import NO_BOUNDS, Args, PutBounds, new_id, put_args
 from deferd.engine.bulk import BulkTurns
 from deferd.engine.durability import PutWays, stored_nothing
 from deferd.engine.joiner import Joiner
+from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import JobRecord, located
 from deferd.errors import DeferdError, DurabilityUnavailable, JobExists, JobReserved, StoreUnavailable, TopicFull
 from deferd.model import PutJob
@@ -64,10 +65,11 @@ class PutResult(NamedTuple):
 class Puts:
     """Puts by the ways of `ways`; calls for many jobs take turns in `bulk_turns`."""
 
-    def __init__(self, ways: PutWays, labels: metrics.TopicLabels, bulk_turns: BulkTurns) -> None:
+    def __init__(self, ways: PutWays, labels: metrics.TopicLabels, bulk_turns: BulkTurns, known: KnownTopics) -> None:
         self._ways = ways
         self._label = labels.label
         self._bulk = bulk_turns
+        self._known = known
         self._joiners: dict[str | None, _Joined] = {}
 
     async def put(self, spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
@@ -122,19 +124,19 @@ class Puts:
             of_topic.setdefault(spec.topic, []).append(index)
         results: list[PutResult | None] = [None] * len(specs)
         refusals: dict[int, DeferdError] = {}
-        failure: StoreUnavailable | None = None
+        failures: dict[int, StoreUnavailable] = {}
         out_of_reach: dict[str | tuple[str], StoreUnavailable] = {}
 
         @asynccontextmanager
-        async def turn() -> AsyncIterator[None]:
-            nonlocal failure
-            async with self._bulk.turn():
-                if failure is not None:  # one wait for a store that is away is enough
-                    raise failure
+        async def turn(topic: str) -> AsyncIterator[None]:
+            part = self._bulk.part_of(topic)
+            async with self._bulk.turn(topic):
+                if part in failures:  # one wait for a part of the store that is away is enough
+                    raise failures[part]
                 try:
                     yield
                 except StoreUnavailable as exc:
-                    failure = exc
+                    failures[part] = exc
                     raise
 
         async def put_some(topic: str, durability: str | None, indexes: list[int]) -> None:
@@ -143,7 +145,7 @@ class Puts:
             try:
                 if way in out_of_reach:  # one wait for replicas that are away is enough, too
                     raise out_of_reach[way]
-                _, codes, reached = await self._ways.put(topic, _level(durability), 0, args, turn)
+                _, codes, reached = await self._ways.put(topic, _level(durability), 0, args, partial(turn, topic))
             except (StoreUnavailable, DurabilityUnavailable) as exc:
                 status = 422
                 if isinstance(exc, StoreUnavailable):
@@ -174,6 +176,7 @@ class Puts:
         return lines
 
     def _count(self, topic: str, codes: Sequence[int]) -> None:
+        self._known.met(topic)
         label = self._label(topic)
         for outcome, count in Counter(_OUTCOMES.get(code, "refused") for code in codes).items():
             metrics.PUTS.labels(label, outcome).inc(count)

@@ -20,6 +20,7 @@ from deferd.engine.bulk import BulkTurns
 from deferd.engine.durability import PutWays
 from deferd.engine.joiner import Joiner
 from deferd.engine.keys import Keys
+from deferd.engine.known_topics import KnownTopics
 from deferd.engine.puts import PutOutcome, PutResult, Puts
 from deferd.engine.record import JobRecord, Receipt, json_bytes, located, policy_extra, read_record
 from deferd.engine.scripts import Scripts
@@ -76,14 +77,23 @@ class JobQueue:
     """The verbs on jobs. `dead_retention_ms` is how long a dead job is kept."""
 
     def __init__(
-        self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, put_ways: PutWays, *, dead_retention_ms: int
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        labels: metrics.TopicLabels,
+        put_ways: PutWays,
+        known: KnownTopics,
+        *,
+        bulk_turns: BulkTurns,
+        dead_retention_ms: int,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
         self._label = labels.label
         self._dead_retention_ms = dead_retention_ms
-        self._bulk = BulkTurns()
-        self._puts = Puts(put_ways, labels, self._bulk)
+        self._bulk = bulk_turns
+        self._known = known
+        self._puts = Puts(put_ways, labels, self._bulk, known)
         self._finishes = Joiner(self._send_finishes, size=size, most_items=bulk.MOST_JOBS)
         self._cancels = Joiner(self._send_cancels, size=size, most_items=_CANCELS_AT_ONCE)
 
@@ -173,7 +183,7 @@ class JobQueue:
         for request in requests:
             args += (request.count, request.ttr_ms or 0, request.consumer or "", request.request_id or "")
         is_bulk = sum(request.count for request in requests) > bulk.FROM_JOBS
-        async with self._bulk.turn() if is_bulk else nullcontext():
+        async with self._bulk.turn(topic) if is_bulk else nullcontext():
             now_ms, more, expired, answers = await self._scripts.run("pop", self._keys.of_topic(topic), args)
         if not expired and all(len(answer) == 1 for answer in answers):  # an empty topic takes no metric label
             return PopReply([[] for _ in requests], bool(more))
@@ -201,6 +211,7 @@ class JobQueue:
         if expired:
             metrics.DEATHS.labels(label, "expired").inc(expired)
         if jobs:
+            self._known.met(topic)
             metrics.POPS.labels(label).inc(len(jobs))
             metrics.READY_WAIT.labels(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
 
@@ -246,7 +257,7 @@ class JobQueue:
             some = items[start : start + bulk.MOST_JOBS]
             args = [finish_args(item.id, Receipt.of(item.receipt), item.result) for item in some]
             try:
-                async with self._bulk.turn():
+                async with self._bulk.turn(topic):
                     codes = await self._send_finishes(topic, args)
             except StoreUnavailable as exc:
                 if not results:

@@ -22,32 +22,35 @@ class Usage:
         self._scripts = scripts
         self._keys = keys
 
-    async def names(self, prefixes: Iterable[str]) -> AsyncIterator[list[str]]:
-        """The topics that begin with one of `prefixes`, up to 1000 at a time; each prefix costs its own topics only."""
-        for shard in range(self._keys.shards):
-            key = self._keys.of_shard(shard, "topics")
-            for prefix in _without_covered(prefixes):
-                start, end = (f"[{prefix}", f"({prefix}\x7f") if prefix else ("-", "+")  # 0x7f is in no name
-                while True:
-                    page = await self._scripts.command("ZRANGEBYLEX", key, start, end, "LIMIT", 0, _NAMES_PER_CALL)
-                    if page:
-                        yield [name.decode() for name in page]
-                    if len(page) < _NAMES_PER_CALL:
-                        break
-                    start = f"({page[-1].decode()}"
+    @property
+    def shards(self) -> int:
+        """How many shards the topics are spread over; each is counted by itself."""
+        return self._keys.shards
 
-    async def jobs(self, names: Sequence[str]) -> tuple[int, int]:
-        """How many jobs these topics keep, whatever their state, and how many tombstones of cancelled deliveries."""
-        of_shard: dict[int, list[str]] = {}
-        for name in names:
-            of_shard.setdefault(self._keys.shard_of(name), []).append(name)
+    async def names(self, shard: int, prefixes: Iterable[str]) -> AsyncIterator[list[str]]:
+        """The shard's topics that begin with one of `prefixes`, up to 1000 at a time.
+
+        A prefix costs no more than its own topics.
+        """
+        key = self._keys.of_shard(shard, "topics")
+        for prefix in _without_covered(prefixes):
+            start, end = (f"[{prefix}", f"({prefix}\x7f") if prefix else ("-", "+")  # 0x7f is in no name
+            while True:
+                page = await self._scripts.command("ZRANGEBYLEX", key, start, end, "LIMIT", 0, _NAMES_PER_CALL)
+                if page:
+                    yield [name.decode() for name in page]
+                if len(page) < _NAMES_PER_CALL:
+                    break
+                start = f"({page[-1].decode()}"
+
+    async def jobs(self, shard: int, names: Sequence[str]) -> tuple[int, int]:
+        """How many jobs these topics of a shard keep in any state, and how many tombstones of cancelled deliveries."""
         jobs = tombstones = 0
-        for in_shard in of_shard.values():
-            for at in range(0, len(in_shard), _TOPICS_PER_CALL):
-                keys = [key for name in in_shard[at : at + _TOPICS_PER_CALL] for key in self._keys.of_kept(name)]
-                some_jobs, some_tombstones = await self._scripts.run("count_kept", keys, ())
-                jobs += some_jobs
-                tombstones += some_tombstones
+        for at in range(0, len(names), _TOPICS_PER_CALL):
+            keys = [key for name in names[at : at + _TOPICS_PER_CALL] for key in self._keys.of_kept(shard, name)]
+            some_jobs, some_tombstones = await self._scripts.run("count_kept", keys, ())
+            jobs += some_jobs
+            tombstones += some_tombstones
         return jobs, tombstones
 
     async def record_bytes(self, name: str) -> AsyncIterator[int]:

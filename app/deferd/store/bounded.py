@@ -8,6 +8,7 @@ when they are taken out, before anything is sent.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from redis.asyncio import ConnectionPool, Redis, SSLConnection, UnixDomainSocketConnection
@@ -72,11 +73,15 @@ class BoundedRedis(Redis):
 class WatchedPubSub(PubSub):
     """A PubSub that notices a server that has gone silent, if `get_message` is called every second or so.
 
-    redis-py sends a PING on a quiet connection but does not mind when no answer comes.
+    redis-py sends a PING on a quiet connection but does not mind when no answer comes. `publish(channel, message)`
+    sends a message the way that most messages come: from another connection, and in a cluster from another node.
     """
 
-    def __init__(self, pool: ConnectionPool, *, deadline_s: float) -> None:
+    def __init__(
+        self, pool: ConnectionPool, *, deadline_s: float, publish: Callable[[str | bytes, str], Awaitable[object]]
+    ) -> None:
         super().__init__(pool)
+        self.publish = publish
         self._deadline_s = deadline_s
         self._asked_at: float | None = None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
-from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -38,8 +39,8 @@ async def check(store: Store, *, shards: int, exclusive: bool = False, unsupport
 
     The first service to use a store writes the number of shards into it, after a wait (see `deferd.store.shard_guard`)
     unless the store is `exclusive`: this service's alone. With `unsupported` a server that is neither Valkey nor Redis
-    is warned of and not refused; what it must be able to do stays the same. Every master of a cluster is asked. On
-    success `store.server` holds the server's name and version.
+    is warned of and not refused; what it must be able to do stays the same. Every master of a cluster that can be
+    reached is asked. On success `store.server` holds the server's name and version.
 
     Raises:
         StoreRefused: it does not.
@@ -52,7 +53,7 @@ async def check(store: Store, *, shards: int, exclusive: bool = False, unsupport
                 store.server = _check_node(info, server_section, store, unsupported=unsupported)
         except NoPermissionError:
             missing.add("+info")
-        probed = await probe(store)
+        probed = await probe(store, every=not store.cluster)
         missing.update(probed.missing, await _missing_for_messages(store))
         if missing:
             raise StoreRefused(f"{place} gives the user too few rights: {lacking(missing)}")
@@ -61,7 +62,15 @@ async def check(store: Store, *, shards: int, exclusive: bool = False, unsupport
                 f"{place} does not do what Valkey and Redis do, and jobs would be lost: {'; '.join(probed.wrong)}"
             )
         wait_s = 0.0 if exclusive else shard_guard.WAIT_BEFORE_FIRST_S
-        stored = await shard_guard.settle(store.call, shards, wait_s=wait_s)
+        try:
+            stored = await shard_guard.settle(store.call, shards, wait_s=wait_s)
+        except (RedisConnectionError, RedisTimeoutError) as exc:
+            if not store.cluster:
+                raise
+            raise StoreRefused(
+                f"the node of {place} that holds the key {shard_guard.SHARDS_KEY} cannot be reached, so that --shards "
+                f"{shards} cannot be checked; bring it back, or let its replica take over"
+            ) from exc
         if stored != str(shards):
             raise StoreRefused(f"{place} {shard_guard.mismatch(stored or '(nothing)', shards)}")
     except AuthenticationError as exc:
@@ -94,13 +103,26 @@ async def _ask_all(store: Store) -> list[tuple[Info, Info]]:
     """
     if not isinstance(store.client, RedisCluster):
         return [(cast("Info", await store.client.info()), cast("Info", await store.client.info("server")))]
-    sections = [
-        cast("Mapping[str, Any]", await store.client.info(*section, target_nodes=RedisCluster.PRIMARIES))
-        for section in ((), ("server",))
-    ]
-    if "redis_version" in sections[0]:  # there is but one
-        return [(sections[0], sections[1])]
-    return [(info, sections[1].get(name, {})) for name, info in sections[0].items()]
+    await store.client.initialize()
+    nodes = store.client.get_primaries()
+    replies = await asyncio.gather(*(_ask_node(store.client, node) for node in nodes), return_exceptions=True)
+    found = []
+    for node, reply in zip(nodes, replies, strict=True):
+        if isinstance(reply, (RedisConnectionError, RedisTimeoutError)):  # it takes only its own topics with it
+            _log.warning("node %s of the store cannot be reached, its topics are unavailable: %s", node.name, reply)
+            error = reply
+        elif isinstance(reply, BaseException):
+            raise reply
+        else:
+            found.append(reply)
+    if not found:
+        raise error
+    return found
+
+
+async def _ask_node(client: RedisCluster, node: ClusterNode) -> tuple[Info, Info]:
+    whole = await client.info(target_nodes=node)
+    return cast("Info", whole), cast("Info", await client.info("server", target_nodes=node))
 
 
 def _check_node(info: Info, server_section: Info, store: Store, *, unsupported: bool) -> str:

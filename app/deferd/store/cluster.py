@@ -4,8 +4,10 @@ What redis-py does by itself that this narrows:
 
 * It repeats a command after a connection error. Off: only redirections (MOVED, ASK, TRYAGAIN) are followed, and
   with those the command was not carried out.
-* It looks up the nodes anew within the call that noticed a failure, and closes the connections of all when that is
-  cut short. Here the look-up is a task of its own that calls only wait for, and the node that failed is asked last.
+* It looks up the nodes anew within the call that noticed a failure, and closes the connections of all when that
+  fails or is cut short. Here the look-up is a task of its own, it asks those nodes that respond, the one that failed
+  last, and calls that know a node do not wait for it for long.
+* It asks a node where each command's keys are. Here they are known.
 * It closes the connections of all nodes at every fifth MOVED and at each CLUSTERDOWN, other calls' too. Off: a moved
   slot is noted, which is enough, and a cluster that is down has its nodes looked up anew.
 
@@ -23,7 +25,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from redis.asyncio import ConnectionPool, SSLConnection
@@ -39,8 +45,14 @@ from deferd.store.given import GivenLevel
 from deferd.store.link import Link
 
 CALLS_AT_ONCE = 4 * POOL_SIZE
-"""Most calls under way to all nodes together, and connections to each: more than to a single server, so that one
-node that hangs does not hold up those to the others too soon."""
+"""Most calls under way to each node, so that one that hangs does not hold up those to the others."""
+_MOST_CONNECTIONS = 4 * CALLS_AT_ONCE
+"""To each node: besides its calls it gets those that other nodes have redirected to it."""
+_LOOKUP_WAIT_S = 0.1
+"""How long a call waits for a look-up of the nodes when it has an older one to go by."""
+_LOOKUP_GRACE_S = 0.1
+"""How long a look-up waits for further nodes when one has responded."""
+_KEY_IS_NOT_FIRST = {"EVAL", "EVALSHA"}
 _NODE_SHARE = 0.9
 """The part of a call's deadline after which a node counts as failed, so that the call still learns which one it was."""
 
@@ -71,7 +83,7 @@ class BoundedCluster(RedisCluster):
             startup_nodes=[ClusterNode(host, port) for host, port in address.hosts],
             require_full_coverage=False,  # a part of the cluster that is down takes only its own keys with it
             reinitialize_steps=0,
-            max_connections=CALLS_AT_ONCE + 1,  # one for looking up the nodes
+            max_connections=_MOST_CONNECTIONS,
             **{**options, "socket_timeout": deadline_s * _NODE_SHARE},
         )
         # redis-py takes no connection class here; all later nodes are made with these options.
@@ -81,14 +93,16 @@ class BoundedCluster(RedisCluster):
             node.connection_class = live
         self._configured = address.hosts
         self._deadline_s = deadline_s
-        self._turns = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(CALLS_AT_ONCE))
         self._lookup: asyncio.Task[None] | None = None
         self._failed_node: str | None = None
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run one command, once. What it did is not known after redis-py's TimeoutError or ConnectionError."""
+        task = asyncio.current_task()
+        cancelled_before = task.cancelling() if task else 0
         try:
-            async with asyncio.timeout(self._deadline_s), self._turns:
+            async with asyncio.timeout(self._deadline_s):
                 return await super().execute_command(*args, **options)
         except TimeoutError as exc:
             raise RedisTimeoutError(f"no answer within {self._deadline_s} s") from exc
@@ -98,6 +112,14 @@ class BoundedCluster(RedisCluster):
         except SlotNotCoveredError as exc:
             self._initialize = True
             raise RedisConnectionError("no node of the cluster holds this key's slot at present") from exc
+        finally:
+            # redis-py sends by asyncio.wait_for, which before Python 3.12 may swallow a cancellation.
+            if task and task.cancelling() > cancelled_before:
+                raise asyncio.CancelledError
+
+    async def _execute_command(self, target_node: ClusterNode, *args: Any, **options: Any) -> Any:
+        async with self._turns[target_node.name]:
+            return await super()._execute_command(target_node, *args, **options)
 
     async def get_nodes_from_slot(self, command: str, *args: Any) -> Any:
         """As redis-py's, with one error for a slot that no node holds."""
@@ -111,33 +133,59 @@ class BoundedCluster(RedisCluster):
         additional_startup_nodes_info: list[tuple[str, int]] | None = None,  # noqa: ARG002 (redis-py's signature)
         last_failed_node_name: str | None = None,  # noqa: ARG002 (the same)
     ) -> RedisCluster:
-        """Have the nodes looked up if that is due; a caller whose deadline ends stops waiting, the look-up goes on."""
+        """Have the nodes looked up if that is due.
+
+        A node that hangs may be asked first: so a call waits only for the first look-up of all, and goes by what is
+        known when a later one takes long.
+        """
         if self._initialize:
             if self._lookup is None or self._lookup.done():
                 self._lookup = asyncio.create_task(self._look_up(), name="cluster-lookup")
                 self._lookup.add_done_callback(_forget_error)
-            await asyncio.shield(self._lookup)
+            if self.nodes_manager.slots_cache:
+                await asyncio.wait({self._lookup}, timeout=_LOOKUP_WAIT_S)
+            else:
+                await asyncio.shield(self._lookup)
         return self
 
+    def look_up_again(self) -> None:
+        """Have the nodes looked up at the next call."""
+        self._initialize = True
+
     async def _look_up(self) -> None:
-        # Bounded: each known node is asked at most twice, with its own time-out.
+        """As redis-py's `initialize`, which closes all connections when it fails and waits for nodes that hang."""
+        manager = self.nodes_manager
+        known = dict(manager.startup_nodes)
+        manager.startup_nodes = {node.name: node for node in await _responding(list(known.values()))} or known
         try:
-            await super().initialize(last_failed_node_name=self._failed_node)
-        except RedisClusterException as exc:
+            await manager.initialize(last_failed_node_name=self._failed_node)
+        except (RedisClusterException, IndexError) as exc:  # IndexError: those that respond know of no slot
             # By now redis-py knows only addresses that nodes gave for themselves; those may all have changed, while
             # the names that the URL gives lead to the new ones.
             for host, port in self._configured:
                 node = ClusterNode(host, port, **self.connection_kwargs)
-                self.nodes_manager.startup_nodes.setdefault(node.name, node)
+                known.setdefault(node.name, node)
+            manager.startup_nodes = known
             raise RedisConnectionError(f"no node of the cluster can be asked: {exc.__cause__ or exc}") from exc
+        except BaseException:
+            manager.startup_nodes = known
+            raise
+        self.commands_parser.node = manager.default_node
+        self._initialize = False
+
+    async def _determine_slot(self, command: str, *args: Any) -> int:
+        """As redis-py's, which asks a node, which may hang, where the keys are; here the first argument is one."""
+        if command.upper() in _KEY_IS_NOT_FIRST or " " in command:
+            return await super()._determine_slot(command, *args)
+        return self.keyslot(args[0])
 
     async def aclose(self) -> None:
-        """Have the nodes looked up at the next call. `close_all` is what ends the client.
+        """The same as `look_up_again`. `close_all` is what ends the client.
 
         redis-py calls this in the midst of a call that one node has answered with CLUSTERDOWN; closing everything
         then would cut off the calls to the other nodes.
         """
-        self._initialize = True
+        self.look_up_again()
 
     async def close_all(self) -> None:
         """Close all connections; the client is not used any more."""
@@ -157,17 +205,65 @@ def link_cluster(address: StoreAddress, *, timeout_s: float, confirm_s: float) -
     if address.tls:
         options["connection_class"] = SSLConnection
 
+    last_place: tuple[str, int] | None = None
+
     def subscribe() -> WatchedPubSub:
-        # What is published on one node is heard on all; a node is chosen anew each time, as the last may be down.
-        known = [(node.host, int(node.port)) for node in client.get_primaries()]
-        host, port = random.choice(known or address.hosts)  # noqa: S311 (any will do)
+        # What is published on one node is heard on all, and the last may be down or no longer belong to the cluster.
+        nonlocal last_place
+        known = [(node.host, int(node.port)) for node in client.get_primaries()] or list(address.hosts)
+        host, port = last_place = random.choice([one for one in known if one != last_place] or known)  # noqa: S311 (any will do)
+        client.look_up_again()
         own_pool = ConnectionPool(**subscriber_options({**options, "host": host, "port": port}, timeout_s=timeout_s))
-        return WatchedPubSub(own_pool, deadline_s=timeout_s)
+        publish = partial(_publish, client, last_place, itertools.count())
+        return WatchedPubSub(own_pool, deadline_s=timeout_s, publish=publish)
 
     def reached() -> frozenset[str]:
         return frozenset(node.name for node in client.get_primaries())
 
     return Link(client, client.execute_command, subscribe, client.close_all, GivenLevel(None), None, reached)
+
+
+async def _responding(nodes: list[ClusterNode]) -> list[ClusterNode]:
+    """Those of the nodes that respond, without waiting long for the others when one does."""
+    asking = {asyncio.create_task(node.execute_command("PING")): node for node in nodes}
+    waiting = set(asking)
+    responding: list[ClusterNode] = []
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(
+                waiting,
+                timeout=_LOOKUP_GRACE_S if responding else None,
+                return_when=asyncio.ALL_COMPLETED if responding else asyncio.FIRST_COMPLETED,
+            )
+            was_last = bool(responding)
+            responding += [asking[task] for task in done if task.exception() is None]
+            if was_last:
+                break
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    return responding
+
+
+async def _publish(
+    client: BoundedCluster, away_from: tuple[str, int], turns: Iterator[int], channel: str | bytes, message: str
+) -> object:
+    """Publish on a node other than that at `away_from`, so that the message comes over the cluster's own connections.
+
+    Each in its turn, and the next one when one fails. Raises redis-py's error when all do.
+    """
+    await client.initialize()
+    nodes = client.get_primaries()
+    others = [node for node in nodes if (node.host, int(node.port)) != away_from] or nodes
+    first = next(turns) % max(len(others), 1)
+    error: Exception = RedisConnectionError("no node of the cluster can be asked")
+    for node in others[first:] + others[:first]:
+        try:
+            return await client.execute_command("PUBLISH", channel, message, target_nodes=node)
+        except (RedisConnectionError, RedisTimeoutError) as exc:
+            error = exc
+    raise error
 
 
 def _forget_error(task: asyncio.Task[None]) -> None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.asyncio.client import PubSub
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from deferd.store.address import parse_address
+from deferd.store.bounded import WatchedPubSub
 from deferd.store.cluster import link_cluster
 from deferd.store.given import GivenLevel
 from deferd.store.replicated import ReplicatedCalls
@@ -46,16 +46,16 @@ class Store:
     replicated: ReplicatedCalls | None
     reached: Callable[[], object]
     server: str = ""
-    _subscribe: Callable[[], PubSub] = field(kw_only=True, repr=False)
+    _subscribe: Callable[[], WatchedPubSub] = field(kw_only=True, repr=False)
     _close: Callable[[], Awaitable[None]] = field(kw_only=True, repr=False)
 
-    def pubsub(self) -> PubSub:
+    def pubsub(self) -> WatchedPubSub:
         """A new PubSub on a connection of its own, which is opened at its first subscribe and closed by its aclose.
 
         A read of it may wait for any time. Each get_message looks after the connection: after 5 s of silence it
         sends a PING, and if the answer stays away for the store's time-out it raises redis-py's ConnectionError; so
         call it with a timeout of a second or so. After an error make a new one: in a cluster the next one goes to
-        a node chosen anew.
+        another node.
         """
         return self._subscribe()
 

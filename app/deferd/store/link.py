@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
-from redis.asyncio.client import PubSub
 from redis.asyncio.cluster import RedisCluster
 
+from deferd.store.bounded import WatchedPubSub
 from deferd.store.given import GivenLevel
 from deferd.store.replicated import ReplicatedCalls
 
@@ -22,7 +22,7 @@ class Link(NamedTuple):
 
     client: Redis | RedisCluster
     call: Callable[..., Awaitable[Any]]
-    subscribe: Callable[[], PubSub]
+    subscribe: Callable[[], WatchedPubSub]
     close: Callable[[], Awaitable[None]]
     given: GivenLevel
     replicated: ReplicatedCalls | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from redis.asyncio import BlockingConnectionPool
@@ -79,7 +80,7 @@ def link_sentinel(address: StoreAddress, *, timeout_s: float, confirm_s: float) 
         own_pool = SentinelConnectionPool(
             address.master_name, sentinels, **subscriber_options(options, timeout_s=timeout_s)
         )
-        return WatchedPubSub(own_pool, deadline_s=timeout_s)
+        return WatchedPubSub(own_pool, deadline_s=timeout_s, publish=partial(pipeline.call, "PUBLISH"))
 
     pipeline = Pipeline(pool, deadline_s=timeout_s)
     replicated = ReplicatedCalls(pool, deadline_s=timeout_s, within_s=confirm_s)

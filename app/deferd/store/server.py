@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from redis.asyncio import BlockingConnectionPool, ConnectionPool
 
 from deferd.store.address import StoreAddress
@@ -21,7 +23,7 @@ def link_server(address: StoreAddress, *, timeout_s: float, confirm_s: float) ->
 
     def subscribe() -> WatchedPubSub:
         own_pool = ConnectionPool(**subscriber_options(options, timeout_s=timeout_s))
-        return WatchedPubSub(own_pool, deadline_s=timeout_s)
+        return WatchedPubSub(own_pool, deadline_s=timeout_s, publish=partial(pipeline.call, "PUBLISH"))
 
     pipeline = Pipeline(pool, deadline_s=timeout_s)
     replicated = ReplicatedCalls(pool, deadline_s=timeout_s, within_s=confirm_s)

@@ -1,12 +1,13 @@
 """Tells the service how jobs went, again and again until it answers definitely.
 
 Finishes of a topic go in batches: whoever finds none under way sends at once all that has gathered, so nothing is
-held back to wait for company. Releases and buries go one by one, a bounded number at a time.
+held back to wait for company. Releases and buries go one by one, a bounded number of a topic at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,7 +42,7 @@ class Reporter:
         self._on_reported = on_reported
         self._finishes: dict[str, list[tuple[Held, Finish]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Semaphore(_SINGLE_AT_ONCE)
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_SINGLE_AT_ONCE))
         self._trouble = Trouble("reporting finished jobs")
 
     def report(self, held: Held, outcome: Outcome) -> None:
@@ -135,7 +136,7 @@ class Reporter:
         else:
             done = "buried"
             call = calls.bury(held.job, error=outcome.error)
-        async with self._turns:
+        async with self._turns[held.handler.topic]:  # one whose part of the store is away takes none from others
             said = await self._insist(lambda: self._client.send(call))
         if isinstance(said.error, _REFUSED):
             LOG.error(

@@ -1,0 +1,164 @@
+"""However the subscription to the store's messages is lost, it is noticed within a bound and parked pops are served."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.wakeups import HEARTBEAT_S
+from deferd.errors import StoreUnavailable
+from deferd.model import PutJob
+from deferd.store.connection import connect
+from tests.faults.tcp_proxy import tcp_proxy
+from tests.integration.engine_driver import TOPIC
+from tests.integration.store_servers import ClusterSet, StoreServer
+from tests.waiting import until
+
+BOUND_S = 3 * HEARTBEAT_S
+"""What the README promises."""
+SLACK_S = 1.5
+LOST = "lost the store's messages"
+BACK = "the store's messages arrive again"
+SHARDS = 16
+
+
+@asynccontextmanager
+async def engine_at(url: str, **options: int) -> AsyncIterator[Engine]:
+    """Its timer ticks so rarely that only messages wake anybody in time."""
+    store = await connect(url, timeout_s=1.5)
+    engine = Engine(store, tick_s=60, **options)  # type: ignore[arg-type]
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.close()
+        await store.close()
+
+
+@pytest.fixture
+async def producer(server: StoreServer) -> AsyncIterator[Engine]:
+    """Another process, whose own subscription stays well."""
+    async with engine_at(server.url) as engine:
+        yield engine
+
+
+async def served_within_bound(consumer: Engine, producer: Engine, topic: str = TOPIC) -> None:
+    """A pop that waits is served in time when another process puts a job."""
+    waiting = asyncio.create_task(consumer.dispatcher.pop([topic], wait_ms=30_000))
+    lines = consumer.dispatcher._lines
+    await until(lambda: topic in lines and not lines[topic].newcomers and not lines[topic].serving, "the pop waits")
+    await producer.queue.put(PutJob(topic=topic))
+    async with asyncio.timeout(BOUND_S + SLACK_S):
+        assert len(await waiting) == 1
+
+
+async def woken_at_once(consumer: Engine, producer: Engine, topic: str = TOPIC) -> None:
+    """As long as messages come, it takes no heartbeat."""
+    async with asyncio.timeout(HEARTBEAT_S):
+        await served_within_bound(consumer, producer, topic)
+
+
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    await until(lambda: text in caplog.text, f"the log says: {text}", within_s=BOUND_S + SLACK_S)
+
+
+async def test_a_connection_whose_packets_are_dropped_is_noticed(
+    server: StoreServer, producer: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "deferd")
+    with tcp_proxy("127.0.0.1", server.port) as proxy:
+        async with engine_at(f"redis://127.0.0.1:{proxy.port}") as consumer:
+            await woken_at_once(consumer, producer)
+            proxy.silence(b"SUBSCRIBE")
+            await served_within_bound(consumer, producer)
+            await logged(caplog, LOST)
+            await served_within_bound(consumer, producer)  # it cannot subscribe: it looks by itself
+            proxy.silence(None)
+            await logged(caplog, BACK)
+            await woken_at_once(consumer, producer)
+
+
+async def test_a_connection_that_the_store_closes_is_noticed(
+    server: StoreServer, producer: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "deferd")
+    async with engine_at(server.url) as consumer:
+        server.command("CLIENT", "KILL", "TYPE", "pubsub")
+        await served_within_bound(consumer, producer)
+        await logged(caplog, BACK)
+        await woken_at_once(consumer, producer)
+
+
+async def test_a_user_who_may_no_longer_listen_is_noticed_and_pops_are_served_all_the_same(
+    server: StoreServer, producer: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "deferd")
+    server.command("ACL", "SETUSER", "narrow", "on", ">pw", "~*", "+@all", "resetchannels", "&deferd:*")
+    try:
+        async with engine_at(server.url.replace("redis://", "redis://narrow:pw@")) as consumer:
+            await woken_at_once(consumer, producer)
+            server.command("ACL", "SETUSER", "narrow", "resetchannels", "&deferd:due", "&deferd:heartbeat:*")
+            await served_within_bound(consumer, producer)
+            await logged(caplog, LOST)
+            await served_within_bound(consumer, producer)
+            server.command("ACL", "SETUSER", "narrow", "&deferd:*")
+            await logged(caplog, BACK)
+            await woken_at_once(consumer, producer)
+    finally:
+        server.command("ACL", "DELUSER", "narrow")
+
+
+async def test_a_store_that_is_away_for_long_is_not_logged_again_and_again(
+    server: StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with engine_at(server.url) as consumer:
+        server.stop()
+        try:
+            await logged(caplog, LOST)
+            await asyncio.sleep(3 * HEARTBEAT_S)  # time in which it must stay silent
+            ours = [record for record in caplog.records if record.name == "deferd.engine.wakeups"]
+            assert len(ours) == 1
+        finally:
+            server.start()
+        await asyncio.wait_for(consumer._wakeups.listening(10), 10)
+
+
+def hears(node: StoreServer) -> bool:
+    """Whether a service has its subscription there."""
+    return b"deferd:ready" in node.command("PUBSUB", "CHANNELS")
+
+
+async def finds_its_shards(engine: Engine) -> None:
+    """A call to a node that has left fails, and has the nodes looked up again."""
+    for number in range(SHARDS):
+        while True:
+            try:
+                await engine.queue.pop(f"topic{number}", [PopRequest(0)])
+                break
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_node_that_leaves_the_cluster_is_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "deferd")
+    with ClusterSet(tmp_path, masters=4) as cluster:
+        async with engine_at(cluster.url, shards=SHARDS) as consumer:
+            node = next(filter(hears, cluster.masters))
+            async with engine_at(cluster.url, shards=SHARDS) as producer:
+                await served_within_bound(consumer, producer)
+                await asyncio.to_thread(cluster.remove, node)
+                await asyncio.gather(*(finds_its_shards(engine) for engine in (consumer, producer)))
+                for number in range(SHARDS):  # on every shard, wherever it is now
+                    await served_within_bound(consumer, producer, f"topic{number}")
+                await logged(caplog, BACK)
+                await until(lambda: not hears(node), "nobody listens there any more", within_s=BOUND_S + SLACK_S)
+                await until(lambda: caplog.text.count(LOST) == caplog.text.count(BACK), "all listen again")
+                for number in range(SHARDS):
+                    await woken_at_once(consumer, producer, f"topic{number}")
