@@ -278,7 +278,7 @@ async def test_a_quota_counts_on_without_the_dead_shard(deployment: Deployment) 
         with pytest.raises(RateLimited):
             await put_one(healthy)
         (job,) = await deployment.engine.dispatcher.pop([healthy])
-        await deployment.engine.queue.cancel(healthy, job.id)
+        await deployment.engine.queue.finish(healthy, job.id, job.receipt)
         await quota.count(deployment.engine.usage)
     totals = await deployment.engine.topics.all.totals([dead, healthy])
     assert totals[KEYS.shard_of(dead)] is None

@@ -26,6 +26,8 @@ from deferd.store.rights import CHANNELS_RULE, lacking, missing_right
 
 _log = logging.getLogger("deferd.store")
 _CHANNEL = "deferd:ready"
+_NODES_TRIED = 10
+"""How many nodes of a cluster, drawn at random, are asked for a subscription until one responds."""
 
 Info = Mapping[str, Any]
 
@@ -86,7 +88,16 @@ async def check(store: Store, *, shards: int, exclusive: bool = False, unsupport
 
 
 async def _missing_for_messages(store: Store) -> set[str]:
-    """The rights that a subscription lacks."""
+    """The rights that a subscription lacks. In a cluster any node will do, so one that is away is not the end."""
+    for _ in range(_NODES_TRIED if store.cluster else 0):
+        try:
+            return await _missing_for_a_subscription(store)
+        except (RedisConnectionError, RedisTimeoutError, OSError) as exc:
+            _log.debug("a node of the store to subscribe at cannot be reached: %s", exc)
+    return await _missing_for_a_subscription(store)
+
+
+async def _missing_for_a_subscription(store: Store) -> set[str]:
     async with aclosing(store.pubsub()) as pubsub:
         try:
             await pubsub.subscribe(_CHANNEL)

@@ -62,6 +62,8 @@ async def _probe_at(store: Store, tag: str) -> Probed:
     for command, reply in zip(("eval", "evalsha", "ping"), replies, strict=True):
         if isinstance(reply, NoScriptError) or not isinstance(reply, BaseException):
             continue
+        if command == "ping" and store.cluster and isinstance(reply, _AWAY):
+            continue  # a cluster client sends it to any node
         if not isinstance(reply, RedisError) or (right := missing_right(reply)) is None:
             raise reply
         missing.add(right or f"+{command}")
