@@ -41,7 +41,7 @@ def test_the_script_for_bash_is_sound(bash_script: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["re"], {"release", "redrive", "resume"}),
+        (["re"], {"release", "redrive", "restore", "resume"}),
         (["put", "orders", "--de"], {"--delay"}),
         (["jobs", "orders", "--state", "de"], {"delayed", "dead"}),
         (["put", "orders", "--on-conflict", ""], {"reject", "keep", "replace"}),

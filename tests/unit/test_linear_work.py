@@ -21,13 +21,13 @@ from pydantic_core import from_json
 
 import deferd
 from deferd import model, settings
-from deferd.api import call, keys, pop, problems, request_json
+from deferd.api import call, keys, keys_file, pop, problems, request_json
 from deferd.api.application import create_app
 from deferd.api.operation import Operation
 from deferd.engine import audit, scripts
 from deferd.errors import DeferdError
 from deferd.http_protocol import request_head
-from deferd.store import embedded
+from deferd.store import embedded, identity, rights
 
 SIZES = [32 * 1024 * 2**doubling for doubling in range(5)]
 FACTOR_OVER_LINEAR = 4
@@ -38,7 +38,10 @@ MOST_S = 5.0
 """A size that takes longer is not measured a second time."""
 
 ROOT = Path(deferd.__file__).parent
-SERVICE = ("api", "engine", "http_protocol", "store", "cli.py", "model.py", "serve.py", "settings.py", "supervisor.py")
+SERVICE = (
+    *("api", "engine", "http_protocol", "store", "cli.py", "instants.py", "model.py", "serve.py"),
+    *("service_url.py", "settings.py", "supervisor.py"),
+)
 """What reads input of others. The client, the commands and the benchmark read what their own user gives them."""
 OPERATIONS = [route for route in create_app(settings.Settings(), "").routes if isinstance(route, Operation)]
 
@@ -151,7 +154,7 @@ ROWS = [
     Row("traceparent of a body", validated(model.Traceparent), HEX, ("model.py",)),
     Row("traceparent", call._TRACEPARENT.fullmatch, {"zeros": repeat_bytes("0")}, ("api/call.py",)),
     Row("durability", validated(model.Durability), {"digits": repeat("1", "replicated:")}, ("model.py",)),
-    Row("instant", validated(model.Instant), {"fraction": repeat("1", "2030-01-31T09:30:00.", "Z")}, ("model.py",)),
+    Row("instant", validated(model.Instant), {"fraction": repeat("1", "2030-01-31T09:30:00.", "Z")}, ("instants.py",)),
     Row(
         "content type",
         request_json._JSON_TYPE.fullmatch,
@@ -186,6 +189,7 @@ ROWS = [
     Row("name of a key", keys._NAME.fullmatch, NAMES, ("api/keys.py",)),
     Row("hash of a key", keys._HASH.fullmatch, {"digits": repeat("0", "sha256:")}, ("api/keys.py",)),
     Row("topics of a key", keys._PATTERN.fullmatch, NAMES | {"stars": repeat("*")}, ("api/keys.py",)),
+    Row("table of a keys file", keys_file._HEADER.fullmatch, {"spaces": repeat(" ", "[[")}, ("api/keys_file.py",)),
     Row("allowed host", settings._HOST_NAME.fullmatch, NAMES | {"stars": repeat("*.")}, ("settings.py",)),
     Row("error of TOML", keys._POSITION.search, {"position": repeat("at line 1")}, ("api/keys.py",)),
     Row("instant in a finding", audit._INSTANT_MS.findall, {"digits": repeat("1")}, ("engine/audit.py",)),
@@ -195,6 +199,11 @@ ROWS = [
         {"letters": repeat("A", ": -", "_"), "words": repeat(": -A_")},
         ("engine/scripts.py",),
     ),
+    Row("name of a server", identity._OTHER_EXECUTABLES.search, {"letters": repeat("key")}, ("store/identity.py",)),
+    *(
+        Row(f"right {number}", right.search, {"words": repeat("no permissions to ")}, ("store/rights.py",))
+        for number, right in enumerate((rights._COMMAND, rights._KEY, rights._CHANNEL))
+    ),
     Row(
         "log line of the store",
         embedded._LOG_PREFIX.match,
@@ -202,7 +211,7 @@ ROWS = [
         ("store/embedded.py",),
     ),
 ]
-BOUNDED_BEFORE = ("engine/topics.py", "store/checks.py")
+BOUNDED_BEFORE = ("engine/topics.py", "store/identity.py")
 """Where a regular expression reads a short text: a part of a cursor (limits.CURSOR_MAX), the version of the store."""
 
 

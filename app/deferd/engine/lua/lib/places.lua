@@ -39,6 +39,7 @@ local TOMBSTONE_MS = 60000
 
 -- Take a job out of the store for good. The holder of a reserved one will be answered "cancelled".
 local function remove_job(id, state, score, now)
+  redis.call('ZREM', PLACES[state], id)  -- first a write that an out-of-memory store allows
   if state == 'reserved' then
     local nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
     local until_ms = math.max(score, now) + TOMBSTONE_MS
@@ -46,7 +47,6 @@ local function remove_job(id, state, score, now)
     redis.call('ZADD', CANCELLED, until_ms, id, until_ms, string.format('%s %.0f %d', id, nonce, attempts + 1))
     schedule(until_ms)
   end
-  redis.call('ZREM', PLACES[state], id)
   redis.call('ZREM', EXPIRY, id)
   redis.call('HDEL', POOL, id)
   if state ~= 'finished' then tally('cancelled', 1) end
