@@ -230,8 +230,11 @@ class Dispatcher:
             return
         if reply.more:
             line.dirty = True
-        for waiter, jobs in zip(waiters, reply.jobs, strict=True):
+        for place, (waiter, jobs) in enumerate(zip(waiters, reply.jobs, strict=True)):
             waiter.in_call = False
+            if place in reply.ask_again:
+                line.dirty = True
+                continue
             waiter.jobs += jobs
             self._settle(waiter, more=reply.more)
 
