@@ -67,7 +67,7 @@ class PopRequest:
 class PopReply(NamedTuple):
     """The jobs for each request, in order; `more` when the topic may have further ready jobs.
 
-    `ask_again` are the places of repeated requests whose jobs no longer fitted into this reply. It is never all of them.
+    `ask_again` are the places of repeated requests whose jobs did not fit into this reply; never all.
     """
 
     jobs: list[list[JobRecord]]
