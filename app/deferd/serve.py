@@ -33,8 +33,9 @@ from deferd.api.service import Service
 from deferd.engine.clock import clock_key
 from deferd.engine.keys import Keys
 from deferd.errors import DeferdError
-from deferd.http_protocol.connections import Connections
+from deferd.http_protocol.connections import KEEP_ALIVE_S, Connections
 from deferd.http_protocol.short_way import PlainCallProtocol
+from deferd.http_protocol.tls import TlsHandshake
 from deferd.settings import Settings, flag, path_text, variable
 from deferd.stop_signals import StopSignals
 from deferd.store.checks import StoreRefused, check
@@ -47,8 +48,6 @@ BACKLOG = 4096
 """Connections that may wait to be accepted; the system may allow fewer."""
 GC_THRESHOLDS = (50_000, 20, 50)
 """A batch makes thousands of objects that live for one request; a collection for each 700 of them finds nothing."""
-KEEP_ALIVE_S = 75
-"""How long an idle connection is kept: longer than the minute for which proxies keep theirs."""
 FILES_BESIDES = 400
 """Files that a process opens besides its connections: to the store, for metrics, to turn others away."""
 CLOSING_S = 0.3
@@ -306,7 +305,6 @@ class _Server(uvicorn.Server):
         )
         self._application = application
         self._drain_timeout_s = settings.drain_timeout
-        self._limits = settings
         self._on_started = on_started
         self._stop_asked = asyncio.Event()
 
@@ -360,20 +358,15 @@ class _Server(uvicorn.Server):
 
     async def _accept_on(self, listener: socket.socket) -> asyncio.Server:
         """As uvicorn does, but TLS begins within the time of a head, and ends within that of an answer."""
-        make: Callable[[], asyncio.Protocol] = partial(
+        make: Callable[[], Any] = partial(
             cast("Any", self.config.http_protocol_class),
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        tls: dict[str, Any] = {}
         if self._certificate is not None:
-            tls = {
-                "ssl": self._certificate.context,
-                "ssl_handshake_timeout": self._limits.head_timeout,
-                "ssl_shutdown_timeout": self._limits.answer_timeout,  # the last answer goes out within it
-            }
-        return await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG, **tls)
+            make = partial(TlsHandshake, self._connections, self._certificate.context, make)
+        return await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG)
 
     async def main_loop(self) -> None:
         """Wait for the stop; once a second bring the date of the answers up to date and look after connections."""

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from deferd.limits import BODY_DEFAULT_BYTES, HEAD_DEFAULT_BYTES, TEN_YEARS_S
+from deferd.limits import BODY_DEFAULT_BYTES, HEAD_DEFAULT_BYTES, TEN_YEARS_S, UNSENT_DEFAULT_BYTES
 
 ENV_PREFIX = "DEFERD_"
 _HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
@@ -153,6 +153,14 @@ class Settings(BaseSettings):
         1_000_000,
         "Most connections that one serving process has open",
         "Fewer where the system allows it fewer open files. One more is answered 503.",
+    )
+    max_unsent_bytes: int = _whole(
+        UNSENT_DEFAULT_BYTES,
+        1024 * 1024,
+        1024**4,
+        "Most bytes of responses that one serving process keeps for clients that do not read them, and half of it for "
+        "those of one key",
+        "Above it stalled clients are cut off, and large responses refused.",
     )
     head_timeout: float = _seconds(10.0, 0.1, 600.0, "Time within which the head of a request must have come")
     body_timeout: float = _seconds(30.0, 0.1, 3600.0, "Time within which the body of a request must have come")

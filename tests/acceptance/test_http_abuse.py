@@ -10,17 +10,25 @@ import asyncio
 import contextlib
 import os
 import random
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deferd import AsyncClient
+from tests.acceptance import key_floods
 from tests.acceptance.http_attacks import GET, Abuse
+from tests.acceptance.key_floods import FLOODS
+from tests.acceptance.keyed_service import KeysFile
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.tls_files import TlsFiles
 from tests.drawn_input import FACTOR
+from tests.integration.store_servers import StoreServer
+from tests.waiting import until
 
 ROUNDS = 3 * max(FACTOR, 1)
 DROPPED_A_ROUND = 10_000 // 3 + 1
@@ -29,6 +37,17 @@ GROWTH_MAX_BYTES = 8 * 1024 * 1024
 """How far the memory may be from where it was after the second round: allocators keep pages, caches fill."""
 QUIET_S = 15.0
 HONEST_PAUSE_S = 0.01
+FLOOD_S = 1.0 * max(FACTOR, 1)
+BYSTANDER_FIRST_JOBS = 100
+UNSENT_MAX_BYTES = 8 * 1024 * 1024
+MEMORY_BESIDES_BYTES = 64 * 1024 * 1024
+"""What a few pops of 5 MB take on their way from the store to the client, and what allocators keep."""
+STORE_GROWTH_MAX_BYTES = 1024 * 1024
+"""How much more the store may hold after a second round of floods, of which the first has used up the quotas."""
+FLOODED_MAX_BYTES = 16 * 1024 * 1024
+"""What all floods together may leave in the store: the quotas, of which the one for large jobs is most."""
+BYSTANDER_P99_S = 1.0
+"""What a bystander's call may take under a flood. It takes some ms; the machine may be busy with other tests."""
 
 
 @pytest.fixture(scope="module")
@@ -42,22 +61,31 @@ def abused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
 class HonestClient:
     """Puts, pops and finishes jobs one after the other, and looks that each call does what it should."""
 
-    def __init__(self, url: str, topic: str) -> None:
+    def __init__(self, url: str, topic: str, **options: Any) -> None:
         self._url = url
         self._topic = topic
+        self._options = options
         self.done = 0
-        self.longest_s = 0.0
+        self.took_s: list[float] = []
+
+    @property
+    def longest_s(self) -> float:
+        return max(self.took_s, default=0.0)
+
+    def p99_s(self, since: int = 0) -> float:
+        """What nearly all of its jobs took at most, without those before."""
+        return statistics.quantiles(self.took_s[since:], n=100)[98]
 
     async def work(self) -> None:
         """Until it is cancelled. Every call must succeed at its first try."""
-        async with AsyncClient(self._url, retry_for=0, timeout=10) as client:
+        async with AsyncClient(self._url, retry_for=0, timeout=10, **self._options) as client:
             while True:
                 began = time.perf_counter()
                 put = await client.put(self._topic, {"n": self.done})
                 [popped] = await client.pop(self._topic, wait=5)
                 assert (put.id, {"n": self.done}) == (popped.id, popped.body)
                 await client.finish(popped)
-                self.longest_s = max(self.longest_s, time.perf_counter() - began)
+                self.took_s.append(time.perf_counter() - began)
                 self.done += 1
                 await asyncio.sleep(HONEST_PAUSE_S)
 
@@ -155,3 +183,61 @@ async def test_a_client_that_goes_away_from_its_pipelined_requests_is_no_error(
         await abuse.send(b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n" * 50, wait_s=0)
     await asyncio.sleep(0.5)
     assert "Traceback" not in abused.output(), abused.output()[-3000:]
+
+
+def used_memory(store: StoreServer) -> int:
+    """What the store holds, its buffers for clients included."""
+    return int(store.command("INFO", "memory")["used_memory"])
+
+
+@pytest.mark.timeout(120 * max(FACTOR, 1))
+async def test_floods_by_keys_with_quotas_fill_no_memory_and_slow_nobody_down(tmp_path: Path, topic: str) -> None:
+    files, keys = TlsFiles(tmp_path / "tls"), KeysFile(tmp_path / "keys.toml")
+    keys.add("bystander", "put", "pop")
+    for name in FLOODS:
+        max_bytes = 12_000_000 if name == "slow" else 500_000
+        scopes = key_floods.SCOPES.get(name, ("put", "pop", "cancel", "read"))
+        keys.add(name, *scopes, topics=(f"{name}.*",), more=key_floods.QUOTA.format(max_bytes=max_bytes))
+    limits = ("--max-connections", "100", "--max-unsent-bytes", str(UNSENT_MAX_BYTES))
+    flags = (*files.flags(), "--keys-file", str(keys.path), *limits)
+    with (
+        StoreServer(tmp_path / "store") as store,
+        running_service(*flags, data_dir=tmp_path, DEFERD_REDIS_URL=store.url) as service,
+    ):
+        honest = HonestClient(
+            f"https://127.0.0.1:{service.port}", topic, key=keys.tokens["bystander"], tls=files.trust()
+        )
+        bystander = asyncio.create_task(honest.work())
+        held: list[int] = []
+        memory: list[int] = []
+        try:
+            await until(lambda: honest.done >= BYSTANDER_FIRST_JOBS or bystander.done(), "the bystander is at work")
+            alone_s = honest.p99_s(BYSTANDER_FIRST_JOBS // 2)  # what is done for the first time takes longer
+            held.append(used_memory(store))
+            memory.append(resident_bytes(service.process.pid))
+            for round_number in range(2):
+                for name in FLOODS:
+                    before, so_far = used_memory(store), honest.done
+                    outcome = await key_floods.run_flood(
+                        name, service.port, files.authority_file, keys.tokens[name], seconds=FLOOD_S
+                    )
+                    assert not bystander.done(), f"the bystander failed: {bystander.exception()!r}"
+                    p99_s = honest.p99_s(so_far)
+                    print(
+                        f"round {round_number}, {name}: {outcome.steps} steps, answers {outcome.answers}; "
+                        f"bystander's p99 {p99_s * 1000:.1f} ms, {p99_s / alone_s:.1f} times that of before; the store "
+                        f"{(used_memory(store) - before) / 1e3:+.0f} kB; the service "
+                        f"{resident_bytes(service.process.pid) / 1e6:.1f} MB"
+                    )
+                    assert p99_s < BYSTANDER_P99_S
+                    assert not [status for status in outcome.answers if status >= "500"], outcome
+                held.append(used_memory(store))
+                memory.append(resident_bytes(service.process.pid))
+        finally:
+            bystander.cancel()
+            await asyncio.wait((bystander,))
+        assert "Traceback" not in service.output()
+    empty, first, second = held
+    assert first - empty < FLOODED_MAX_BYTES
+    assert second - first < STORE_GROWTH_MAX_BYTES
+    assert max(memory) - memory[0] < UNSENT_MAX_BYTES + MEMORY_BESIDES_BYTES, memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from deferd import limits
+from deferd.serve import FILES_BESIDES
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.tls_files import TlsFiles
 from tests.acceptance.wire import Answer, Wire, connected, request
 
 HEAD_TIMEOUT_S, BODY_TIMEOUT_S, ANSWER_TIMEOUT_S = 0.6, 1.2, 1.5
@@ -329,6 +332,43 @@ async def test_a_flood_of_connections_leaves_the_service_well(service: ServicePr
     async with asyncio.timeout(10):  # they are closed here, and the service learns of it
         while (await ask(service, "GET", "/readyz")).status != 200:
             await asyncio.sleep(0.05)
+
+
+@contextlib.contextmanager
+def silent_sockets(port: int, count: int) -> Iterator[None]:
+    """Connections that are opened, on which nothing is ever sent."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            opened = stack.enter_context(socket.socket())
+            opened.setblocking(False)
+            opened.connect_ex(("127.0.0.1", port))
+        yield
+
+
+def count_of_open_files(service: ServiceProcess) -> int:
+    return len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_service(
+    tmp_path: Path, topic: str, tls: bool
+) -> None:
+    files = TlsFiles(tmp_path / "tls")
+    flags = ("--max-connections", str(CONNECTIONS), *(files.flags() if tls else ()))
+    trust = files.trust() if tls else None
+    with running_service(*flags, data_dir=tmp_path) as service:
+        needed = count_of_open_files(service) + CONNECTIONS + FILES_BESIDES
+        resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (needed, needed))
+        with silent_sockets(service.port, needed + 200):
+            for number in range(5):
+                async with connected(service.port, trust) as wire:
+                    wire.send(request("POST", "/jobs", {"topic": topic, "id": f"j{number}"}))
+                    assert 201 == (await wire.answer()).status
+                    wire.send(request("GET", "/readyz"))
+                    assert 200 == (await wire.answer()).status
+            assert count_of_open_files(service) <= needed - FILES_BESIDES + 20
+        assert "Traceback" not in service.output()
+        assert await asyncio.to_thread(service.stop) == 0
 
 
 # Sent ahead

@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 import uvicorn
 
-from deferd.serve import BACKLOG, KEEP_ALIVE_S
+from deferd.http_protocol.connections import KEEP_ALIVE_S
+from deferd.serve import BACKLOG
 from tests.benchmarks.measuring import new_event_loop
 
 Message = dict[str, Any]

@@ -268,6 +268,14 @@ async def test_a_repeated_request_over_many_topics_gets_all_it_was_given(engine:
     assert await engine.dispatcher.pop(["high", "low"], count=5, request_id="r1") == first
 
 
+async def test_consumers_that_repeat_a_large_request_at_the_same_time_all_get_its_jobs(engine: Engine) -> None:
+    for job_id in ("a", "b", "c"):
+        await engine.queue.put(PutJob(topic=TOPIC, id=job_id, body="x" * 3_000_000))
+    first = await engine.dispatcher.pop([TOPIC], count=3, request_id="r1")
+    again = await asyncio.gather(*(engine.dispatcher.pop([TOPIC], request_id="r1") for _ in range(6)))
+    assert [first] * 6 == again
+
+
 async def test_a_lease_that_ends_serves_a_waiter_in_another_process(engine: Engine, second: Engine) -> None:
     await engine.queue.put(job(ttr=0.1))
     await engine.dispatcher.pop([TOPIC])

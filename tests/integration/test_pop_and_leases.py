@@ -201,6 +201,18 @@ async def test_one_request_twice_in_a_call_is_one_request(driver: EngineDriver) 
     assert [[popped.id for popped in jobs] for jobs in reply.jobs] == [["a"], ["a"], ["b"]]
 
 
+async def test_requests_repeated_in_one_call_do_not_make_its_reply_larger_than_a_pop_may_be(
+    driver: EngineDriver,
+) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id, body="x" * 3_000_000)
+    first = await driver.pop(3, request_id="r1")
+    repeated = [PopRequest(1, request_id="r1")] * 10
+    reply = await driver.queue.pop(TOPIC, repeated)
+    assert [first] + [[]] * 9 == reply.jobs
+    assert list(range(1, 10)) == list(reply.ask_again)
+
+
 async def test_a_delivery_that_was_asked_for_again_is_not_given_back(driver: EngineDriver) -> None:
     await driver.put()
     lost = await driver.pop(1, request_id="r1")

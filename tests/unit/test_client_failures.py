@@ -34,6 +34,7 @@ ONLY_HTTP = {
     "uri_too_long",
     "request_header_fields_too_large",
     "too_many_connections",
+    "too_many_unsent_bytes",
 }
 """Codes that say nothing of a call: the client goes by the status, or never meets them at a deferd service."""
 

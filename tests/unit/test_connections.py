@@ -14,12 +14,11 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from deferd.api.application import create_app
-from deferd.http_protocol.connections import Connections, Overdue
+from deferd.http_protocol.connections import IDLE_S, KEEP_ALIVE_S, Connections, Overdue
 from deferd.http_protocol.short_way import PlainCallProtocol
 from deferd.settings import Settings
 from tests.waiting import until
 
-KEEP_ALIVE_S = 75
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -136,9 +135,17 @@ async def test_a_connection_that_was_closed_is_forgotten(premises: Premises) -> 
 class Late:
     """Something that counts how often it was overdue."""
 
-    def __init__(self, *, fails: bool = False) -> None:
+    def __init__(self, *, fails: bool = False, is_idle: bool = True) -> None:
         self.times = 0
+        self.is_cut_off = False
         self._fails = fails
+        self._is_idle = is_idle
+
+    def is_idle(self) -> bool:
+        return self._is_idle
+
+    def cut_off(self) -> None:
+        self.is_cut_off = True
 
     def overdue(self) -> None:
         self.times += 1
@@ -158,6 +165,62 @@ def test_what_is_expected_comes_due_once_and_the_last_word_counts() -> None:
         clock.now_s = now_s
         connections.look()
         assert times == [one.times for one in late]
+
+
+class Full:
+    """Connections of which there may be no more, and a clock that the test moves."""
+
+    def __init__(self, *connections: Late) -> None:
+        self.now_s = 1000.0
+        self.connections = Connections(Settings(max_connections=len(connections)), clock=lambda: self.now_s)
+        assert [True] * len(connections) == [self.connections.enter(one) for one in connections]
+
+    def speak(self, connection: Late, *, idle_s: float) -> None:
+        """It was served, and is idle since."""
+        self.now_s -= idle_s
+        self.connections.spoke(connection)
+        self.connections.expect(connection, KEEP_ALIVE_S)
+        self.now_s += idle_s
+
+
+def test_a_new_connection_takes_the_place_of_the_one_that_was_silent_longest() -> None:
+    spoke, first, second = Late(), Late(), Late()
+    full = Full(spoke, first, second)
+    full.speak(spoke, idle_s=60)
+    newer = [Late(), Late(), Late()]
+    assert [True] * 3 == [full.connections.enter(one) for one in newer]
+    assert [False, True, True] == [one.is_cut_off for one in (spoke, first, second)]
+    assert [True, False, False] == [one.is_cut_off for one in newer]
+
+
+def test_without_silent_ones_those_that_were_idle_longest_give_way() -> None:
+    busy, recent, longest, long = Late(is_idle=False), Late(), Late(), Late()
+    full = Full(busy, recent, longest, long)
+    for one, idle_s in ((busy, 60), (recent, IDLE_S - 1), (longest, 40), (long, IDLE_S)):
+        full.speak(one, idle_s=idle_s)
+    assert full.connections.enter(Late())
+    assert [False, False, True, True] == [one.is_cut_off for one in (busy, recent, longest, long)]
+
+
+def test_where_all_are_busy_a_new_connection_is_turned_away() -> None:
+    busy, recent = Late(is_idle=False), Late()
+    full = Full(busy, recent)
+    full.speak(busy, idle_s=60)
+    full.speak(recent, idle_s=0)
+    assert not full.connections.enter(Late())
+    full.now_s += IDLE_S
+    assert full.connections.enter(Late())
+    assert [False, True] == [one.is_cut_off for one in (busy, recent)]
+
+
+def test_a_connection_keeps_its_place_when_its_handshake_ends() -> None:
+    handshake, connection = Late(), Late()
+    full = Full(handshake)
+    full.connections.replace(handshake, connection)
+    full.connections.leave(handshake)
+    assert full.connections.enter(Late())
+    assert [False, True] == [one.is_cut_off for one in (handshake, connection)]
+    full.connections.leave(connection)
 
 
 def test_a_connection_that_cannot_be_closed_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:

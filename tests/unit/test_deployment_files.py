@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from deferd import limits, serve
+from deferd import limits
 from deferd.api import problems
+from deferd.http_protocol.connections import KEEP_ALIVE_S
 from deferd.settings import Settings, load_settings, variable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -266,7 +267,7 @@ def test_the_proxy_drops_an_idle_connection_before_the_service_does() -> None:
     [(block, [kept])] = values(nginx_config(), "keepalive_timeout")
 
     assert "upstream deferd" == block
-    assert int(kept.removesuffix("s")) < serve.KEEP_ALIVE_S
+    assert int(kept.removesuffix("s")) < KEEP_ALIVE_S
 
 
 def test_the_proxy_hands_jobs_on_at_once() -> None:

@@ -11,6 +11,7 @@ import pytest
 from deferd import errors
 from deferd.api import problems
 from deferd.api.answers import JsonAnswer
+from deferd.api.unsent_bytes import TooManyUnsentBytes
 from deferd.client import CallFailed
 from deferd.errors import FieldFault, InvalidInput
 
@@ -52,6 +53,7 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     problems.UriTooLong(),
     problems.HeadTooLarge(),
     problems.TooManyConnections("10 connections are open already"),
+    TooManyUnsentBytes("clients have not read 10 bytes of their responses"),
 ]
 
 

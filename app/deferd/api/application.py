@@ -9,6 +9,7 @@ from deferd.api import clock, contract, deliveries, jobs, operations, pop, topic
 from deferd.api.access import Access
 from deferd.api.key_source import key_source
 from deferd.api.service import Service
+from deferd.api.unsent_bytes import UnsentBytes
 from deferd.api.web_pages import OwnMachine
 from deferd.engine.engine import Engine
 from deferd.engine.record import to_ms
@@ -65,6 +66,7 @@ def create_app(settings: Settings, store_url: str, last_good_keys: str | None = 
         telemetry={"tracing": False, "metrics": False},
     )
     app.settings = settings
+    app.unsent = UnsentBytes(settings.max_unsent_bytes)
     source = key_source(settings, last_good_keys)
     app.access = None if source is None else Access(source)
     app.gate = app.access or OwnMachine(settings.allowed_host)

@@ -20,6 +20,7 @@ from deferd.api import metrics, problems
 from deferd.api.call import AsgiCall, Call, address_of
 from deferd.api.keys import Scope as KeyScope
 from deferd.api.operation import Operation
+from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.errors import DeferdError
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
 _NO_ANSWER = 0
+KEY_NAME = "deferd.key_name"
+"""Where the ASGI scope of an answered call has the name of its key, for the server."""
 _PATH_LOGGED = 200
 
 
@@ -68,6 +71,8 @@ class Boundary:
         answer: Response | None = None
         try:
             answer = await self._gate.answer(operation, call)
+            if len(answer.body) > LARGE_BYTES:
+                self._service.unsent.claim(len(answer.body), call.key_name)
         except ClientDisconnect:
             pass  # there is nobody to answer
         except Exception as error:  # noqa: BLE001 (whatever it is, it gets an answer)
@@ -88,9 +93,12 @@ class Boundary:
             await self._visit_page(scope, receive, send)
             return
         operation, path_values = found
-        answer = await self.answer(operation, AsgiCall(self._service, path_values, scope, receive))
+        call = AsgiCall(self._service, path_values, scope, receive)
+        answer = await self.answer(operation, call)
         if answer is not None:
-            await answer(scope, receive, send)
+            scope[KEY_NAME] = call.key_name
+            with self._service.unsent.waiting(len(answer.body), call.key_name):
+                await answer(scope, receive, send)
 
     async def _visit_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Everything that is no operation: the pages, and what there is not."""

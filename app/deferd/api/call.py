@@ -66,6 +66,12 @@ class Call(ABC):
         """The engine that serves this call."""
         return self.service.engine
 
+    @property
+    def key_name(self) -> str | None:
+        """The name of the key whose call it is; None when there is none."""
+        key: Key | None = getattr(self, "key", None)
+        return None if key is None else key.name
+
     def traceparent(self) -> str | None:
         """The W3C trace context in the request's headers; None when there is none that is valid."""
         found = None

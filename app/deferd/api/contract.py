@@ -58,9 +58,12 @@ delivery can change nothing.
 - Where it has none, these answer 403 `forbidden`: calls that a browser makes for pages of other sites; calls with
   effects that a browser opens as an address or a link, or loads into a page; and calls for a host with a public name
   that `--allowed-host` does not give.
-- A key may be bounded in how often it asks, how many of its pops wait, how many live jobs its topics may hold together
-  for it to put more (429 `rate_limited`), how many one topic may (429 `topic_full`), and in the size, number of jobs
-  and the nesting of its requests (413, 422).
+- A key may be bounded in how often it asks, how many of its pops wait, how many jobs, bytes and topics it may leave in
+  the store (429 `rate_limited`), how many live jobs one topic may hold (429 `topic_full`), for how long its jobs are
+  kept (422), and in the size, number of jobs and the nesting of its requests (413, 422).
+- A large response for which there is no room, since clients have not read those that they asked for before, is
+  replaced by 503 `too_many_unsent_bytes`, or by 429 `rate_limited` when they are clients of the same key. Jobs that it
+  would have handed out go back.
 - Before a request is a call it must be one: what is no HTTP, or names no host or several, answers 400 `bad_request`,
   what does not come in time 408 `request_timeout`, a URL over {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`, a head
   larger than the service allows, or with more than {limits.HEADERS_MAX} headers, 431

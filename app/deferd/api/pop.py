@@ -18,6 +18,7 @@ from deferd.api.contract import problems
 from deferd.api.keys import Scope
 from deferd.api.needs import needs
 from deferd.api.operation import NOTHING, NoFields, Operation
+from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord, to_ms
 from deferd.errors import DeferdError
@@ -96,6 +97,7 @@ async def _pop(call: Call, topics: str, query: PopQuery) -> Response:
 
 async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
     names = topics.split(",")
+    call.service.unsent.check(topics, call.key_name)
     jobs = await call.unless_gone(
         call.engine.dispatcher.pop(
             names,
@@ -114,7 +116,14 @@ async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
         except DeferdError:
             await give_back(call.engine, jobs)
             raise
-    return JsonAnswer(b'{"jobs":[%b]}' % b",".join(map(job_json.delivery, jobs)), headers=_NO_STORE)
+    answer = JsonAnswer(b'{"jobs":[%b]}' % b",".join(map(job_json.delivery, jobs)), headers=_NO_STORE)
+    if len(answer.body) > LARGE_BYTES:
+        try:
+            call.service.unsent.claim(len(answer.body), call.key_name, topics)
+        except DeferdError:
+            await give_back(call.engine, jobs)
+            raise
+    return answer
 
 
 async def give_back(engine: Engine, jobs: list[JobRecord]) -> None:

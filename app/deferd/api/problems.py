@@ -16,6 +16,7 @@ import orjson
 
 from deferd import errors
 from deferd.api.answers import Header, JsonAnswer
+from deferd.api.unsent_bytes import TooManyUnsentBytes
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:problem-type:deferd:"
@@ -113,6 +114,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     UriTooLong: Row(414, "The URL is too long"),
     HeadTooLarge: Row(431, "The request's head is too large"),
     TooManyConnections: Row(503, "Too many connections are open"),
+    TooManyUnsentBytes: Row(503, "Too many responses wait for clients that do not read them"),
 }
 INTERNAL = Row(500, "Something went wrong inside the service")
 INTERNAL_CODE = "internal_error"

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from deferd.api import contract
 from deferd.api.access import Access
 from deferd.api.boundary import Boundary
+from deferd.api.unsent_bytes import UnsentBytes
 from deferd.api.web_pages import OwnMachine
 from deferd.engine.engine import Engine
 from deferd.settings import Settings
@@ -27,6 +28,7 @@ class Service(FastAPI):
     gate: Access | OwnMachine
     engine: Engine
     boundary: Boundary
+    unsent: UnsentBytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; without FastAPI's look for a tracer, which each request would pay for."""

@@ -282,8 +282,12 @@ class Dispatcher:
                 waiter.failed.discard(line.topic)
         if reply.more:
             line.dirty = True
-        for (waiter, request), jobs in zip(requests.items(), reply.jobs, strict=True):
-            waiter.in_call = waiter.may_have_been_served = False
+        for place, ((waiter, request), jobs) in enumerate(zip(requests.items(), reply.jobs, strict=True)):
+            waiter.in_call = False
+            if place in reply.ask_again:
+                line.dirty = True
+                continue
+            waiter.may_have_been_served = False
             waiter.jobs += jobs
             if request.count or jobs or waiter.hung_up:
                 self._settle(waiter, more=reply.more)

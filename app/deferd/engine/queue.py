@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -38,6 +38,7 @@ _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
 _NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
 """The codes for a job that nobody holds, by lib/delivery.lua."""
 _CANCELS_AT_ONCE = 100
+_ASK_AGAIN = 2
 
 
 class FinishResult(NamedTuple):
@@ -67,10 +68,14 @@ class PopRequest:
 
 
 class PopReply(NamedTuple):
-    """The jobs for each request, in order; `more` when the topic may have further ready jobs."""
+    """The jobs for each request, in order; `more` when the topic may have further ready jobs.
+
+    `ask_again` are the places of repeated requests whose jobs did not fit into this reply; never all.
+    """
 
     jobs: list[list[JobRecord]]
     more: bool
+    ask_again: Collection[int] = ()
 
 
 class JobQueue:
@@ -204,7 +209,7 @@ class JobQueue:
         ]
         handed_out = [job for answer, given in zip(answers, jobs, strict=True) if not answer[0] for job in given]
         self._count_pops(topic, handed_out, now_ms, expired)
-        return PopReply(jobs, bool(more))
+        return PopReply(jobs, bool(more), [at for at, answer in enumerate(answers) if answer[0] == _ASK_AGAIN])
 
     def _count_pops(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int) -> None:
         label = self._label(topic)

@@ -3,10 +3,17 @@
 One `Connections` serves all connections of a process. With each it notes by when the client must have done what is
 expected of it: send the rest of a request, take an answer, or, when nothing is under way, send the next request. One
 look a second finds those that are overdue; a timer for each request would cost more than all of this.
+
+Connections are counted from when they are accepted, those whose TLS handshake is under way too. When there are as many
+as may be, a new one takes the place of the one that has been silent longest since it was opened, else of those that
+have been idle longest, at least IDLE_S. So sockets that do nothing keep nobody out. Where all are busy, the new one is
+turned away.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import math
 import time
@@ -22,6 +29,13 @@ TURNED_AWAY_MAX = 200
 LAST_ANSWERS_S = 75.0
 """The most that answers take which are under way on a connection whose later requests are refused: a pop waits 60 s."""
 
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept: longer than the minute for which proxies keep theirs."""
+IDLE_S = 5.0
+"""How long a connection must have been idle to be closed for a new one. Clients that are at work ask again sooner."""
+_IDLE_CLOSED_AT_ONCE = 32
+_IDLE_LOOK_EVERY_S = 0.1
+
 _log = logging.getLogger("deferd.connections")
 
 
@@ -30,6 +44,22 @@ class Overdue(Protocol):
 
     def overdue(self) -> None:
         """It has not."""
+
+    def is_idle(self) -> bool:
+        """Whether it waits for the client's next request, and no part of that has come."""
+
+    def cut_off(self) -> None:
+        """Close it at once."""
+
+
+class Counted(Protocol):
+    """An open connection."""
+
+    def is_idle(self) -> bool:
+        """See Overdue."""
+
+    def cut_off(self) -> None:
+        """See Overdue."""
 
 
 class Connections:
@@ -48,6 +78,56 @@ class Connections:
         self._clock = clock
         self._due_s: dict[Overdue, float] = {}
         self._earliest_s = math.inf  # nothing that is noted is due before
+        self._open: set[Counted] = set()
+        self._silent: dict[Counted, None] = {}  # those that have sent no whole head yet, in the order they came
+        self._look_for_idle_at_s = -math.inf
+
+    def enter(self, connection: Counted) -> bool:
+        """Count a connection that was accepted; False when it is one too many."""
+        if len(self._open) >= self.max_open and not self._make_room():
+            return False
+        self._open.add(connection)
+        self._silent[connection] = None
+        return True
+
+    def replace(self, before: Counted, connection: Counted) -> None:
+        """The same connection, whose handshake has ended, is `connection` from now on."""
+        self.leave(before)
+        self._open.add(connection)
+        self._silent[connection] = None
+
+    def spoke(self, connection: Counted) -> None:
+        """The head of its first request has come."""
+        self._silent.pop(connection, None)
+
+    def leave(self, connection: Counted) -> None:
+        """It is closed, or does not count."""
+        self._open.discard(connection)
+        self._silent.pop(connection, None)
+
+    def _make_room(self) -> bool:
+        """Close a connection that nobody uses, or several."""
+        chosen: list[Counted] = list(itertools.islice(self._silent, 1)) or self._longest_idle()
+        for connection in chosen:
+            self.leave(connection)
+            connection.cut_off()
+        return bool(chosen)
+
+    def _longest_idle(self) -> list[Counted]:
+        """Some of those that have been idle for IDLE_S. All are looked at, so at most every tenth of a second."""
+        now_s = self._clock()
+        if now_s < self._look_for_idle_at_s:
+            return []
+        due_by_s = now_s + KEEP_ALIVE_S - IDLE_S
+        idle = [
+            connection
+            for connection, due_s in self._due_s.items()
+            if due_s <= due_by_s and connection in self._open and connection.is_idle()
+        ]
+        longest = heapq.nsmallest(_IDLE_CLOSED_AT_ONCE, idle, key=self._due_s.__getitem__)
+        if not longest:
+            self._look_for_idle_at_s = now_s + _IDLE_LOOK_EVERY_S
+        return list(longest)
 
     def expect(self, connection: Overdue, within_s: float) -> None:
         """Call `overdue` of the connection about then, at most a second later; this replaces what was noted before."""

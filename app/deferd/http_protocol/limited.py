@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from deferd.api import metrics, problems
 from deferd.errors import DeferdError
-from deferd.http_protocol.connections import LAST_ANSWERS_S, LINGER_S, TURNED_AWAY_MAX, Connections
+from deferd.http_protocol.connections import LAST_ANSWERS_S, LINGER_S, TURNED_AWAY_MAX, Connections, Counted
 from deferd.http_protocol.request_head import fault_of_host, head_bytes, too_large, without_upgrade
 from deferd.limits import HEADERS_MAX, URL_MAX_BYTES
 
@@ -29,6 +29,9 @@ _NOTHING, _HEAD, BODY = 0, 1, 2
 _SENT_AHEAD_MAX = 8
 """Requests that wait for one before them to be answered while more is read; those beyond wait in the system's buffers,
 and with them the news that the client has gone."""
+UNSENT_BYTES = 16 * 1024
+"""How much of its responses a client may leave unread before it is held to be slow. Nothing more is done for it then
+until it has read on."""
 _PIECE_BYTES = 2048
 """What is read at once may be a hundred times as much, and thousands of requests."""
 
@@ -87,20 +90,33 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_came = False
         self._refusal: DeferdError | None = None
         self._turned_away = False
+        self._is_silent = True  # the head of its first request has not come
+        self._handshake: Counted | None = None
+        self._wire: asyncio.Transport | None = None  # below TLS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """A client has connected. It may be one too many; and if it sends nothing it is not kept for ever."""
         super().connection_made(transport)
         self.flow = self._flow = _Flow(transport)
-        if len(self.connections) > self._limited.max_open:
+        transport.set_write_buffer_limits(high=UNSENT_BYTES)
+        if self._handshake is not None:
+            self._limited.replace(self._handshake, self)
+            self._handshake = None
+        elif not self._limited.enter(self):
             self._turn_away()
-        else:
-            self._limited.expect(self, self.timeout_keep_alive)
+            return
+        self._limited.expect(self, self.timeout_keep_alive)
+
+    def begin_after(self, handshake: Counted, wire: asyncio.Transport) -> None:
+        """Before it is made: the connection speaks TLS over `wire`, and was counted as `handshake`."""
+        self._handshake, self._wire = handshake, wire
+        wire.set_write_buffer_limits(high=UNSENT_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has hung up, or was cut off."""
         super().connection_lost(exc)
         self._limited.settle(self)
+        self._limited.leave(self)
         if self._turned_away:
             self._limited.turned_away -= 1
         if self._asgi_answering is not None:  # uvicorn tells the newest request only, and this may be an older one
@@ -111,7 +127,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Some bytes have come: requests or parts of them."""
-        if len(data) <= _PIECE_BYTES and not self._held:
+        if len(data) <= _PIECE_BYTES and not self._held and not self.flow.write_paused:
             self._take(data)
         else:
             self._held += data
@@ -121,12 +137,13 @@ class LimitedProtocol(HttpToolsProtocol):
         """Take what was read piece by piece, and hold the rest back while requests that were sent ahead wait.
 
         Else a client that sends a megabyte of requests ahead of the first answer would have a hundred times as much
-        made of it here.
+        made of it here. The same while the client does not read its responses: it would have jobs handed out to it that
+        it does not take.
         """
         held, self._held = self._held, b""
         at = 0
         while at < len(held) and not self._is_ending():
-            if len(self.pipeline) > _SENT_AHEAD_MAX:
+            if len(self.pipeline) > _SENT_AHEAD_MAX or self.flow.write_paused:
                 self._held = held[at:]
                 self._flow.holds = True
                 self.flow.pause_reading()
@@ -195,6 +212,9 @@ class LimitedProtocol(HttpToolsProtocol):
             or ((self._large_read or self._awaited) and head_bytes(self.url, self.headers) > self._head_max_bytes)
         ):
             self._refuse_head(too_large(self.url, self.headers, self._head_max_bytes))
+        if self._is_silent:
+            self._is_silent = False
+            self._limited.spoke(self)
         self._begin_request()
 
     def _begin_request(self) -> None:
@@ -284,25 +304,57 @@ class LimitedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client does not take its answer as fast as it is sent."""
         super().pause_writing()
+        self._note_unsent()
         self._limited.expect(self, self._limited.answer_timeout_s)
 
     def resume_writing(self) -> None:
         """It has taken most of it."""
         super().resume_writing()
+        self._note_unsent()
         if self._is_ending():
             return  # it must take all of it
         if self._part:
             self._expect_rest()
         else:
             self._expect_next()
+        under_way = self._under_way()
+        if under_way is None or under_way.response_complete:
+            self._go_on()
+
+    def _note_unsent(self, size: int = 0) -> None:
+        """Note whether the client is slow to read its responses, the last of `size` bytes; 0 where that is not known.
+
+        Over TLS `pause_writing` comes too late: not before the next response.
+        """
+
+    def unsent_bytes(self) -> int:
+        """What the client has not read of its responses, but for what is in the system's buffers."""
+        unsent = self.transport.get_write_buffer_size()
+        return unsent if self._wire is None else unsent + self._wire.get_write_buffer_size()
+
+    def is_idle(self) -> bool:
+        """See Overdue."""
+        return not (self._part or self._is_ending() or self.flow.write_paused or self._has_answers_under_way())
+
+    def cut_off(self) -> None:
+        """See Overdue."""
+        self.transport.abort()
 
     def on_response_complete(self) -> None:
         """An answer was given: go on with the request that was sent ahead, or expect the next one."""
-        self._asgi_answering = None
+        if self._asgi_answering is not None:
+            self._note_unsent()
+            self._asgi_answering = None
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():  # do not wait for ever for the client to take that
                 self._limited.expect(self, self._limited.answer_timeout_s)
+            return
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """With what was sent ahead, once the client has read what it asked for before."""
+        if self.flow.write_paused:
             return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())

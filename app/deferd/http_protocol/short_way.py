@@ -12,9 +12,10 @@ from typing import Any, cast
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from deferd.api.boundary import KEY_NAME
 from deferd.api.service import Service
 from deferd.http_protocol.connections import Connections
-from deferd.http_protocol.limited import BODY, LimitedProtocol
+from deferd.http_protocol.limited import BODY, UNSENT_BYTES, LimitedProtocol
 from deferd.http_protocol.plain_call import PlainCall
 from deferd.http_protocol.request_head import is_host
 
@@ -33,6 +34,9 @@ class PlainCallProtocol(LimitedProtocol):
         self._body_max_bytes = service.settings.max_body_bytes
         if service.access is not None:
             self._body_max_bytes = min(self._body_max_bytes, _READ_UNASKED_BYTES)
+        self._unsent = service.unsent
+        self._is_slow = False
+        self._key_name: str | None = None  # of the key with which the last call came
         self._known_host = b""  # a client gives the same one each time
         self._incoming: PlainCall | None = None
         self._answering: PlainCall | None = None
@@ -40,6 +44,7 @@ class PlainCallProtocol(LimitedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has hung up, or was cut off."""
         super().connection_lost(exc)
+        self._unsent.forget(self)
         if self._answering is not None:
             self._answering.hang_up()
 
@@ -136,13 +141,27 @@ class PlainCallProtocol(LimitedProtocol):
             if answer is None:  # the client is gone, or the server stops without waiting any longer
                 self.transport.close()
             elif not call.disconnected:
+                self._key_name = call.key_name
                 self._write(answer, keep_alive=call.keep_alive)
 
     def _write(self, answer: Response, *, keep_alive: bool) -> None:
-        self.transport.write(self._bytes_of(answer, keep_alive=keep_alive))
+        raw = self._bytes_of(answer, keep_alive=keep_alive)
+        self.transport.write(raw)
+        if len(raw) > UNSENT_BYTES:
+            self._note_unsent(len(raw))
         if not keep_alive:
             self.transport.close()
         self.on_response_complete()
+
+    def _note_unsent(self, size: int = 0) -> None:
+        if self._asgi_answering is not None:
+            self._key_name = cast("str | None", self._asgi_answering.scope.get(KEY_NAME))
+        if self.unsent_bytes() > UNSENT_BYTES:
+            self._is_slow = True
+            self._unsent.note(self, self._key_name, size)
+        elif self._is_slow:
+            self._is_slow = False
+            self._unsent.forget(self)
 
     def _gave_up_on_body(self) -> bool:
         call, self._incoming = self._incoming, None

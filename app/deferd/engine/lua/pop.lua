@@ -4,15 +4,18 @@
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | request id or ''
 -- Returns { now ms, 1 when the topic may have more ready jobs, else 0, jobs dropped as expired,
---   for each request { 1 when these were handed out before, else 0, id, record, lease end ms, id, ... } }
+--   for each request { 1 when these were handed out before, 2 when it must be asked again, else 0,
+--     id, record, lease end ms, id, ... } }
 -- A request id that was answered before gets the deliveries that are still live among those it got; when none is,
 -- it counts as a new request. It is remembered as long as one of them is, and for an hour at most. A job whose ttl has
 -- passed is never handed out: it goes to dead.
 -- Fewer than asked for are handed out when their records reach 8 MiB, at least one: a larger answer would not arrive
--- in time, and its jobs would have been delivered to nobody.
--- Bound: the jobs asked for (the caller asks for at most 1000), 8 MiB and 8 jobs, and at most 1000 that are not handed
--- out: expired ones, and ids of a damaged store.
-local FOR_THE_FIRST_TIME, AGAIN = 0, 1
+-- in time, and its jobs would have been delivered to nobody. Once the repeated requests of a call have been given 8 MiB,
+-- further ones get a 2: else one request id, repeated a hundred times in a call, would make a reply a hundred times as
+-- large.
+-- Bound: the jobs asked for (the caller asks for at most 1000), 8 MiB and 8 jobs, the same for repeated requests and
+-- what one of them was given, and at most 1000 that are not handed out: expired ones, and ids of a damaged store.
+local FOR_THE_FIRST_TIME, AGAIN, ASK_AGAIN = 0, 1, 2
 local MOST_SKIPPED = 1000
 local REMEMBERED_MS = 3600000
 local MOST_BYTES = 8 * 1024 * 1024
@@ -22,8 +25,11 @@ local dead_retention = tonumber(ARGV[2])
 local settings = redis.call('HGET', SETTINGS, TOPIC)
 local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
 
+local replayed_bytes = 0
+
 -- The deliveries of an earlier answer to this request that still live. Who asks again is their holder from now on.
 local function replay(request)
+  if replayed_bytes >= MOST_BYTES and redis.call('EXISTS', request.key) == 1 then return { ASK_AGAIN } end
   local remembered = redis.call('HGETALL', request.key)
   local live, last_lease_end = {}, 0
   for at = 1, #remembered, 2 do
@@ -47,6 +53,7 @@ local function replay(request)
     given[#given + 1] = delivery.id
     given[#given + 1] = delivery.raw
     given[#given + 1] = delivery.lease_end
+    replayed_bytes = replayed_bytes + #delivery.raw
   end
   return given
 end
