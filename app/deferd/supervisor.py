@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -261,6 +262,8 @@ def work(channel_fd: int) -> int:
         order = json.loads(first_line)
         settings = Settings(**order["settings"])
         logs.configure(settings.log_format, settings.log_level)
+        in_use = os.open(order["metrics_dir"], os.O_RDONLY)
+        fcntl.flock(in_use, fcntl.LOCK_SH)
         try:
             with (
                 socket.socket(fileno=order["listener"]) as listener,
@@ -271,9 +274,19 @@ def work(channel_fd: int) -> int:
         except (StoreRefused, CannotServe) as exc:
             log_refusal(exc)
             return 1
-        if orphaned:  # nobody else is left to do it
-            shutil.rmtree(order["metrics_dir"], ignore_errors=True)
+        if orphaned:
+            _remove_if_last(order["metrics_dir"], in_use)
     return 0
+
+
+def _remove_if_last(metrics_dir: str, in_use: int) -> None:
+    """Remove the folder for metrics when the supervisor is gone, unless another worker process still writes there.
+
+    Each worker process has a shared lock on it, `in_use`.
+    """
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(metrics_dir, ignore_errors=True)
 
 
 async def _work(

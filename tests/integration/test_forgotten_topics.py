@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deferd.engine.record import ANY_RECEIPT
-from deferd.errors import TopicNotFound
-from deferd.model import TopicSettings
+from deferd.errors import JobNotFound, TopicNotFound
+from deferd.model import JobState, TopicSettings
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver
 
 HOUR_S = 3600
@@ -58,6 +58,25 @@ async def test_a_topic_that_is_put_into_now_and_then_is_not_forgotten(driver: En
         await put_and_finish(driver)
         await driver.pass_time(HOUR_S - 120)
         assert await names(driver) == [TOPIC]
+
+
+@pytest.mark.parametrize("way", ["cancel", "purge"])
+async def test_a_topic_whose_far_jobs_were_taken_back_is_forgotten_as_soon(driver: EngineDriver, way: str) -> None:
+    await driver.put(delay=365 * 86_400)
+    await driver.pass_time(2 * HOUR_S)
+    if way == "cancel":
+        await driver.queue.cancel(TOPIC, "a")
+    else:
+        await driver.topics.purge(TOPIC, JobState.DELAYED)
+    for _ in range(3):
+        await driver.pass_time(2 * HOUR_S)
+    assert await names(driver) == []
+
+
+async def test_a_cancel_of_nothing_leaves_nothing_behind(driver: EngineDriver) -> None:
+    with pytest.raises(JobNotFound):
+        await driver.queue.cancel("nobody-used-this", "a")
+    assert driver.server.command("ZCARD", "deferd:{0}:due") == 0
 
 
 async def test_a_topic_with_jobs_or_settings_is_not_forgotten(driver: EngineDriver) -> None:

@@ -285,6 +285,16 @@ async def test_a_request_id_never_meets_another_topics_keys(driver: EngineDriver
         assert popped.id == name
 
 
+async def test_jobs_go_back_when_the_last_that_asked_by_their_request_id_hung_up(driver: EngineDriver) -> None:
+    await driver.put()
+    first, again, last = [await driver.pop(1, request_id="r1") for _ in range(3)]
+    assert await driver.queue.give_back(first) == 0
+    assert await driver.queue.give_back(again) == 0
+    assert await driver.state() is JobState.RESERVED
+    assert await driver.queue.give_back(last) == 1
+    assert await driver.state() is JobState.READY
+
+
 async def test_a_receipt_of_no_attempt_fits_nothing(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one()

@@ -8,10 +8,11 @@ from importlib.resources import files
 import pytest
 from redis import exceptions as redis_errors
 
+from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.scripts import translate
 from deferd.errors import StoreUnavailable
-from deferd.model import ChangeJob, FinishItem, JobState, TopicSettings
+from deferd.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 
 SCRIPTS = {
@@ -166,3 +167,50 @@ async def test_without_memory_puts_are_refused_and_everything_else_goes_on(drive
         driver.server.command("CONFIG", "SET", "maxmemory", "0")
     await driver.put("new")
     assert sum((await driver.counts()).values()) == 10
+
+
+async def test_without_memory_the_timer_still_makes_jobs_of_every_topic_ready(driver: EngineDriver) -> None:
+    """Visits to topics where nothing is due any more only plan the next one, which must not need memory first."""
+    topics = [f"t{number}" for number in range(8)]
+    for topic in topics:
+        await driver.queue.put(PutJob(topic=topic, id="gone"))
+        await driver.queue.pop(topic, [PopRequest(1, ttr_ms=5000)])
+        await driver.queue.finish(topic, "gone", ANY_RECEIPT)
+        await driver.queue.put(PutJob(topic=topic, id="tomorrow", delay=86_400))
+    await driver.put("due", delay=6)
+    driver.move_clock(10)
+    driver.server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        await driver.run_timer()
+    finally:
+        driver.server.command("CONFIG", "SET", "maxmemory", "0")
+    assert await driver.state("due") is JobState.READY
+
+
+async def test_without_memory_a_job_of_an_unnamed_consumer_can_be_cancelled(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.pop_one()
+    driver.server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        assert await driver.queue.cancel(TOPIC, "a") is JobState.RESERVED
+    finally:
+        driver.server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_a_ready_list_of_another_type_fails_calls_before_they_change_anything(driver: EngineDriver) -> None:
+    """As a store has it that an earlier commit has filled, until `deferd audit --repair` was run."""
+    await driver.put("dead")
+    await driver.pop_one()
+    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.put("delayed", delay=5)
+    driver.server.command("DEL", f"{KEY}:ready")
+    driver.server.command("RPUSH", f"{KEY}:ready", "old")
+    driver.move_clock(6)
+    before = driver.server.command("ZRANGE", f"{KEY}:delay", 0, -1)
+    await driver.engine.timers[0].run_once()
+    for call in (driver.put("new"), driver.topics.redrive(TOPIC), driver.queue.change(TOPIC, "delayed", ChangeJob())):
+        with pytest.raises(redis_errors.ResponseError, match="WRONGTYPE"):
+            await call
+    assert driver.server.command("ZRANGE", f"{KEY}:delay", 0, -1) == before == [b"delayed"]
+    assert driver.server.command("HEXISTS", f"{KEY}:pool", "new") == 0
+    assert driver.server.command("ZRANGE", f"{KEY}:dead", 0, -1) == [b"dead"]

@@ -302,6 +302,17 @@ async def test_a_call_without_receipt_does_not_hear_of_an_earlier_jobs_cancel(dr
         await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
 
 
+async def test_ready_jobs_that_were_given_back_are_listed_page_by_page(driver: EngineDriver) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id)
+    await driver.queue.give_back(await driver.pop(3))
+    listed, cursor = [], None
+    for _ in range(3):
+        page, cursor = await driver.topics.jobs(TOPIC, JobState.READY, cursor, limit=1)
+        listed += [record.id for record in page]
+    assert (listed, cursor) == (["a", "b", "c"], None)
+
+
 async def test_a_ready_job_is_listed_once_also_over_pages(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from deferd.api.keys import TopicPatterns
@@ -10,8 +14,9 @@ from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
 from deferd.errors import InvalidInput, JobCancelled, TopicNotFound
 from deferd.model import JobState, PutJob, TopicSettings
-from deferd.store.connection import Store
+from deferd.store.connection import Store, connect
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.store_servers import StoreServer
 
 
 async def put_one_in_every_state(driver: EngineDriver) -> None:
@@ -243,3 +248,34 @@ async def test_purge_of_many_goes_in_steps(driver: EngineDriver) -> None:
     assert await driver.topics.purge(TOPIC, JobState.READY) == 2400
     assert await driver.topics.purge(TOPIC, JobState.DELAYED) == 2400
     assert await driver.counts() == {}
+
+
+@pytest.fixture
+def locale_that_ignores_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that are started sort texts as people do, `a` before `B`."""
+    if shutil.which("localedef") is None:
+        pytest.skip("localedef is not installed")
+    made = subprocess.run(
+        ["localedef", "-i", "en_US", "-f", "UTF-8", str(tmp_path / "en_US.UTF-8")], capture_output=True, check=False
+    )
+    if not (tmp_path / "en_US.UTF-8").exists():
+        pytest.skip(f"the locale cannot be made here: {made.stderr.decode()}")
+    monkeypatch.setenv("LOCPATH", str(tmp_path))
+    monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
+
+
+@pytest.mark.usefixtures("locale_that_ignores_case")
+async def test_pages_are_whole_whatever_the_locale_of_the_store(tmp_path: Path) -> None:
+    """Sorted sets go by bytes, and Lua's own comparison of texts by the locale."""
+    with StoreServer(tmp_path / "store") as server:
+        store = await connect(server.url, timeout_s=5)
+        engine = Engine(store)
+        ids = [f"{letter}{sign}{number}" for letter in "aBcD" for sign in "-_" for number in range(10)]
+        await engine.queue.put_many([job(job_id, delay=60) for job_id in ids])
+        listed, cursor = await engine.topics.jobs(TOPIC, JobState.DELAYED, limit=10)
+        while cursor is not None:
+            page, cursor = await engine.topics.jobs(TOPIC, JobState.DELAYED, cursor, limit=10)
+            listed += page
+        assert sorted(ids) == [record.id for record in listed]
+        await engine.close()
+        await store.close()

@@ -38,7 +38,7 @@ _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
 _NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
 """The codes for a job that nobody holds, by lib/delivery.lua."""
 _CANCELS_AT_ONCE = 100
-_ASK_AGAIN = 2
+_ASK_AGAIN = -1
 
 
 class FinishResult(NamedTuple):
@@ -202,6 +202,7 @@ class JobQueue:
                     lease_end_ms=answer[at + 2],
                     consumer=request.consumer,
                     request_id=request.request_id,
+                    request_repeats=answer[0],
                 )
                 for at in range(1, len(answer), 3)
             ]
@@ -232,7 +233,7 @@ class JobQueue:
         for topic, jobs in of_topic.items():
             args: list[Any] = [topic]
             for job in jobs:
-                args += (job.id, job.nonce, job.attempts, job.request_id or "")
+                args += (job.id, job.nonce, job.attempts, job.request_id or "", job.request_repeats)
             count = await self._scripts.run("give_back", self._keys.of_topic(topic), args)
             metrics.GIVEN_BACK.labels(self._label(topic)).inc(count)
             given_back += count

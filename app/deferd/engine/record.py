@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -80,7 +80,7 @@ class JobRecord:
 
     `body` and `result` are JSON bytes. `attempts` includes the delivery under way. `ttl_ms` and
     `max_attempts` are 0 for "no bound". `reserved_until_ms` and `reserved_by` are set while reserved.
-    `request_id` is set on a delivery whose pop gave one.
+    `request_id` is set on a delivery whose pop gave one; `request_repeats` is how often that had been repeated then.
     """
 
     topic: str
@@ -103,6 +103,7 @@ class JobRecord:
     finished_at_ms: int | None = None
     result: bytes | None = None
     request_id: str | None = None
+    request_repeats: int = field(default=0, compare=False)
     traceparent: str | None = None
 
     @property
@@ -125,8 +126,9 @@ def read_record(
     lease_end_ms: int | None = None,
     consumer: str | None = None,
     request_id: str | None = None,
+    request_repeats: int = 0,
 ) -> JobRecord:
-    """Read one Job Pool value. `lease_end_ms`, `consumer` and `request_id` belong to a reserved job."""
+    """Read one Job Pool value. `lease_end_ms`, `consumer` and the request's belong to a reserved job."""
     created_low, created_high, due_low, due_high, nonce_low, nonce_high, attempts, extra_length = _HEADER.unpack_from(
         raw
     )
@@ -144,6 +146,7 @@ def read_record(
     record.reserved_until_ms = lease_end_ms
     record.reserved_by = consumer
     record.request_id = request_id
+    record.request_repeats = request_repeats
     if extra_length:
         _read_extra(record, orjson.loads(raw[_HEADER_SIZE:body_at]))
     return record

@@ -94,7 +94,7 @@ class Topics:
         await self.show(topic)
         states = list(VIEWED_STATES) if state is None else [state]
         state_name, score, last_id = read_cursor(cursor, (states[0].value, "", ""), (str, str, str))
-        if state_name not in states or not re.fullmatch(r"[0-9]{0,16}", score):
+        if state_name not in states or not re.fullmatch(r"(?:-?[0-9]{1,16})?", score):
             raise bad_cursor(cursor)
         jobs: list[JobRecord] = []
         for current in states[states.index(JobState(state_name)) :]:

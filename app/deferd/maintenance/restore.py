@@ -19,7 +19,7 @@ from deferd.maintenance.stores import Contents, data_folder, load_and_count, run
 from deferd.store.append_only import sync_folder
 from deferd.store.backup import Backup, copy_backup, read_backup
 from deferd.store.checks import StoreRefused
-from deferd.store.folder import APPEND_ONLY_FOLDER, UNFINISHED_RESTORE, DataFolder
+from deferd.store.folder import APPEND_ONLY_FOLDER, MOVED_ASIDE, UNFINISHED_RESTORE, DataFolder
 
 
 def restore(given: argparse.Namespace) -> int:
@@ -78,7 +78,7 @@ def _swap(target: Path) -> Path | None:
     aside = None
     if (target / APPEND_ONLY_FOLDER).exists():
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        aside = target / f"{APPEND_ONLY_FOLDER}.before-restore-{now}-{os.getpid()}"
+        aside = target / f"{APPEND_ONLY_FOLDER}{MOVED_ASIDE}{now}-{os.getpid()}"
         (target / APPEND_ONLY_FOLDER).rename(aside)
     (target / UNFINISHED_RESTORE / APPEND_ONLY_FOLDER).rename(target / APPEND_ONLY_FOLDER)
     sync_folder(target)

@@ -27,13 +27,15 @@ APPEND_ONLY_FOLDER = "appendonlydir"
 """In the data folder: what the store keeps. `deferd.store.append_only` says how."""
 UNFINISHED_RESTORE = "restore.unfinished"
 """In the data folder: data of a backup that is not yet in its place. See `deferd.maintenance.restore`."""
+MOVED_ASIDE = ".before-restore-"
+"""Follows in the name of data that a restore has moved aside."""
 _FOR_OTHERS = 0o077
 _OWN_NAMES = {
     *("deferd.lock", "valkey.lock", "valkey.log", "valkey.log.1", "valkey.sock", "lost+found"),
     *(APPEND_ONLY_FOLDER, UNFINISHED_RESTORE),
 }
 """What a service or a restore makes in its data folder, and what a new file system holds."""
-_OWN_PREFIXES = ("temp-", f"{APPEND_ONLY_FOLDER}.before-restore")
+_OWN_PREFIXES = ("temp-", f"{APPEND_ONLY_FOLDER}{MOVED_ASIDE}")
 """Of files that the store is about to put in place of others, and of data that a restore moved aside."""
 
 
@@ -146,12 +148,14 @@ class DataFolder:
         Raises:
             StoreRefused: that fails, or a restore was cut short, and the folder has no data.
         """
-        unfinished = self.path / UNFINISHED_RESTORE
-        if unfinished.exists() and not (self.path / APPEND_ONLY_FOLDER).exists():
-            raise StoreRefused(
-                f"a restore into the data folder {self.path} was cut short, so it has no data: run `deferd restore` "
-                f"again, or delete {unfinished} to begin without jobs"
-            )
+        if not (self.path / APPEND_ONLY_FOLDER).exists():
+            left = [*self.path.glob(UNFINISHED_RESTORE), *self.path.glob(f"{APPEND_ONLY_FOLDER}{MOVED_ASIDE}*")]
+            if left:
+                raise StoreRefused(
+                    f"a restore into the data folder {self.path} was cut short, so it has no data: run `deferd "
+                    f"restore` again, or rename what it moved aside to {APPEND_ONLY_FOLDER}, or delete "
+                    f"{', '.join(path.name for path in sorted(left))} to begin without jobs"
+                )
         try:
             place = self.socket.parent
             if place != self.path:

@@ -4,9 +4,10 @@
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/soundness.lua
 -- ARGV[3] where the last step ended, 0 to begin | ARGV[4] most jobs to check
 -- Returns { where this step ended, 0 when it was the last, jobs checked, { kind, id, detail of each damage ... } }
--- Bound: about ARGV[4] jobs (the caller sends at most 1000) or 1 MiB of records.
+-- Bound: about ARGV[4] jobs (the caller sends at most 1000) or 1 MiB of records, and 100 scans.
 local MOST_BYTES = 1024 * 1024
 local FIRST_PAGE = 10
+local MOST_SCANS = 100
 local now, cursor, wanted = now_ms(), ARGV[3], tonumber(ARGV[4])
 
 -- Scores of `ids` in a sorted set that is often empty.
@@ -31,10 +32,10 @@ local function check(ids, raws)
   end
 end
 
-local checked, bytes, page = 0, 0, FIRST_PAGE
+local checked, bytes, page, scans = 0, 0, FIRST_PAGE, 0
 repeat
   local reply = redis.call('HSCAN', POOL, cursor, 'COUNT', page)
-  cursor = reply[1]
+  cursor, scans = reply[1], scans + 1
   local ids, raws = {}, {}
   for at = 1, #reply[2], 2 do
     ids[#ids + 1] = reply[2][at]
@@ -50,5 +51,5 @@ repeat
   -- What these jobs weigh tells how many more will fit.
   local fitting = checked > 0 and math.floor((MOST_BYTES - bytes) / (bytes / checked)) or FIRST_PAGE
   page = math.max(1, math.min(fitting, wanted - checked, MOST_TOGETHER))
-until cursor == '0' or checked >= wanted or bytes >= MOST_BYTES
+until cursor == '0' or checked >= wanted or bytes >= MOST_BYTES or scans >= MOST_SCANS
 return { cursor, checked, findings }

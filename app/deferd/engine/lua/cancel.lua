@@ -35,7 +35,13 @@ if #delayed > 0 then
   redis.call('HDEL', POOL, unpack(delayed))
   tally('cancelled', #delayed)
 end
+local was_any_cancelled = #delayed > 0
 for index, id in ipairs(ids) do
-  if not answers[index] then answers[index] = cancel(id, ARGV[2 * index + 1] == '1') end
+  if not answers[index] then
+    answers[index] = cancel(id, ARGV[2 * index + 1] == '1')
+    was_any_cancelled = was_any_cancelled or type(answers[index]) == 'string'
+  end
 end
+-- The topic may be forgotten one day, and the job that the timer was to come for is gone.
+if was_any_cancelled and redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end
 return answers

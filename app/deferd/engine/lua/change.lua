@@ -10,6 +10,7 @@ local now = now_ms()
 local raw = redis.call('HGET', POOL, id)
 if not raw then return { 1, '' } end
 local state = state_of(id)
+local last = last_position()
 if state == 'reserved' then return { 2, state } end
 if state ~= 'delayed' and state ~= 'ready' then return { 3, state } end
 
@@ -33,7 +34,7 @@ if ARGV[3] ~= '' then
     schedule(record.due)
     state = 'delayed'
   elseif state == 'delayed' then
-    append_ready({ id })
+    append_ready({ id }, last)
     wake_consumers()
     state = 'ready'
   end

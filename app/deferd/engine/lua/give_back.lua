@@ -2,15 +2,16 @@
 -- order, no attempt is counted, and their receipts are void.
 -- @include clock topic record places
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2..] four for each delivery: id | nonce | attempt | request id or ''
+-- ARGV[1] topic | ARGV[2..] five for each delivery: id | nonce | attempt | request id or '' | how often the request had
+--   been repeated when it was given this
 -- Returns how many jobs went back. Left alone: a delivery that is no longer live, and one whose request id
 -- was asked for again since, for then somebody else has it.
 -- Bound: the deliveries given, at most 1000.
 local given_back = 0
-for at = #ARGV - 3, 2, -4 do
+for at = #ARGV - 4, 2, -5 do
   local id, nonce, attempt = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local delivery = ARGV[at + 3] ~= '' and redis.call('HGET', request_key(ARGV[at + 3]), id)
-  local asked_again = delivery and string.sub(delivery, -1) == 'R'
+  local asked_again = delivery and string.match(delivery, '%d+$') ~= ARGV[at + 4]
   local raw = redis.call('HGET', POOL, id)
   if raw and not asked_again and redis.call('ZSCORE', RESERVED, id) and receipt_matches(raw, nonce, attempt) then
     local record = read_record(raw)

@@ -25,13 +25,23 @@ local function add(id, score)
   end
 end
 
+-- Whether a text stands behind another one in a sorted set, which goes by bytes. Lua's own comparison goes by the
+-- locale of the server.
+local function is_behind(text, other)
+  for at = 1, math.min(#text, #other) do
+    local byte, other_byte = string.byte(text, at), string.byte(other, at)
+    if byte ~= other_byte then return byte > other_byte end
+  end
+  return #text > #other
+end
+
 -- The rank of the first member after (score, id): members of one score are in the order of their ids.
 local function rank_after(key, score, id)
   local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
   local high = low + redis.call('ZCOUNT', key, score, score)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if redis.call('ZRANGE', key, middle, middle)[1] <= id then low = middle + 1 else high = middle end
+    if is_behind(redis.call('ZRANGE', key, middle, middle)[1], id) then high = middle else low = middle + 1 end
   end
   return low
 end

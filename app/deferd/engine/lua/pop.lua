@@ -4,18 +4,18 @@
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | request id or ''
 -- Returns { now ms, 1 when the topic may have more ready jobs, else 0, jobs dropped as expired,
---   for each request { 1 when these were handed out before, 2 when it must be asked again, else 0,
---     id, record, lease end ms, id, ... } }
+--   for each request { how often it was repeated (0: these are handed out for the first time), or -1 when it must be
+--     asked again, id, record, lease end ms, id, ... } }
 -- A request id that was answered before gets the deliveries that are still live among those it got; when none is,
 -- it counts as a new request. It is remembered as long as one of them is, and for an hour at most. A job whose ttl has
 -- passed is never handed out: it goes to dead.
 -- Fewer than asked for are handed out when their records reach 8 MiB, at least one: a larger answer would not arrive
 -- in time, and its jobs would have been delivered to nobody. Once the repeated requests of a call have been given 8 MiB,
--- further ones get a 2: else one request id, repeated a hundred times in a call, would make a reply a hundred times as
+-- further ones get -1: else one request id, repeated a hundred times in a call, would make a reply a hundred times as
 -- large.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 8 MiB and 8 jobs, the same for repeated requests and
 -- what one of them was given, and at most 1000 that are not handed out: expired ones, and ids of a damaged store.
-local FOR_THE_FIRST_TIME, AGAIN, ASK_AGAIN = 0, 1, 2
+local FOR_THE_FIRST_TIME, ASK_AGAIN = 0, -1
 local MOST_SKIPPED = 1000
 local REMEMBERED_MS = 3600000
 local MOST_BYTES = 8 * 1024 * 1024
@@ -31,10 +31,10 @@ local replayed_bytes = 0
 local function replay(request)
   if replayed_bytes >= MOST_BYTES and redis.call('EXISTS', request.key) == 1 then return { ASK_AGAIN } end
   local remembered = redis.call('HGETALL', request.key)
-  local live, last_lease_end = {}, 0
+  local live, last_lease_end, times = {}, 0, 0
   for at = 1, #remembered, 2 do
     local id, delivery = remembered[at], remembered[at + 1]
-    local place, nonce, attempt = string.match(delivery, '^(%d+) (%d+) (%d+)')
+    local place, nonce, attempt, repeats = string.match(delivery, '^(%d+) (%d+) (%d+) (%d+)$')
     local raw = redis.call('HGET', POOL, id)
     local lease_end = redis.call('ZSCORE', RESERVED, id)
     if raw and lease_end and receipt_matches(raw, tonumber(nonce), tonumber(attempt)) then
@@ -42,13 +42,14 @@ local function replay(request)
       last_lease_end = math.max(last_lease_end, tonumber(lease_end))
       redis.call('HDEL', HOLDERS, id)  -- first a write that an out-of-memory store allows
       if request.consumer ~= '' then redis.call('HSET', HOLDERS, id, request.consumer) end
-      redis.call('HSET', request.key, id, string.format('%s %s %s R', place, nonce, attempt))
+      times = repeats + 1
+      redis.call('HSET', request.key, id, string.format('%s %s %s %d', place, nonce, attempt, times))
     end
   end
   if #live == 0 then return nil end
   redis.call('PEXPIRE', request.key, math.min(math.max(last_lease_end - now, 1000), REMEMBERED_MS))
   table.sort(live, function(one, other) return one.place < other.place end)
-  local given = { AGAIN }
+  local given = { times }
   for _, delivery in ipairs(live) do
     given[#given + 1] = delivery.id
     given[#given + 1] = delivery.raw
@@ -143,7 +144,7 @@ local function serve(request)
     if request.key then
       local nonce, attempts = read_nonce_and_attempts(raw)
       deliveries[#deliveries + 1] = id
-      deliveries[#deliveries + 1] = string.format('%d %.0f %d', #deliveries, nonce, attempts + 1)
+      deliveries[#deliveries + 1] = string.format('%d %.0f %d 0', #deliveries, nonce, attempts + 1)
       requested[#requested + 1] = id
       requested[#requested + 1] = request.id
     end
@@ -171,7 +172,7 @@ if #leases > 0 then
   schedule(earliest)
 end
 for index, request in ipairs(requests) do
-  if request.repeated then answers[index] = replay(request) or { AGAIN } end
+  if request.repeated then answers[index] = replay(request) or { FOR_THE_FIRST_TIME } end
 end
 local more = not paused and redis.call('EXISTS', READY) or 0
 return { now, more, expired, answers }

@@ -13,6 +13,7 @@
 --   without jobs and settings into which nothing was put for FORGET_AFTER_MS is forgotten.
 -- Bound: ARGV[2] for each of the five places; the caller sends at most 1000.
 local now, limit, dead_retention = now_ms(), tonumber(ARGV[2]), tonumber(ARGV[3])
+local last = last_position()
 
 local function due_in(key)
   return redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
@@ -28,7 +29,7 @@ for at = 1, #due, 2 do
 end
 if #ready > 0 then
   redis.call('ZREMRANGEBYRANK', DELAY, 0, #ready - 1)
-  append_ready(ready)
+  last = append_ready(ready, last)
 end
 
 -- A record with all that is needed of it here; fails when that cannot be read, or cannot be counted with.
@@ -70,7 +71,7 @@ for _, job in ipairs(taken_from(RESERVED, ended)) do
   end
 end
 
-if #given_back > 0 then append_ready(given_back) end
+if #given_back > 0 then append_ready(given_back, last) end
 if #ready + #given_back > 0 then wake_consumers(ARGV[4]) end
 
 for _, job in ipairs(taken_from(EXPIRY, due_in(EXPIRY))) do
@@ -120,6 +121,7 @@ local planned = tonumber(redis.call('ZSCORE', DUE, TOPIC) or nil)
 if next_ms == math.huge then
   redis.call('ZREM', DUE, TOPIC)
 elseif next_ms ~= planned then
+  redis.call('ZREM', DUE, TOPIC)  -- first a write that an out-of-memory store allows
   redis.call('ZADD', DUE, next_ms, TOPIC)
 end
 local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')

@@ -9,5 +9,6 @@ local members = redis.call('ZRANGE', PLACES[state], 0, limit - 1, 'WITHSCORES')
 for at = 1, #members, 2 do
   remove_job(members[at], state, tonumber(members[at + 1]), now)
 end
+if #members > 0 and redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end
 local removed = #members / 2
 return { removed, removed == limit and 1 or 0 }

@@ -18,6 +18,7 @@ local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
 local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
 local now = now_ms()
 local with_records = ARGV[2] == '1'
+local last = last_position()
 local settings, is_new = settings_of_known_topic()
 local max_jobs = settings.j or 0
 local durability, seen_to = settings.l or 0, tonumber(ARGV[3])
@@ -62,7 +63,7 @@ local delayed, ready, watched = {}, {}, {}
 local earliest = is_new and now + FORGET_AFTER_MS or math.huge
 
 local function flush()
-  if #ready > 0 then append_ready(ready) end
+  if #ready > 0 then last = append_ready(ready, last) end
   if #delayed > 0 then redis.call('ZADD', DELAY, unpack(delayed)) end
   if #watched > 0 then redis.call('ZADD', EXPIRY, unpack(watched)) end
   delayed, ready, watched = {}, {}, {}

@@ -4,7 +4,7 @@
 -- ARGV[1] topic | ARGV[2] most jobs to take, those dead longest first; 0: the ids that follow | ARGV[3..] ids
 -- Returns how many are ready now; ids that are not dead are passed over.
 -- Bound: ARGV[2], or the ids given; the caller sends at most 1000 of either.
-local now, limit = now_ms(), tonumber(ARGV[2])
+local now, limit, last = now_ms(), tonumber(ARGV[2]), last_position()
 local ids = {}
 if limit > 0 then
   ids = redis.call('ZRANGE', DEAD, 0, limit - 1)
@@ -27,7 +27,7 @@ for _, id in ipairs(ids) do
   end
 end
 if #redriven > 0 then
-  append_ready(redriven)
+  append_ready(redriven, last)
   wake_consumers()
 end
 return #redriven

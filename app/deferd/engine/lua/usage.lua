@@ -3,12 +3,12 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] where the last step ended, 0 to begin | ARGV[3] bytes that a job takes besides id and record
 -- Returns { where this step ended, 0 when it was the last, bytes }. Jobs that come or go meanwhile may be counted or not.
--- Bound: about 1000 jobs or 1 MiB of records, and one job.
-local MOST_JOBS, MOST_BYTES, FIRST_PAGE = 1000, 1024 * 1024, 10
-local cursor, page, jobs, bytes = ARGV[2], FIRST_PAGE, 0, 0
+-- Bound: about 1000 jobs or 1 MiB of records, and one job; and 100 scans, since a pool that was larger has empty places.
+local MOST_JOBS, MOST_BYTES, FIRST_PAGE, MOST_SCANS = 1000, 1024 * 1024, 10, 100
+local cursor, page, jobs, bytes, scans = ARGV[2], FIRST_PAGE, 0, 0, 0
 repeat
   local reply = redis.call('HSCAN', POOL, cursor, 'COUNT', page)
-  cursor = reply[1]
+  cursor, scans = reply[1], scans + 1
   for at = 1, #reply[2], 2 do
     jobs = jobs + 1
     bytes = bytes + 2 * #reply[2][at] + #reply[2][at + 1] + ARGV[3]  -- the id stands in the pool and in one place
@@ -16,5 +16,5 @@ repeat
   -- What these jobs weigh tells how many more will fit.
   local fitting = jobs > 0 and math.floor((MOST_BYTES - bytes) / (bytes / jobs)) or FIRST_PAGE
   page = math.max(1, math.min(fitting, MOST_JOBS - jobs))
-until cursor == '0' or jobs >= MOST_JOBS or bytes >= MOST_BYTES
+until cursor == '0' or jobs >= MOST_JOBS or bytes >= MOST_BYTES or scans >= MOST_SCANS
 return { cursor, bytes }

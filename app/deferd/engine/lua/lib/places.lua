@@ -16,16 +16,23 @@ local function state_of(id)
   return 'ready', nil
 end
 
--- Append jobs to the Ready list, in this order. None of them may be in it. Bound: the ids given, at most 2000.
-local function append_ready(ids)
+-- The last position in the Ready list. To be read before the first write of a script: on a key of another type, as an
+-- earlier layout had, it fails, and nothing may be half done then.
+local function last_position()
   local last = redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2]
-  local position = last and tonumber(last) or 0
+  return last and tonumber(last) or 0
+end
+
+-- Append jobs to the Ready list behind `position`, in this order, and return the new last position. None of them may be
+-- in it. Bound: the ids given, at most 2000.
+local function append_ready(ids, position)
   local members = {}
   for index, id in ipairs(ids) do
     members[2 * index - 1] = position + index
     members[2 * index] = id
   end
   redis.call('ZADD', READY, unpack(members))
+  return position + #ids
 end
 
 -- Put one job in front of the Ready list.

@@ -84,7 +84,7 @@ local function find_a_place(id, raw, due, now)
     schedule(due)
     return 'delayed', due
   end
-  append_ready({ id })
+  append_ready({ id }, last_position())
   if not woken then wake_consumers() end
   woken = true
   return 'ready', nil

@@ -26,7 +26,7 @@ local TALLY, REQUESTS = KEYS[13], KEYS[14]
 local TOPIC = ARGV[1]
 
 -- The key of a request id: a HASH that remembers what a pop with it was given, as long as that is held and for an hour
--- at most: id -> "place in the response, nonce, attempt", followed by ` R` once the request was repeated. It is named
+-- at most: id -> "place in the response, nonce, attempt, how often the request was repeated". It is named
 -- here and not by the caller, since calls that end a delivery do not know it; it is in the same slot as the others.
 local function request_key(request_id)
   return string.gsub(POOL, 'pool$', 'request/') .. request_id
