@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from deferd.engine import metrics
 from deferd.engine.audit import Auditor
 from deferd.engine.bulk import BulkTurns
+from deferd.engine.cancelling import cancel_and_wait
 from deferd.engine.clock import MovableClock
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.durability import PutWays
@@ -54,7 +54,13 @@ class Engine:
         # What can fail while the rest of the store works.
         part_of = keys.shard_of if store.cluster else _the_only_part
         self.queue = JobQueue(
-            self._scripts, keys, labels, put_ways, known, BulkTurns(part_of), dead_retention_ms=dead_retention_ms
+            self._scripts,
+            keys,
+            labels,
+            put_ways,
+            known=known,
+            bulk_turns=BulkTurns(part_of),
+            dead_retention_ms=dead_retention_ms,
         )
         self.topics = Topics(self._scripts, keys, labels, known)
         self.auditor = Auditor(self._scripts, keys)
@@ -106,15 +112,9 @@ class Engine:
     async def close(self) -> None:
         """Stop timers and consumers. Bounded by the store's time-out."""
         await self.dispatcher.close()
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await cancel_and_wait(self._tasks)
         self._tasks = []
-        await asyncio.gather(*self._pings)
-        for timer in self.timers:
-            await timer.resign()
+        await asyncio.gather(*self._pings, *(timer.resign() for timer in self.timers))
 
     async def ping(self) -> None:
         """Return when the engine works and the store answers; of a cluster, any shard. Raises StoreUnavailable."""

@@ -80,9 +80,9 @@ class JobQueue:
         keys: Keys,
         labels: metrics.TopicLabels,
         put_ways: PutWays,
+        *,
         known: KnownTopics,
         bulk_turns: BulkTurns,
-        *,
         dead_retention_ms: int,
     ) -> None:
         self._scripts = scripts
