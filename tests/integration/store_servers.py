@@ -256,7 +256,8 @@ class SentinelSet:
 class ClusterSet:
     """A cluster of `masters` masters (3 or more), each with `replicas` replicas (0 or 1).
 
-    With `first_replicated` only the first master has a replica. `config` is as for StoreServer.
+    With `first_replicated` only the first master has a replica. `appendonly` as in valkey.conf: with yes, a node that
+    was killed starts with what it had.
     """
 
     def __init__(
@@ -267,14 +268,14 @@ class ClusterSet:
         replicas: int = 0,
         first_replicated: bool = False,
         node_timeout_ms: int = 1000,
-        **config: str | int,
+        appendonly: str = "no",
     ) -> None:
         count = masters * replicas or int(first_replicated)
-        self.masters = [self._node(folder / f"m{n}", node_timeout_ms, config) for n in range(masters)]
-        self.replicas = [self._node(folder / f"r{n}", node_timeout_ms, config) for n in range(count)]
+        self.masters = [self._node(folder / f"m{n}", node_timeout_ms, appendonly) for n in range(masters)]
+        self.replicas = [self._node(folder / f"r{n}", node_timeout_ms, appendonly) for n in range(count)]
 
     @staticmethod
-    def _node(folder: Path, node_timeout_ms: int, config: dict[str, str | int]) -> StoreServer:
+    def _node(folder: Path, node_timeout_ms: int, appendonly: str) -> StoreServer:
         return StoreServer(
             folder,
             cluster_enabled="yes",
@@ -283,7 +284,7 @@ class ClusterSet:
             cluster_port=free_port(),
             cluster_require_full_coverage="no",
             repl_diskless_sync_delay=0,
-            **config,
+            appendonly=appendonly,
         )
 
     @property
