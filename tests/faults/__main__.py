@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.benchmarks.measuring import end_in_order
+from tests.faults.cluster_run import report_cluster, run_cluster_faults
 from tests.faults.failover import run_failovers
 from tests.faults.plan import draw_plan
 from tests.faults.report import are_clean, is_clean, report, report_failovers
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(100_000))
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--failovers", type=int, default=3, help="how many failovers come after the run")
+    parser.add_argument("--cluster-rounds", type=int, default=3, help="how often each fault of a cluster comes after")
     parser.add_argument("--keep", type=Path, help="folder that keeps logs and histories")
     options = parser.parse_args()
     end_in_order()
@@ -36,8 +38,10 @@ def main() -> int:
         outcome = asyncio.run(run(kept, options.seed, plan, until_s=until_s))
         print(report(outcome), flush=True)
         failovers = asyncio.run(run_failovers(kept / "failovers", options.seed, options.failovers))
-        print(f"\n{report_failovers(failovers)}")
-    return 0 if is_clean(outcome) and are_clean(failovers) else 1
+        print(f"\n{report_failovers(failovers)}", flush=True)
+        in_cluster = asyncio.run(run_cluster_faults(kept / "cluster", options.seed, options.cluster_rounds))
+        print(f"\n{report_cluster(in_cluster)}")
+    return 0 if is_clean(outcome) and are_clean(failovers) and not any(in_cluster.broken()) else 1
 
 
 if __name__ == "__main__":

@@ -254,14 +254,28 @@ class SentinelSet:
 
 
 class ClusterSet:
-    """A cluster of `masters` masters (3 or more), each with `replicas` replicas (0 or 1)."""
+    """A cluster of `masters` masters (3 or more), each with `replicas` replicas (0 or 1).
 
-    def __init__(self, folder: Path, *, masters: int = 3, replicas: int = 0, node_timeout_ms: int = 1000) -> None:
-        self.masters = [self._node(folder / f"m{n}", node_timeout_ms) for n in range(masters)]
-        self.replicas = [self._node(folder / f"r{n}", node_timeout_ms) for n in range(masters * replicas)]
+    With `first_replicated` only the first master has a replica. `appendonly` as in valkey.conf: with yes, a node that
+    was killed starts with what it had.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        masters: int = 3,
+        replicas: int = 0,
+        first_replicated: bool = False,
+        node_timeout_ms: int = 1000,
+        appendonly: str = "no",
+    ) -> None:
+        count = masters * replicas or int(first_replicated)
+        self.masters = [self._node(folder / f"m{n}", node_timeout_ms, appendonly) for n in range(masters)]
+        self.replicas = [self._node(folder / f"r{n}", node_timeout_ms, appendonly) for n in range(count)]
 
     @staticmethod
-    def _node(folder: Path, node_timeout_ms: int) -> StoreServer:
+    def _node(folder: Path, node_timeout_ms: int, appendonly: str) -> StoreServer:
         return StoreServer(
             folder,
             cluster_enabled="yes",
@@ -270,6 +284,7 @@ class ClusterSet:
             cluster_port=free_port(),
             cluster_require_full_coverage="no",
             repl_diskless_sync_delay=0,
+            appendonly=appendonly,
         )
 
     @property
@@ -317,9 +332,9 @@ class ClusterSet:
         count = len(self.masters)
         return next(self.masters[n] for n in range(count) if slot < 16384 * (n + 1) // count)
 
-    def remove(self, master: StoreServer) -> None:
+    def remove(self, master: StoreServer, heir: StoreServer | None = None) -> None:
         """Move a master's slots, with their keys, to another one, and have all forget it. It goes on, empty."""
-        heir = next(other for other in self.masters if other is not master and other.running)
+        heir = heir or next(other for other in self.masters if other is not master and other.running)
         ids = {server: server.command("CLUSTER MYID").decode() for server in (master, heir)}
         others = [node for node in self.nodes if node is not master and node.running]
         with master.client() as source, heir.client() as target:
@@ -340,6 +355,16 @@ class ClusterSet:
             SETTLE_S,
             "the node is forgotten",
         )
+
+    def take_back(self, master: StoreServer) -> None:
+        """Let a node that was removed join again, as a master without slots."""
+        self.masters[0].command("CLUSTER MEET", "127.0.0.1", master.port, master.config["cluster_port"])
+        wait_until(lambda: all(map(self._sees_all, self.nodes)), SETTLE_S, "the node has joined")
+
+    def is_well(self) -> bool:
+        """Whether each node that runs sees that all slots are served."""
+        infos = [node.command("CLUSTER INFO") for node in self.nodes if node.running]
+        return all(info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == 16384 for info in infos)
 
     def stop(self) -> None:
         """End all."""

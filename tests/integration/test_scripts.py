@@ -124,6 +124,7 @@ def test_errors_of_the_network_are_mapped(error: Exception) -> None:
         "MISCONF Errors writing to the AOF",
         "BUSY Redis is busy",
         "CLUSTERDOWN Hash slot not served",
+        "Attempted to access a non local key in a cluster node script: on @user_script:24.",
         "Error running script (call to f_0123): @user_script:5: -OOM command not allowed",
     ],
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from deferd.engine import metrics
 from deferd.engine.audit import Auditor
 from deferd.engine.bulk import BulkTurns
+from deferd.engine.cancelling import cancel_and_wait
 from deferd.engine.clock import MovableClock
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.durability import PutWays
@@ -62,7 +62,7 @@ class Engine:
             keys,
             labels,
             put_ways,
-            known,
+            known=known,
             bulk_turns=BulkTurns(part_of),
             dead_retention_ms=dead_retention_ms,
         )
@@ -117,15 +117,9 @@ class Engine:
     async def close(self) -> None:
         """Stop timers and consumers. Bounded by the store's time-out."""
         await self.dispatcher.close()
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await cancel_and_wait(self._tasks)
         self._tasks = []
-        await asyncio.gather(*self._pings)
-        for timer in self.timers:
-            await timer.resign()
+        await asyncio.gather(*self._pings, *(timer.resign() for timer in self.timers))
 
     async def ping(self) -> None:
         """Return when the engine works and the store answers; of a cluster, any shard. Raises StoreUnavailable."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
+from deferd.engine.cancelling import cancel_and_wait
 from deferd.errors import StoreUnavailable
 
 RETRY_S = 0.5
@@ -37,8 +38,7 @@ class Outage:
 
     async def end(self) -> None:
         """Stop asking; `on_end` is not called."""
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        await cancel_and_wait({self._task})
 
     async def _run(self) -> None:
         while True:

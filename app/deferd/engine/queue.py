@@ -87,8 +87,8 @@ class JobQueue:
         keys: Keys,
         labels: metrics.TopicLabels,
         put_ways: PutWays,
-        known: KnownTopics,
         *,
+        known: KnownTopics,
         bulk_turns: BulkTurns,
         dead_retention_ms: int,
     ) -> None:

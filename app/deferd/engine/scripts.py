@@ -30,6 +30,9 @@ _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
 _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
 """First words of error replies by which a store says that it cannot do it now."""
 
+_SLOT_IS_MOVING = "access a non local key in a cluster node"
+"""What a script meets that touches a key which it has emptied while the key's slot is being moved to another node."""
+
 _OUT_OF_MEMORY = "the store is out of memory and refuses to store more"
 _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
     ((redis_errors.OutOfMemoryError,), _OUT_OF_MEMORY, 5),
@@ -163,6 +166,8 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         word = said[1] if said is not None else ""
         if word == "OOM":
             return StoreUnavailable(_OUT_OF_MEMORY, 5)
+        if _SLOT_IS_MOVING in str(exc):
+            return StoreUnavailable("the store's cluster is being rearranged")
         if word in _REFUSALS:
             return StoreUnavailable(f"the store refuses to work just now ({word})")
     return None

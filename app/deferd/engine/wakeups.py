@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from deferd.engine.cancelling import cancel_and_wait
 from deferd.engine.keys import DUE_CHANNEL, HEARTBEAT_CHANNEL, READY_CHANNEL
 from deferd.engine.scripts import observed, translate
 from deferd.errors import StoreUnavailable
@@ -167,6 +168,4 @@ async def _until_one_fails(*works: Coroutine[Any, Any, None]) -> None:
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(tasks)

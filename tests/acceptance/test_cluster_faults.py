@@ -1,0 +1,22 @@
+"""A short run of the faults of a cluster: each kind comes once, under load, and nothing that was promised is broken."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.faults.cluster_run import report_cluster, run_cluster_faults
+
+SEED = 20_252
+
+
+@pytest.mark.timeout(120)
+async def test_a_dead_shard_and_a_removed_node_take_only_their_own_topics_with_them(tmp_path: Path) -> None:
+    outcome = await run_cluster_faults(tmp_path, int(os.environ.get("DEFERD_FAULTS_SEED") or SEED), rounds=1)
+
+    print(report_cluster(outcome))
+    assert list(outcome.broken()) == []
+    assert outcome.acknowledged > 100
+    assert outcome.woken > 50
