@@ -13,6 +13,7 @@ import contextlib
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -57,6 +58,7 @@ class Quota:
         "_patterns",
         "_topics",
         "_topics_since",
+        "_topics_under_way",
     )
 
     def __init__(self, key_name: str, patterns: TopicPatterns, bounds: Bounds) -> None:
@@ -66,6 +68,7 @@ class Quota:
         self._of_shard: dict[int, _Counted] = {}
         self._topics: set[str] = set()
         self._topics_since: set[str] = set()
+        self._topics_under_way: Counter[str] = Counter()
         self._count_at_s = -math.inf
         self.revise(patterns, bounds)
 
@@ -78,19 +81,24 @@ class Quota:
     @contextlib.contextmanager
     def room_for(self, jobs: Sequence[PutJob]) -> Iterator[None]:
         """Around a put. Raises RateLimited, with nothing put, when there is no room for all of it."""
-        new_topics = self._new_topics(jobs)
-        self._check("max_topics", len(self._topics), len(new_topics), "topics")
-        self._topics |= new_topics
+        self._is_asked = True
+        topics = self._topics_of(jobs)
+        self._check("max_topics", len(self._topics), len(topics - self._topics), "topics")
         with self._room(len(jobs), self._bytes_of(jobs)):
+            self._topics |= topics
+            self._topics_since |= topics
+            self._topics_under_way.update(topics)
             try:
                 yield
             finally:
-                self._topics |= new_topics
-                self._topics_since |= new_topics
+                self._topics_under_way -= Counter(topics)
+                self._topics |= topics
+                self._topics_since |= topics
 
     @contextlib.contextmanager
     def room_for_change(self, change: ChangeJob) -> Iterator[None]:
         """Around a change of a job, whose new body may be longer. Raises RateLimited as `room_for` does."""
+        self._is_asked = True
         needed_bytes = 0
         if self._bounds.max_bytes_total is not None and "body" in change.model_fields_set:
             needed_bytes = len(json_bytes(change.body))
@@ -99,7 +107,6 @@ class Quota:
 
     @contextlib.contextmanager
     def _room(self, jobs: int, needed_bytes: int) -> Iterator[None]:
-        self._is_asked = True
         held_jobs = self._jobs_counted + self._jobs_since + self._jobs_under_way
         held_bytes = self._bytes_counted + self._bytes_since + self._bytes_under_way
         self._check("max_jobs_total", held_jobs, jobs, "jobs")
@@ -130,10 +137,8 @@ class Quota:
         ids = sum(2 * (len(job.id) if job.id is not None else _MADE_ID_BYTES) for job in jobs)
         return ids + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
 
-    def _new_topics(self, jobs: Sequence[PutJob]) -> set[str]:
-        if self._bounds.max_topics is None:
-            return set()
-        return {job.topic for job in jobs} - self._topics
+    def _topics_of(self, jobs: Sequence[PutJob]) -> set[str]:
+        return set() if self._bounds.max_topics is None else {job.topic for job in jobs}
 
     def is_due(self, now_s: float) -> bool:
         """Whether it is time to count: somebody has asked since the last count, and that is long enough ago."""
@@ -148,7 +153,7 @@ class Quota:
         began_s = time.monotonic()
         self._is_asked = False
         jobs_before, bytes_before = self._jobs_since, self._bytes_since
-        self._topics_since = set()
+        self._topics_since = set(self._topics_under_way)
         try:
             counts = await asyncio.gather(
                 *(self._count_shard(usage, shard) for shard in range(usage.shards)), return_exceptions=True
