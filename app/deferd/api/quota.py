@@ -16,12 +16,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from deferd.api.keys import Bounds, TopicPatterns
 from deferd.engine.record import json_bytes
 from deferd.engine.usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, Usage
-from deferd.errors import RateLimited, StoreUnavailable
-from deferd.model import ChangeJob, PutJob
+from deferd.errors import FieldFault, InvalidInput, RateLimited, StoreUnavailable
+from deferd.model import ChangeJob, JobPolicy, PutJob
 
 COUNT_EVERY_S = 1.0
 COUNTING_SHARE = 0.05
@@ -80,7 +81,7 @@ class Quota:
 
     @contextlib.contextmanager
     def room_for(self, jobs: Sequence[PutJob]) -> Iterator[None]:
-        """Around a put. Raises RateLimited, with nothing put, when there is no room for all of it."""
+        """Around a put. Raises RateLimited, with nothing put, when there is no room for all of it; InvalidInput when there never will be."""
         self._is_asked = True
         topics = self._topics_of(jobs)
         self._check("max_topics", len(self._topics), len(topics - self._topics), "topics")
@@ -100,9 +101,20 @@ class Quota:
         """Around a change of a job, whose new body may be longer. Raises RateLimited as `room_for` does."""
         self._is_asked = True
         needed_bytes = 0
-        if self._bounds.max_bytes_total is not None and "body" in change.model_fields_set:
-            needed_bytes = len(json_bytes(change.body))
+        if self._bounds.max_bytes_total is not None:
+            body_bytes = len(json_bytes(change.body)) if "body" in change.model_fields_set else 0
+            needed_bytes = body_bytes + _backoff_bytes(change)
         with self._room(0, needed_bytes):
+            yield
+
+    @contextlib.contextmanager
+    def counting(self, values: Iterable[Any]) -> Iterator[None]:
+        """Around the end of a delivery, which may store these values: they count, and are never refused."""
+        self._is_asked = True
+        stored_bytes = 0
+        if self._bounds.max_bytes_total is not None:
+            stored_bytes = sum(len(json_bytes(value)) for value in values if value is not None)
+        with self._under_way(0, stored_bytes):
             yield
 
     @contextlib.contextmanager
@@ -111,6 +123,11 @@ class Quota:
         held_bytes = self._bytes_counted + self._bytes_since + self._bytes_under_way
         self._check("max_jobs_total", held_jobs, jobs, "jobs")
         self._check("max_bytes_total", held_bytes, needed_bytes, "bytes")
+        with self._under_way(jobs, needed_bytes):
+            yield
+
+    @contextlib.contextmanager
+    def _under_way(self, jobs: int, needed_bytes: int) -> Iterator[None]:
         self._jobs_under_way += jobs
         self._bytes_under_way += needed_bytes
         try:
@@ -124,18 +141,24 @@ class Quota:
 
     def _check(self, bound: str, held: int, needed: int, what: str) -> None:
         most: int | None = getattr(self._bounds, bound)
-        if most is not None and needed and held + needed > most:
+        if most is None or not needed:
+            return
+        if needed > most:  # another try could not help
+            text = f"needs room for {needed} {what}, but key {self._key_name!r} may have at most {most} ({bound})"
+            raise InvalidInput([FieldFault(("body",), text)])
+        if held + needed > most:
             raise RateLimited(
-                f"the topics of key {self._key_name!r} may hold {most} {what} together, all that is kept included "
-                f"({bound}); they hold {held} and have no room for {needed} more",
-                retry_after_s=math.ceil(COUNT_EVERY_S),
+                f"the topics of key {self._key_name!r} are full: {bound} is {most}, all that is kept included; "
+                f"{what} in use: {held}, needed: {needed} more",
+                retry_after_s=math.ceil(max(1.0, self._count_at_s - time.monotonic())),
             )
 
     def _bytes_of(self, jobs: Sequence[PutJob]) -> int:
         if self._bounds.max_bytes_total is None:
             return 0
         ids = sum(2 * (len(job.id) if job.id is not None else _MADE_ID_BYTES) for job in jobs)
-        return ids + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
+        more = sum(_backoff_bytes(job) + len(job.traceparent or "") for job in jobs)
+        return ids + more + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
 
     def _topics_of(self, jobs: Sequence[PutJob]) -> set[str]:
         return set() if self._bounds.max_topics is None else {job.topic for job in jobs}
@@ -187,6 +210,10 @@ class Quota:
             if self._bounds.max_bytes_total is not None:
                 counted.bytes += sum([step for name in names async for step in usage.record_bytes(name)])
         return counted
+
+
+def _backoff_bytes(policy: JobPolicy) -> int:
+    return 0 if policy.backoff is None else len(policy.backoff.model_dump_json())
 
 
 def _raise_unless_some_are_counted(counts: Sequence[_Counted | BaseException]) -> None:
