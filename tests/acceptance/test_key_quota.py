@@ -211,6 +211,14 @@ async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess
             assert at.replace("[1]", ".1") == fault["field"].replace("[1]", ".1")
             assert f"must be at most {most} seconds, the most for key 'times'" == fault["message"]
         assert 201 == (await caller.put("times.a", id=field, **{field: most})).status
+    for method, path, body in (
+        ("POST", "/jobs", {"topic": "times.a", "ttl": None}),
+        ("POST", "/jobs/batch", {"jobs": [{"topic": "times.a"}, {"topic": "times.a", "ttl": None}]}),
+        ("PATCH", "/jobs/times.a/ttl", {"ttl": None}),
+    ):
+        answer = await caller(method, path, body)
+        assert (422, "validation") == (answer.status, answer.json()["code"]), method
+        assert "null is no bound" in answer.json()["errors"][0]["message"]
     held = (await caller("POST", "/topics/times.a/pop?wait=0&count=2")).json()["jobs"]
     assert 2 == len(held)
     assert 200 == (await caller("POST", "/jobs/times.a/ttl/bury", {})).status
