@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from deferd.api.operation import Operation
 
 _OWN_SITES = frozenset((b"same-origin", b"same-site", b"none"))
-"""`none` is a person who typed the address; `same-site` another port of this machine."""
+"""`none` is a person who typed the address; `same-site` may be another port of this machine, see `_fault`."""
 _PRIVATE_ENDINGS = (b".localhost", b".local", b".internal", b".test", b".home.arpa")
 """Of names that nobody can have in the public DNS."""
 _SCOPES_OF_READING = frozenset((Scope.READ, Scope.ADMIN))
@@ -75,7 +75,7 @@ class OwnMachine:
 
     def _fault(self, operation: Operation, call: Call) -> str | None:
         host = b""
-        origin = site = None
+        origin = referer = site = None
         is_fetched = True
         for name, value in call.headers:
             if name == b"host":
@@ -88,10 +88,16 @@ class OwnMachine:
                 is_fetched = is_fetched and value == b"empty"
             elif name == b"origin":
                 origin = value
+            elif name == b"referer":
+                referer = value
         if not self._is_own(host):
             return _of_host(host)
         if site is not None:
             comes_from_elsewhere = site not in _OWN_SITES
+            if site == b"same-site":  # also names such as user-pages.example.com beside jobs.example.com
+                page = origin if origin is not None else referer
+                comes_from_elsewhere = page is not None and _name_of_page(page) != _name_of(host)
+                is_fetched = is_fetched and page is not None  # from an unknown page nothing has effects
         elif origin is not None:  # a browser of before 2023, or one to which `host` is not surely this machine
             comes_from_elsewhere = origin.partition(b"://")[2] != host
         else:
@@ -150,4 +156,12 @@ def _is_private(host: bytes) -> bool:
 
 def _name_of(host: bytes) -> bytes:
     """The name in a `Host`, without its port."""
+    if host.startswith(b"["):
+        return host.partition(b"]")[0].lower()
     return host.partition(b":")[0].lower().rstrip(b".")
+
+
+def _name_of_page(url: bytes) -> bytes | None:
+    """The name of the host in an `Origin` or `Referer`; None when there is none."""
+    parts = url.split(b"/", 3)
+    return _name_of(parts[2]) if len(parts) > 2 else None
