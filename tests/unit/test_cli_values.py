@@ -146,7 +146,11 @@ def test_what_is_no_url_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["http://me:sesame@a:1", "http://me:sesame@a:x", "me:sesame@a", "http:/me:sesame@a", "ftp://me:sesame@a"]
+    "text",
+    [
+        *("http://me:sesame@a:1", "http://me:sesame@a:x", "me:sesame@a", "http:/me:sesame@a", "ftp://me:sesame@a"),
+        *("http://me:sesame,x@a", "http://b,http://me:sesame,@a", "http://me:80/sesame@a", "http://a:8000@sesame"),
+    ],
 )
 def test_a_password_in_a_url_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="user or password") as refused:
