@@ -13,9 +13,7 @@ def refuse_passwords(text: str) -> None:
     Of a URL that is written wrongly, or a list of them, nobody can tell where a password begins and ends.
     """
     if "@" in text:
-        raise ValueError(
-            "has a user or password in it (an @), which is not sent: a key has a setting of its own. In a path write %40"
-        )
+        raise ValueError("has a user or password in it (an @), which is not sent: a key has a setting of its own")
 
 
 def parse_service_url(text: str) -> str:

@@ -105,7 +105,9 @@ class Account:
     def _check_times(self, policy: JobPolicy, at: tuple[str | int, ...], faults: list[FieldFault]) -> None:
         for field, most in (("retain", self.bounds.max_retain), ("ttl", self.bounds.max_ttl)):
             asked = getattr(policy, field)
-            is_unbounded = field == "ttl" and isinstance(policy, PutJob | ChangeJob) and "ttl" in policy.model_fields_set
+            is_unbounded = (
+                field == "ttl" and isinstance(policy, PutJob | ChangeJob) and "ttl" in policy.model_fields_set
+            )
             if most is not None and asked is None and is_unbounded:  # a null ttl is no bound at all
                 text = f"must be a number, at most {most} seconds, the most for key {self._name!r}; null is no bound"
                 faults.append(FieldFault((*at, field), text, asked))

@@ -81,7 +81,10 @@ class Quota:
 
     @contextlib.contextmanager
     def room_for(self, jobs: Sequence[PutJob]) -> Iterator[None]:
-        """Around a put. Raises RateLimited, with nothing put, when there is no room for all of it; InvalidInput when there never will be."""
+        """Around a put. Raises, with nothing put, RateLimited when there is no room for all of it.
+
+        Raises InvalidInput when there never will be, since it is larger than a whole bound.
+        """
         self._is_asked = True
         topics = self._topics_of(jobs)
         self._check("max_topics", len(self._topics), len(topics - self._topics), "topics")

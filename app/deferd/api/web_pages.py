@@ -75,7 +75,7 @@ class OwnMachine:
 
     def _fault(self, operation: Operation, call: Call) -> str | None:
         host = b""
-        origin = referer = site = None
+        origin = site = None
         is_fetched = True
         for name, value in call.headers:
             if name == b"host":
@@ -88,16 +88,12 @@ class OwnMachine:
                 is_fetched = is_fetched and value == b"empty"
             elif name == b"origin":
                 origin = value
-            elif name == b"referer":
-                referer = value
         if not self._is_own(host):
             return _of_host(host)
         if site is not None:
-            comes_from_elsewhere = site not in _OWN_SITES
-            if site == b"same-site":  # also names such as user-pages.example.com beside jobs.example.com
-                page = origin if origin is not None else referer
-                comes_from_elsewhere = page is not None and _name_of_page(page) != _name_of(host)
-                is_fetched = is_fetched and page is not None  # from an unknown page nothing has effects
+            is_of_host = _is_page_of_host(call.headers, origin, host) if site == b"same-site" else True
+            comes_from_elsewhere = site not in _OWN_SITES or is_of_host is False
+            is_fetched = is_fetched and is_of_host is not None  # from an unknown page nothing has effects
         elif origin is not None:  # a browser of before 2023, or one to which `host` is not surely this machine
             comes_from_elsewhere = origin.partition(b"://")[2] != host
         else:
@@ -161,7 +157,12 @@ def _name_of(host: bytes) -> bytes:
     return host.partition(b":")[0].lower().rstrip(b".")
 
 
-def _name_of_page(url: bytes) -> bytes | None:
-    """The name of the host in an `Origin` or `Referer`; None when there is none."""
-    parts = url.split(b"/", 3)
-    return _name_of(parts[2]) if len(parts) > 2 else None
+def _is_page_of_host(headers: Iterable[Header], origin: bytes | None, host: bytes) -> bool | None:
+    """Whether a page of `host`, on whatever port, had a browser ask; None when the browser does not say which page.
+
+    `same-site` alone does not say it: user-pages.example.com is of the same site as jobs.example.com.
+    """
+    page = dict(headers).get(b"referer") if origin is None else origin
+    if page is None:
+        return None
+    return [_name_of(part) for part in page.split(b"/", 3)[2:3]] == [_name_of(host)]
