@@ -172,6 +172,7 @@ async def test_the_end_of_a_delivery_is_never_refused_and_what_it_stores_counts(
     held = (await caller("POST", f"/topics/{topic}/pop?wait=0&count=3")).json()["jobs"]
     assert 3 == len(held)
     text = "x" * 4000
+    body: dict[str, Any]
     for job in held:
         if how == "finish_batch":
             path, body = f"/topics/{topic}/finish", {"jobs": [{"id": job["id"], "result": text * 3}]}
@@ -211,12 +212,13 @@ async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess
             assert at.replace("[1]", ".1") == fault["field"].replace("[1]", ".1")
             assert f"must be at most {most} seconds, the most for key 'times'" == fault["message"]
         assert 201 == (await caller.put("times.a", id=field, **{field: most})).status
-    for method, path, body in (
+    nulls: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("POST", "/jobs", {"topic": "times.a", "ttl": None}),
         ("POST", "/jobs/batch", {"jobs": [{"topic": "times.a"}, {"topic": "times.a", "ttl": None}]}),
         ("PATCH", "/jobs/times.a/ttl", {"ttl": None}),
-    ):
-        answer = await caller(method, path, body)
+    )
+    for method, path, without in nulls:
+        answer = await caller(method, path, without)
         assert (422, "validation") == (answer.status, answer.json()["code"]), method
         assert "null is no bound" in answer.json()["errors"][0]["message"]
     held = (await caller("POST", "/topics/times.a/pop?wait=0&count=2")).json()["jobs"]
