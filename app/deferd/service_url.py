@@ -7,6 +7,15 @@ from urllib.parse import urlsplit
 _SHOWN_CHARACTERS = 80
 
 
+def refuse_passwords(text: str) -> None:
+    """Raise ValueError, which shows nothing of `text`, when it may have a password in it: wherever an `@` is.
+
+    Of a URL that is written wrongly, or a list of them, nobody can tell where a password begins and ends.
+    """
+    if "@" in text:
+        raise ValueError("has a user or password in it (an @), which is not sent: a key has a setting of its own")
+
+
 def parse_service_url(text: str) -> str:
     """The URL on which the paths of the contract are put, without a slash at its end; http when it names no scheme.
 
@@ -18,17 +27,14 @@ def parse_service_url(text: str) -> str:
         url = f"http://{url}"
     try:
         parts = urlsplit(url)
-        has_password = parts.username is not None or parts.password is not None
         names_a_service = parts.scheme in {"http", "https"} and bool(parts.hostname)
         # A netloc that ends in a colon comes from text such as `http:/host`.
         is_whole = parts.port is not None or not parts.netloc.endswith(":")
         is_base = is_whole and url.isprintable() and not set(url) & set("?# ")
     except ValueError:
-        has_password, names_a_service, is_base = False, False, False
-    is_good = names_a_service and is_base
-    if has_password or (not is_good and "@" in url):  # which may be a password in a URL that is written wrongly
-        raise ValueError("has a user or password in it, which is not sent: a key has a setting of its own")
-    if not is_good:
+        names_a_service, is_base = False, False
+    refuse_passwords(url)
+    if not (names_a_service and is_base):
         shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
         raise ValueError(
             f"is {shown!r}, but must be an http:// or https:// URL without a query, such as http://host:8000"

@@ -25,6 +25,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     for name in ("full", "many", "again", "others", "dead", "retained", "told"):
         keys.add(name, "put", "pop", "cancel", topics=(f"{name}.*",), more=f"max_jobs_total = {MOST}")
     keys.add("bytes", "put", "pop", topics=("bytes.*",), more=f"max_bytes_total = {MOST_BYTES}")
+    for how in ("finish", "finish_batch", "release", "bury"):
+        keys.add(f"ends.{how}", "put", "pop", topics=(f"ends.{how}.*",), more=f"max_bytes_total = {MOST_BYTES}")
     keys.add("topics", "put", "pop", topics=("topics.*",), more=f"max_topics = {MOST_TOPICS}")
     keys.add("times", "put", "pop", "read", more="max_retain = 60\nmax_ttl = 30\nmax_dead_retain = 2")
     return keys
@@ -68,8 +70,8 @@ async def test_a_put_is_refused_while_all_topics_together_are_full(service: Serv
     answer = await full.put("full.new")
     assert (429, "rate_limited", "1") == (answer.status, answer.json()["code"], answer.headers["retry-after"])
     assert (
-        "the topics of key 'full' may hold 20 jobs together, all that is kept included (max_jobs_total); "
-        "they hold 20 and have no room for 1 more" == answer.json()["detail"]
+        "the topics of key 'full' are full: max_jobs_total is 20, all that is kept included; "
+        "jobs in use: 20, needed: 1 more" == answer.json()["detail"]
     )
     assert 404 == (await admin("GET", "/topics/full.new")).status
     assert 201 == (await admin.put("full.new")).status  # the bound is the key's
@@ -148,8 +150,8 @@ async def test_what_is_kept_of_cancelled_deliveries_counts(service: ServiceProce
 async def test_the_bytes_of_all_topics_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "bytes")
     answer = await caller.put("bytes.a", body="x" * MOST_BYTES)
-    assert (429, "rate_limited") == (answer.status, answer.json()["code"])
-    assert "max_bytes_total" in answer.json()["detail"]
+    assert (422, "validation") == (answer.status, answer.json()["code"])
+    assert f"may have at most {MOST_BYTES} (max_bytes_total)" in answer.json()["errors"][0]["message"]
     for number in range(4):
         assert 201 == (await caller.put(f"bytes.{number}", id="j", delay=60, body="x" * 4000)).status
     await asyncio.sleep(1.5)  # what was stored has been counted by then
@@ -157,6 +159,30 @@ async def test_the_bytes_of_all_topics_are_bounded(service: ServiceProcess, keys
     assert 429 == (await caller("PATCH", "/jobs/bytes.0/j", {"body": "x" * 8000})).status
     assert 200 == (await caller("PATCH", "/jobs/bytes.0/j", {"delay": 90})).status
     assert 201 == (await caller.put("bytes.4", body="small")).status
+
+
+@pytest.mark.parametrize("how", ["finish", "finish_batch", "release", "bury"])
+async def test_the_end_of_a_delivery_is_never_refused_and_what_it_stores_counts(
+    service: ServiceProcess, keys: KeysFile, how: str
+) -> None:
+    caller = Caller(service, keys, f"ends.{how}")
+    topic = f"ends.{how}.a"
+    for number in range(3):
+        assert 201 == (await caller.put(topic, id=f"j{number}", retain=99)).status
+    held = (await caller("POST", f"/topics/{topic}/pop?wait=0&count=3")).json()["jobs"]
+    assert 3 == len(held)
+    text = "x" * 4000
+    body: dict[str, Any]
+    for job in held:
+        if how == "finish_batch":
+            path, body = f"/topics/{topic}/finish", {"jobs": [{"id": job["id"], "result": text * 3}]}
+        elif how == "finish":
+            path, body = f"/jobs/{topic}/{job['id']}/finish", {"result": text * 3}
+        else:
+            path, body = f"/jobs/{topic}/{job['id']}/{how}", {"error": text}
+        assert 200 == (await caller("POST", path, body)).status
+    answer = await caller.put(topic, body=text * 2)  # at once: what the ends stored is already counted
+    assert (429, "rate_limited") == (answer.status, answer.json()["code"])
 
 
 async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
@@ -168,6 +194,7 @@ async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: Keys
     assert "max_topics" in answer.json()["detail"]
     assert 404 == (await Caller(service, keys, "admin")("GET", "/topics/topics.more")).status
     assert 201 == (await caller.put("topics.0")).status
+    await asyncio.sleep(2.5)  # counted by then, and nothing asks for another count but the puts below
     await Caller(service, keys, "admin")("DELETE", "/topics/topics.0")
     await caller.put_when_counted("topics.more")
 
@@ -185,6 +212,15 @@ async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess
             assert at.replace("[1]", ".1") == fault["field"].replace("[1]", ".1")
             assert f"must be at most {most} seconds, the most for key 'times'" == fault["message"]
         assert 201 == (await caller.put("times.a", id=field, **{field: most})).status
+    nulls: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("POST", "/jobs", {"topic": "times.a", "ttl": None}),
+        ("POST", "/jobs/batch", {"jobs": [{"topic": "times.a"}, {"topic": "times.a", "ttl": None}]}),
+        ("PATCH", "/jobs/times.a/ttl", {"ttl": None}),
+    )
+    for method, path, without in nulls:
+        answer = await caller(method, path, without)
+        assert (422, "validation") == (answer.status, answer.json()["code"]), method
+        assert "null is no bound" in answer.json()["errors"][0]["message"]
     held = (await caller("POST", "/topics/times.a/pop?wait=0&count=2")).json()["jobs"]
     assert 2 == len(held)
     assert 200 == (await caller("POST", "/jobs/times.a/ttl/bury", {})).status

@@ -76,7 +76,10 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost:8000", "127.0.0.1", "[::1]:8000", "proxy", "a.localhost", "JOBS.example.com:8000", "a.b.example.org"],
+    [
+        *("localhost:8000", "127.0.0.1", "[::1]:8000", "proxy", "a.localhost", "JOBS.example.com:8000"),
+        *("a.b.example.org", "printer.local", "host.docker.internal:8000", "jobs.test", "nas.home.arpa"),
+    ],
 )
 def test_it_hands_on_requests_for_names_of_its_own(proxied: str, host: str) -> None:
     assert httpx.get(f"{proxied}/topics", headers={"Host": host}).status_code == 200

@@ -170,7 +170,7 @@ def test_a_renewed_certificate_counts_without_a_restart(tmp_path: Path, topic: s
         assert renewed != first
         wait_until(lambda: is_shown(renewed), WITHIN_S, "the new certificate is shown")
         client.put(topic, id="after")  # on the connection that it has
-        told = "the certificate was read anew"  # twice by one that looked between the two files
+        told = "the certificate was read again"  # twice by one that looked between the two files
         wait_until(lambda: service.output().count(told) >= workers, WITHIN_S, "it says so")
 
         files.key.write_text("no key", encoding="utf-8")

@@ -33,6 +33,10 @@ async def ask(wire: Wire, method: str, path: str, *headers: str, through_asgi: b
         ("Host: 127.0.0.1:8000", "Origin: https://shop.example.com"),
         ("Host: 127.0.0.1:8000", "Origin: http://127.0.0.1:3000"),
         ("Host: 127.0.0.1:8000", "Origin: null"),
+        ("Host: localhost:8000", "Sec-Fetch-Site: same-site", "Origin: null"),
+        ("Host: b.corp.internal", "Sec-Fetch-Site: same-site", "Origin: http://a.corp.internal"),
+        ("Host: b.corp.internal", "Sec-Fetch-Site: same-site", "Referer: http://a.corp.internal/page"),
+        ("Host: [::1]:8000", "Sec-Fetch-Site: same-site", "Origin: http://[::2]:8000"),
     ],
     ids=lambda headers: " ".join(headers[1:]),
 )
@@ -92,6 +96,8 @@ async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
     [
         ("Host: localhost:8000", "Sec-Fetch-Site: same-origin", "Origin: http://localhost:8000"),
         ("Host: localhost:8000", "Sec-Fetch-Site: same-site", "Origin: http://localhost:3000"),
+        ("Host: localhost:8000", "Sec-Fetch-Site: same-site", "Referer: http://LOCALHOST:3000/page"),
+        ("Host: [::1]:8000", "Sec-Fetch-Site: same-site", "Origin: http://[::1]:3000"),
         ("Host: LOCALHOST", "Sec-Fetch-Site: none"),
         ("Host: 127.0.0.1:8000", "Origin: http://127.0.0.1:8000"),
         ("Host: [::1]:8000", "Origin: http://[::1]:8000"),
@@ -173,6 +179,15 @@ async def test_what_a_browser_opens_or_loads_into_a_page_has_no_effect(
     assert (job["state"], job["attempts"]) == ("ready", 0)
 
 
+async def test_an_unknown_page_of_the_same_site_has_no_effect(http: Http, shared_service: ServiceProcess) -> None:
+    await http.put_job("j")
+    headers = ("Host: localhost", "Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty")
+    async with connected(shared_service.port) as wire:
+        assert (await ask(wire, "GET", f"/topics/{http.topic}/pop?wait=0", *headers))[0] == 403
+        assert (await ask(wire, "GET", f"/jobs/{http.topic}/j", *headers))[0] == 200
+    assert (await http.look("j"))["attempts"] == 0
+
+
 async def test_a_page_of_the_service_itself_may_fetch(http: Http, shared_service: ServiceProcess) -> None:
     await http.put_job("j")
     headers = ("Host: localhost", "Sec-Fetch-Site: same-origin", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty")
@@ -220,8 +235,12 @@ async def test_allowed_hosts_are_answered_but_no_pages_of_other_sites(
                     assert (await ask(wire, "GET", url, f"Host: {host}"))[0] == 200, host
                 for host in refused:
                     assert (await ask(wire, "GET", url, f"Host: {host}"))[0] == 403, host
-            elsewhere = (f"Host: {allowed[0]}", "Sec-Fetch-Site: cross-site")
-            assert (await ask(wire, "GET", "/topics/t/pop?wait=0", *elsewhere))[0] == 403
+            for elsewhere in (
+                ("Sec-Fetch-Site: cross-site",),
+                ("Sec-Fetch-Site: same-site", "Origin: https://user-pages.example.com"),
+            ):
+                headers = (f"Host: {allowed[0]}", *elsewhere)
+                assert (await ask(wire, "GET", "/topics/t/pop?wait=0", *headers))[0] == 403
 
 
 async def test_with_keys_a_key_is_what_counts(tmp_path: Path, topic: str) -> None:

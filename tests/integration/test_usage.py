@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from deferd.api.keys import Bounds, TopicPatterns
+from deferd.api.quota import Quota
 from deferd.engine.usage import JOB_OVERHEAD_BYTES
+from deferd.errors import RateLimited
 from deferd.model import PutJob
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
 
@@ -54,3 +59,11 @@ async def test_bytes_are_counted_to_the_byte_in_bounded_steps(driver: EngineDriv
     assert sum(steps) == expected
     assert max(steps) < 3 * 1024 * 1024
     assert len(steps) >= 3
+
+
+async def test_a_count_keeps_the_topics_of_puts_that_are_under_way(driver: EngineDriver) -> None:
+    quota = Quota("shop", TopicPatterns(["*"]), Bounds(max_topics=1))
+    with quota.room_for([PutJob(topic="a")]):
+        await quota.count(driver.engine.usage)
+        with pytest.raises(RateLimited, match="max_topics is 1"), quota.room_for([PutJob(topic="b")]):
+            pass

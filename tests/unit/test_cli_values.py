@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from deferd import AsyncClient, Client
+from deferd import AsyncClient, Client, cli
 from deferd.bench.options import OptionsError, read_options
 from deferd.commands import output, values
 from deferd.commands.connecting import Found, find, read_connection
@@ -146,7 +146,11 @@ def test_what_is_no_url_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["http://me:sesame@a:1", "http://me:sesame@a:x", "me:sesame@a", "http:/me:sesame@a", "ftp://me:sesame@a"]
+    "text",
+    [
+        *("http://me:sesame@a:1", "http://me:sesame@a:x", "me:sesame@a", "http:/me:sesame@a", "ftp://me:sesame@a"),
+        *("http://me:sesame,x@a", "http://b,http://me:sesame,@a", "http://me:80/sesame@a", "http://a:8000@sesame"),
+    ],
 )
 def test_a_password_in_a_url_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="user or password") as refused:
@@ -156,6 +160,17 @@ def test_a_password_in_a_url_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(OptionsError, match="user or password") as refused_by_bench:
         read_options({"url": text})
     assert "sesame" not in f"{refused.value} {refused_by_client.value} {refused_by_bench.value}"
+
+
+def test_a_password_with_a_comma_in_the_variable_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DEFERD_URL", "http://me:sesame,x@a")
+    with pytest.raises(ValueError, match="user or password") as refused:
+        Client()
+    cli.main(["config"])
+    shown = capsys.readouterr()
+    assert "sesame" not in f"{refused.value} {shown.out} {shown.err}"
 
 
 def test_flags_win_over_variables_and_those_over_defaults() -> None:

@@ -82,6 +82,14 @@ def test_the_options_of_a_put_override_the_defaults() -> None:
     assert "delay" not in scheduled, "an instant replaces the default delay"
 
 
+def test_changing_the_fields_of_one_put_leaves_the_defaults_as_they_are() -> None:
+    close = job("t", int, backoff=FixedBackoff(seconds=3))
+
+    close.fields(1)["backoff"]["seconds"] = 99
+
+    assert close.fields(1)["backoff"]["seconds"] == 3
+
+
 @pytest.mark.parametrize(
     ("body_type", "body", "as_json"),
     [
@@ -108,7 +116,9 @@ def test_a_body_reads_back_as_it_was_put(body_type: Any, body: Any, as_json: Any
         (Order, _wrong_order(), r"^body\.number: Input should be a valid integer"),
         (object, object(), "^body: cannot be written as JSON: Unable to serialize unknown type"),
         (OneWay, OneWay(number=1), r"^body\.number: Field required"),
-        (float, float("nan"), "^body: Input should be a valid number"),
+        (float, float("nan"), "^body: is nan, which JSON has no number for"),
+        (dict[str, Any], {"a": [float("inf")]}, r"^body\.a\.0: is inf, which JSON has no number for"),
+        (Any, float("-inf"), "^body: is -inf, which JSON has no number for"),
     ],
 )
 def test_a_body_that_the_consumer_could_not_read_is_refused_before_it_is_sent(

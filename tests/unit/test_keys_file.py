@@ -71,6 +71,15 @@ def test_the_list_shows_names_scopes_topics_and_bounds_and_no_hash(
     assert "sha256" not in said
 
 
+def test_a_new_key_is_appended_to_a_file_without_a_final_newline(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["key", "new", "--name", "new", "--scope", "put"]) == 0
+
+    file.write_text(FILE.rstrip("\n") + capsys.readouterr().out, encoding="utf-8")
+    assert names(file) == ["shop", "closer", "ops", "new"]
+
+
 def test_the_list_is_json_for_programs(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from deferd.api.rate_limit import Bucket
 from deferd.api.request_json import is_deeper
 from deferd.engine.arguments import PutBounds
 from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge, RateLimited
-from deferd.model import JobPolicy, PutBatch
+from deferd.model import ChangeJob, JobPolicy, PutBatch, PutJob
 
 PARKED_AGAIN_S = 1
 """When a key whose pops are too many may ask again: one may end at any time."""
@@ -105,6 +105,12 @@ class Account:
     def _check_times(self, policy: JobPolicy, at: tuple[str | int, ...], faults: list[FieldFault]) -> None:
         for field, most in (("retain", self.bounds.max_retain), ("ttl", self.bounds.max_ttl)):
             asked = getattr(policy, field)
+            is_unbounded = (
+                field == "ttl" and isinstance(policy, PutJob | ChangeJob) and "ttl" in policy.model_fields_set
+            )
+            if most is not None and asked is None and is_unbounded:  # a null ttl is no bound at all
+                text = f"must be a number, at most {most} seconds, the most for key {self._name!r}; null is no bound"
+                faults.append(FieldFault((*at, field), text, asked))
             if most is not None and asked is not None and asked > most:
                 text = f"must be at most {most} seconds, the most for key {self._name!r}"
                 faults.append(FieldFault((*at, field), text, asked))

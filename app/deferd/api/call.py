@@ -94,6 +94,11 @@ class Call(ABC):
         quota = None if self.account is None else self.account.quota
         return _ANY_NUMBER if quota is None else quota.room_for_change(change)
 
+    def counting(self, *values: Any) -> AbstractContextManager[None]:
+        """Around the end of a delivery, which may store these values; they count for the quota of its key."""
+        quota = None if self.account is None else self.account.quota
+        return _ANY_NUMBER if quota is None else quota.counting(values)
+
     def put_bounds(self) -> PutBounds:
         """The bounds that the key of this call puts on each job."""
         return NO_BOUNDS if self.account is None else self.account.put_bounds

@@ -85,7 +85,7 @@ class Certificate:
             else:
                 trouble, times = "", 0
                 if renewed:
-                    _log.info("the certificate was read anew")
+                    _log.info("the certificate was read again")
 
 
 def certificate(settings: Settings, last_good: tuple[str, str] | None = None) -> Certificate | None:
@@ -129,11 +129,17 @@ def read_context(cert: Path, key: Path) -> ssl.SSLContext:
 
 def _context_of(contents: tuple[str, str]) -> ssl.SSLContext:
     """As `read_context`, of contents instead of files; OpenSSL reads files only, so they are files for a moment."""
-    with tempfile.TemporaryDirectory(prefix="deferd-tls-") as folder:  # which only its owner may enter
-        cert, key = Path(folder) / "cert.pem", Path(folder) / "key.pem"
-        for file, content in zip((cert, key), contents, strict=True):
-            file.write_bytes(content.encode(_ANY_BYTES))
-        return read_context(cert, key)
+    try:
+        with tempfile.TemporaryDirectory(prefix="deferd-tls-") as folder:  # which only its owner may enter
+            cert, key = Path(folder) / "cert.pem", Path(folder) / "key.pem"
+            for file, content in zip((cert, key), contents, strict=True):
+                file.write_bytes(content.encode(_ANY_BYTES))
+            return read_context(cert, key)
+    except OSError as exc:
+        reason = exc.strerror or exc
+        raise CertificateRefused(
+            f"the last good certificate cannot be written to a file for a moment: {reason}"
+        ) from exc
 
 
 def _contents(cert: Path, key: Path) -> tuple[str, str]:

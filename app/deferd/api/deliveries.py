@@ -37,7 +37,8 @@ _PROBLEMS = problems("job_not_found", "receipt_stale", "job_cancelled", "validat
 )
 @needs(Scope.POP)
 async def finish_job(call: CurrentCall, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
-    await call.engine.queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
+    with call.counting(finish.result):
+        await call.engine.queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
     return JsonAnswer({"topic": topic, "id": id, "state": JobState.FINISHED})
 
 
@@ -53,13 +54,14 @@ async def finish_job(call: CurrentCall, topic: Topic, id: JobId, finish: FinishJ
 )
 @needs(Scope.POP)
 async def release_job(call: CurrentCall, topic: Topic, id: JobId, release: ReleaseJob = _RELEASE) -> Response:
-    released = await call.engine.queue.release(
-        topic,
-        id,
-        Receipt.of(release.receipt),
-        delay_ms=None if release.delay is None else to_ms(release.delay),
-        error=release.error,
-    )
+    with call.counting(release.error):
+        released = await call.engine.queue.release(
+            topic,
+            id,
+            Receipt.of(release.receipt),
+            delay_ms=None if release.delay is None else to_ms(release.delay),
+            error=release.error,
+        )
     due_at_ms = released.due_at_ms
     due = {} if due_at_ms is None else {"due_at": job_json.instant(due_at_ms)}
     return JsonAnswer({"state": released.state, **due, "attempts": released.attempts})
@@ -92,7 +94,8 @@ async def touch_job(call: CurrentCall, topic: Topic, id: JobId, touch: TouchJob 
 )
 @needs(Scope.POP)
 async def bury_job(call: CurrentCall, topic: Topic, id: JobId, bury: BuryJob = _BURY) -> Response:
-    await call.engine.queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
+    with call.counting(bury.error):
+        await call.engine.queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
     return JsonAnswer({"state": JobState.DEAD})
 
 
@@ -107,4 +110,5 @@ async def bury_job(call: CurrentCall, topic: Topic, id: JobId, bury: BuryJob = _
 )
 @needs(Scope.POP)
 async def finish_jobs(call: CurrentCall, topic: Topic, batch: FinishBatch) -> Response:
-    return JsonAnswer(job_json.finish_results(await call.engine.queue.finish_many(topic, batch.jobs)))
+    with call.counting(*(job.result for job in batch.jobs)):
+        return JsonAnswer(job_json.finish_results(await call.engine.queue.finish_many(topic, batch.jobs)))

@@ -14,7 +14,7 @@ Keys are written as TOML, one table a key::
     max_bytes_total = 1000000000   # their bytes,
     max_topics = 1000              # and topics in use
     max_retain = 86400             # longest `retain` and `ttl` of its jobs, in seconds
-    max_ttl = 86400
+    max_ttl = 86400                # (what a job leaves out comes from its topic and is not bounded by these)
     max_dead_retain = 86400        # its dead jobs are kept for so many seconds at most
     max_parked_pops = 50           # pops that wait, in each serving process
     max_body_bytes = 65536         # largest request body

@@ -103,9 +103,19 @@ def _replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(descriptor)
         Path(name).replace(path)
+        _sync_folder(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a replaced file's name to the disk, so that a power failure does not bring the former file back."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deferd.api.certificate import CertificateRefused, certificate
 from deferd.api.key_source import key_source
@@ -24,8 +24,8 @@ _log = logging.getLogger("deferd.supervisor")
 class LastGood:
     """The text of the keys file; the certificate and its private key in PEM form. None: there is no such file."""
 
-    keys: str | None = None
-    certificate: tuple[str, str] | None = None
+    keys: str | None = field(default=None, repr=False)
+    certificate: tuple[str, str] | None = field(default=None, repr=False)
 
 
 class FollowedFiles:

@@ -79,7 +79,7 @@ def run(given: argparse.Namespace) -> int:
     except KeysRefused as exc:
         sys.stderr.write(f"deferd: the key would be {exc}\n")
         return 2
-    sys.stdout.write(f"{entry}\n")
+    sys.stdout.write(f"\n{entry}")  # the empty line first: the file that it is appended to may not end in a newline
     sys.stdout.flush()
     sys.stderr.write(f"the token, shown this once: {token}\n")
     return 0

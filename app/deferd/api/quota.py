@@ -13,14 +13,16 @@ import contextlib
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from deferd.api.keys import Bounds, TopicPatterns
 from deferd.engine.record import json_bytes
 from deferd.engine.usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, Usage
-from deferd.errors import RateLimited, StoreUnavailable
-from deferd.model import ChangeJob, PutJob
+from deferd.errors import FieldFault, InvalidInput, RateLimited, StoreUnavailable
+from deferd.model import ChangeJob, JobPolicy, PutJob
 
 COUNT_EVERY_S = 1.0
 COUNTING_SHARE = 0.05
@@ -57,6 +59,7 @@ class Quota:
         "_patterns",
         "_topics",
         "_topics_since",
+        "_topics_under_way",
     )
 
     def __init__(self, key_name: str, patterns: TopicPatterns, bounds: Bounds) -> None:
@@ -66,6 +69,7 @@ class Quota:
         self._of_shard: dict[int, _Counted] = {}
         self._topics: set[str] = set()
         self._topics_since: set[str] = set()
+        self._topics_under_way: Counter[str] = Counter()
         self._count_at_s = -math.inf
         self.revise(patterns, bounds)
 
@@ -77,33 +81,56 @@ class Quota:
 
     @contextlib.contextmanager
     def room_for(self, jobs: Sequence[PutJob]) -> Iterator[None]:
-        """Around a put. Raises RateLimited, with nothing put, when there is no room for all of it."""
-        new_topics = self._new_topics(jobs)
-        self._check("max_topics", len(self._topics), len(new_topics), "topics")
-        self._topics |= new_topics
+        """Around a put. Raises, with nothing put, RateLimited when there is no room for all of it.
+
+        Raises InvalidInput when there never will be, since it is larger than a whole bound.
+        """
+        self._is_asked = True
+        topics = self._topics_of(jobs)
+        self._check("max_topics", len(self._topics), len(topics - self._topics), "topics")
         with self._room(len(jobs), self._bytes_of(jobs)):
+            self._topics |= topics
+            self._topics_since |= topics
+            self._topics_under_way.update(topics)
             try:
                 yield
             finally:
-                self._topics |= new_topics
-                self._topics_since |= new_topics
+                self._topics_under_way -= Counter(topics)
+                self._topics |= topics
+                self._topics_since |= topics
 
     @contextlib.contextmanager
     def room_for_change(self, change: ChangeJob) -> Iterator[None]:
         """Around a change of a job, whose new body may be longer. Raises RateLimited as `room_for` does."""
+        self._is_asked = True
         needed_bytes = 0
-        if self._bounds.max_bytes_total is not None and "body" in change.model_fields_set:
-            needed_bytes = len(json_bytes(change.body))
+        if self._bounds.max_bytes_total is not None:
+            body_bytes = len(json_bytes(change.body)) if "body" in change.model_fields_set else 0
+            needed_bytes = body_bytes + _backoff_bytes(change)
         with self._room(0, needed_bytes):
             yield
 
     @contextlib.contextmanager
-    def _room(self, jobs: int, needed_bytes: int) -> Iterator[None]:
+    def counting(self, values: Iterable[Any]) -> Iterator[None]:
+        """Around the end of a delivery, which may store these values: they count, and are never refused."""
         self._is_asked = True
+        stored_bytes = 0
+        if self._bounds.max_bytes_total is not None:
+            stored_bytes = sum(len(json_bytes(value)) for value in values if value is not None)
+        with self._under_way(0, stored_bytes):
+            yield
+
+    @contextlib.contextmanager
+    def _room(self, jobs: int, needed_bytes: int) -> Iterator[None]:
         held_jobs = self._jobs_counted + self._jobs_since + self._jobs_under_way
         held_bytes = self._bytes_counted + self._bytes_since + self._bytes_under_way
         self._check("max_jobs_total", held_jobs, jobs, "jobs")
         self._check("max_bytes_total", held_bytes, needed_bytes, "bytes")
+        with self._under_way(jobs, needed_bytes):
+            yield
+
+    @contextlib.contextmanager
+    def _under_way(self, jobs: int, needed_bytes: int) -> Iterator[None]:
         self._jobs_under_way += jobs
         self._bytes_under_way += needed_bytes
         try:
@@ -117,23 +144,27 @@ class Quota:
 
     def _check(self, bound: str, held: int, needed: int, what: str) -> None:
         most: int | None = getattr(self._bounds, bound)
-        if most is not None and needed and held + needed > most:
+        if most is None or not needed:
+            return
+        if needed > most:  # another try could not help
+            text = f"needs room for {needed} {what}, but key {self._key_name!r} may have at most {most} ({bound})"
+            raise InvalidInput([FieldFault(("body",), text)])
+        if held + needed > most:
             raise RateLimited(
-                f"the topics of key {self._key_name!r} may hold {most} {what} together, all that is kept included "
-                f"({bound}); they hold {held} and have no room for {needed} more",
-                retry_after_s=math.ceil(COUNT_EVERY_S),
+                f"the topics of key {self._key_name!r} are full: {bound} is {most}, all that is kept included; "
+                f"{what} in use: {held}, needed: {needed} more",
+                retry_after_s=math.ceil(max(1.0, self._count_at_s - time.monotonic())),
             )
 
     def _bytes_of(self, jobs: Sequence[PutJob]) -> int:
         if self._bounds.max_bytes_total is None:
             return 0
         ids = sum(2 * (len(job.id) if job.id is not None else _MADE_ID_BYTES) for job in jobs)
-        return ids + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
+        more = sum(_backoff_bytes(job) + len(job.traceparent or "") for job in jobs)
+        return ids + more + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
 
-    def _new_topics(self, jobs: Sequence[PutJob]) -> set[str]:
-        if self._bounds.max_topics is None:
-            return set()
-        return {job.topic for job in jobs} - self._topics
+    def _topics_of(self, jobs: Sequence[PutJob]) -> set[str]:
+        return set() if self._bounds.max_topics is None else {job.topic for job in jobs}
 
     def is_due(self, now_s: float) -> bool:
         """Whether it is time to count: somebody has asked since the last count, and that is long enough ago."""
@@ -148,7 +179,7 @@ class Quota:
         began_s = time.monotonic()
         self._is_asked = False
         jobs_before, bytes_before = self._jobs_since, self._bytes_since
-        self._topics_since = set()
+        self._topics_since = set(self._topics_under_way)
         try:
             counts = await asyncio.gather(
                 *(self._count_shard(usage, shard) for shard in range(usage.shards)), return_exceptions=True
@@ -182,6 +213,10 @@ class Quota:
             if self._bounds.max_bytes_total is not None:
                 counted.bytes += sum([step for name in names async for step in usage.record_bytes(name)])
         return counted
+
+
+def _backoff_bytes(policy: JobPolicy) -> int:
+    return 0 if policy.backoff is None else len(policy.backoff.model_dump_json())
 
 
 def _raise_unless_some_are_counted(counts: Sequence[_Counted | BaseException]) -> None:

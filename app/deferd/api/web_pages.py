@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from deferd.api.operation import Operation
 
 _OWN_SITES = frozenset((b"same-origin", b"same-site", b"none"))
-"""`none` is a person who typed the address; `same-site` another port of this machine."""
+"""`none` is a person who typed the address; `same-site` may be another port of this machine, see `_fault`."""
 _PRIVATE_ENDINGS = (b".localhost", b".local", b".internal", b".test", b".home.arpa")
 """Of names that nobody can have in the public DNS."""
 _SCOPES_OF_READING = frozenset((Scope.READ, Scope.ADMIN))
@@ -91,7 +91,9 @@ class OwnMachine:
         if not self._is_own(host):
             return _of_host(host)
         if site is not None:
-            comes_from_elsewhere = site not in _OWN_SITES
+            is_of_host = _is_page_of_host(call.headers, origin, host) if site == b"same-site" else True
+            comes_from_elsewhere = site not in _OWN_SITES or is_of_host is False
+            is_fetched = is_fetched and is_of_host is not None  # from an unknown page nothing has effects
         elif origin is not None:  # a browser of before 2023, or one to which `host` is not surely this machine
             comes_from_elsewhere = origin.partition(b"://")[2] != host
         else:
@@ -150,4 +152,17 @@ def _is_private(host: bytes) -> bool:
 
 def _name_of(host: bytes) -> bytes:
     """The name in a `Host`, without its port."""
+    if host.startswith(b"["):
+        return host.partition(b"]")[0].lower()
     return host.partition(b":")[0].lower().rstrip(b".")
+
+
+def _is_page_of_host(headers: Iterable[Header], origin: bytes | None, host: bytes) -> bool | None:
+    """Whether a page of `host`, on whatever port, had a browser ask; None when the browser does not say which page.
+
+    `same-site` alone does not say it: user-pages.example.com is of the same site as jobs.example.com.
+    """
+    page = dict(headers).get(b"referer") if origin is None else origin
+    if page is None:
+        return None
+    return [_name_of(part) for part in page.split(b"/", 3)[2:3]] == [_name_of(host)]

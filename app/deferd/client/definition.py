@@ -8,6 +8,8 @@ a second event loop would all have to know about it.
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -71,7 +73,7 @@ class JobDefinition(Generic[Body]):
             InvalidInput: the body is not of the definition's type, or cannot be written as JSON and read back.
         """
         given = given_options(options)
-        defaults = dict(self.defaults)
+        defaults = copy.deepcopy(dict(self.defaults))
         if "run_at" in given and "delay" not in given:
             defaults.pop("delay", None)
         return {"topic": self.topic, "body": self._as_json(body), **defaults, **given}
@@ -85,13 +87,27 @@ class JobDefinition(Generic[Body]):
 
     def _as_json(self, body: Body) -> Any:
         try:
-            written = self.adapter.dump_json(self.adapter.validate_python(body), by_alias=True, warnings="none")
+            valid = self.adapter.validate_python(body)
+            _check_finite(self.adapter.dump_python(valid, by_alias=True, warnings="none"), ("body",))
+            written = self.adapter.dump_json(valid, by_alias=True, warnings="none")
             self.adapter.validate_json(written)
         except ValidationError as error:
             raise InvalidInput(field_faults(error)) from None
         except (PydanticSerializationError, RecursionError) as error:
             raise InvalidInput([FieldFault(("body",), f"cannot be written as JSON: {error}")]) from error
         return from_json(written)
+
+
+def _check_finite(value: Any, at: tuple[str | int, ...]) -> None:
+    """Raise InvalidInput when there is a number in `value` that JSON has not: it would be written as null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInput([FieldFault(at, f"is {value}, which JSON has no number for")])
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_finite(item, (*at, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _check_finite(item, (*at, index))
 
 
 class BoundJob(Generic[Body, Put_co, Cancel_co]):
@@ -148,7 +164,7 @@ def job(topic: str, body: Any, **defaults: Unpack[PutDefaults]) -> JobDefinition
 
     `body` is a pydantic model, dataclass, TypedDict or any other type that pydantic can validate. `defaults` are
     options of `Client.put`, without `id`, `run_at` and `traceparent`, for all jobs of this definition; each put may
-    override them. They travel with the job: the topic's settings are not changed.
+    override them; `delay=0` lifts a default delay. They travel with the job: the topic's settings are not changed.
 
     A put validates the body before anything is sent. A consumer validates it again, since other programs may put into
     the topic: a body that does not fit goes to dead with the reason, because another try could not help.

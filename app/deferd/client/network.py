@@ -80,7 +80,9 @@ class Wire:
         tls: ssl.SSLContext | None,
     ) -> None:
         if urls is None:
-            urls = [url for url in (os.environ.get(URL_VARIABLE) or DEFAULT_URL).split(",") if url.strip()]
+            text = os.environ.get(URL_VARIABLE) or DEFAULT_URL
+            # A comma in a password would divide it, so a text with one is checked, and refused, as a whole.
+            urls = [text] if "@" in text else [url for url in text.split(",") if url.strip()]
         self.urls = [_checked_url(url) for url in ([urls] if isinstance(urls, str) else urls)]
         if not self.urls:
             raise ValueError("a client needs at least one URL")

@@ -88,9 +88,8 @@ def client_settings(given: Mapping[str, Any], environment: Mapping[str, str]) ->
 def _without_password(urls: str | None) -> str | None:
     if urls is None:
         return None
-    return ",".join(
-        re.sub(r"(.*://)?.*@", r"\1...@", url, flags=re.DOTALL) if "@" in url else url for url in urls.split(",")
-    )
+    # Also commas may be in the password, so nothing before the last @ is shown except the first scheme.
+    return re.sub(r"\A(\w+://)?.*@", r"\1...@", urls, flags=re.DOTALL)
 
 
 def _row(setting: Setting) -> list[str]:

@@ -25,7 +25,7 @@ MEANINGS: Final = {
     NOTHING_READY: "pop: nothing was ready",
     NOT_ALLOWED: "not allowed: no key, an unknown one, or one without the right",
     DAMAGED: "audit: there is damage, or something could not be checked",
-    INTERRUPTED: "ended by Ctrl-C, or by a no to a question",
+    INTERRUPTED: "ended by Ctrl-C, or because a question was answered with no",
     OUTPUT_CLOSED: "whoever read the output stopped reading (| head)",
 }
 """For the help and the README."""

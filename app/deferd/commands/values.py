@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from deferd.instants import parse_instant
-from deferd.service_url import parse_service_url
+from deferd.service_url import parse_service_url, refuse_passwords
 
 UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
@@ -157,6 +157,10 @@ _BACKOFFS = {"exponential": _exponential, "fixed": _fixed, "schedule": _schedule
 
 def service_urls(text: str) -> list[str]:
     """One or several base URLs, with commas between them; those without a scheme are http."""
+    try:
+        refuse_passwords(text)  # before commas in a password divide it
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
     texts = [url for url in text.split(",") if url.strip()]
     if not texts:
         raise ArgumentTypeError("is empty, but must be a URL such as http://127.0.0.1:8000")
