@@ -206,9 +206,13 @@ async def test_a_copy_that_failed_midway_is_served_by_nobody_and_is_begun_again(
     target = await connect(cluster.url if where == "cluster" else target_server.url, timeout_s=5)
     for one in servers:
         one.command("FLUSHALL")
-        one.command("CONFIG", "SET", "maxmemory", str(one.command("INFO", "memory")["used_memory"] + 150_000))
+
+    def fill_memory(_copied: int, _of: int) -> None:
+        for one in servers:
+            one.command("CONFIG", "SET", "maxmemory", "1")
+
     with pytest.raises(StoreRefused, match=r"the store at redis.* failed: the store is out of memory"):
-        await copy_store(store, target, shards=3)
+        await copy_store(store, target, shards=3, on_progress=fill_memory)
     left = contents(*servers)
     assert left.pop(SHARDS_KEY) == b"-3"
     assert left
