@@ -54,7 +54,7 @@ return redis.call('HKEYS', KEYS[1])
 CONFIRMED_S = 0.01
 DOWN_AFTER_MS = 1500
 """A primary that works on the ballast for so long is given up by its sentinels."""
-TRIES = 16
+TRIES = 32
 
 
 @dataclass
