@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         Unreachable,
         job,
     )
-    from deferd.errors import (
+    from deferd.contract.errors import (
         DeferdError,
         DurabilityUnavailable,
         Forbidden,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         TopicNotFound,
         Unauthorized,
     )
-    from deferd.model import (
+    from deferd.contract.model import (
         DurabilityLevel,
         ExponentialBackoff,
         FixedBackoff,
@@ -131,7 +131,7 @@ __all__ = [
     "__version__",
     "job",
 ]
-_HOMES = ("deferd.errors", "deferd.client", "deferd.model", "deferd.worker")
+_HOMES = ("deferd.contract.errors", "deferd.client", "deferd.contract.model", "deferd.worker")
 """Where the names are, the first that is found counting: `deferd.client.Job` is the public one."""
 
 

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from deferd.cli import main
+from deferd.cli.main import main
 
 sys.exit(main())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deferd.engine.keys import Keys
+from deferd.engine.redis_keys import Keys
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store_servers import StoreServer
 

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from deferd.api.keys import Scope, hash_of
+from deferd.api.auth.api_keys import Scope, hash_of
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.wire import Answer, connected, request
 

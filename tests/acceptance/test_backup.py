@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from deferd import Client
-from deferd.store.folder import APPEND_ONLY_FOLDER, DataFolder
+from deferd.store.data_dir import APPEND_ONLY_FOLDER, DataFolder
 from tests.acceptance.command_line import Shell, environment
 from tests.acceptance.every_state import assert_goes_on, assert_sound, fill
 from tests.acceptance.service_process import ServiceProcess, running_service

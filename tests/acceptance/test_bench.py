@@ -228,7 +228,7 @@ def test_flags_that_do_not_go_together_end_it_with_2() -> None:
 
 def test_without_rich_it_helps_and_says_what_to_install() -> None:
     """As with the base install."""
-    hide = "import sys; sys.modules['rich'] = None\nfrom deferd.cli import main\nsys.exit(main(sys.argv[1:]))"
+    hide = "import sys; sys.modules['rich'] = None\nfrom deferd.cli.main import main\nsys.exit(main(sys.argv[1:]))"
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         program = [sys.executable, "-c", hide, *words]

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from deferd import AsyncClient
-from deferd.client.failures import NoAnswer
+from deferd.client.errors import NoAnswer
 from tests.acceptance.chaos_worker import TOPIC
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.orphans import none_outlives

@@ -25,7 +25,7 @@ from deferd import (
     ReceiptStale,
     TopicNotFound,
 )
-from deferd.model import FinishItem, FixedBackoff, TopicSettings
+from deferd.contract.model import FinishItem, FixedBackoff, TopicSettings
 from tests.acceptance.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deferd import Client
-from deferd.errors import DeferdError
+from deferd.contract.errors import DeferdError
 from tests.drawn_input import contents, drawn
 
 _LOOPBACK = "127.0.0.1"

@@ -28,8 +28,8 @@ from deferd import (
     UnexpectedAnswer,
     Unreachable,
 )
-from deferd.client.failures import ClientClosed
-from deferd.client.identity import is_as_put
+from deferd.client.errors import ClientClosed
+from deferd.client.idempotency import is_as_put
 from tests.acceptance.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import until, wait_until

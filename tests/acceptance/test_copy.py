@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from deferd import Client
+from deferd.cli.copy import clock_warning, conclude, show_table
+from deferd.contract.model import JobState
 from deferd.engine.copying import CopyReport
 from deferd.engine.inventory import Inventory
-from deferd.maintenance.copy_command import clock_warning, conclude, show_table
-from deferd.model import JobState
 from tests.acceptance.command_line import Shell
 from tests.acceptance.every_state import BIG, PAUSED, TOPIC, Filled, assert_goes_on, fill
 from tests.acceptance.service_process import running_service

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from deferd import Client
-from deferd.engine.keys import Keys
+from deferd.engine.redis_keys import Keys
 from tests.acceptance.command_line import Shell
 from tests.acceptance.service_process import running_service
 from tests.integration.store_servers import ClusterSet

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from deferd import Client, JobReserved, JobState
-from deferd.model import DeadReason
+from deferd.contract.model import DeadReason
 from deferd.testing import ServiceForTests, start_service
 from tests.examples import close_unpaid_order, delete_in_24_hours, payment_notices
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deferd.api.keys import Scope
+from deferd.api.auth.api_keys import Scope
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Answer, connected, request

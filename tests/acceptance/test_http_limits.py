@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from deferd import limits
-from deferd.serve import FILES_BESIDES
+from deferd.contract import limits
+from deferd.server.run import FILES_BESIDES
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.tls_files import TlsFiles
 from tests.acceptance.wire import Answer, Wire, connected, request

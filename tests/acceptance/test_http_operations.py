@@ -9,7 +9,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from deferd.api import openapi
+from deferd.api.openapi.__main__ import FILE
 from tests.acceptance.http_calls import Http, moment, ok
 from tests.acceptance.service_process import running_service
 
@@ -36,7 +36,7 @@ async def test_the_service_is_healthy_and_ready(http: Http) -> None:
 
 
 async def test_the_contract_is_served_as_it_is_in_the_repository(http: Http) -> None:
-    assert ok(await http.get("/openapi.json")) == yaml.safe_load(openapi.FILE.read_text(encoding="utf-8"))
+    assert ok(await http.get("/openapi.json")) == yaml.safe_load(FILE.read_text(encoding="utf-8"))
 
 
 async def test_the_page_of_the_contract_needs_no_other_host(http: Http) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from deferd.api.keys import Bounds, hash_of, parse_keys
+from deferd.api.auth.api_keys import Bounds, hash_of, parse_keys
 from deferd.client import Client
-from deferd.errors import Forbidden, Unauthorized
-from deferd.serve import listen
+from deferd.contract.errors import Forbidden, Unauthorized
+from deferd.server.run import listen
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Answer

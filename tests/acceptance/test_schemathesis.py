@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from deferd.limits import URL_MAX_BYTES
+from deferd.contract.limits import URL_MAX_BYTES
 from tests.acceptance.service_process import ServiceProcess
 from tests.drawn_input import FACTOR
 

@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
     use_after_free,
 )
 
-from deferd.limits import DELAY_MAX_S
+from deferd.contract.limits import DELAY_MAX_S
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.test_schemathesis import contract, is_url_too_long, without_waiting
 from tests.drawn_input import FACTOR

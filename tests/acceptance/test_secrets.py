@@ -18,12 +18,12 @@ import pytest
 from redis.exceptions import RedisError
 
 from deferd.client import AsyncClient, Client
-from deferd.client.failures import Unreachable
-from deferd.errors import DeferdError
-from deferd.serve import Premises
+from deferd.client.errors import Unreachable
+from deferd.contract.errors import DeferdError
+from deferd.server.run import Premises
 from deferd.settings import Settings, SettingsError, load_settings
-from deferd.store.address import parse_address
 from deferd.store.connection import connect
+from deferd.store.url import parse_address
 from deferd.worker import Worker
 from tests.acceptance.keyed_service import KeysFile
 from tests.acceptance.service_process import running_service

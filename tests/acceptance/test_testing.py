@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from deferd import Context, Retry, Worker
-from deferd.errors import InvalidInput
+from deferd.contract.errors import InvalidInput
 from deferd.testing import ServiceForTests, ServiceNotStarted, start_service
 from tests.waiting import wait_until
 

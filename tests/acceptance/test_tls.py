@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deferd.api.certificate import Certificate, CertificateRefused, read_context
 from deferd.client import AsyncClient, Client
-from deferd.client.failures import Unreachable
+from deferd.client.errors import Unreachable
+from deferd.server.tls import Certificate, CertificateRefused, read_context
 from deferd.settings import SettingsError, load_settings
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.test_keys_and_listening import refused

@@ -22,10 +22,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import Receipt
-from deferd.model import PutJob
 from deferd.store.connection import connect
 from tests.benchmarks.measuring import OTHER_CORE, SERVICE_CORE, end_in_order, new_event_loop, pin, show_target
 from tests.integration.store_servers import StoreServer

@@ -22,7 +22,7 @@ from typing import Self
 
 import uvloop
 
-from deferd.store.folder import DataFolder
+from deferd.store.data_dir import DataFolder
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 _CORES = sorted(os.sched_getaffinity(0))

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from deferd import AsyncClient, Context, DeferdError, Retry, Worker
-from deferd.model import JobState
+from deferd.contract.model import JobState
 
 TOPIC = "bench.soak"
 BATCH = 50

@@ -17,10 +17,10 @@ from typing import Any
 
 import orjson
 
+from deferd.contract.model import FinishItem, JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import json_bytes
-from deferd.model import FinishItem, JobState, PutJob
 from deferd.store.connection import connect
 from tests.integration.store_servers import StoreServer
 

@@ -17,7 +17,7 @@ import sys
 import time
 
 from deferd import AsyncClient, Client, Worker
-from deferd.limits import BATCH_MAX
+from deferd.contract.limits import BATCH_MAX
 from tests.benchmarks.measuring import DiskMeter, measured_service
 
 LOADS = ("bare loop", "async handler", "plain handler")

@@ -21,8 +21,8 @@ from pathlib import Path
 import redis
 
 from deferd import AsyncClient
-from deferd.errors import DeferdError
-from deferd.model import PutJob
+from deferd.contract.errors import DeferdError
+from deferd.contract.model import PutJob
 from tests.acceptance.service_process import ServiceProcess
 from tests.benchmarks.measuring import end_in_order, percentile, show_target
 

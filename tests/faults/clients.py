@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from deferd import AsyncClient, Delivery, JobRef
-from deferd.client.failures import NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.jobs import FinishResult, Job, PutResult, Released
-from deferd.errors import (
+from deferd.contract.errors import (
     DeferdError,
     JobCancelled,
     JobExists,
@@ -27,7 +27,7 @@ from deferd.errors import (
     StoreUnavailable,
     TopicNotFound,
 )
-from deferd.model import FixedBackoff, JobState
+from deferd.contract.model import FixedBackoff, JobState
 from tests.faults.history import NOT_SENT, UNKNOWN, Recorder
 
 TOPICS = ("faults.a", "faults.b", "faults.c")

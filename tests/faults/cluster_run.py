@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deferd import AsyncClient, Context, Retry, Worker
-from deferd.engine.keys import READY_CHANNEL, Keys
-from deferd.errors import DeferdError, StoreUnavailable
+from deferd.contract.errors import DeferdError, StoreUnavailable
+from deferd.engine.redis_keys import READY_CHANNEL, Keys
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.orphans import none_outlives
 from tests.integration.store_servers import ClusterSet, StoreServer

@@ -23,7 +23,7 @@ from typing import Any
 
 import httpx
 
-from deferd.api.keys import Scope
+from deferd.api.auth.api_keys import Scope
 from tests.acceptance.keyed_service import KeysFile
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.job_life import DEAD_RETENTION_MS

@@ -22,8 +22,8 @@ from typing import Any
 import redis
 
 from deferd import AsyncClient
-from deferd.client.failures import NoAnswer
-from deferd.errors import DeferdError
+from deferd.client.errors import NoAnswer
+from deferd.contract.errors import DeferdError
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import delivery_facts
 from tests.faults.orphans import none_outlives

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import inf
 from typing import Any
 
-from deferd.model import JobState
+from deferd.contract.model import JobState
 from tests.faults.history import UNKNOWN, History, Operation
 from tests.faults.linearizability import StoreClock
 from tests.integration.store_contents import Contents

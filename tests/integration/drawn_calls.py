@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from deferd.model import JobState
+from deferd.contract.model import JobState
 
 TOPICS = ("busy", "other")
 JOB_IDS = ("a", "b", "c", "d", "e")

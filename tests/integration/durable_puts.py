@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
-from deferd.errors import StoreUnavailable
-from deferd.model import PutJob
 from deferd.store.connection import connect
 from tests.integration.store_servers import StoreServer
 

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import orjson
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
+from deferd.contract.errors import DeferdError, JobNotFound
+from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt
-from deferd.errors import DeferdError, JobNotFound
-from deferd.model import JobState
 from deferd.store.connection import connect
 from tests.integration.drawn_calls import JOB_IDS, TOPICS
 from tests.integration.engine_driver import EngineDriver

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
-from deferd.model import JobState, PutJob
 from tests.integration.store_servers import StoreServer
 
 TOPIC = "orders.close"

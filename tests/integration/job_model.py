@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
-from deferd.errors import (
+from deferd.contract.errors import (
     DeferdError,
     JobCancelled,
     JobExists,
@@ -25,7 +25,7 @@ from deferd.errors import (
     TopicFull,
     TopicNotFound,
 )
-from deferd.model import DeadReason, JobState
+from deferd.contract.model import DeadReason, JobState
 
 DEAD_RETENTION_S = 100
 TOLD_CANCELLED_S = 60

@@ -7,8 +7,8 @@ from typing import Any
 
 import redis
 
-from deferd.engine.keys import Keys
-from deferd.model import JobState
+from deferd.contract.model import JobState
+from deferd.engine.redis_keys import Keys
 
 KEYS = Keys(shards=1)
 

@@ -16,9 +16,9 @@ import redis
 
 from deferd.store import append_only
 from deferd.store.append_only import copy_data, files_of
-from deferd.store.checks import StoreRefused
+from deferd.store.data_dir import APPEND_ONLY_FOLDER, UNFINISHED_RESTORE, DataFolder
 from deferd.store.embedded import EmbeddedStore
-from deferd.store.folder import APPEND_ONLY_FOLDER, UNFINISHED_RESTORE, DataFolder
+from deferd.store.preflight import StoreRefused
 from tests.waiting import wait_until
 
 WAIT_S = 20.0

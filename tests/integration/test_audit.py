@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
-from deferd.api.job_json import instant
-from deferd.engine.damage import DamageKind, TopicAudit
+from deferd.api.serialization import instant
+from deferd.contract.errors import ReceiptStale, StoreUnavailable, TopicNotFound
+from deferd.contract.model import PutJob
+from deferd.engine.consistency.findings import DamageKind, TopicAudit
 from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
-from deferd.errors import ReceiptStale, StoreUnavailable, TopicNotFound
-from deferd.model import PutJob
 from deferd.store.connection import Store
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer
@@ -298,7 +298,7 @@ async def test_who_holds_a_job_whose_lease_was_lost_cannot_end_its_next_delivery
 async def test_an_audit_does_not_wait_for_others_without_end(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deferd.engine.audit._LONGEST_WAIT_S", 0)
+    monkeypatch.setattr("deferd.engine.consistency.checker._LONGEST_WAIT_S", 0)
     await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(3000)])
     first = asyncio.create_task(audit(driver))
     await asyncio.sleep(0)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deferd.engine.damage import DamageKind
+from deferd.contract.model import PutJob
+from deferd.engine.consistency.findings import DamageKind
 from deferd.engine.engine import Engine
-from deferd.model import PutJob
 from deferd.store.connection import Store, connect
 from tests.integration.store_servers import ClusterSet
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
+from deferd.contract.errors import DeferdError, TopicNotFound
+from deferd.contract.model import ChangeJob, TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
-from deferd.errors import DeferdError, TopicNotFound
-from deferd.model import ChangeJob, TopicSettings
 from tests.integration.engine_and_model import OutOfTimeError
 from tests.integration.engine_driver import TOPIC, job
 from tests.integration.store_servers import StoreServer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from deferd import limits
+from deferd.contract import limits
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import FinishItem, JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
-from deferd.errors import StoreUnavailable
-from deferd.model import FinishItem, JobState, PutJob
 from deferd.store.connection import connect
 from tests.integration.store_servers import StoreServer
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from deferd.contract.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale
+from deferd.contract.model import ChangeJob, JobState
 from deferd.engine.record import ANY_RECEIPT
-from deferd.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale
-from deferd.model import ChangeJob, JobState
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
 
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import REGISTRY
 
-from deferd.engine.clock import MOVED_MAX_S, MovableClock
+from deferd.contract.errors import InvalidInput
+from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
+from deferd.engine.movable_clock import MOVED_MAX_S, MovableClock
 from deferd.engine.queue import PopRequest
-from deferd.errors import InvalidInput
-from deferd.model import JobState, PutJob
 from deferd.store.connection import Store
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from deferd.contract.model import JobState, PutJob
 from deferd.engine.copying import clock_ms, copy_store
 from deferd.engine.engine import Engine
 from deferd.engine.inventory import take_inventory
-from deferd.engine.keys import Keys
 from deferd.engine.queue import PopRequest
-from deferd.model import JobState, PutJob
-from deferd.store.checks import StoreRefused, check
+from deferd.engine.redis_keys import Keys
 from deferd.store.connection import Store, connect
+from deferd.store.preflight import StoreRefused, check
 from deferd.store.shard_guard import SHARDS_KEY
 from tests.integration.store_servers import ClusterSet, StoreServer
 

@@ -8,19 +8,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from deferd.api.keys import Bounds, TopicPatterns
-from deferd.api.quota import Quota
-from deferd.api.visible_topics import list_visible
+from deferd.api.auth.api_keys import Bounds, TopicPatterns
+from deferd.api.auth.quota import Quota
+from deferd.api.auth.visible_topics import list_visible
+from deferd.contract.errors import RateLimited, StoreUnavailable
+from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
-from deferd.engine.keys import Keys
+from deferd.engine.notifications import HEARTBEAT_S
 from deferd.engine.outage import RETRY_S
 from deferd.engine.record import JobRecord
+from deferd.engine.redis_keys import Keys
 from deferd.engine.topic_list import TopicPage
-from deferd.engine.wakeups import HEARTBEAT_S
-from deferd.errors import RateLimited, StoreUnavailable
-from deferd.model import JobState, PutJob
-from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import connect
+from deferd.store.preflight import StoreRefused, check
 from tests.integration.store_servers import ClusterSet, StoreServer
 from tests.waiting import until, wait_until
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
-from deferd.errors import StoreUnavailable
-from deferd.model import PutJob
 from deferd.store.connection import connect
 from tests.integration.engine_driver import TOPIC, job
 from tests.integration.store_servers import StoreServer

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from deferd.contract.errors import DurabilityUnavailable, JobExists, StoreUnavailable
+from deferd.contract.model import TopicSettings
 from deferd.engine.engine import Engine
-from deferd.errors import DurabilityUnavailable, JobExists, StoreUnavailable
-from deferd.model import TopicSettings
-from deferd.store.replicated import IN_STEP_S
+from deferd.store.replication import IN_STEP_S
 from tests.integration import store_servers
 from tests.integration.durable_puts import (
     CONFIRM_S,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from deferd.contract.errors import JobNotFound, ReceiptStale
+from deferd.contract.model import FinishItem, JobState
 from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, Receipt
-from deferd.errors import JobNotFound, ReceiptStale
-from deferd.model import FinishItem, JobState
 from tests.integration.engine_driver import TOPIC, EngineDriver
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from deferd.contract.errors import JobNotFound, TopicNotFound
+from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.record import ANY_RECEIPT
-from deferd.errors import JobNotFound, TopicNotFound
-from deferd.model import JobState, TopicSettings
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver
 
 HOUR_S = 3600

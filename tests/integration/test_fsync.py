@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from deferd.errors import DurabilityUnavailable, StoreUnavailable
+from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
 from tests.integration import store_servers
 from tests.integration.durable_puts import engine_on, put, stored_ids
 from tests.integration.store_servers import StoreServer

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
+from deferd.engine.notifications import HEARTBEAT_S
 from deferd.engine.queue import PopRequest
-from deferd.engine.wakeups import HEARTBEAT_S
-from deferd.errors import StoreUnavailable
-from deferd.model import PutJob
 from deferd.store.connection import connect
 from tests.faults.tcp_proxy import tcp_proxy
 from tests.integration.engine_driver import TOPIC
@@ -123,7 +123,7 @@ async def test_a_store_that_is_away_for_long_is_not_logged_again_and_again(
         try:
             await logged(caplog, LOST)
             await asyncio.sleep(3 * HEARTBEAT_S)  # time in which it must stay silent
-            ours = [record for record in caplog.records if record.name == "deferd.engine.wakeups"]
+            ours = [record for record in caplog.records if record.name == "deferd.engine.notifications"]
             assert len(ours) == 1
         finally:
             server.start()

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
+from deferd.contract.errors import JobNotFound, ReceiptStale
+from deferd.contract.model import JobState, PutJob
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, Receipt
-from deferd.errors import JobNotFound, ReceiptStale
-from deferd.model import JobState, PutJob
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver
 
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic_core import from_json
 
+from deferd.contract.errors import JobExists, JobReserved, TopicFull
+from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.engine.record import ANY_RECEIPT
-from deferd.errors import JobExists, JobReserved, TopicFull
-from deferd.model import JobState, PutJob, TopicSettings
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
 
 

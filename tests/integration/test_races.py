@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from deferd.contract.errors import DeferdError, JobCancelled, JobExists, JobNotFound, JobReserved, ReceiptStale
+from deferd.contract.model import FinishItem, JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.puts import PutOutcome
 from deferd.engine.queue import Released
 from deferd.engine.record import JobRecord
 from deferd.engine.scripts import Scripts
-from deferd.errors import DeferdError, JobCancelled, JobExists, JobNotFound, JobReserved, ReceiptStale
-from deferd.model import FinishItem, JobState, PutJob
 from deferd.store.connection import Store, connect
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
 from tests.integration.store_contents import KEYS

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deferd.contract.errors import DeferdError, InvalidInput, JobNotFound, ReceiptStale, TopicNotFound
+from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import Receipt, read_record
-from deferd.errors import DeferdError, InvalidInput, JobNotFound, ReceiptStale, TopicNotFound
-from deferd.model import JobState, PutJob
 from deferd.store.connection import Store, connect
 from tests.drawn_input import drawn, json_values, plain_texts, texts
 from tests.integration.store_servers import StoreServer

@@ -8,11 +8,11 @@ from importlib.resources import files
 import pytest
 from redis import exceptions as redis_errors
 
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.scripts import translate
-from deferd.errors import StoreUnavailable
-from deferd.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 
 SCRIPTS = {

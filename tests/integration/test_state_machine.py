@@ -10,10 +10,10 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
+from deferd.contract.errors import JobNotFound
+from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.queue import PopRequest, Released
 from deferd.engine.record import ANY_RECEIPT, JobRecord
-from deferd.errors import JobNotFound
-from deferd.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from tests.integration import drawn_calls as drawn
 from tests.integration.drawn_calls import TOPICS
 from tests.integration.engine_and_model import EngineAndModel, OutOfTimeError, answer_of, receipt_of

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
+from deferd.store.preflight import StoreRefused, check
 from deferd.store.shard_guard import SHARDS_KEY
 from tests.integration.store_servers import SentinelSet, StoreServer, free_port
 

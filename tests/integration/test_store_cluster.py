@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
+from deferd.store.preflight import StoreRefused, check
 from tests.integration.store_servers import ClusterSet, StoreServer
 from tests.waiting import wait_until
 

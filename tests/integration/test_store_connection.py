@@ -13,7 +13,7 @@ from redis.asyncio.client import PubSub
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from deferd.store import bounded
+from deferd.store import redis_client
 from deferd.store.connection import Store, connect
 from tests.integration.store_servers import StoreServer
 from tests.waiting import until
@@ -85,7 +85,7 @@ async def test_a_server_that_hangs_does_not_make_connections_pile_up(own_server:
 
     own_server.command("PING")
     with own_server.client() as client:
-        assert len(client.client_list()) <= bounded.POOL_SIZE + 1
+        assert len(client.client_list()) <= redis_client.POOL_SIZE + 1
     await store.close()
 
 
@@ -125,7 +125,7 @@ async def test_a_subscription_hears_what_is_published(own_store: Store) -> None:
 async def test_a_quiet_subscription_is_kept_as_long_as_the_server_answers(
     own_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "QUIET_S", 0.1)
+    monkeypatch.setattr(redis_client, "QUIET_S", 0.1)
     subscription = own_store.pubsub()
     await subscription.subscribe("news")
     for _ in range(20):
@@ -140,7 +140,7 @@ async def test_a_quiet_subscription_is_kept_as_long_as_the_server_answers(
 async def test_a_subscription_notices_a_server_that_hangs(
     own_server: StoreServer, own_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "QUIET_S", 0.1)
+    monkeypatch.setattr(redis_client, "QUIET_S", 0.1)
     subscription = own_store.pubsub()
     await subscription.subscribe("news")
     await subscription.get_message(timeout=1)

@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
+from deferd.store import data_dir as folder_module
 from deferd.store import embedded as embedded_module
-from deferd.store import folder as folder_module
-from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store, connect
+from deferd.store.data_dir import DataFolder
 from deferd.store.embedded import EmbeddedStore
-from deferd.store.folder import DataFolder
+from deferd.store.preflight import StoreRefused, check
 from tests.waiting import until
 
 WAIT_S = 20.0
@@ -290,7 +290,7 @@ def test_an_open_folder_that_holds_other_files_is_refused_and_left_as_it_is(data
 @pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root can give a folder away")
 def test_an_open_folder_of_somebody_else_is_refused() -> None:
     claim = (
-        "import os, sys; from pathlib import Path\nfrom deferd.store.folder import DataFolder\n"
+        "import os, sys; from pathlib import Path\nfrom deferd.store.data_dir import DataFolder\n"
         "os.setuid(65534)\nDataFolder(Path(sys.argv[1])).claim()"
     )
     with tempfile.TemporaryDirectory(dir="/tmp") as data_dir:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import connect
-from deferd.store.probe import probe
+from deferd.store.preflight import StoreRefused, check
+from deferd.store.self_test import probe
 from tests.integration import store_servers
 from tests.integration.info_proxy import info_proxy, instead_of_server_section
 from tests.integration.store_rights import readme_rights

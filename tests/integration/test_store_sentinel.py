@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from deferd.store.checks import check
 from deferd.store.connection import Store, connect
+from deferd.store.preflight import check
 from tests.integration.store_servers import SentinelSet, StoreServer
 
 TIMEOUT_S = 1.0

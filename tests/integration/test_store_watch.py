@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from deferd.contract.errors import StoreUnavailable
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
-from deferd.errors import StoreUnavailable
 from deferd.store.connection import connect
 from deferd.store.shard_guard import SHARDS_KEY
 from tests.integration import store_servers

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import JobState, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, JobRecord
-from deferd.errors import StoreUnavailable
-from deferd.model import JobState, PutJob
 from deferd.store.connection import Store, connect
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from deferd.api.keys import TopicPatterns
-from deferd.api.visible_topics import list_visible
+from deferd.api.auth.api_keys import TopicPatterns
+from deferd.api.auth.visible_topics import list_visible
+from deferd.contract.errors import InvalidInput, JobCancelled, TopicNotFound
+from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
-from deferd.errors import InvalidInput, JobCancelled, TopicNotFound
-from deferd.model import JobState, PutJob, TopicSettings
 from deferd.store.connection import Store, connect
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer

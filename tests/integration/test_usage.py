@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from deferd.api.keys import Bounds, TopicPatterns
-from deferd.api.quota import Quota
-from deferd.engine.usage import JOB_OVERHEAD_BYTES
-from deferd.errors import RateLimited
-from deferd.model import PutJob
+from deferd.api.auth.api_keys import Bounds, TopicPatterns
+from deferd.api.auth.quota import Quota
+from deferd.contract.errors import RateLimited
+from deferd.contract.model import PutJob
+from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
 
 

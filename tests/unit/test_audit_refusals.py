@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from deferd.api import audit
-from deferd.api.audit import DISTINCT_MAX, Asked, Refusals
+from deferd.api.auth import audit_log
+from deferd.api.auth.audit_log import DISTINCT_MAX, Asked, Refusals
 from tests.waiting import until
 
 
@@ -52,7 +52,7 @@ async def test_refusals_that_all_differ_are_told_up_to_a_number(log: pytest.LogC
 async def test_what_came_again_is_told_by_itself_and_then_begins_anew(
     log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "WINDOW_S", 0.01)
+    monkeypatch.setattr(audit_log, "WINDOW_S", 0.01)
     refusals = Refusals()
     asked = Asked("POST /jobs", "orders", None)
     for _ in range(2):

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from deferd.bench.connection import Connection
-from deferd.client import NoAnswer, calls
-from deferd.errors import TopicNotFound
+from deferd.client import NoAnswer, requests
+from deferd.contract.errors import TopicNotFound
 
 ANSWER = b'{"removed":3}'
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-CALL = replace(calls.purge("orders"), wait_s=0)
+CALL = replace(requests.purge("orders"), wait_s=0)
 
 
 class Server:

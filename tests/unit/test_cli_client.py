@@ -9,11 +9,12 @@ import sys
 
 import pytest
 
-from deferd import cli, errors
-from deferd.client import failures as call_failures
-from deferd.commands import exits
-from deferd.commands.parser import ALIASES, COMMANDS
-from deferd.errors import DeferdError
+from deferd.cli import exit_codes
+from deferd.cli import main as cli
+from deferd.cli.parser import ALIASES, COMMANDS
+from deferd.client import errors as call_failures
+from deferd.contract import errors
+from deferd.contract.errors import DeferdError
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def test_the_help_of_a_command_has_examples_of_it_and_the_exit_codes(
     assert text.startswith(f"usage: deferd {name} [-h]")
     examples = text.partition("\nexamples:\n")[2].partition("\nexit codes:")[0]
     assert f"deferd {name} " in f"{examples.strip()} "
-    for code, meaning in exits.MEANINGS.items():
+    for code, meaning in exit_codes.MEANINGS.items():
         assert f"{code} {meaning}" in " ".join(text.split())
 
 
@@ -134,23 +135,23 @@ def test_every_command_with_a_ttr_calls_its_flag_so(capsys: pytest.CaptureFixtur
 
 
 def test_every_error_of_the_client_has_its_exit_code() -> None:
-    codes = {leaf.code: exits.of_code(leaf.code) for leaf in leaves_of(DeferdError) if hasattr(leaf, "code")}
+    codes = {leaf.code: exit_codes.of_code(leaf.code) for leaf in leaves_of(DeferdError) if hasattr(leaf, "code")}
 
-    assert {name for name, code in codes.items() if code == exits.REFUSED} == {
+    assert {name for name, code in codes.items() if code == exit_codes.REFUSED} == {
         *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),
         "topic_full",
     }
-    assert {name for name, code in codes.items() if code == exits.USAGE} == {
+    assert {name for name, code in codes.items() if code == exit_codes.USAGE} == {
         *("validation", "payload_too_large", "durability_unavailable"),
     }
-    assert {name for name, code in codes.items() if code == exits.NOT_ALLOWED} == {"unauthorized", "forbidden"}
-    assert exits.FAILED == exits.of_error(call_failures.NoAnswer("lost"))
-    assert exits.FAILED == exits.of_error(errors.StoreUnavailable("away"))
+    assert {name for name, code in codes.items() if code == exit_codes.NOT_ALLOWED} == {"unauthorized", "forbidden"}
+    assert exit_codes.FAILED == exit_codes.of_error(call_failures.NoAnswer("lost"))
+    assert exit_codes.FAILED == exit_codes.of_error(errors.StoreUnavailable("away"))
 
 
 def modules_after(words: list[str]) -> set[str]:
     look = (
-        "import sys, contextlib\nfrom deferd.cli import main\n"
+        "import sys, contextlib\nfrom deferd.cli.main import main\n"
         f"with contextlib.suppress(SystemExit): main({words!r})\n"
         "print(*sys.modules)"
     )
@@ -183,7 +184,7 @@ def test_help_and_usage_import_nothing_big() -> None:
     ],
 )
 def test_without_the_extra_it_says_what_to_install(words: str, package: str, what: str, extra: str) -> None:
-    hide = f"import sys; sys.modules[{package!r}] = None\nfrom deferd.cli import main\nsys.exit(main({words}))"
+    hide = f"import sys; sys.modules[{package!r}] = None\nfrom deferd.cli.main import main\nsys.exit(main({words}))"
 
     done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=30, check=False)
 
@@ -253,7 +254,8 @@ def test_config_tells_of_wrong_and_unknown_settings(
 
 def test_config_without_the_service_installed_shows_the_clients_settings() -> None:
     hide = (
-        "import sys; sys.modules['pydantic_settings'] = None\nfrom deferd.cli import main\nsys.exit(main(['config']))"
+        "import sys; sys.modules['pydantic_settings'] = None\n"
+        "from deferd.cli.main import main\nsys.exit(main(['config']))"
     )
 
     done = subprocess.run([sys.executable, "-c", hide], capture_output=True, text=True, timeout=30, check=False)

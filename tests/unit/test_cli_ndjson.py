@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from deferd.commands import ndjson
-from deferd.commands.ndjson import BadLine, Batch, JobLines
+from deferd.cli import ndjson
+from deferd.cli.ndjson import BadLine, Batch, JobLines
 
 
 class Pipe:

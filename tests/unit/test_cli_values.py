@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from deferd import AsyncClient, Client, cli
+from deferd import AsyncClient, Client
 from deferd.bench.options import OptionsError, read_options
-from deferd.commands import output, values
-from deferd.commands.connecting import Found, find, read_connection
-from deferd.commands.exits import UsageError
-from deferd.model import Backoff
+from deferd.cli import main as cli
+from deferd.cli import output, values
+from deferd.cli.connection import Found, find, read_connection
+from deferd.cli.exit_codes import UsageError
+from deferd.contract.model import Backoff
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from deferd import errors
-from deferd.api import problems
-from deferd.client.failures import UnexpectedAnswer, read_problem
+from deferd.api import problem_details
+from deferd.client.errors import UnexpectedAnswer, read_problem
+from deferd.contract import errors
 
 RAISED: list[errors.DeferdError] = [
     errors.InvalidInput([errors.FieldFault(("body", "jobs", 3, "ttr"), "must be at least 0.1", 0.01)]),
@@ -41,7 +41,7 @@ ONLY_HTTP = {
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: error.code)
 def test_an_error_comes_out_as_it_went_in(error: errors.DeferdError) -> None:
-    answer = problems.answer(error)
+    answer = problem_details.answer(error)
     headers = {name.decode(): value.decode() for name, value in answer.raw_headers}
     retry_after = headers.get("retry-after")
     read = read_problem(answer.status_code, bytes(answer.body), None if retry_after is None else int(retry_after))
@@ -52,7 +52,7 @@ def test_an_error_comes_out_as_it_went_in(error: errors.DeferdError) -> None:
 
 
 def test_no_code_of_the_service_is_left_out() -> None:
-    assert {row.code for row in problems.ROWS} == {error.code for error in RAISED} | ONLY_HTTP
+    assert {row.code for row in problem_details.ROWS} == {error.code for error in RAISED} | ONLY_HTTP
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from deferd.api.application import create_app
-from deferd.http_protocol.connections import IDLE_S, KEEP_ALIVE_S, Connections, Overdue
-from deferd.http_protocol.short_way import PlainCallProtocol
+from deferd.api.app import create_app
+from deferd.server.http.fast_path import PlainCallProtocol
+from deferd.server.http.limits import IDLE_S, KEEP_ALIVE_S, Connections, Overdue
 from deferd.settings import Settings
 from tests.waiting import until
 

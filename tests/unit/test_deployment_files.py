@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from deferd import limits
-from deferd.api import problems
-from deferd.http_protocol.connections import KEEP_ALIVE_S
+from deferd.api import problem_details
+from deferd.contract import limits
+from deferd.server.http.limits import KEEP_ALIVE_S
 from deferd.settings import Settings, load_settings, variable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -315,7 +315,7 @@ def test_the_proxy_refuses_a_large_body_as_the_service_does(limit: int) -> None:
 
     assert [("server", [str(limit)])] == values(config, "client_max_body_size")
     assert "413" == status
-    assert problems.document("payload_too_large", detail, limit_bytes=limit) == json.loads(text)
+    assert problem_details.document("payload_too_large", detail, limit_bytes=limit) == json.loads(text)
 
 
 def test_the_proxy_tells_of_unreachable_replicas_as_the_service_tells_of_its_store() -> None:
@@ -323,5 +323,5 @@ def test_the_proxy_tells_of_unreachable_replicas_as_the_service_tells_of_its_sto
     [[status, text]] = [arguments for block, arguments in values(config, "return") if block == "location @unreachable"]
 
     assert "503" == status
-    assert problems.document("store_unavailable", "no replica of the service answers") == json.loads(text)
+    assert problem_details.document("store_unavailable", "no replica of the service answers") == json.loads(text)
     assert [("location @unreachable", ["Retry-After", "1", "always"])] == values(config, "add_header")

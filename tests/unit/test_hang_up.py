@@ -11,11 +11,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from deferd.api.call import unless_gone
-from deferd.api.pop import give_back
+from deferd.api.routes.pop import give_back
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
-from deferd.errors import StoreUnavailable
-from deferd.model import JobState
 
 _JOB = JobRecord("t", "j", JobState.RESERVED, 0, 0, 1, 1, b"null")
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deferd.bench import clock
-from deferd.client.calls import read_answer, touch
+from deferd.bench import service_clock
+from deferd.cli import values
 from deferd.client.jobs import Job, JobRef
-from deferd.commands import values
-from deferd.instants import parse_instant
-from deferd.model import ChangeJob, PutJob
+from deferd.client.requests import read_answer, touch
+from deferd.contract.model import ChangeJob, PutJob
+from deferd.contract.timestamps import parse_instant
 from tests.drawn_input import drawn
 
 MIDNIGHT = datetime(2017, 1, 1, tzinfo=UTC)
@@ -48,7 +48,7 @@ def test_leap_seconds_are_read_everywhere_alike(text: str) -> None:
     assert (job.created_at, job.due_at, job.reserved_until) == (MIDNIGHT, MIDNIGHT, MIDNIGHT)
     assert read_answer(touch(JobRef("t", "a")), 200, f'{{"reserved_until": "{text}"}}'.encode()) == MIDNIGHT
     assert values.instant(text) == MIDNIGHT
-    assert clock.epoch_ms(text) == MIDNIGHT.timestamp() * 1000
+    assert service_clock.epoch_ms(text) == MIDNIGHT.timestamp() * 1000
 
 
 @pytest.mark.parametrize(

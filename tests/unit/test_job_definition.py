@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from deferd import AsyncClient, Client, Context, Delivery, FixedBackoff, InvalidInput, Worker, job
-from deferd.client.options import PutOptions, put_fields
+from deferd.client.put_options import PutOptions, put_fields
 from deferd.worker.handlers import Handler, UnfitBody
 
 NO_SERVICE = "http://127.0.0.1:9"

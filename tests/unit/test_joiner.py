@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from deferd.engine.joiner import Joiner
+from deferd.engine.group_commit import Joiner
 
 
 class SlowStore:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deferd.api.key_source import FILE_MAX_BYTES, KeySource
-from deferd.api.keys import KeysRefused, hash_of
+from deferd.api.auth.api_keys import KeysRefused, hash_of
+from deferd.api.auth.key_source import FILE_MAX_BYTES, KeySource
 
 YEAR_NS = 365 * 86_400 * 10**9
 

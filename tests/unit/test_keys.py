@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from deferd.api.keys import (
+from deferd.api.auth.api_keys import (
     KEYS_MAX,
     NO_BOUNDS,
     Bounds,

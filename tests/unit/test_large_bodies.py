@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from deferd.api.application import create_app
+from deferd.api.app import create_app
 from deferd.api.call import AsgiCall
-from deferd.api.faults import FAULTS_MAX
 from deferd.api.operation import Operation
-from deferd.api.request_json import PARSED_IN_THE_LOOP_BYTES
-from deferd.errors import InvalidInput
-from deferd.model import PutBatch, PutJob
+from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
+from deferd.api.validation_errors import FAULTS_MAX
+from deferd.contract.errors import InvalidInput
+from deferd.contract.model import PutBatch, PutJob
 from deferd.settings import Settings
 
 SERVICE = create_app(Settings(), "")

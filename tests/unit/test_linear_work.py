@@ -20,14 +20,18 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 import deferd
-from deferd import model, settings
-from deferd.api import call, keys, keys_file, pop, problems, request_json
-from deferd.api.application import create_app
+from deferd import settings
+from deferd.api import call, problem_details, request_body
+from deferd.api.app import create_app
+from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
-from deferd.engine import audit, scripts
-from deferd.errors import DeferdError
-from deferd.http_protocol import request_head
-from deferd.store import embedded, identity, rights
+from deferd.api.routes import pop
+from deferd.contract import model
+from deferd.contract.errors import DeferdError
+from deferd.engine import scripts
+from deferd.engine.consistency import checker
+from deferd.server.http import request_head
+from deferd.store import acl, embedded, server_info
 
 SIZES = [32 * 1024 * 2**doubling for doubling in range(5)]
 FACTOR_OVER_LINEAR = 4
@@ -38,10 +42,7 @@ MOST_S = 5.0
 """A size that takes longer is not measured a second time."""
 
 ROOT = Path(deferd.__file__).parent
-SERVICE = (
-    *("api", "engine", "http_protocol", "store", "cli.py", "instants.py", "model.py", "serve.py"),
-    *("service_url.py", "settings.py", "supervisor.py"),
-)
+SERVICE = ("api", "cli/main.py", "contract", "engine", "server", "settings.py", "store")
 """What reads input of others. The client, the commands and the benchmark read what their own user gives them."""
 OPERATIONS = [route for route in create_app(settings.Settings(), "").routes if isinstance(route, Operation)]
 
@@ -81,13 +82,13 @@ def read_body(name: str) -> Callable[[bytes], object]:
         try:
             return body.read(raw)
         except DeferdError as error:
-            return problems.answer(error)
+            return problem_details.answer(error)
 
     return read
 
 
 def is_deeper(raw: bytes) -> bool:
-    return request_json.is_deeper(from_json(raw), 100)
+    return request_body.is_deeper(from_json(raw), 100)
 
 
 def validated(kind: Any) -> Callable[[Any], object]:
@@ -147,24 +148,29 @@ BATCHES = {
     ),
 }
 ROWS = [
-    Row("topic", validated(model.Topic), NAMES, ("model.py", "api/pop.py")),
+    Row("topic", validated(model.Topic), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("topics of a pop", validated(pop.PopTopics), NAMES),
-    Row("job id", validated(model.JobId), NAMES, ("model.py", "api/pop.py")),
-    Row("topic of the store", audit._TOPIC_NAME.fullmatch, NAMES, ("engine/audit.py",)),
-    Row("traceparent of a body", validated(model.Traceparent), HEX, ("model.py",)),
+    Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/pop.py")),
+    Row("topic of the store", checker._TOPIC_NAME.fullmatch, NAMES, ("engine/consistency/checker.py",)),
+    Row("traceparent of a body", validated(model.Traceparent), HEX, ("contract/model.py",)),
     Row("traceparent", call._TRACEPARENT.fullmatch, {"zeros": repeat_bytes("0")}, ("api/call.py",)),
-    Row("durability", validated(model.Durability), {"digits": repeat("1", "replicated:")}, ("model.py",)),
-    Row("instant", validated(model.Instant), {"fraction": repeat("1", "2030-01-31T09:30:00.", "Z")}, ("instants.py",)),
+    Row("durability", validated(model.Durability), {"digits": repeat("1", "replicated:")}, ("contract/model.py",)),
+    Row(
+        "instant",
+        validated(model.Instant),
+        {"fraction": repeat("1", "2030-01-31T09:30:00.", "Z")},
+        ("contract/timestamps.py",),
+    ),
     Row(
         "content type",
-        request_json._JSON_TYPE.fullmatch,
+        request_body._JSON_TYPE.fullmatch,
         {
             "spaces": repeat_bytes(" "),
             "suffixes": repeat_bytes("json+", "application/"),
             "plus signs": repeat_bytes("+", "application/"),
             "spaces behind": repeat_bytes(" ", "application/json", "x"),
         },
-        ("api/request_json.py",),
+        ("api/request_body.py",),
     ),
     Row(
         "host",
@@ -176,7 +182,7 @@ ROWS = [
             "port": repeat_bytes("1", "a:", "x"),
             "spaces": repeat_bytes(" ", "a", "x"),
         },
-        ("http_protocol/request_head.py",),
+        ("server/http/request_head.py",),
     ),
     *(
         Row(f"path of {operation.name}", operation.path_regex.match, {"steps": repeat("a/", "/jobs/")})
@@ -186,23 +192,27 @@ ROWS = [
     Row("body of a batch", read_body("put_jobs"), BATCHES),
     Row("depth of a body", is_deeper, {name: BODIES[name] for name in ("empty lists", "deep lists", "names")}),
     # What the operator, the store or the engine itself has written:
-    Row("name of a key", keys._NAME.fullmatch, NAMES, ("api/keys.py",)),
-    Row("hash of a key", keys._HASH.fullmatch, {"digits": repeat("0", "sha256:")}, ("api/keys.py",)),
-    Row("topics of a key", keys._PATTERN.fullmatch, NAMES | {"stars": repeat("*")}, ("api/keys.py",)),
-    Row("table of a keys file", keys_file._HEADER.fullmatch, {"spaces": repeat(" ", "[[")}, ("api/keys_file.py",)),
+    Row("name of a key", api_keys._NAME.fullmatch, NAMES, ("api/auth/api_keys.py",)),
+    Row("hash of a key", api_keys._HASH.fullmatch, {"digits": repeat("0", "sha256:")}, ("api/auth/api_keys.py",)),
+    Row("topics of a key", api_keys._PATTERN.fullmatch, NAMES | {"stars": repeat("*")}, ("api/auth/api_keys.py",)),
+    Row("table of a keys file", key_file._HEADER.fullmatch, {"spaces": repeat(" ", "[[")}, ("api/auth/key_file.py",)),
     Row("allowed host", settings._HOST_NAME.fullmatch, NAMES | {"stars": repeat("*.")}, ("settings.py",)),
-    Row("error of TOML", keys._POSITION.search, {"position": repeat("at line 1")}, ("api/keys.py",)),
-    Row("instant in a finding", audit._INSTANT_MS.findall, {"digits": repeat("1")}, ("engine/audit.py",)),
+    Row("error of TOML", api_keys._POSITION.search, {"position": repeat("at line 1")}, ("api/auth/api_keys.py",)),
+    Row(
+        "instant in a finding", checker._INSTANT_MS.findall, {"digits": repeat("1")}, ("engine/consistency/checker.py",)
+    ),
     Row(
         "error of the store",
         scripts._FIRST_WORD.search,
         {"letters": repeat("A", ": -", "_"), "words": repeat(": -A_")},
         ("engine/scripts.py",),
     ),
-    Row("name of a server", identity._OTHER_EXECUTABLES.search, {"letters": repeat("key")}, ("store/identity.py",)),
+    Row(
+        "name of a server", server_info._OTHER_EXECUTABLES.search, {"letters": repeat("key")}, ("store/server_info.py",)
+    ),
     *(
-        Row(f"right {number}", right.search, {"words": repeat("no permissions to ")}, ("store/rights.py",))
-        for number, right in enumerate((rights._COMMAND, rights._KEY, rights._CHANNEL))
+        Row(f"right {number}", right.search, {"words": repeat("no permissions to ")}, ("store/acl.py",))
+        for number, right in enumerate((acl._COMMAND, acl._KEY, acl._CHANNEL))
     ),
     Row(
         "log line of the store",
@@ -211,7 +221,7 @@ ROWS = [
         ("store/embedded.py",),
     ),
 ]
-BOUNDED_BEFORE = ("engine/topics.py", "store/identity.py")
+BOUNDED_BEFORE = ("engine/topics.py", "store/server_info.py")
 """Where a regular expression reads a short text: a part of a cursor (limits.CURSOR_MAX), the version of the store."""
 
 

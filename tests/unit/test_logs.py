@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from deferd import logs
+from deferd.server import logs
 
 
 @pytest.fixture(autouse=True)

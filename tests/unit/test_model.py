@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from deferd import limits
-from deferd.api.faults import faults_of
-from deferd.errors import FieldFault
-from deferd.model import (
+from deferd.api.validation_errors import faults_of
+from deferd.contract import limits
+from deferd.contract.errors import FieldFault
+from deferd.contract.model import (
     BuryJob,
     ChangeJob,
     ExponentialBackoff,

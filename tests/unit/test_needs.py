@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from starlette.routing import Route
 
-from deferd.api.application import create_app
-from deferd.api.keys import Key, Scope, TopicPatterns
-from deferd.api.needs import Need
+from deferd.api.app import create_app
+from deferd.api.auth.api_keys import Key, Scope, TopicPatterns
+from deferd.api.auth.permissions import Need
 from deferd.api.operation import Operation
-from deferd.model import PutBatch, PutJob
+from deferd.contract.model import PutBatch, PutJob
 from deferd.settings import Settings
 
 ROUTES = create_app(Settings(test_clock=True), "").routes

@@ -10,12 +10,14 @@ import yaml
 from openapi_spec_validator import validate
 from pydantic import BaseModel
 
-from deferd import model
-from deferd.api import openapi, operation, problems, shapes
-from deferd.api.examples import EXAMPLES
-from deferd.api.keys import Scope
+from deferd.api import operation, problem_details
+from deferd.api.auth.api_keys import Scope
+from deferd.api.openapi import schemas
+from deferd.api.openapi.__main__ import FILE, render
+from deferd.api.openapi.examples import EXAMPLES
+from deferd.contract import model
 
-DOCUMENT: dict[str, Any] = yaml.safe_load(openapi.render())
+DOCUMENT: dict[str, Any] = yaml.safe_load(render())
 SCHEMAS = DOCUMENT["components"]["schemas"]
 _OPERATION_IDS = {
     "put_job",
@@ -70,7 +72,7 @@ def codes_of(answer: dict[str, Any]) -> set[str]:
 
 
 def model_named(name: str) -> type[BaseModel]:
-    for module in (shapes, model, operation):
+    for module in (schemas, model, operation):
         found = getattr(module, name, None)
         if isinstance(found, type) and issubclass(found, BaseModel):
             return found
@@ -89,7 +91,7 @@ def nodes(node: Any) -> Iterator[dict[str, Any]]:
 
 def test_the_file_is_the_document_of_the_application() -> None:
     drifted = "it has drifted: run `python -m deferd.api.openapi`"
-    assert openapi.FILE.read_text(encoding="utf-8") == openapi.render(), drifted
+    assert FILE.read_text(encoding="utf-8") == render(), drifted
 
 
 def test_the_document_is_openapi_3_1() -> None:
@@ -209,7 +211,7 @@ def test_every_request_and_answer_has_an_example() -> None:
 
 @pytest.mark.parametrize("code", sorted(DOCUMENT["components"]["examples"]))
 def test_examples_of_problems_are_right(code: str) -> None:
-    shown = shapes.Problem.model_validate(DOCUMENT["components"]["examples"][code]["value"])
+    shown = schemas.Problem.model_validate(DOCUMENT["components"]["examples"][code]["value"])
     assert shown.code == code
 
 
@@ -254,7 +256,7 @@ def test_a_backoff_is_a_schema_of_its_own_everywhere() -> None:
 
 
 def test_codes_are_those_that_there_are() -> None:
-    assert SCHEMAS["ProblemCode"]["enum"] == sorted(problems.BY_CODE)
+    assert SCHEMAS["ProblemCode"]["enum"] == sorted(problem_details.BY_CODE)
     for name in ("Problem", "PutResult", "FinishResult"):
         assert SCHEMAS[name]["properties"]["code"]["$ref"] == "#/components/schemas/ProblemCode"
 

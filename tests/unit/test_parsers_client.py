@@ -18,37 +18,37 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 from deferd import Context, Delivery, Job
-from deferd.client import calls
-from deferd.client.calls import Call, read_answer
-from deferd.client.failures import read_problem
+from deferd.client import requests
+from deferd.client.durations import instant
+from deferd.client.errors import read_problem
 from deferd.client.jobs import JobRef, TopicView
-from deferd.client.times import instant
-from deferd.errors import DeferdError, InvalidInput
-from deferd.model import DeadReason, JobState
+from deferd.client.requests import Call, read_answer
+from deferd.contract.errors import DeferdError, InvalidInput
+from deferd.contract.model import DeadReason, JobState
 from deferd.worker.handlers import Handler, UnfitBody
 from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts
 
 CALLS: dict[str, Call[Any]] = {
-    "put": calls.put({"topic": "t", "id": "a"}),
-    "put_many": calls.put_many([{"topic": "t"}]),
-    "look": calls.look("t", "a"),
-    "change": calls.change("t", "a", {"ttr": 5}),
-    "cancel": calls.cancel("t", "a"),
-    "pop": calls.pop("t"),
-    "finish": calls.finish(JobRef("t", "a")),
-    "release": calls.release(JobRef("t", "a")),
-    "touch": calls.touch(JobRef("t", "a")),
-    "bury": calls.bury(JobRef("t", "a")),
-    "finish_many": calls.finish_many("t", [JobRef("t", "a")]),
-    "topics": calls.topics(),
-    "topic": calls.topic("t"),
-    "set_topic": calls.set_topic("t", {}),
-    "pause": calls.pause("t"),
-    "jobs": calls.jobs("t"),
-    "redrive": calls.redrive("t"),
-    "purge": calls.purge("t"),
-    "ready": calls.ready(),
-    "metrics": calls.metrics(),
+    "put": requests.put({"topic": "t", "id": "a"}),
+    "put_many": requests.put_many([{"topic": "t"}]),
+    "look": requests.look("t", "a"),
+    "change": requests.change("t", "a", {"ttr": 5}),
+    "cancel": requests.cancel("t", "a"),
+    "pop": requests.pop("t"),
+    "finish": requests.finish(JobRef("t", "a")),
+    "release": requests.release(JobRef("t", "a")),
+    "touch": requests.touch(JobRef("t", "a")),
+    "bury": requests.bury(JobRef("t", "a")),
+    "finish_many": requests.finish_many("t", [JobRef("t", "a")]),
+    "topics": requests.topics(),
+    "topic": requests.topic("t"),
+    "set_topic": requests.set_topic("t", {}),
+    "pause": requests.pause("t"),
+    "jobs": requests.jobs("t"),
+    "redrive": requests.redrive("t"),
+    "purge": requests.purge("t"),
+    "ready": requests.ready(),
+    "metrics": requests.metrics(),
 }
 
 # What an answer may hold where it holds something else: also what Python takes for JSON and JSON does not.
@@ -210,7 +210,12 @@ puts = objects_with(
 @drawn(300)
 @given(job=puts)
 def test_a_job_is_written_as_json_or_refused(job: dict[str, Any]) -> None:
-    for make in (calls.put, lambda it: calls.put_many([it]), lambda it: calls.change("t", "a", it), calls.as_json):
+    for make in (
+        requests.put,
+        lambda it: requests.put_many([it]),
+        lambda it: requests.change("t", "a", it),
+        requests.as_json,
+    ):
         try:
             made = make(job)
         except InvalidInput:

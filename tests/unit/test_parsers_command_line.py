@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from deferd.commands import output, values
-from deferd.commands.ndjson import BadLine, JobLines
-from deferd.model import Backoff
+from deferd.cli import output, values
+from deferd.cli.ndjson import BadLine, JobLines
+from deferd.contract.model import Backoff
 from tests.drawn_input import contents, drawn, json_scalars, json_values, objects_with, outcome, plain_texts, texts
 
 READERS: list[Callable[[str], Any]] = [

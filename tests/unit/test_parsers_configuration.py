@@ -16,10 +16,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deferd.api.key_source import KeySource
-from deferd.api.keys import KEYS_MAX, Key, KeysRefused, Limit, Scope, TopicPatterns, hash_of, parse_keys
+from deferd.api.auth.api_keys import KEYS_MAX, Key, KeysRefused, Limit, Scope, TopicPatterns, hash_of, parse_keys
+from deferd.api.auth.key_source import KeySource
 from deferd.settings import Settings, SettingsError, load_settings, unknown_variables, variable
-from deferd.store.address import AddressError, parse_address
+from deferd.store.url import AddressError, parse_address
 from tests.drawn_input import digits, drawn, outcome, texts
 
 SECRET = "sesame-open"

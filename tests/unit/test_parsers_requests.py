@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from deferd import limits, model
-from deferd.api import problems
-from deferd.api.application import create_app
-from deferd.api.boundary import Boundary
+from deferd.api import problem_details
+from deferd.api.app import create_app
 from deferd.api.call import AsgiCall
+from deferd.api.dispatch import Boundary
 from deferd.api.operation import Operation
-from deferd.api.request_json import parse_object
-from deferd.engine import arguments
+from deferd.api.request_body import parse_object
+from deferd.contract import limits, model
+from deferd.contract.errors import DeferdError, InvalidInput
+from deferd.engine import script_arguments
 from deferd.engine.record import Receipt
-from deferd.errors import DeferdError, InvalidInput
 from deferd.settings import Settings
 from tests.drawn_input import contents, drawn, json_objects, json_values, objects_with, plain_texts, texts
 
@@ -76,7 +76,7 @@ def bind(
     if isinstance(ended.value, Bound):
         return ended.value.given
     assert isinstance(ended.value, DeferdError)
-    answer = problems.answer(ended.value)
+    answer = problem_details.answer(ended.value)
     shown = json.loads(bytes(answer.body))
     assert answer.status_code == shown["status"]
     assert shown["status"] in ((422,) if isinstance(ended.value, InvalidInput) else (413, 415))
@@ -177,14 +177,14 @@ def can_be_sent_to_the_store(value: Any) -> None:
     """What was understood has a form in which scripts get it."""
     match value:
         case model.PutJob():
-            arguments.put_args(value, value.id or arguments.new_id())
+            script_arguments.put_args(value, value.id or script_arguments.new_id())
         case model.PutBatch():
             for job in value.jobs:
                 can_be_sent_to_the_store(job)
         case model.ChangeJob():
-            arguments.when_args(value)
+            script_arguments.when_args(value)
         case model.FinishJob():
-            arguments.finish_args("a", Receipt.of(value.receipt), value.result)
+            script_arguments.finish_args("a", Receipt.of(value.receipt), value.result)
 
 
 @drawn(200)
@@ -200,7 +200,7 @@ def test_bytes_are_an_object_or_refused_and_what_is_read_can_be_written(raw: byt
     try:
         value = parse_object(raw)
     except InvalidInput as refused:
-        problems.answer(refused)
+        problem_details.answer(refused)
         return
     assert value == json.loads(raw)
     json.dumps(value, allow_nan=False, ensure_ascii=False).encode()

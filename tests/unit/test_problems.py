@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from deferd import errors
-from deferd.api import problems
-from deferd.api.answers import JsonAnswer
+from deferd.api import problem_details
+from deferd.api.responses import JsonAnswer
 from deferd.api.unsent_bytes import TooManyUnsentBytes
 from deferd.client import CallFailed
-from deferd.errors import FieldFault, InvalidInput
+from deferd.contract import errors
+from deferd.contract.errors import FieldFault, InvalidInput
 
 _CONTRACT = {
     "validation": 422,
@@ -45,14 +45,14 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     errors.TopicFull("t", 5),
     errors.RateLimited("too many requests", 7),
     errors.StoreUnavailable("the store does not answer"),
-    problems.UnknownPath("/nowhere"),
-    problems.MethodNotAllowed("PUT", ["GET", "POST"]),
-    problems.UnsupportedMediaType("Content-Type is 'text/plain'"),
-    problems.BadRequest(),
-    problems.RequestTimeout(),
-    problems.UriTooLong(),
-    problems.HeadTooLarge(),
-    problems.TooManyConnections("10 connections are open already"),
+    problem_details.UnknownPath("/nowhere"),
+    problem_details.MethodNotAllowed("PUT", ["GET", "POST"]),
+    problem_details.UnsupportedMediaType("Content-Type is 'text/plain'"),
+    problem_details.BadRequest(),
+    problem_details.RequestTimeout(),
+    problem_details.UriTooLong(),
+    problem_details.HeadTooLarge(),
+    problem_details.TooManyConnections("10 connections are open already"),
     TooManyUnsentBytes("clients have not read 10 bytes of their responses"),
 ]
 
@@ -63,25 +63,25 @@ def members_of(answer: JsonAnswer) -> dict[str, Any]:
 
 
 def fault_of(fault: FieldFault) -> dict[str, Any]:
-    shown: dict[str, Any] = members_of(problems.answer(InvalidInput([fault])))["errors"][0]
+    shown: dict[str, Any] = members_of(problem_details.answer(InvalidInput([fault])))["errors"][0]
     return shown
 
 
 def test_every_leaf_error_has_a_row() -> None:
-    assert set(problems.leaves()) - set(problems.leaves(CallFailed)) == problems.ROWS.keys()
+    assert set(problem_details.leaves()) - set(problem_details.leaves(CallFailed)) == problem_details.ROWS.keys()
 
 
 def test_every_leaf_error_is_tried_here() -> None:
-    assert {type(error) for error in _ONE_OF_EACH} == problems.ROWS.keys()
+    assert {type(error) for error in _ONE_OF_EACH} == problem_details.ROWS.keys()
 
 
 def test_statuses_are_those_of_the_contract() -> None:
-    assert {code: problems.BY_CODE[code].status for code in _CONTRACT} == _CONTRACT
+    assert {code: problem_details.BY_CODE[code].status for code in _CONTRACT} == _CONTRACT
 
 
 @pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
 def test_a_problem_has_all_members(error: errors.DeferdError) -> None:
-    answer = problems.answer(error)
+    answer = problem_details.answer(error)
     members = members_of(answer)
     assert answer.headers["content-type"] == "application/problem+json"
     assert members["type"] == f"urn:problem-type:deferd:{error.code}"
@@ -93,17 +93,17 @@ def test_a_problem_has_all_members(error: errors.DeferdError) -> None:
 
 @pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
 def test_only_answers_that_say_try_later_say_when(error: errors.DeferdError) -> None:
-    answer = problems.answer(error)
+    answer = problem_details.answer(error)
     expected = {429: True, 503: True}.get(answer.status_code, False)
     assert ("retry-after" in answer.headers) is expected
 
 
 def test_the_wait_is_a_whole_number_of_seconds() -> None:
-    assert problems.answer(errors.RateLimited("too many requests", 7)).headers["retry-after"] == "7"
+    assert problem_details.answer(errors.RateLimited("too many requests", 7)).headers["retry-after"] == "7"
 
 
 def test_a_problem_tells_the_facts_of_its_error() -> None:
-    assert members_of(problems.answer(errors.JobExists("orders", "o-1"))) == {
+    assert members_of(problem_details.answer(errors.JobExists("orders", "o-1"))) == {
         "type": "urn:problem-type:deferd:job_exists",
         "title": "The id is taken",
         "status": 409,
@@ -112,15 +112,17 @@ def test_a_problem_tells_the_facts_of_its_error() -> None:
         "topic": "orders",
         "id": "o-1",
     }
-    refused = members_of(problems.answer(errors.DurabilityUnavailable("fsync", ["memory"], "it is off")))
+    refused = members_of(problem_details.answer(errors.DurabilityUnavailable("fsync", ["memory"], "it is off")))
     assert (refused["durability"], refused["available"]) == ("fsync", ["memory"])
-    assert members_of(problems.answer(errors.JobReserved("orders", "o-1", "fsync")))["durability"] == "fsync"
-    assert members_of(problems.answer(errors.PayloadTooLarge(1024)))["limit_bytes"] == 1024
-    assert members_of(problems.answer(errors.TopicFull("orders", 5)))["max_jobs"] == 5
+    assert members_of(problem_details.answer(errors.JobReserved("orders", "o-1", "fsync")))["durability"] == "fsync"
+    assert members_of(problem_details.answer(errors.PayloadTooLarge(1024)))["limit_bytes"] == 1024
+    assert members_of(problem_details.answer(errors.TopicFull("orders", 5)))["max_jobs"] == 5
 
 
 def test_a_wrong_method_is_told_the_right_ones() -> None:
-    assert problems.answer(problems.MethodNotAllowed("PUT", ["GET", "POST"])).headers["allow"] == "GET, POST"
+    assert (
+        problem_details.answer(problem_details.MethodNotAllowed("PUT", ["GET", "POST"])).headers["allow"] == "GET, POST"
+    )
 
 
 def test_a_fault_names_field_pointer_and_value() -> None:
@@ -160,14 +162,14 @@ def test_a_value_that_is_not_small_is_left_out(value: Any) -> None:
 
 def test_a_hundred_faults_are_shown_and_the_rest_counted() -> None:
     faults = [FieldFault(("body", "jobs", index), "must be a JSON object", index) for index in range(150)]
-    members = members_of(problems.answer(InvalidInput(faults)))
+    members = members_of(problem_details.answer(InvalidInput(faults)))
     assert len(members["errors"]) == 100
     assert members["detail"] == "body.jobs.0 must be a JSON object (and 149 more)"
 
 
 def test_an_unexpected_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        answer = problems.answer_unexpected(RuntimeError("the password is 1234"))
+        answer = problem_details.answer_unexpected(RuntimeError("the password is 1234"))
     assert answer.status_code == 500
     assert members_of(answer)["code"] == "internal_error"
     assert "1234" not in bytes(answer.body).decode()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from deferd.api.keys import Limit
-from deferd.api.rate_limit import Bucket
+from deferd.api.auth.api_keys import Limit
+from deferd.api.auth.rate_limit import Bucket
 
 
 def headers(bucket: Bucket, now_s: float = 0) -> dict[bytes, bytes]:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive
 
-from deferd import limits
-from deferd.api.problems import UnsupportedMediaType
-from deferd.api.request_json import is_deeper, parse_object, read_body
-from deferd.errors import FieldFault, InvalidInput, PayloadTooLarge
+from deferd.api.problem_details import UnsupportedMediaType
+from deferd.api.request_body import is_deeper, parse_object, read_body
+from deferd.contract import limits
+from deferd.contract.errors import FieldFault, InvalidInput, PayloadTooLarge
 
 _LIMIT = 10
 

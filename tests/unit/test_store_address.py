@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deferd.store.address import AddressError, StoreAddress, parse_address
+from deferd.store.url import AddressError, StoreAddress, parse_address
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deferd.store.identity import OLDEST_VERSION, server_name, server_version
+from deferd.store.server_info import OLDEST_VERSION, server_name, server_version
 
 
 @pytest.mark.parametrize(

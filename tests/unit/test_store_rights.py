@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from deferd.store.rights import CHANNELS_RULE, KEYS_RULE, UNNAMED, lacking, missing_right
+from deferd.store.acl import CHANNELS_RULE, KEYS_RULE, UNNAMED, lacking, missing_right
 
 VALKEY_9 = "ACL failure in script: "
 REDIS_7 = "The user executing the script can't "

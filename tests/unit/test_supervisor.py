@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from deferd.api.last_good import FollowedFiles
-from deferd.serve import Premises, listen
+from deferd.server.last_good import FollowedFiles
+from deferd.server.run import Premises, listen
+from deferd.server.supervisor import Team
 from deferd.settings import Settings
-from deferd.supervisor import Team
 
 LONG_S = 600.0
 SOON_S = 20.0

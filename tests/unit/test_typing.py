@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from deferd import limits
-from deferd.model import DurabilityLevel
+from deferd.contract import limits
+from deferd.contract.model import DurabilityLevel
 from tests.mypy_check import mypy_errors
 
 RIGHT = """

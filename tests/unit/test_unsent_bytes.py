@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deferd.api.unsent_bytes import LARGE_BYTES, STALLED_S, TooManyUnsentBytes, UnsentBytes
-from deferd.errors import RateLimited
+from deferd.contract.errors import RateLimited
 
 MOST = 100 * LARGE_BYTES
 LARGE = 2 * LARGE_BYTES

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from deferd import Context, Delivery, Worker
-from deferd.limits import ERROR_TEXT_MAX, POP_TOPICS_MAX
+from deferd.contract.limits import ERROR_TEXT_MAX, POP_TOPICS_MAX
 from deferd.worker.handlers import Handler, UnfitBody
 
 

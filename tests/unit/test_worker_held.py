@@ -6,7 +6,7 @@ import asyncio
 
 from deferd import Delivery
 from deferd.worker.handlers import Handler
-from deferd.worker.held import Held, Stop
+from deferd.worker.held_job import Held, Stop
 from deferd.worker.outcomes import DONE, Finish, Release
 
 GIVEN_BACK = Release(0, "the worker stopped")

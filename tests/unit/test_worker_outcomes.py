@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from deferd import Reject, Retry
-from deferd.limits import DELAY_MAX_S, ERROR_TEXT_MAX
+from deferd.contract.limits import DELAY_MAX_S, ERROR_TEXT_MAX
 from deferd.worker.outcomes import Bury, Finish, Release, of_error, of_value
 
 

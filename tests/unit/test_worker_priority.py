@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from deferd.worker.priority import order_of
+from deferd.worker.topic_priority import order_of
 
 TOPICS = ("a", "b", "c")
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from deferd.worker.threads import DaemonThreads
+from deferd.worker.handler_threads import DaemonThreads
 
 
 async def test_functions_run_at_once_in_threads_that_are_used_again() -> None:
@@ -63,7 +63,7 @@ async def test_a_caller_that_is_cancelled_leaves_its_thread_to_end_by_itself() -
 def test_the_interpreter_exits_while_a_function_is_stuck() -> None:
     program = """
 import asyncio, time
-from deferd.worker.threads import DaemonThreads
+from deferd.worker.handler_threads import DaemonThreads
 
 async def main():
     threads = DaemonThreads(asyncio.get_running_loop())

@@ -2,7 +2,7 @@
 
 There are two doors. Any server of ASGI applications hands requests to `deferd.api.service.Service`, which makes an
 `AsgiCall` of each. Under `deferd serve` requests that are small and plain, nearly all, take the short way of
-`deferd.http_protocol`, which saves three quarters of what ASGI costs. Behind the doors there is one way.
+`deferd.server.http`, which saves three quarters of what ASGI costs. Behind the doors there is one way.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fastapi import Depends
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
-from deferd.api import request_json
-from deferd.engine.arguments import NO_BOUNDS, PutBounds
+from deferd.api import request_body
+from deferd.contract.model import ChangeJob, PutJob
 from deferd.engine.engine import Engine
-from deferd.model import ChangeJob, PutJob
+from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 
 if TYPE_CHECKING:
-    from deferd.api.account import Account
-    from deferd.api.keys import Key
+    from deferd.api.auth.api_keys import Key
+    from deferd.api.auth.usage_limits import Account
     from deferd.api.service import Service
 
 _log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class AsgiCall(Call):
 
     async def read_body(self) -> bytes:
         """See Call."""
-        return await request_json.read_body(self._scope, self._receive, self.service.settings.max_body_bytes)
+        return await request_body.read_body(self._scope, self._receive, self.service.settings.max_body_bytes)
 
     async def unless_gone(self, work: Coroutine[Any, Any, Result], *, undo: Undo[Result] | None = None) -> Result:
         """See Call."""

@@ -19,12 +19,12 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from deferd import limits
+from deferd.contract import limits
+from deferd.contract.errors import DeferdError
+from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.metrics import OTHER_TOPICS
 from deferd.engine.topic_list import TopicView
-from deferd.errors import DeferdError
-from deferd.model import JobState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 STORE_READ_TIMEOUT_S = 5.0

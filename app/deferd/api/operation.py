@@ -23,14 +23,15 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.responses import Response
 
-from deferd import limits
-from deferd.api import audit, request_json
+from deferd.api import request_body
+from deferd.api.auth import audit_log
+from deferd.api.auth.api_keys import Scope
+from deferd.api.auth.permissions import need_of
 from deferd.api.call import Call
-from deferd.api.faults import FAULTS_MAX, faults_of
-from deferd.api.keys import Scope
-from deferd.api.needs import need_of
-from deferd.api.request_json import PARSED_IN_THE_LOOP_BYTES
-from deferd.errors import FieldFault, InvalidInput
+from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
+from deferd.api.validation_errors import FAULTS_MAX, faults_of
+from deferd.contract import limits
+from deferd.contract.errors import FieldFault, InvalidInput
 
 _QUERY_PARAMETERS_MAX = 100
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
@@ -62,9 +63,9 @@ class _Body(NamedTuple):
             if self.left_out is None:
                 raise InvalidInput([FieldFault(("body",), "is missing: a JSON object is needed")])
             return self.left_out
-        if self.left_out is not None and request_json.is_null(raw):
+        if self.left_out is not None and request_body.is_null(raw):
             return self.left_out
-        given = request_json.parse_object(raw)
+        given = request_body.parse_object(raw)
         if check is not None:
             check.value(given)
         if len(raw) > PARSED_IN_THE_LOOP_BYTES:
@@ -156,7 +157,7 @@ class Operation(APIRoute):
         if self.need.scope is Scope.ADMIN and self.methods != {"GET"}:
             if self._call_name is None:
                 raise TypeError(f"{self.endpoint}: an admin call needs its Call, for the audit log")
-            self.endpoint = audit.recorded(self.endpoint, self._call_name, self.what)
+            self.endpoint = audit_log.recorded(self.endpoint, self._call_name, self.what)
 
     async def answer(self, call: Call, check: Check | None = None) -> Response:
         """Answer `call`; `check` is shown the body and the bound arguments before, and may raise to refuse them.

@@ -7,11 +7,11 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
-from deferd.api import contract
-from deferd.api.access import Access
-from deferd.api.boundary import Boundary
+from deferd.api.auth.browser_guard import OwnMachine
+from deferd.api.auth.gate import Access
+from deferd.api.dispatch import Boundary
+from deferd.api.openapi import document
 from deferd.api.unsent_bytes import UnsentBytes
-from deferd.api.web_pages import OwnMachine
 from deferd.engine.engine import Engine
 from deferd.settings import Settings
 
@@ -50,5 +50,5 @@ class Service(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, built once."""
         if self.openapi_schema is None:
-            self.openapi_schema = contract.document(self.routes)
+            self.openapi_schema = document.document(self.routes)
         return self.openapi_schema

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from deferd.errors import DeferdError, RateLimited, TryLater
+from deferd.contract.errors import DeferdError, RateLimited, TryLater
 
 LARGE_BYTES = 64 * 1024
 """Responses up to this size are never refused."""

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from deferd.bench import report
-from deferd.bench.clock import Clock
 from deferd.bench.deployment import Deployment
-from deferd.bench.failures import BenchFailed
+from deferd.bench.errors import BenchFailed
 from deferd.bench.figures import Figures
 from deferd.bench.loads import Loads, Topics
 from deferd.bench.options import Options, OptionsError, read_options
 from deferd.bench.processes import Processes
 from deferd.bench.progress import Board
+from deferd.bench.service_clock import Clock
 from deferd.stop_signals import stop_signals
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

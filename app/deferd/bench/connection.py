@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection that takes little of its process's time: the load generator's means for single calls.
 
 httpx, under the official client, spends about a millisecond of a core on a call, and ten of them with 64 connections
-in one pool. A generator made of that would measure itself. This one sends the same calls (`deferd.client.calls`) and
+in one pool. A generator made of that would measure itself. This one sends the same calls (`deferd.client.requests`) and
 reads the same answers, several times faster, and does nothing that a benchmark does not need.
 """
 
@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import httpx
 
 from deferd.client import NoAnswer
-from deferd.client.calls import Answer, Call, read_answer
+from deferd.client.requests import Answer, Call, read_answer
 
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)")

@@ -7,10 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from deferd.bench.clock import Clock, epoch_ms
-from deferd.bench.failures import BenchFailed, explained
+from deferd.bench.errors import BenchFailed, explained
+from deferd.bench.service_clock import Clock, epoch_ms
 from deferd.client import AsyncClient, NoAnswer
-from deferd.errors import DeferdError, TopicNotFound
+from deferd.contract.errors import DeferdError, TopicNotFound
 
 _SIGHTINGS = 20
 _TIMEOUT_S = 10.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from deferd.bench.clock import Clock, epoch_ms
-from deferd.bench.failures import BenchFailed
+from deferd.bench.errors import BenchFailed
+from deferd.bench.service_clock import Clock, epoch_ms
 from deferd.client import Delivery, PutResult
 
 _EARLY_MS = 1.0

@@ -9,13 +9,13 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from deferd.bench.clock import Clock
 from deferd.bench.deployment import Deployment
-from deferd.bench.failures import BenchFailed
+from deferd.bench.errors import BenchFailed
 from deferd.bench.figures import BatchFigures, CallFigures, LatenessFigures, Pace, SingleFigures, span_s
 from deferd.bench.options import Options
 from deferd.bench.processes import Processes
 from deferd.bench.progress import Board
+from deferd.bench.service_clock import Clock
 from deferd.bench.steps import Outcome, PutAhead, SingleCalls, Step, TakeAll
 
 _WARM_UP_BATCHES = 4

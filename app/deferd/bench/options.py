@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from deferd.limits import BATCH_MAX
-from deferd.service_url import parse_service_url
+from deferd.contract.limits import BATCH_MAX
+from deferd.contract.service_url import parse_service_url
 
 DESCRIPTION = """\
 Measure a running deployment through its HTTP port, and check every answer. Three loads, one after the other:

@@ -15,10 +15,10 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Self
 
-from deferd.bench.clock import Clock
-from deferd.bench.failures import BenchFailed, explained
+from deferd.bench.errors import BenchFailed, explained
+from deferd.bench.service_clock import Clock
 from deferd.bench.steps import Outcome, Site, Step
-from deferd.errors import DeferdError
+from deferd.contract.errors import DeferdError
 
 _START_S = 60.0
 _REPORT_EVERY_S = 0.1

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from deferd.bench.clock import Clock, instant
 from deferd.bench.connection import Connection
-from deferd.bench.failures import BenchFailed
+from deferd.bench.errors import BenchFailed
 from deferd.bench.ledger import Ledger
-from deferd.client import AsyncClient, calls
-from deferd.client.calls import Answer, Call
+from deferd.bench.service_clock import Clock, instant
+from deferd.client import AsyncClient, requests
+from deferd.client.requests import Answer, Call
 
 BODY = {"order": 1042, "customer": "c-17"}
 CALL_TIMEOUT_S = 30.0
@@ -108,8 +108,8 @@ class SingleCalls:
     async def run(self, site: Site) -> Outcome:
         """One put on each connection opens it, and is not in the figures."""
         ledger = Ledger(self.topic, site.clock)
-        put = calls.put({"topic": self.topic, "body": BODY})
-        pop = calls.pop(self.topic, wait=SINGLE_POP_WAIT_S)
+        put = requests.put({"topic": self.topic, "body": BODY})
+        pop = requests.pop(self.topic, wait=SINGLE_POP_WAIT_S)
         async with site.connections(self.connections) as connections:
             for job in await asyncio.gather(*(connection.send(put) for connection in connections)):
                 ledger.put(job.id)
@@ -132,7 +132,7 @@ class SingleCalls:
                         f"and got {len(deliveries)}"
                     )
                 ledger.took(deliveries[0], time.time())
-                await timed(connection, calls.finish(deliveries[0]))
+                await timed(connection, requests.finish(deliveries[0]))
 
             async def go_on(connection: Connection) -> None:
                 while time.monotonic() < end_s:
@@ -150,9 +150,9 @@ class SingleCalls:
 
     async def _take_first(self, connection: Connection, ledger: Ledger) -> None:
         """Take what opened the connection, or what is there in its place."""
-        for delivery in await connection.send(calls.pop(self.topic, wait=SINGLE_POP_WAIT_S)):
+        for delivery in await connection.send(requests.pop(self.topic, wait=SINGLE_POP_WAIT_S)):
             ledger.took(delivery, time.time())
-            await connection.send(calls.finish(delivery))
+            await connection.send(requests.finish(delivery))
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class TakeAll:
         """It ends when each job has come once and is finished, and the pops that got nothing are answered."""
         ledger = site.ledger
         outcome = Outcome.begin()
-        pop = calls.pop(self.topic, count=self.count, wait=PARKED_WAIT_S)
+        pop = requests.pop(self.topic, count=self.count, wait=PARKED_WAIT_S)
 
         async def consume(send: Callable[[Call[Any]], Awaitable[Any]]) -> None:
             while ledger.missing:
@@ -227,7 +227,7 @@ class TakeAll:
                 if not deliveries:
                     continue
                 outcome.values_ms.extend([ledger.took(delivery, at_s) for delivery in deliveries])
-                results = await send(calls.finish_many(self.topic, deliveries))
+                results = await send(requests.finish_many(self.topic, deliveries))
                 if [result.id for result in results if result.status == 200] != [one.id for one in deliveries]:
                     refused = next((result for result in results if result.status != 200), None)
                     raise BenchFailed(f"a finish of {len(deliveries)} jobs was answered {refused}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from deferd.client.asynchronous import AsyncClient
 from deferd.client.blocking import Client
-from deferd.client.definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
-from deferd.client.failures import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
+from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
 from deferd.client.jobs import (
     Cancelled,
     Delivery,
@@ -19,7 +19,7 @@ from deferd.client.jobs import (
     TopicPage,
     TopicView,
 )
-from deferd.client.options import Backoff, PutDefaults, PutOptions
+from deferd.client.put_options import Backoff, PutDefaults, PutOptions
 
 __all__ = [
     "AsyncClient",

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from deferd.client.network import AsyncNetwork, Wire
-from deferd.client.sender import Sender
+from deferd.client.retry import Sender
+from deferd.client.transport import AsyncNetwork, Wire
 from deferd.client.verbs import Verbs
 
 
@@ -25,8 +25,8 @@ class AsyncClient(Verbs):
     `connections` calls run at a time, further ones queue for their turn. `tls` replaces the context for https URLs, for
     a certificate authority of your own.
 
-    Calls raise the errors of `deferd.errors` that the service names, NoAnswer (or Unreachable) when it says nothing,
-    and UnexpectedAnswer for what is none of its answers.
+    Calls raise the error of `deferd.contract.errors` that the service names, NoAnswer (or Unreachable) when there is no
+    response, and UnexpectedAnswer when the response is not one of the API.
     """
 
     def __init__(

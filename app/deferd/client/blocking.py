@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from deferd.client.buffer import PutBuffer
-from deferd.client.calls import JobToPut
 from deferd.client.jobs import Job, PutResult, TopicPage, TopicView
-from deferd.client.network import BlockingNetwork, Wire, run
-from deferd.client.options import PutOptions
-from deferd.client.sender import Sender
+from deferd.client.put_options import PutOptions
+from deferd.client.requests import JobToPut
+from deferd.client.retry import Sender
+from deferd.client.transport import BlockingNetwork, Wire, run
 from deferd.client.verbs import Verbs
-from deferd.model import JobState
+from deferd.contract.model import JobState
 
 P = ParamSpec("P")
 Value = TypeVar("Value")

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, Unpack
 
-from deferd.client.calls import as_json, job_fields
-from deferd.client.identity import with_id
+from deferd.client.idempotency import with_id
 from deferd.client.jobs import PutResult
-from deferd.client.options import PutOptions, check_put, put_fields
-from deferd.errors import Forbidden, InvalidInput
-from deferd.limits import BATCH_MAX
+from deferd.client.put_options import PutOptions, check_put, put_fields
+from deferd.client.requests import as_json, job_fields
+from deferd.contract.errors import Forbidden, InvalidInput
+from deferd.contract.limits import BATCH_MAX
 
 
 class PutsBatch(Protocol):

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from deferd.instants import parse_instant
-from deferd.model import (
+from deferd.contract.model import (
     Backoff,
     DeadReason,
     ExponentialBackoff,
@@ -22,6 +21,7 @@ from deferd.model import (
     ScheduleBackoff,
     TopicSettings,
 )
+from deferd.contract.timestamps import parse_instant
 
 _BACKOFF: TypeAdapter[ExponentialBackoff | FixedBackoff | ScheduleBackoff] = TypeAdapter(Backoff)
 
@@ -41,7 +41,7 @@ class _View:
 
 
 class Job(_View):
-    """A job as the service showed it. `fields` is its JSON object, as it came; see `deferd.model.Job` for the terms."""
+    """A job as the service showed it. `fields` is its JSON object; see `deferd.contract.model.Job` for the terms."""
 
     __slots__ = ()
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Seq
 from datetime import datetime
 from typing import Any, Literal, TypeVar, Unpack
 
-from deferd.client import calls
+from deferd.client import requests
 from deferd.client.buffer import PutBuffer
-from deferd.client.calls import UNSET, JobToFinish, JobToPut, Unset
-from deferd.client.failures import NoAnswer, UnexpectedAnswer
-from deferd.client.identity import is_as_put, new_id, with_id
+from deferd.client.durations import Seconds
+from deferd.client.errors import NoAnswer, UnexpectedAnswer
+from deferd.client.idempotency import is_as_put, new_id, with_id
 from deferd.client.jobs import (
     Cancelled,
     Delivery,
@@ -24,13 +24,21 @@ from deferd.client.jobs import (
     TopicPage,
     TopicView,
 )
-from deferd.client.network import Network
-from deferd.client.options import Backoff, PutOptions, put_fields
-from deferd.client.sender import Sender
-from deferd.client.times import Seconds
-from deferd.errors import DeferdError, FieldFault, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
-from deferd.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
-from deferd.model import JobState, TopicSettings
+from deferd.client.put_options import Backoff, PutOptions, put_fields
+from deferd.client.requests import UNSET, JobToFinish, JobToPut, Unset
+from deferd.client.retry import Sender
+from deferd.client.transport import Network
+from deferd.contract.errors import (
+    DeferdError,
+    FieldFault,
+    InvalidInput,
+    JobExists,
+    JobNotFound,
+    JobReserved,
+    PayloadTooLarge,
+)
+from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
+from deferd.contract.model import JobState, TopicSettings
 
 Item = TypeVar("Item")
 
@@ -47,8 +55,8 @@ class Verbs:
         """Where the service is: one base URL, or those of several replicas."""
         return self._sender.urls
 
-    async def send(self, call: calls.Call[calls.Answer], *, retry_for: float | None = None) -> calls.Answer:
-        """Send a call made by `deferd.client.calls`; the other methods are the usual ones of these.
+    async def send(self, call: requests.Call[requests.Answer], *, retry_for: float | None = None) -> requests.Answer:
+        """Send a call made by `deferd.client.requests`; the other methods are the usual ones of these.
 
         `retry_for` in place of the client's own.
         """
@@ -75,7 +83,7 @@ class Verbs:
             DurabilityUnavailable: the store cannot give the `durability`.
         """
         fields = with_id(put_fields(topic, body, options))
-        outcome = await self._sender.try_to_send(calls.put(fields))
+        outcome = await self._sender.try_to_send(requests.put(fields))
         if outcome.doubtful and isinstance(outcome.error, JobExists | JobReserved):
             stored = await self._stored(fields)
             if stored is None:
@@ -95,14 +103,14 @@ class Verbs:
         """
         done = 0
         async for batch in _batches(jobs):
-            fields = [with_id(calls.job_fields(job)) for job in batch]
+            fields = [with_id(requests.job_fields(job)) for job in batch]
             for result in await self._put_batch(fields, first_index=done):
                 yield result
             done += len(batch)
 
     async def put_batch(self, jobs: Sequence[JobToPut]) -> list[PutResult]:
         """Put 1 to 1000 jobs, each answered on its own and in order; see `put_many`, which takes any number."""
-        return await self._put_batch([with_id(calls.job_fields(job)) for job in jobs])
+        return await self._put_batch([with_id(requests.job_fields(job)) for job in jobs])
 
     async def _put_batch(
         self, jobs: Sequence[dict[str, Any]], *, first_index: int = 0, doubtful: bool = False
@@ -111,7 +119,7 @@ class Verbs:
 
         `first_index` is the first one's place, for errors. `doubtful`: they may have been put before.
         """
-        outcome = await self._sender.try_to_send(calls.put_many(jobs))
+        outcome = await self._sender.try_to_send(requests.put_many(jobs))
         if isinstance(outcome.error, PayloadTooLarge) and len(jobs) > 1:
             half = len(jobs) // 2
             return [
@@ -146,13 +154,13 @@ class Verbs:
     async def _stored(self, fields: Mapping[str, Any]) -> Job | None:
         """The stored job of this id, None when there is none."""
         try:
-            return await self.send(calls.look(fields["topic"], fields["id"]))
+            return await self.send(requests.look(fields["topic"], fields["id"]))
         except JobNotFound:
             return None
 
     async def look(self, topic: str, id: str) -> Job:
         """The job as it is now, changing nothing. Raises JobNotFound."""
-        return await self.send(calls.look(topic, id))
+        return await self.send(requests.look(topic, id))
 
     async def change(
         self,
@@ -179,7 +187,7 @@ class Verbs:
         fields = _given(delay=delay, run_at=run_at, ttr=ttr, backoff=backoff, retain=retain)
         optional = {"body": body, "max_attempts": max_attempts, "ttl": ttl}
         fields |= {name: value for name, value in optional.items() if value is not UNSET}
-        return await self.send(calls.change(topic, id, fields))
+        return await self.send(requests.change(topic, id, fields))
 
     async def cancel(self, topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> Cancelled:
         """Cancel a job in any state; it is not handed out after this. `was` in the answer tells if it was in time.
@@ -189,7 +197,7 @@ class Verbs:
             JobNotFound: there is no such job.
             NoAnswer: an answer was lost and the job is not there now: cancelled by this call, or gone before it.
         """
-        outcome = await self._sender.try_to_send(calls.cancel(topic, id, if_reserved=if_reserved))
+        outcome = await self._sender.try_to_send(requests.cancel(topic, id, if_reserved=if_reserved))
         if outcome.doubtful and isinstance(outcome.error, JobNotFound):
             text = f"the answer to a cancel of {topic}/{id} was lost; the job is gone, by this cancel or before it"
             raise NoAnswer(text) from outcome.error
@@ -214,7 +222,7 @@ class Verbs:
         gives the same jobs; the client makes one.
         """
         return await self.send(
-            calls.pop(
+            requests.pop(
                 topics,
                 count=count,
                 wait=wait,
@@ -232,7 +240,7 @@ class Verbs:
             JobCancelled: the job was cancelled meanwhile.
             JobNotFound: it is gone.
         """
-        outcome = await self._sender.try_to_send(calls.finish(job, result))
+        outcome = await self._sender.try_to_send(requests.finish(job, result))
         # A job without `retain` is gone when it is finished: after a lost answer, that is what "not found" says.
         if not (outcome.doubtful and isinstance(outcome.error, JobNotFound)):
             outcome.result()
@@ -245,7 +253,7 @@ class Verbs:
         return results
 
     async def _finish_batch(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
-        outcome = await self._sender.try_to_send(calls.finish_many(topic, jobs))
+        outcome = await self._sender.try_to_send(requests.finish_many(topic, jobs))
         if isinstance(outcome.error, PayloadTooLarge) and len(jobs) > 1:
             half = len(jobs) // 2
             return await self._finish_batch(topic, jobs[:half]) + await self._finish_batch(topic, jobs[half:])
@@ -263,15 +271,15 @@ class Verbs:
 
         `error` is kept as its `last_error`. Raises as `finish`.
         """
-        return await self.send(calls.release(job, delay=delay, error=error))
+        return await self.send(requests.release(job, delay=delay, error=error))
 
     async def touch(self, job: Delivery | JobRef, *, ttr: Seconds | None = None) -> datetime:
         """Extend the lease to `ttr` from now, the job's own when left out; returns when it ends. Raises as `finish`."""
-        return await self.send(calls.touch(job, ttr=ttr))
+        return await self.send(requests.touch(job, ttr=ttr))
 
     async def bury(self, job: Delivery | JobRef, *, error: str | None = None) -> None:
         """Move a job in hand to the dead ones. Raises as `finish`."""
-        await self.send(calls.bury(job, error=error))
+        await self.send(requests.bury(job, error=error))
 
     # Topics
 
@@ -288,7 +296,7 @@ class Verbs:
         """The same page by page, with what is left out. A name may be left out of two pages."""
         cursor = None
         while True:
-            page = await self.send(calls.topics(cursor))
+            page = await self.send(requests.topics(cursor))
             yield page
             cursor = page.next_cursor
             if cursor is None:
@@ -296,22 +304,22 @@ class Verbs:
 
     async def topic(self, topic: str) -> TopicView:
         """The topic as it stands. Raises TopicNotFound."""
-        return await self.send(calls.topic(topic))
+        return await self.send(requests.topic(topic))
 
     async def set_topic(self, topic: str, settings: TopicSettings | Mapping[str, Any]) -> TopicView:
         """Replace the topic's settings as a whole: what they leave out falls back to the service's default."""
-        return await self.send(calls.set_topic(topic, settings))
+        return await self.send(requests.set_topic(topic, settings))
 
     async def pause(self, topic: str) -> TopicView:
         """Stop handing out the topic's jobs; everything else goes on.
 
         Raises TopicNotFound: a topic that has neither jobs nor settings yet is created by `set_topic`.
         """
-        return await self.send(calls.pause(topic))
+        return await self.send(requests.pause(topic))
 
     async def resume(self, topic: str) -> TopicView:
         """End a pause. Raises TopicNotFound."""
-        return await self.send(calls.resume(topic))
+        return await self.send(requests.resume(topic))
 
     async def jobs(self, topic: str, *, state: JobState | str | None = None) -> AsyncIterator[Job]:
         """All jobs of a topic, or those in one state. One that changes its state meanwhile may be missed or met twice.
@@ -320,7 +328,7 @@ class Verbs:
         """
         cursor = None
         while True:
-            page, cursor = await self.send(calls.jobs(topic, state=state, cursor=cursor))
+            page, cursor = await self.send(requests.jobs(topic, state=state, cursor=cursor))
             for job in page:
                 yield job
             if cursor is None:
@@ -328,14 +336,14 @@ class Verbs:
 
     async def redrive(self, topic: str, *, ids: Sequence[str] | None = None, limit: int = REDRIVE_DEFAULT) -> int:
         """Make dead jobs ready again: those of `ids`, else the oldest `limit`; returns how many."""
-        return await self.send(calls.redrive(topic, ids=ids, limit=limit))
+        return await self.send(requests.redrive(topic, ids=ids, limit=limit))
 
     async def purge(self, topic: str, *, state: JobState | str | None = None) -> int:
         """Remove all jobs of a topic, or those in one state, and return how many.
 
         Holders of reserved ones are told that they are cancelled. Raises TopicNotFound.
         """
-        return await self.send(calls.purge(topic, state=state))
+        return await self.send(requests.purge(topic, state=state))
 
     # Operations
 
@@ -344,31 +352,31 @@ class Verbs:
 
         A topic under load raises no false alarm. Raises TopicNotFound when there is nothing of it.
         """
-        return await self.send(calls.audit(topic))
+        return await self.send(requests.audit(topic))
 
     async def repair(self, topic: str) -> TopicAudit:
         """As `audit`, and mend what is found; returns what was mended."""
-        return await self.send(calls.repair(topic))
+        return await self.send(requests.repair(topic))
 
     async def audit_store(self) -> StoreAudit:
         """Look for topics that no list shows, and for what else is wrong beyond single topics."""
-        return await self.send(calls.audit_store())
+        return await self.send(requests.audit_store())
 
     async def repair_store(self) -> StoreAudit:
         """As `audit_store`, and mend what is found; unlisted topics are mended by a `repair` of each."""
-        return await self.send(calls.repair_store())
+        return await self.send(requests.repair_store())
 
     async def is_ready(self) -> bool:
         """Whether the service answers now and can work; asked once."""
         try:
-            await self.send(calls.ready(), retry_for=0)
+            await self.send(requests.ready(), retry_for=0)
         except DeferdError:
             return False
         return True
 
     async def metrics(self) -> str:
         """The service's metrics in Prometheus' text format."""
-        return await self.send(calls.metrics())
+        return await self.send(requests.metrics())
 
 
 def _given(**values: Any) -> dict[str, Any]:

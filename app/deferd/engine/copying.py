@@ -17,12 +17,12 @@ from typing import Any
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
+from deferd.contract.errors import StoreUnavailable
 from deferd.engine.inventory import Inventory, KeyFound, keys_of, take_inventory
-from deferd.engine.keys import READY_CHANNEL, Keys
+from deferd.engine.redis_keys import READY_CHANNEL, Keys
 from deferd.engine.scripts import Scripts, observed
-from deferd.errors import StoreUnavailable
-from deferd.store.checks import StoreRefused, check
 from deferd.store.connection import Store
+from deferd.store.preflight import StoreRefused, check
 from deferd.store.shard_guard import SHARDS_KEY
 
 _KEYS_AT_ONCE = 16

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from deferd.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldFault, InvalidInput
 
 
 def write_cursor(*parts: int | str) -> str:

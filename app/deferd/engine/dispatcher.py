@@ -20,11 +20,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.outage import Outage
 from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import JobRecord
-from deferd.errors import DeferdError, StoreUnavailable
 
 _LOG = logging.getLogger(__name__)
 _JOBS_PER_CALL = 500

@@ -1,7 +1,7 @@
 """How puts reach the durability that they, or their topic, ask for: each level has its way to the store.
 
 `memory`, and `fsync` on a store that fsyncs before it answers, go the common way and cost nothing more.
-`replicated:N` goes by `deferd.store.replicated`. A level that the store cannot give is refused before anything is
+`replicated:N` goes by `deferd.store.replication`. A level that the store cannot give is refused before anything is
 stored.
 
 Only the put script knows a topic's default. It is told which one the way satisfies; of a topic with another default
@@ -16,12 +16,12 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
-from deferd.engine.keys import Keys
+from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
+from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, observed
-from deferd.errors import DurabilityUnavailable, StoreUnavailable
 from deferd.store.connection import Store
-from deferd.store.levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
-from deferd.store.replicated import MissingRight, TooFewReplicas, WaitUnknown
+from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
+from deferd.store.replication import MissingRight, TooFewReplicas, WaitUnknown
 
 _ANY_DEFAULT = -1
 """For the script: the jobs name their own level, so the topic's does not matter."""

@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
-from deferd.engine.audit import Auditor
-from deferd.engine.bulk import BulkTurns
-from deferd.engine.cancelling import cancel_and_wait
-from deferd.engine.clock import MovableClock
+from deferd.engine.bulk_turns import BulkTurns
+from deferd.engine.consistency.checker import Auditor
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.durability import PutWays
-from deferd.engine.keys import Keys
 from deferd.engine.known_topics import KnownTopics
+from deferd.engine.movable_clock import MovableClock
+from deferd.engine.notifications import Wakeups
 from deferd.engine.queue import JobQueue
+from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.store_watch import StoreWatch
+from deferd.engine.task_cancellation import cancel_and_wait
 from deferd.engine.timer import Timer
+from deferd.engine.topic_usage import Usage
 from deferd.engine.topics import Topics
-from deferd.engine.usage import Usage
-from deferd.engine.wakeups import Wakeups
-from deferd.errors import StoreUnavailable
 from deferd.store.connection import Store
 
 _LOG = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Engine:
             labels,
             put_ways,
             known=known,
-            bulk_turns=BulkTurns(part_of),
+            turns=BulkTurns(part_of),
             dead_retention_ms=dead_retention_ms,
         )
         self.topics = Topics(self._scripts, keys, labels, known)

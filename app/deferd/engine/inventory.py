@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from deferd.engine.keys import Keys
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import JobState
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.metrics import TopicLabels
+from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topics import Topics
-from deferd.errors import StoreUnavailable
-from deferd.model import JobState
 from deferd.store.connection import Store
 
 _PAGE = 500

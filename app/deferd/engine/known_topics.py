@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
-from deferd.engine.keys import Keys
+from deferd.engine.redis_keys import Keys
 
 _MOST = 10_000
 

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from deferd.engine.cancelling import cancel_and_wait
-from deferd.errors import StoreUnavailable
+from deferd.contract.errors import StoreUnavailable
+from deferd.engine.task_cancellation import cancel_and_wait
 
 RETRY_S = 0.5
 """How long after a failed call the next one is sent, unless somebody asks for it sooner."""

@@ -12,16 +12,23 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from deferd.engine import bulk, metrics
-from deferd.engine.arguments import NO_BOUNDS, Args, PutBounds, new_id, put_args, size
-from deferd.engine.bulk import BulkTurns
+from deferd.contract.errors import (
+    DeferdError,
+    DurabilityUnavailable,
+    JobExists,
+    JobReserved,
+    StoreUnavailable,
+    TopicFull,
+)
+from deferd.contract.model import PutJob
+from deferd.engine import bulk_turns, metrics
+from deferd.engine.bulk_turns import BulkTurns
 from deferd.engine.durability import PutWays, stored_nothing
-from deferd.engine.joiner import Joiner
+from deferd.engine.group_commit import Joiner
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import JobRecord, located
-from deferd.errors import DeferdError, DurabilityUnavailable, JobExists, JobReserved, StoreUnavailable, TopicFull
-from deferd.model import PutJob
-from deferd.store.levels import level_named, name_of
+from deferd.engine.script_arguments import NO_BOUNDS, Args, PutBounds, new_id, put_args, size
+from deferd.store.durability_levels import level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
 _OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
@@ -63,12 +70,12 @@ class PutResult(NamedTuple):
 
 
 class Puts:
-    """Puts by the ways of `ways`; calls for many jobs take turns in `bulk_turns`."""
+    """Puts by the ways of `ways`; calls for many jobs take turns in `turns`."""
 
-    def __init__(self, ways: PutWays, labels: metrics.TopicLabels, bulk_turns: BulkTurns, known: KnownTopics) -> None:
+    def __init__(self, ways: PutWays, labels: metrics.TopicLabels, turns: BulkTurns, known: KnownTopics) -> None:
         self._ways = ways
         self._label = labels.label
-        self._bulk = bulk_turns
+        self._bulk = turns
         self._known = known
         self._joiners: dict[str | None, _Joined] = {}
 
@@ -94,7 +101,7 @@ class Puts:
 
     def _new_joiner(self, durability: str | None) -> _Joined:
         """For the puts that name this durability; None, the usual, for those that name none."""
-        joiner = Joiner(partial(self._send, _level(durability)), size=size, most_items=bulk.MOST_JOBS)
+        joiner = Joiner(partial(self._send, _level(durability)), size=size, most_items=bulk_turns.MOST_JOBS)
         self._joiners[durability] = joiner
         return joiner
 
@@ -164,8 +171,8 @@ class Puts:
 
         async def put_topic(topic: str, indexes: list[int]) -> None:
             for durability, some in _by_durability([(specs[index].durability, ids[index], index) for index in indexes]):
-                for start in range(0, len(some), bulk.MOST_JOBS):  # in order: an id may come twice
-                    await put_some(topic, durability, some[start : start + bulk.MOST_JOBS])
+                for start in range(0, len(some), bulk_turns.MOST_JOBS):  # in order: an id may come twice
+                    await put_some(topic, durability, some[start : start + bulk_turns.MOST_JOBS])
 
         async with asyncio.TaskGroup() as group:
             for topic, indexes in of_topic.items():

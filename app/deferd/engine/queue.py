@@ -14,24 +14,18 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from deferd.engine import bulk, metrics
-from deferd.engine.arguments import NO_BOUNDS, Args, PutBounds, finish_args, size, when_args
-from deferd.engine.bulk import BulkTurns
+from deferd.contract.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale, StoreUnavailable
+from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob
+from deferd.engine import bulk_turns, metrics
+from deferd.engine.bulk_turns import BulkTurns
 from deferd.engine.durability import PutWays
-from deferd.engine.joiner import Joiner
-from deferd.engine.keys import Keys
+from deferd.engine.group_commit import Joiner
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.puts import PutOutcome, PutResult, Puts
 from deferd.engine.record import JobRecord, Receipt, json_bytes, located, policy_extra, read_record
+from deferd.engine.redis_keys import Keys
+from deferd.engine.script_arguments import NO_BOUNDS, Args, PutBounds, finish_args, size, when_args
 from deferd.engine.scripts import Scripts
-from deferd.errors import (
-    JobCancelled,
-    JobNotFound,
-    JobReserved,
-    ReceiptStale,
-    StoreUnavailable,
-)
-from deferd.model import ChangeJob, FinishItem, JobState, PutJob
 
 _STATES = {state.value.encode(): state for state in JobState}
 _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
@@ -89,17 +83,17 @@ class JobQueue:
         put_ways: PutWays,
         *,
         known: KnownTopics,
-        bulk_turns: BulkTurns,
+        turns: BulkTurns,
         dead_retention_ms: int,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
         self._label = labels.label
         self._dead_retention_ms = dead_retention_ms
-        self._bulk = bulk_turns
+        self._bulk = turns
         self._known = known
         self._puts = Puts(put_ways, labels, self._bulk, known)
-        self._finishes = Joiner(self._send_finishes, size=size, most_items=bulk.MOST_JOBS)
+        self._finishes = Joiner(self._send_finishes, size=size, most_items=bulk_turns.MOST_JOBS)
         self._cancels = Joiner(self._send_cancels, size=size, most_items=_CANCELS_AT_ONCE)
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int]:
@@ -187,7 +181,7 @@ class JobQueue:
         args: list[Any] = [topic, self._dead_retention_ms]
         for request in requests:
             args += (request.count, request.ttr_ms or 0, request.consumer or "", request.request_id or "")
-        is_bulk = sum(request.count for request in requests) > bulk.FROM_JOBS
+        is_bulk = sum(request.count for request in requests) > bulk_turns.FROM_JOBS
         async with self._bulk.turn(topic) if is_bulk else nullcontext():
             now_ms, more, expired, answers = await self._scripts.run("pop", self._keys.of_topic(topic), args)
         if not expired and all(len(answer) == 1 for answer in answers):  # an empty topic takes no metric label
@@ -259,8 +253,8 @@ class JobQueue:
             StoreUnavailable: the store confirmed none of them.
         """
         results: list[FinishResult] = []
-        for start in range(0, len(items), bulk.MOST_JOBS):
-            some = items[start : start + bulk.MOST_JOBS]
+        for start in range(0, len(items), bulk_turns.MOST_JOBS):
+            some = items[start : start + bulk_turns.MOST_JOBS]
             args = [finish_args(item.id, Receipt.of(item.receipt), item.result) for item in some]
             try:
                 async with self._bulk.turn(topic):

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 import orjson
 import pydantic_core
 
-from deferd import limits
-from deferd.model import ExponentialBackoff, FixedBackoff, JobPolicy, JobState, ScheduleBackoff
+from deferd.contract import limits
+from deferd.contract.model import ExponentialBackoff, FixedBackoff, JobPolicy, JobState, ScheduleBackoff
 
 _HEADER = struct.Struct("<IHIHIHII")
 _HEADER_SIZE = _HEADER.size

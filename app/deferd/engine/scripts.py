@@ -16,13 +16,13 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
+from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.store_watch import StoreWatch
-from deferd.errors import StoreUnavailable
+from deferd.store.acl import lacking, missing_right
 from deferd.store.connection import Store
-from deferd.store.levels import FSYNC, name_of
-from deferd.store.replicated import MissingRight, NotReplicated, TooFewReplicas
-from deferd.store.rights import lacking, missing_right
+from deferd.store.durability_levels import FSYNC, name_of
+from deferd.store.replication import MissingRight, NotReplicated, TooFewReplicas
 
 _INCLUDE = "-- @include "
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")

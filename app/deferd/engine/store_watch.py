@@ -11,11 +11,11 @@ import logging
 
 from redis.exceptions import RedisError
 
-from deferd.errors import StoreUnavailable
+from deferd.contract.errors import StoreUnavailable
 from deferd.store import shard_guard
+from deferd.store.acl import lacking, missing_right
 from deferd.store.connection import Store
-from deferd.store.probe import Probed, probe
-from deferd.store.rights import lacking, missing_right
+from deferd.store.self_test import Probed, probe
 
 _LOG = logging.getLogger(__name__)
 

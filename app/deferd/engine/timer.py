@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
-from deferd.engine.keys import Keys
+from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.errors import StoreUnavailable
 
 _LOG = logging.getLogger(__name__)
 _TOPICS_PER_TURN = 1000

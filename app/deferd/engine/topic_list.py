@@ -14,12 +14,12 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from deferd.contract.errors import StoreUnavailable, TopicNotFound
+from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
-from deferd.engine.keys import Keys
 from deferd.engine.known_topics import KnownTopics
+from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.errors import StoreUnavailable, TopicNotFound
-from deferd.model import JobState, TopicSettings
 
 UNREADABLE = (ValueError, TypeError, AttributeError, ValidationError)
 """What reading settings raises when a broken store made them something else."""

@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 import orjson
 
+from deferd.contract.errors import TopicNotFound
+from deferd.contract.model import JobState, TopicSettings
 from deferd.engine import metrics
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
-from deferd.engine.keys import Keys
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import JobRecord, json_bytes, located, policy_extra
+from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import VIEWED_STATES, TopicList, TopicView
-from deferd.errors import TopicNotFound
-from deferd.model import JobState, TopicSettings
-from deferd.store.levels import level_named, name_of
+from deferd.store.durability_levels import level_named, name_of
 
 _STEP = 1000
 """Most jobs that one script call redrives or deletes."""

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from deferd.store.checks import StoreRefused
-from deferd.store.folder import APPEND_ONLY_FOLDER, DataFolder
+from deferd.store.data_dir import APPEND_ONLY_FOLDER, DataFolder
+from deferd.store.preflight import StoreRefused
 
 MANIFEST = "appendonly.aof.manifest"
 _TRIES = 20

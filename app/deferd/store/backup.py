@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from deferd.store.append_only import StoredFile, files_of, sync_folder
-from deferd.store.checks import StoreRefused
-from deferd.store.folder import APPEND_ONLY_FOLDER
+from deferd.store.data_dir import APPEND_ONLY_FOLDER
+from deferd.store.preflight import StoreRefused
 
 DESCRIPTION = "backup.json"
 FORMAT = 1

@@ -39,10 +39,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, SlotNotCoveredError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from deferd.store.address import StoreAddress
-from deferd.store.bounded import POOL_SIZE, WatchedPubSub, server_options, subscriber_options
-from deferd.store.given import GivenLevel
-from deferd.store.link import Link
+from deferd.store.backend import Link
+from deferd.store.fsync_probe import GivenLevel
+from deferd.store.redis_client import POOL_SIZE, WatchedPubSub, server_options, subscriber_options
+from deferd.store.url import StoreAddress
 
 CALLS_AT_ONCE = 4 * POOL_SIZE
 """Most calls under way to each node, so that one that hangs does not hold up those to the others."""

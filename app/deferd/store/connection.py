@@ -13,13 +13,13 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
-from deferd.store.address import parse_address
-from deferd.store.bounded import WatchedPubSub
 from deferd.store.cluster import link_cluster
-from deferd.store.given import GivenLevel
-from deferd.store.replicated import ReplicatedCalls
+from deferd.store.fsync_probe import GivenLevel
+from deferd.store.redis_client import WatchedPubSub
+from deferd.store.replication import ReplicatedCalls
 from deferd.store.sentinel import link_sentinel
-from deferd.store.server import link_server
+from deferd.store.single import link_server
+from deferd.store.url import parse_address
 
 CONFIRM_S = 5.0
 _LINKS = {"server": link_server, "unix": link_server, "sentinel": link_sentinel, "cluster": link_cluster}
@@ -68,9 +68,9 @@ class Store:
 
 
 async def connect(url: str, *, timeout_s: float, confirm_s: float = CONFIRM_S) -> Store:
-    """Make a Store for a URL (see `deferd.store.address`); connections are opened when they are first needed.
+    """Make a Store for a URL (see `deferd.store.url`); connections are opened when they are first needed.
 
-    So this succeeds while the store is down; `deferd.store.checks.check` tells whether it can be used. Each command
+    So this succeeds while the store is down; `deferd.store.preflight.check` tells whether it can be used. Each command
     answers or fails within `timeout_s` seconds, the wait for a free connection and connecting included; one that
     replicas are to confirm, within `confirm_s`.
 

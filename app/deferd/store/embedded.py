@@ -21,10 +21,10 @@ from urllib.parse import quote
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from deferd.store.bounded import no_retry
-from deferd.store.checks import StoreRefused
-from deferd.store.folder import DataFolder
+from deferd.store.data_dir import DataFolder
+from deferd.store.preflight import StoreRefused
 from deferd.store.reaper import StoreReaper
+from deferd.store.redis_client import no_retry
 
 _log = logging.getLogger("deferd.store")
 

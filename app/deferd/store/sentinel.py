@@ -10,12 +10,19 @@ from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.exceptions import RedisError
 
-from deferd.store.address import StoreAddress
-from deferd.store.bounded import POOL_SIZE, BoundedRedis, WatchedPubSub, no_retry, server_options, subscriber_options
-from deferd.store.given import GivenLevel
-from deferd.store.link import Link
+from deferd.store.backend import Link
+from deferd.store.fsync_probe import GivenLevel
 from deferd.store.pipeline import Pipeline
-from deferd.store.replicated import ReplicatedCalls
+from deferd.store.redis_client import (
+    POOL_SIZE,
+    BoundedRedis,
+    WatchedPubSub,
+    no_retry,
+    server_options,
+    subscriber_options,
+)
+from deferd.store.replication import ReplicatedCalls
+from deferd.store.url import StoreAddress
 
 
 class _Sentinels(Sentinel):

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from pydantic_core import from_json, to_json
 
 from deferd.client import Client
-from deferd.client.calls import Call
-from deferd.instants import parse_instant
+from deferd.client.requests import Call
+from deferd.contract.timestamps import parse_instant
 
 _PATH = "/testing/clock"
 

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from deferd.client import AsyncClient, Client, Delivery, JobDefinition
-from deferd.client.network import run
-from deferd.client.options import check_put
-from deferd.errors import JobExists, JobNotFound, JobReserved
-from deferd.limits import TTR_DEFAULT_S
-from deferd.model import ExponentialBackoff, JobState, PutJob
+from deferd.client.put_options import check_put
+from deferd.client.transport import run
+from deferd.contract.errors import JobExists, JobNotFound, JobReserved
+from deferd.contract.limits import TTR_DEFAULT_S
+from deferd.contract.model import ExponentialBackoff, JobState, PutJob
 from deferd.testing.eager_clients import EagerAsyncClient, EagerClient, EagerUnsupported
 from deferd.worker import Context, Reject, Retry, Worker
 from deferd.worker.handlers import Handler

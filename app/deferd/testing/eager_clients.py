@@ -10,12 +10,12 @@ from pydantic_core import from_json, to_json
 
 from deferd.client import AsyncClient, Client, PutResult
 from deferd.client.buffer import PutBuffer, checked_put
-from deferd.client.calls import Answer, Call
-from deferd.client.network import Network
-from deferd.client.options import PutOptions, check_put
-from deferd.client.sender import Outcome, Sender
+from deferd.client.put_options import PutOptions, check_put
+from deferd.client.requests import Answer, Call
+from deferd.client.retry import Outcome, Sender
+from deferd.client.transport import Network
 from deferd.client.verbs import Verbs
-from deferd.errors import DeferdError, JobExists, JobReserved
+from deferd.contract.errors import DeferdError, JobExists, JobReserved
 
 _NO_SERVICE = "http://eager.invalid"
 

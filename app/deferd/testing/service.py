@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from deferd.client import AsyncClient, Client
-from deferd.errors import TopicNotFound
+from deferd.contract.errors import TopicNotFound
 from deferd.testing.clock import ServiceClock
-from deferd.testing.idle import run_until_idle
+from deferd.testing.idle_worker import run_until_idle
 from deferd.worker import Worker
 
 START_S = 30.0
@@ -176,7 +176,7 @@ class _ServeProcess:
             process.stdout.close()
 
     def _kill_store(self) -> None:
-        from deferd.store.folder import DataFolder  # noqa: PLC0415 (of the server extra, which is there: it has run)
+        from deferd.store.data_dir import DataFolder  # noqa: PLC0415 (of the server extra, which is there: it has run)
 
         folder = DataFolder(self._data_dir)
         pid = folder.store_pid()

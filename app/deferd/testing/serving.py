@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 
-from deferd import cli
+from deferd.cli import main as cli
 
 
 def _end_with_starter() -> None:

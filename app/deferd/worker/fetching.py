@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 from deferd.client import AsyncClient, Delivery
-from deferd.client.identity import new_id
-from deferd.errors import DeferdError, InvalidInput
-from deferd.limits import POP_COUNT_MAX, WAIT_DEFAULT_S
-from deferd.worker.priority import Order
-from deferd.worker.trouble import Pauses, Trouble
+from deferd.client.idempotency import new_id
+from deferd.contract.errors import DeferdError, InvalidInput
+from deferd.contract.limits import POP_COUNT_MAX, WAIT_DEFAULT_S
+from deferd.worker.topic_priority import Order
+from deferd.worker.transient_errors import Pauses, Trouble
 
 _ANSWER_S = 0.5
 """A pop that has waited longer than this has found nothing ready: it can be hung up on."""

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_json
 
-from deferd.client.definition import JobDefinition
-from deferd.client.times import Seconds, seconds
-from deferd.limits import TOPIC_LENGTH, TOPIC_PATTERN
+from deferd.client.durations import Seconds, seconds
+from deferd.client.job_definition import JobDefinition
+from deferd.contract.limits import TOPIC_LENGTH, TOPIC_PATTERN
 from deferd.worker.context import Context
 from deferd.worker.outcomes import Reject, bounded
 

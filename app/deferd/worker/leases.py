@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 
 from deferd.client import AsyncClient
-from deferd.errors import DeferdError, JobCancelled, JobNotFound, ReceiptStale
-from deferd.worker.held import Held
-from deferd.worker.trouble import LOG, Trouble, spread
+from deferd.contract.errors import DeferdError, JobCancelled, JobNotFound, ReceiptStale
+from deferd.worker.held_job import Held
+from deferd.worker.transient_errors import LOG, Trouble, spread
 
 _AT_ONCE = 16
 _SCAN_PAUSE_S = 0.02

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
-from deferd.client.times import Seconds, seconds
-from deferd.limits import DELAY_MAX_S, ERROR_TEXT_MAX
+from deferd.client.durations import Seconds, seconds
+from deferd.contract.limits import DELAY_MAX_S, ERROR_TEXT_MAX
 
 
 class Retry(Exception):

@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from deferd.client import AsyncClient, FinishResult, UnexpectedAnswer, Unreachable, calls
-from deferd.client.calls import JobToFinish
-from deferd.errors import DeferdError, InvalidInput, JobCancelled, JobNotFound, PayloadTooLarge, ReceiptStale
-from deferd.limits import BATCH_MAX
-from deferd.worker.held import Held
+from deferd.client import AsyncClient, FinishResult, UnexpectedAnswer, Unreachable, requests
+from deferd.client.requests import JobToFinish
+from deferd.contract.errors import DeferdError, InvalidInput, JobCancelled, JobNotFound, PayloadTooLarge, ReceiptStale
+from deferd.contract.limits import BATCH_MAX
+from deferd.worker.held_job import Held
 from deferd.worker.outcomes import Bury, Finish, Outcome, Release, bounded
-from deferd.worker.trouble import LOG, Pauses, Trouble
+from deferd.worker.transient_errors import LOG, Pauses, Trouble
 
 Answer = TypeVar("Answer")
 
@@ -129,13 +129,13 @@ class Reporter:
         self._on_reported(held)
 
     async def _give_away(self, held: Held, outcome: Release | Bury) -> None:
-        call: calls.Call[Any]
+        call: requests.Call[Any]
         if isinstance(outcome, Release):
             done = "released"
-            call = calls.release(held.job, delay=outcome.delay_s, error=outcome.error)
+            call = requests.release(held.job, delay=outcome.delay_s, error=outcome.error)
         else:
             done = "buried"
-            call = calls.bury(held.job, error=outcome.error)
+            call = requests.bury(held.job, error=outcome.error)
         async with self._turns[held.handler.topic]:  # one whose part of the store is away takes none from others
             said = await self._insist(lambda: self._client.send(call))
         if isinstance(said.error, _REFUSED):

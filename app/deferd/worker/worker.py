@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from deferd.client import AsyncClient, JobDefinition
-from deferd.client.times import Seconds, seconds
-from deferd.limits import ID_LENGTH, ID_PATTERN, POP_TOPICS_MAX
+from deferd.client.durations import Seconds, seconds
+from deferd.contract.limits import ID_LENGTH, ID_PATTERN, POP_TOPICS_MAX
 from deferd.stop_signals import stop_signals
 from deferd.worker.handlers import Handler, Middleware, checked_topic
-from deferd.worker.priority import Priority, order_of
-from deferd.worker.running import Running, Settings
-from deferd.worker.trouble import LOG
+from deferd.worker.run import Running, Settings
+from deferd.worker.topic_priority import Priority, order_of
+from deferd.worker.transient_errors import LOG
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Layer = TypeVar("Layer", bound=Middleware)

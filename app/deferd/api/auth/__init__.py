@@ -1,0 +1,1 @@
+"""Who may do what: API keys, permissions, usage limits, and the audit log."""

@@ -1,0 +1,254 @@
+"""What a key may leave in the store: how many jobs, bytes and topics, all topics that it is for together.
+
+No script can enforce this, since the topics lie in several shards of the store. So what they hold is counted from time
+to time, and what the key put through this process since then is added. Until the next count other processes may put as
+much again. Everything that is kept counts: dead and retained jobs and the tombstones of cancelled deliveries too, since
+a caller that may leave those behind without limit needs no live jobs to fill the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deferd.api.auth.api_keys import Bounds, TopicPatterns
+from deferd.contract.errors import FieldFault, InvalidInput, RateLimited, StoreUnavailable
+from deferd.contract.model import ChangeJob, JobPolicy, PutJob
+from deferd.engine.record import json_bytes
+from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, Usage
+
+COUNT_EVERY_S = 1.0
+COUNTING_SHARE = 0.05
+"""The most of the time that goes into counting for one key, however much its topics hold. Each key waits for its own
+count only."""
+_MADE_ID_BYTES = 32
+_log = logging.getLogger("deferd.keys")
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What the topics of a key hold in one shard of the store."""
+
+    jobs: int = 0
+    bytes: int = 0
+    topics: set[str] = field(default_factory=set)
+
+
+class Quota:
+    """The quota of one key over the topics that fit `patterns`. Its first count is due at once."""
+
+    __slots__ = (
+        "_bounds",
+        "_bytes_counted",
+        "_bytes_since",
+        "_bytes_under_way",
+        "_count_at_s",
+        "_is_asked",
+        "_jobs_counted",
+        "_jobs_since",
+        "_jobs_under_way",
+        "_key_name",
+        "_of_shard",
+        "_patterns",
+        "_topics",
+        "_topics_since",
+        "_topics_under_way",
+    )
+
+    def __init__(self, key_name: str, patterns: TopicPatterns, bounds: Bounds) -> None:
+        self._key_name = key_name
+        self._jobs_counted = self._jobs_since = self._jobs_under_way = 0
+        self._bytes_counted = self._bytes_since = self._bytes_under_way = 0
+        self._of_shard: dict[int, _Counted] = {}
+        self._topics: set[str] = set()
+        self._topics_since: set[str] = set()
+        self._topics_under_way: Counter[str] = Counter()
+        self._count_at_s = -math.inf
+        self.revise(patterns, bounds)
+
+    def revise(self, patterns: TopicPatterns, bounds: Bounds) -> None:
+        """Go on with these in place of the former ones; what was counted stays until the next count."""
+        self._patterns = patterns
+        self._bounds = bounds
+        self._is_asked = True
+
+    @contextlib.contextmanager
+    def room_for(self, jobs: Sequence[PutJob]) -> Iterator[None]:
+        """Around a put. Raises, with nothing put, RateLimited when there is no room for all of it.
+
+        Raises InvalidInput when there never will be, since it is larger than a whole bound.
+        """
+        self._is_asked = True
+        topics = self._topics_of(jobs)
+        self._check("max_topics", len(self._topics), len(topics - self._topics), "topics")
+        with self._room(len(jobs), self._bytes_of(jobs)):
+            self._topics |= topics
+            self._topics_since |= topics
+            self._topics_under_way.update(topics)
+            try:
+                yield
+            finally:
+                self._topics_under_way -= Counter(topics)
+                self._topics |= topics
+                self._topics_since |= topics
+
+    @contextlib.contextmanager
+    def room_for_change(self, change: ChangeJob) -> Iterator[None]:
+        """Around a change of a job, whose new body may be longer. Raises RateLimited as `room_for` does."""
+        self._is_asked = True
+        needed_bytes = 0
+        if self._bounds.max_bytes_total is not None:
+            body_bytes = len(json_bytes(change.body)) if "body" in change.model_fields_set else 0
+            needed_bytes = body_bytes + _backoff_bytes(change)
+        with self._room(0, needed_bytes):
+            yield
+
+    @contextlib.contextmanager
+    def counting(self, values: Iterable[Any]) -> Iterator[None]:
+        """Around the end of a delivery, which may store these values: they count, and are never refused."""
+        self._is_asked = True
+        stored_bytes = 0
+        if self._bounds.max_bytes_total is not None:
+            stored_bytes = sum(len(json_bytes(value)) for value in values if value is not None)
+        with self._under_way(0, stored_bytes):
+            yield
+
+    @contextlib.contextmanager
+    def _room(self, jobs: int, needed_bytes: int) -> Iterator[None]:
+        held_jobs = self._jobs_counted + self._jobs_since + self._jobs_under_way
+        held_bytes = self._bytes_counted + self._bytes_since + self._bytes_under_way
+        self._check("max_jobs_total", held_jobs, jobs, "jobs")
+        self._check("max_bytes_total", held_bytes, needed_bytes, "bytes")
+        with self._under_way(jobs, needed_bytes):
+            yield
+
+    @contextlib.contextmanager
+    def _under_way(self, jobs: int, needed_bytes: int) -> Iterator[None]:
+        self._jobs_under_way += jobs
+        self._bytes_under_way += needed_bytes
+        try:
+            yield
+        finally:
+            self._jobs_under_way -= jobs
+            self._bytes_under_way -= needed_bytes
+            # Also what was refused or left in doubt: the next count tells.
+            self._jobs_since += jobs
+            self._bytes_since += needed_bytes
+
+    def _check(self, bound: str, held: int, needed: int, what: str) -> None:
+        most: int | None = getattr(self._bounds, bound)
+        if most is None or not needed:
+            return
+        if needed > most:  # another try could not help
+            text = f"needs room for {needed} {what}, but key {self._key_name!r} may have at most {most} ({bound})"
+            raise InvalidInput([FieldFault(("body",), text)])
+        if held + needed > most:
+            raise RateLimited(
+                f"the topics of key {self._key_name!r} are full: {bound} is {most}, all that is kept included; "
+                f"{what} in use: {held}, needed: {needed} more",
+                retry_after_s=math.ceil(max(1.0, self._count_at_s - time.monotonic())),
+            )
+
+    def _bytes_of(self, jobs: Sequence[PutJob]) -> int:
+        if self._bounds.max_bytes_total is None:
+            return 0
+        ids = sum(2 * (len(job.id) if job.id is not None else _MADE_ID_BYTES) for job in jobs)
+        more = sum(_backoff_bytes(job) + len(job.traceparent or "") for job in jobs)
+        return ids + more + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
+
+    def _topics_of(self, jobs: Sequence[PutJob]) -> set[str]:
+        return set() if self._bounds.max_topics is None else {job.topic for job in jobs}
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time to count: somebody has asked since the last count, and that is long enough ago."""
+        return self._is_asked and now_s >= self._count_at_s
+
+    async def count(self, usage: Usage) -> None:
+        """Count what the topics hold. For a shard of the store that cannot be reached the last count stands.
+
+        Raises:
+            StoreUnavailable: no shard can be reached.
+        """
+        began_s = time.monotonic()
+        self._is_asked = False
+        jobs_before, bytes_before = self._jobs_since, self._bytes_since
+        self._topics_since = set(self._topics_under_way)
+        try:
+            counts = await asyncio.gather(
+                *(self._count_shard(usage, shard) for shard in range(usage.shards)), return_exceptions=True
+            )
+            _raise_unless_some_are_counted(counts)
+        except BaseException:
+            self._is_asked = True
+            raise
+        finally:
+            took_s = time.monotonic() - began_s
+            self._count_at_s = began_s + took_s + max(COUNT_EVERY_S, took_s / COUNTING_SHARE)
+        for shard, count in enumerate(counts):
+            if not isinstance(count, BaseException):
+                self._of_shard[shard] = count
+        self._jobs_counted = sum(count.jobs for count in self._of_shard.values())
+        self._bytes_counted = sum(count.bytes for count in self._of_shard.values())
+        # What was put meanwhile may be in both until the next count.
+        self._jobs_since -= jobs_before
+        self._bytes_since -= bytes_before
+        self._topics = self._topics_since.union(*(count.topics for count in self._of_shard.values()))
+
+    async def _count_shard(self, usage: Usage, shard: int) -> _Counted:
+        counted = _Counted()
+        async for page in usage.names(shard, self._patterns.prefixes):
+            names = [name for name in page if self._patterns.match(name)]
+            jobs, tombstones = await usage.jobs(shard, names)
+            counted.jobs += jobs + tombstones // 2  # each delivery leaves two
+            counted.bytes += tombstones * TOMBSTONE_BYTES
+            if self._bounds.max_topics is not None:
+                counted.topics.update(names)
+            if self._bounds.max_bytes_total is not None:
+                counted.bytes += sum([step for name in names async for step in usage.record_bytes(name)])
+        return counted
+
+
+def _backoff_bytes(policy: JobPolicy) -> int:
+    return 0 if policy.backoff is None else len(policy.backoff.model_dump_json())
+
+
+def _raise_unless_some_are_counted(counts: Sequence[_Counted | BaseException]) -> None:
+    failures = [count for count in counts if isinstance(count, BaseException)]
+    for failure in failures:
+        if len(failures) == len(counts) or not isinstance(failure, StoreUnavailable):
+            raise failure
+
+
+async def keep_counting(quotas: Callable[[], Iterable[Quota]], usage: Usage) -> None:
+    """Count for all `quotas` of the moment, again and again, each at its own pace, until cancelled."""
+    counts: dict[Quota, asyncio.Task[None]] = {}
+    try:
+        while True:
+            now_s = time.monotonic()
+            for quota in quotas():
+                if quota not in counts and quota.is_due(now_s):
+                    counts[quota] = asyncio.create_task(_count(quota, usage), name="quota")
+            await asyncio.sleep(COUNT_EVERY_S / 4)
+            for quota in [quota for quota, task in counts.items() if task.done()]:
+                del counts[quota]
+    finally:
+        for task in counts.values():
+            task.cancel()
+        if counts:
+            await asyncio.wait(counts.values())
+
+
+async def _count(quota: Quota, usage: Usage) -> None:
+    try:
+        await quota.count(usage)
+    except StoreUnavailable as exc:
+        _log.warning("what a key with a quota has stored could not be counted: %s", exc)
+    except Exception:  # noqa: BLE001 (the next count may work; a full key must not be kept out for good)
+        _log.exception("what a key with a quota has stored could not be counted")

@@ -1,0 +1,50 @@
+"""Limits on how often a key may ask: a bucket of tokens, in the memory of one process.
+
+Each serving process has buckets of its own, so a key may ask that many times more often as there are processes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from deferd.api.auth.api_keys import Limit
+from deferd.api.responses import Header
+
+
+class Bucket:
+    """Holds up to `burst` tokens and gains `requests_per_second` of them; each request takes one."""
+
+    __slots__ = ("_at_s", "_policy", "_tokens", "limit")
+
+    def __init__(self, limit: Limit, now_s: float) -> None:
+        self.limit = limit
+        self._tokens = float(limit.burst)
+        self._at_s = now_s
+        window_s = max(1, math.ceil(limit.burst / limit.requests_per_second))
+        self._policy = b'"requests";q=%d;w=%d' % (limit.burst, window_s)
+
+    def take(self, now_s: float) -> float:
+        """Take a token: 0 when there was one, else the seconds until there is. `now_s` is a clock that never jumps."""
+        self._gain(now_s)
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return 0.0
+        return (1 - self._tokens) / self.limit.requests_per_second
+
+    def _gain(self, now_s: float) -> None:
+        gained = (now_s - self._at_s) * self.limit.requests_per_second
+        self._tokens = min(self.limit.burst, self._tokens + gained)
+        self._at_s = now_s
+
+    def headers(self, now_s: float) -> list[Header]:
+        """How it stands, as the IETF's draft-ietf-httpapi-ratelimit-headers writes it.
+
+        That is now, which after a long poll may be a minute behind the last `take`.
+        `q` requests in `w` seconds are allowed; `r` are left, and all of them again in `t` seconds.
+        """
+        self._gain(now_s)
+        full_in_s = math.ceil((self.limit.burst - self._tokens) / self.limit.requests_per_second)
+        return [
+            (b"ratelimit-policy", self._policy),
+            (b"ratelimit", b'"requests";r=%d;t=%d' % (int(self._tokens), full_in_s)),
+        ]

@@ -1,0 +1,52 @@
+"""Audits as the JSON that the contract shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deferd.api.serialization import seconds
+from deferd.contract.model import JobState
+from deferd.engine.consistency.findings import Findings, Survey, TopicAudit
+
+
+def topic(audit: TopicAudit) -> dict[str, Any]:
+    """What was found in a topic; what could not be read is left out."""
+    shown = {
+        "topic": audit.topic,
+        "clean": audit.clean,
+        "repaired": audit.repaired,
+        "checked": audit.checked,
+        "timer_overdue": seconds(audit.timer_overdue_ms),
+        **_found(audit.findings),
+    }
+    if audit.sums:
+        shown["counts"] = {state.value: audit.counts[state] for state in JobState}
+        shown["sums"] = audit.sums
+    if audit.unchecked is not None:
+        shown["unchecked"] = audit.unchecked
+    return shown
+
+
+def store(survey: Survey) -> dict[str, Any]:
+    """What was found beyond single topics."""
+    return {
+        "clean": survey.clean,
+        "repaired": survey.repaired,
+        "unlisted": survey.unlisted,
+        **_found(survey.findings),
+        "stray_keys": survey.stray_keys,
+        "stray_count": survey.stray_count,
+    }
+
+
+def _found(findings: Findings) -> dict[str, Any]:
+    return {
+        "damage": [
+            {"kind": kind.value, "found": count, "meaning": kind.meaning, "mend": kind.mend}
+            for kind, count in findings.counts.items()
+        ],
+        "examples": [
+            {"kind": example.kind.value, "subject": example.subject, "detail": example.detail}
+            for example in findings.examples
+        ],
+    }

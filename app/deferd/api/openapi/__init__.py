@@ -1,0 +1,1 @@
+"""The OpenAPI document. `python -m deferd.api.openapi` writes it."""

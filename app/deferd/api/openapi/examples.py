@@ -1,0 +1,163 @@
+"""Examples for the OpenAPI document, by the name of their schema. Tests hold each against its schema's model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deferd.engine.consistency.findings import DamageKind
+
+_ID, _TOPIC = "order-1042", "orders.close"
+_BACKOFF = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
+_RECEIPT = "0f3a9c21b7d4.1"
+_TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+_JOB = {
+    "topic": _TOPIC,
+    "id": _ID,
+    "state": "delayed",
+    "body": {"order": 1042},
+    "created_at": "2026-11-21T06:56:58.123Z",
+    "due_at": "2026-11-21T07:26:58.123Z",
+    "ttr": 60,
+    "attempts": 0,
+    "max_attempts": None,
+    "backoff": _BACKOFF,
+    "ttl": None,
+    "retain": 0,
+}
+_STORED_JOB = {**_JOB, "durability": "fsync"}
+_DEAD_JOB = {
+    **_JOB,
+    "state": "dead",
+    "attempts": 3,
+    "max_attempts": 3,
+    "backoff": {"kind": "schedule", "seconds": [120, 600, 3600], "then": "dead", "jitter": 0},
+    "last_error": "the payment service answered 502",
+    "reason": "attempts_exhausted",
+}
+_DELIVERY = {
+    **_JOB,
+    "state": "reserved",
+    "attempts": 1,
+    "reserved_until": "2026-11-21T07:27:58.130Z",
+    "reserved_by": "worker-1",
+    "traceparent": _TRACEPARENT,
+    "receipt": _RECEIPT,
+    "attempt": 1,
+}
+_TOPIC_SETTINGS = {
+    "ttr": 30,
+    "max_attempts": 5,
+    "backoff": {"kind": "fixed", "seconds": 10, "jitter": 0.1},
+    "ttl": None,
+    "retain": 86400,
+    "max_jobs": 100000,
+    "durability": None,
+}
+_TOPIC_VIEW = {
+    "topic": _TOPIC,
+    "paused": False,
+    "counts": {"delayed": 12, "ready": 0, "reserved": 1, "dead": 0, "finished": 0},
+    "oldest_ready_age": None,
+    "next_due_at": "2026-11-21T07:26:58.123Z",
+    "settings": _TOPIC_SETTINGS,
+}
+
+_AUDIT = {
+    "topic": _TOPIC,
+    "clean": False,
+    "repaired": False,
+    "checked": 14,
+    "counts": {"delayed": 12, "ready": 1, "reserved": 1, "dead": 0, "finished": 0},
+    "sums": {"put": 5014, "finished": 4800, "cancelled": 200, "dropped": 0, "lost": 0, "dead": 0, "live": 14},
+    "timer_overdue": 0,
+    "damage": [
+        {
+            "kind": "in_no_place",
+            "found": 1,
+            "meaning": DamageKind.IN_NO_PLACE.meaning,
+            "mend": DamageKind.IN_NO_PLACE.mend,
+        }
+    ],
+    "examples": [{"kind": "in_no_place", "subject": _ID, "detail": "due 2026-11-21T07:16:58.123Z"}],
+}
+_STORE_AUDIT = {
+    "clean": True,
+    "repaired": False,
+    "unlisted": [],
+    "damage": [],
+    "examples": [],
+    "stray_keys": [],
+    "stray_count": 0,
+}
+
+EXAMPLES: dict[str, list[dict[str, Any]]] = {
+    "PutJob": [
+        {"topic": _TOPIC, "id": _ID, "delay": 1800, "body": {"order": 1042}},
+        {"topic": "payments", "id": "payment-7", "run_at": "2030-01-31T09:30:00.000Z", "durability": "replicated:1"},
+        {
+            "topic": "reminders",
+            "run_at": "2030-01-31T09:30:00.000Z",
+            "body": "pay the rent",
+            "traceparent": _TRACEPARENT,
+            "max_attempts": 5,
+            "backoff": {"kind": "schedule", "seconds": [120, 600, 3600], "then": "dead"},
+        },
+    ],
+    "PutBatch": [
+        {
+            "jobs": [
+                {"topic": _TOPIC, "id": _ID, "delay": 1800, "body": {"order": 1042}},
+                {"topic": _TOPIC, "id": "order-1043", "delay": 1800, "body": {"order": 1043}},
+            ]
+        }
+    ],
+    "ChangeJob": [{"delay": 3600}, {"body": {"order": 1042, "reminded": True}}],
+    "FinishJob": [{"receipt": _RECEIPT}, {"receipt": _RECEIPT, "result": {"closed": True}}],
+    "FinishBatch": [{"jobs": [{"id": _ID, "receipt": _RECEIPT}, {"id": "order-1043"}]}],
+    "ReleaseJob": [{"receipt": _RECEIPT, "error": "the payment service answered 502"}, {"delay": 5}],
+    "TouchJob": [{"receipt": _RECEIPT, "ttr": 120}],
+    "BuryJob": [{"receipt": _RECEIPT, "error": "there is no such order"}],
+    "TopicSettings": [_TOPIC_SETTINGS],
+    "Redrive": [{"ids": [_ID]}, {"limit": 100}],
+    "NoFields": [{}],
+    "Job": [_JOB, _DEAD_JOB],
+    "StoredJob": [_STORED_JOB],
+    "Delivery": [_DELIVERY],
+    "Deliveries": [{"jobs": [_DELIVERY]}],
+    "JobPage": [{"jobs": [_JOB], "next_cursor": None}],
+    "Topic": [_TOPIC_VIEW],
+    "TopicPage": [
+        {"topics": [_TOPIC_VIEW], "next_cursor": None, "unavailable": ["mail.remind"], "unreadable_shards": [3]}
+    ],
+    "PutResults": [
+        {
+            "results": [
+                {"topic": _TOPIC, "id": _ID, "status": 201, "durability": "fsync"},
+                {
+                    "topic": _TOPIC,
+                    "id": "order-1043",
+                    "status": 409,
+                    "code": "job_exists",
+                    "durability": "fsync",
+                },
+            ]
+        }
+    ],
+    "FinishResults": [
+        {"results": [{"id": _ID, "status": 200}, {"id": "order-1043", "status": 409, "code": "receipt_stale"}]}
+    ],
+    "Finished": [{"topic": _TOPIC, "id": _ID, "state": "finished"}],
+    "Cancelled": [{"topic": _TOPIC, "id": _ID, "state": "cancelled", "was": "delayed"}],
+    "Released": [
+        {"state": "delayed", "due_at": "2026-11-21T07:27:00.123Z", "attempts": 1},
+        {"state": "dead", "attempts": 3},
+    ],
+    "Touched": [{"reserved_until": "2026-11-21T07:29:58.130Z"}],
+    "Buried": [{"state": "dead"}],
+    "Redriven": [{"redriven": 3}],
+    "Removed": [{"removed": 12}],
+    "Audit": [_AUDIT],
+    "StoreAudit": [_STORE_AUDIT],
+    "Health": [{"status": "ok"}],
+}

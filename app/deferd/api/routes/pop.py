@@ -1,0 +1,179 @@
+"""Popping: the long poll."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from starlette.responses import Response
+
+from deferd.api import serialization
+from deferd.api.auth.api_keys import Scope
+from deferd.api.auth.permissions import needs
+from deferd.api.call import Call, CurrentCall
+from deferd.api.openapi import schemas
+from deferd.api.openapi.document import problems
+from deferd.api.operation import NOTHING, NoFields, Operation
+from deferd.api.responses import JsonAnswer
+from deferd.api.unsent_bytes import LARGE_BYTES
+from deferd.contract import limits
+from deferd.contract.errors import DeferdError
+from deferd.contract.model import Ttr
+from deferd.engine.engine import Engine
+from deferd.engine.record import JobRecord, to_ms
+
+_ONE_TOPIC = limits.TOPIC_PATTERN.removeprefix("^").removesuffix("$")
+_TOPICS_PATTERN = f"^{_ONE_TOPIC}(,{_ONE_TOPIC}){{0,{limits.POP_TOPICS_MAX - 1}}}$"
+_log = logging.getLogger(__name__)
+_NO_STORE = ((b"cache-control", b"no-store"),)
+
+router = APIRouter(route_class=Operation, tags=["consumers"])
+
+
+def _distinct(topics: str) -> str:
+    names = topics.split(",")
+    if len(set(names)) < len(names):
+        raise ValueError("must name each topic once")
+    return topics
+
+
+PopTopics = Annotated[
+    str,
+    Path(
+        pattern=_TOPICS_PATTERN,
+        description=f"One topic, or up to {limits.POP_TOPICS_MAX} distinct ones with commas between: strict priority "
+        "in that order. A topic that does not exist is waited on like any other.",
+        examples=["orders.close", "orders.urgent,orders.close"],
+    ),
+    AfterValidator(_distinct),
+]
+Label = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
+
+
+class PopQuery(BaseModel):
+    """The parameters of a pop."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    wait: float = Field(
+        limits.WAIT_DEFAULT_S,
+        strict=True,
+        ge=0,
+        le=limits.WAIT_MAX_S,
+        allow_inf_nan=False,
+        description="Most seconds to wait for a job, 0 to 60. 0: answer at once.",
+    )
+    count: int = Field(
+        1,
+        strict=True,
+        ge=1,
+        le=limits.POP_COUNT_MAX,
+        description="Most jobs to hand out, 1 to 1000. The answer does not wait for more than one.",
+    )
+    ttr: Ttr | None = Field(
+        None, description="Length of the lease in seconds, 0.1 to 86400, in place of each job's own `ttr`."
+    )
+    consumer: Label | None = Field(
+        None,
+        description="Who pops; shown as `reserved_by`. 1 to 255 characters, shaped like a job id.",
+        examples=["worker-1"],
+    )
+    request_id: Label | None = Field(
+        None,
+        description="Makes the pop safe to repeat: asking again with the same one gives the same jobs again as long "
+        "as their leases live, so a lost answer strands nothing. 1 to 255 characters, shaped like a job id.",
+        examples=["worker-1.000017"],
+    )
+
+
+async def _pop(call: Call, topics: str, query: PopQuery) -> Response:
+    if query.wait and call.account is not None:
+        with call.account.parked_pop():
+            return await _answer(call, topics, query)
+    return await _answer(call, topics, query)
+
+
+async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
+    names = topics.split(",")
+    call.service.unsent.check(topics, call.key_name)
+    jobs = await call.unless_gone(
+        call.engine.dispatcher.pop(
+            names,
+            count=query.count,
+            wait_ms=to_ms(query.wait),
+            ttr_ms=None if query.ttr is None else to_ms(query.ttr),
+            consumer=query.consumer,
+            request_id=query.request_id,
+        ),
+        undo=partial(give_back, call.engine),
+    )
+    access = call.service.access
+    if jobs and access is not None:
+        try:
+            access.check_again(call, Scope.POP, f"{call.method} /topics/{{topic}}/pop", names)
+        except DeferdError:
+            await give_back(call.engine, jobs)
+            raise
+    answer = JsonAnswer(b'{"jobs":[%b]}' % b",".join(map(serialization.delivery, jobs)), headers=_NO_STORE)
+    if len(answer.body) > LARGE_BYTES:
+        try:
+            call.service.unsent.claim(len(answer.body), call.key_name, topics)
+        except DeferdError:
+            await give_back(call.engine, jobs)
+            raise
+    return answer
+
+
+async def give_back(engine: Engine, jobs: list[JobRecord]) -> None:
+    """Back to the head, as if they had not been popped; where that fails, when their leases end."""
+    try:
+        await engine.queue.give_back(jobs)
+    except DeferdError as error:
+        _log.warning("%d jobs that nobody got come back when their leases end: %s", len(jobs), error)
+
+
+_SUMMARY = "Take jobs that are ready"
+_ANSWER = "The jobs, each under a lease; an empty list after `wait`. Never cached."
+_TEXT = """
+Waits until a job of one of the topics is ready, hands out up to `count` of them, and answers. Each comes with a lease
+of `ttr` seconds and a `receipt`. Finish, release or bury the job, or touch it to keep it longer; when the lease ends
+the job is ready again.
+
+After `wait` seconds without a job the answer is an empty list. Several topics are served in strict priority: a job of
+a later topic is handed out only when the earlier ones have none ready. A paused topic hands out nothing. A client that
+hangs up while it waits strands nothing.
+"""
+
+
+@router.get(
+    "/topics/{topic}/pop",
+    operation_id="pop_jobs_by_get",
+    summary=_SUMMARY,
+    description=_TEXT + "\nThis GET has an effect and is never cached. POST on the same path does the same, and is the "
+    "better one for programs: an HTTP library may repeat a GET by itself when its response is lost.",
+    response_model=schemas.Deliveries,
+    response_description=_ANSWER,
+    responses=problems("validation", "store_unavailable"),
+)
+@needs(Scope.POP)
+async def pop_jobs_by_get(call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
+    return await _pop(call, topic, query)
+
+
+@router.post(
+    "/topics/{topic}/pop",
+    operation_id="pop_jobs",
+    summary=_SUMMARY,
+    description=_TEXT + "\nGET on the same path does the same.",
+    response_model=schemas.Deliveries,
+    response_description=_ANSWER,
+    responses=problems("validation", "store_unavailable", body=True),
+)
+@needs(Scope.POP)
+async def pop_jobs(
+    call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()], _nothing: NoFields = NOTHING
+) -> Response:
+    return await _pop(call, topic, query)

@@ -1,0 +1,190 @@
+"""Jobs and topics as the JSON that the contract shows: seconds, RFC 3339 instants, and bodies as they came.
+
+The engine speaks in milliseconds and in JSON bytes; nothing here parses a body again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import orjson
+from orjson import Fragment
+
+from deferd.contract import limits
+from deferd.contract.model import JobState
+from deferd.engine.puts import PutOutcome, PutResult
+from deferd.engine.queue import FinishResult
+from deferd.engine.record import JobRecord, receipt_text
+from deferd.engine.topic_list import TopicView
+
+
+@lru_cache(maxsize=4096)  # the jobs of a batch share most of theirs
+def instant(at_ms: int) -> str:
+    """Milliseconds since the epoch as RFC 3339 in UTC, always with three decimals."""
+    epoch_s, ms = divmod(at_ms, 1000)
+    return f"{_to_the_second(epoch_s)}.{ms:03d}Z"
+
+
+@lru_cache(maxsize=4096)
+def _to_the_second(epoch_s: int) -> str:
+    return datetime.fromtimestamp(epoch_s, UTC).isoformat()[:19]
+
+
+def seconds(duration_ms: int) -> int | float:
+    """Milliseconds as seconds; a whole number of seconds has no decimals."""
+    return duration_ms / 1000 if duration_ms % 1000 else duration_ms // 1000
+
+
+def job(record: JobRecord) -> bytes:
+    """The job, without those of its fields that only some jobs have when it has none."""
+    return b"".join((*_members(record), b"}"))
+
+
+def put_job(put: PutOutcome) -> bytes:
+    """The answer to a put: the job, and the durability that it has reached."""
+    return b"".join((*_members(put.record), _DURABILITY_ENDS[put.durability]))
+
+
+_DURABILITY_ENDS = {
+    durability: f',"durability":"{durability}"}}'.encode()
+    for durability in ("memory", "fsync", *(f"replicated:{count}" for count in range(1, limits.REPLICAS_MAX + 1)))
+}
+
+
+def delivery(record: JobRecord) -> bytes:
+    """A reserved job with what its consumer needs: `receipt` and `attempt`."""
+    receipt = receipt_text(record.nonce, record.attempts)
+    return b"".join((*_members(record), f',"receipt":"{receipt}","attempt":{record.attempts}}}'.encode()))
+
+
+def _members(record: JobRecord) -> list[bytes]:
+    """The pieces of the job's JSON object up to its last member.
+
+    Written as text since this runs for each job of each answer: topics, ids, consumers and instants have no character
+    that JSON would escape. Whatever may have one goes through orjson.
+    """
+    told = ""
+    if record.reserved_until_ms is not None:
+        told = f',"reserved_until":"{instant(record.reserved_until_ms)}"'
+        if record.reserved_by is not None:
+            told += f',"reserved_by":"{record.reserved_by}"'
+    pieces = [
+        f'{{"topic":"{record.topic}","id":"{record.id}","state":"{record.state}","body":'.encode(),
+        record.body,
+        f',"created_at":"{instant(record.created_at_ms)}","due_at":"{instant(record.due_at_ms)}",'
+        f'"attempts":{record.attempts}{_policy(record)}{told}'.encode(),
+    ]
+    if (
+        record.last_error is not None
+        or record.reason is not None
+        or record.finished_at_ms is not None
+        or record.traceparent is not None
+    ):
+        pieces.append(_rare_members(record))
+    return pieces
+
+
+def _rare_members(record: JobRecord) -> bytes:
+    members: dict[str, Any] = {}
+    if record.traceparent is not None:
+        members["traceparent"] = record.traceparent
+    if record.last_error is not None:
+        members["last_error"] = record.last_error
+    if record.reason is not None:
+        members["reason"] = record.reason
+    if record.finished_at_ms is not None:
+        members["finished_at"] = instant(record.finished_at_ms)
+    if record.result is not None:
+        members["result"] = Fragment(record.result)
+    return b"," + orjson.dumps(members)[1:-1]
+
+
+def _policy(record: JobRecord) -> str:
+    if (
+        record.ttr_ms == _DEFAULT.ttr_ms
+        and record.backoff is None
+        and not record.max_attempts
+        and not record.ttl_ms
+        and not record.retain_ms
+    ):
+        return _DEFAULT_POLICY
+    return _policy_members(record)
+
+
+def _policy_members(record: JobRecord) -> str:
+    policy = {
+        "ttr": seconds(record.ttr_ms),
+        "max_attempts": record.max_attempts or None,
+        "backoff": _whole_numbers(record.backoff) if record.backoff else record.effective_backoff,
+        "ttl": seconds(record.ttl_ms) if record.ttl_ms else None,
+        "retain": seconds(record.retain_ms),
+    }
+    return "," + orjson.dumps(policy)[1:-1].decode()
+
+
+_DEFAULT = JobRecord("", "", JobState.READY, 0, 0, 0, 0, b"null")
+_DEFAULT_POLICY = _policy_members(_DEFAULT)
+
+
+def put_results(results: Iterable[PutResult]) -> bytes:
+    """The answer to a batch put."""
+    lines = [
+        f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}}}'
+        for topic, job_id, status, code, durability in results
+    ]
+    return _results(lines)
+
+
+def finish_results(results: Iterable[FinishResult]) -> bytes:
+    """The answer to a batch finish."""
+    return _results([f'{{"id":"{job_id}","status":{status}{_code(code)}}}' for job_id, status, code in results])
+
+
+def _code(code: str | None) -> str:
+    return "" if code is None else f',"code":"{code}"'
+
+
+def _durability(durability: str | None) -> str:
+    return "" if durability is None else f',"durability":"{durability}"'
+
+
+def _results(lines: list[str]) -> bytes:
+    return f'{{"results":[{",".join(lines)}]}}'.encode()
+
+
+def topic(view: TopicView) -> dict[str, Any]:
+    """The topic; a setting that is `null` leaves the matter to the service's default."""
+    age_ms, next_due_ms = view.oldest_ready_age_ms, view.next_due_at_ms
+    settings = view.settings
+    return {
+        "topic": view.topic,
+        "paused": view.paused,
+        "counts": {state.value: view.counts.get(state, 0) for state in JobState},
+        "oldest_ready_age": None if age_ms is None else seconds(age_ms),
+        "next_due_at": None if next_due_ms is None else instant(next_due_ms),
+        "settings": {
+            "ttr": _whole_number(settings.ttr),
+            "max_attempts": settings.max_attempts,
+            "backoff": None if settings.backoff is None else _whole_numbers(settings.backoff.model_dump()),
+            "ttl": _whole_number(settings.ttl),
+            "retain": _whole_number(settings.retain),
+            "max_jobs": settings.max_jobs,
+            "durability": settings.durability,
+        },
+    }
+
+
+def _whole_numbers(backoff: dict[str, Any]) -> dict[str, Any]:
+    return {name: _whole_number(value) for name, value in backoff.items()}
+
+
+def _whole_number(value: Any) -> Any:
+    """60 for 60.0, since people wrote it so; everything else as it is."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list | tuple):
+        return [_whole_number(item) for item in value]
+    return value

@@ -1,0 +1,122 @@
+"""What pydantic found wrong, in plain words: one `FieldFault` a value, with its path and the bound it broke."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from deferd.contract import limits, model
+from deferd.contract.errors import FieldFault
+
+FAULTS_MAX = 1000
+_SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait", "advance"})
+_BACKOFF_KINDS = tuple(
+    get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(model.Backoff)[0])
+)
+_SHAPES = {
+    limits.TOPIC_PATTERN: f"1 to {limits.TOPIC_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
+    model.TRACEPARENT_PATTERN: "four lower-case hexadecimal numbers with - between: version, trace, span, flags",
+    limits.DURABILITY_PATTERN: f"memory, fsync, or replicated:N with N from 1 to {limits.REPLICAS_MAX}",
+    limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
+}
+_NO_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"
+_PLAIN = {
+    "missing": "is required",
+    "string_type": "must be a string",
+    "list_type": "must be a list",
+    "model_type": "must be a JSON object",
+    "model_attributes_type": "must be a JSON object",
+    "dict_type": "must be a JSON object",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a whole number of fewer digits",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "union_tag_not_found": _NO_KIND,
+    "union_tag_invalid": _NO_KIND,
+}
+# The words before the bound, where pydantic gives the bound, and the unit when it is always the same.
+_WITH_BOUND = {
+    "greater_than_equal": ("be at least", "ge", ""),
+    "less_than_equal": ("be at most", "le", ""),
+    "string_too_long": ("have at most", "max_length", " characters"),
+    "too_long": ("have at most", "max_length", " items"),
+    "too_short": ("have at least", "min_length", " items"),
+}
+
+
+def faults_of(error: ValidationError, root: str, given: Any) -> list[FieldFault]:
+    """The faults of `error`, which came from validating `given`; their paths start with `root`.
+
+    `root` is "body", "query" or "path". More than 1000 faults are told as one: to spell them out takes so long that
+    other requests would wait.
+    """
+    count = error.error_count()
+    if count > FAULTS_MAX:
+        return [FieldFault((root,), f"has {count} values that are refused, too many to name")]
+    return [
+        FieldFault((root, *_path(detail["loc"], given)), _message(detail, root), _value(detail))
+        for detail in error.errors(include_url=False)
+    ]
+
+
+def _path(location: tuple[str | int, ...], given: Any) -> Iterable[str | int]:
+    """The location without the tags that pydantic adds for the kinds of backoff: they are no field names."""
+    within: Any = given
+    before: str | int | None = None
+    for step in location:
+        if before == "backoff" and step in _BACKOFF_KINDS and isinstance(within, dict) and step == within.get("kind"):
+            before = None
+            continue
+        yield step
+        before = step
+        within = _inside(within, step)
+
+
+def _inside(value: Any, step: str | int) -> Any:
+    if isinstance(value, dict):
+        return value.get(step)
+    if isinstance(value, list) and isinstance(step, int) and step < len(value):
+        return value[step]
+    return None
+
+
+def _value(detail: ErrorDetails) -> Any:
+    if detail["type"] in ("missing", "value_error") and isinstance(detail["input"], dict | BaseModel):
+        return None  # the input is then the object around the field
+    return detail["input"]
+
+
+def _message(detail: ErrorDetails, root: str) -> str:
+    kind, facts = detail["type"], detail.get("ctx", {})
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind in _WITH_BOUND:
+        words, bound, unit = _WITH_BOUND[kind]
+        return f"must {words} {_number(facts[bound])}{unit or _unit(detail['loc'])}"
+    match kind:
+        case "float_type":
+            return "is too large" if type(detail["input"]) is int else "must be a number"
+        case "extra_forbidden":
+            return "is not a known parameter" if root == "query" else "is not a known field"
+        case "string_pattern_mismatch":
+            pattern = facts["pattern"]
+            shape = _SHAPES.get(pattern)
+            return f"must match {pattern}" + (f" ({shape})" if shape else "")
+        case "literal_error" | "enum":
+            return f"must be {facts['expected']}"
+        case "value_error":
+            return str(facts["error"])
+    return detail["msg"]
+
+
+def _number(bound: float) -> str:
+    return f"{bound:.15g}"
+
+
+def _unit(location: tuple[str | int, ...]) -> str:
+    named = [step for step in location if isinstance(step, str)]
+    return " seconds" if named and named[-1] in _SECONDS else ""

@@ -1,0 +1,1 @@
+"""The command line. A command imports what it needs when it runs."""

@@ -1,0 +1,149 @@
+"""Whether the store agrees with itself, and mending it: `audit`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from deferd.cli import exit_codes, output
+from deferd.cli.connection import read_connection
+from deferd.cli.output import Column
+from deferd.client import Client, StoreAudit, TopicAudit, UnexpectedAnswer
+from deferd.contract.errors import StoreUnavailable, TopicNotFound
+
+_SUMS = ("put", "finished", "cancelled", "dropped", "lost", "dead", "live")
+_COLUMNS = [Column("TOPIC"), *(Column(name.upper(), right=True) for name in _SUMS), Column("RESULT")]
+_SHOWN_TOPICS = 40
+"""Most clean topics that are shown each by a line of their own."""
+_SHOWN_EXAMPLES = 5
+_OVERDUE_S = 5.0
+
+
+def audit(given: argparse.Namespace) -> int:
+    """Check topics, or all of them and what is beyond them; with --repair, mend and check again."""
+    with read_connection(vars(given)).open() as client:
+        is_sound = _run(client, given)
+    return exit_codes.DONE if is_sound else exit_codes.DAMAGED
+
+
+def _run(client: Client, given: argparse.Namespace) -> bool:
+    topics: list[TopicAudit] = []
+    checked, was_clean, is_sound = 0, True, True
+    store: StoreAudit | None = None
+    names: Iterator[str] = iter(dict.fromkeys(given.topics))
+    if not given.topics:
+        store = client.repair_store() if given.repair else client.audit_store()
+        names = _all_names(client, store)
+        if given.json:
+            output.json_line(store.fields)
+        was_clean = not store.damage
+        is_sound = was_clean or (given.repair and not client.audit_store().damage)
+    for name in names:
+        found = _check(client, name, repair=given.repair, may_be_gone=not given.topics)
+        if found is None:
+            continue
+        checked += 1
+        if given.json:
+            output.json_line(found.fields)
+        elif not found.clean or _is_late(found) or checked <= _SHOWN_TOPICS:
+            topics.append(found)
+        was_clean = was_clean and found.clean
+        is_sound = is_sound and (found.clean or (given.repair and _is_mended(client, name)))
+    if not given.json:
+        _show(topics, store, checked)
+        _conclude(checked, is_sound, was_clean, given)
+    return is_sound
+
+
+def _all_names(client: Client, store: StoreAudit) -> Iterator[str]:
+    """Those that no list shows first: until they are mended, a list may fail over them."""
+    unlisted = store.unlisted
+    yield from unlisted
+    met = set(unlisted)
+    try:
+        for page in client.topic_pages():
+            yield from (view.topic for view in page.topics if view.topic not in met)
+            if page.unreadable_shards:
+                raise StoreUnavailable("a part of the store cannot be reached: its topics were not checked")
+    except UnexpectedAnswer:
+        if store.clean:
+            raise
+        output.complain("the list of topics cannot be read before this damage is mended; others were not checked")
+
+
+def _check(client: Client, name: str, *, repair: bool, may_be_gone: bool) -> TopicAudit | None:
+    try:
+        return client.repair(name) if repair else client.audit(name)
+    except TopicNotFound:
+        if may_be_gone:  # purged since its name was read
+            return None
+        raise
+
+
+def _is_mended(client: Client, name: str) -> bool:
+    again = _check(client, name, repair=False, may_be_gone=True)
+    return again is None or again.clean
+
+
+def _is_late(found: TopicAudit) -> bool:
+    return bool(found.fields["timer_overdue"] >= _OVERDUE_S)
+
+
+def _show(topics: list[TopicAudit], store: StoreAudit | None, checked: int) -> None:
+    if topics:
+        rows = [_row(found, output.number) for found in topics]
+        if not output.fits(_COLUMNS, rows):
+            rows = [_row(found, output.short_number) for found in topics]
+        output.show_table(_COLUMNS, rows)
+    if checked > len(topics):
+        output.line(f"and {checked - len(topics):,} more that are clean")
+    if store is not None:
+        _show_damage("the store", store)
+        if store.fields["stray_count"]:
+            count = store.fields["stray_count"]
+            shown = ", ".join(store.fields["stray_keys"][:_SHOWN_EXAMPLES])
+            output.line(output.printable(f"\nno damage: {count:,} keys of no topic, such as {shown}"))
+    for found in topics:
+        _show_damage(found.topic, found)
+        if _is_late(found):
+            overdue = output.span(found.fields["timer_overdue"])
+            output.line(f"\n{found.topic}: the timer is {overdue} behind: does a service run on this store?")
+
+
+def _row(found: TopicAudit, number: Any) -> list[str]:
+    sums = found.sums
+    return [found.topic, *("-" if sums is None else number(sums[name]) for name in _SUMS), _result(found)]
+
+
+def _result(found: TopicAudit) -> str:
+    count = sum(found.damage.values())
+    if not count:
+        return "clean" if found.clean else "NOT CHECKED"
+    return f"{count:,} {'MENDED' if found.repaired else 'DAMAGED'}"
+
+
+def _show_damage(name: str, found: StoreAudit | TopicAudit) -> None:
+    for damage in found.fields["damage"]:
+        kind = damage["kind"]
+        output.line(f"\n{name}: {damage['found']:,} {kind}{' mended' if found.repaired else ''}")
+        output.line(f"  what it means: {damage['meaning']}")
+        output.line(f"  what --repair {'did' if found.repaired else 'does'}: {damage['mend']}")
+        examples = [example for example in found.examples if example.kind == kind]
+        for example in examples[:_SHOWN_EXAMPLES]:
+            output.line(output.printable(f"  {example.subject}: {example.detail}"))
+        if damage["found"] > _SHOWN_EXAMPLES:
+            output.line("  ... (--json has up to 100)")
+    if isinstance(found, TopicAudit) and found.unchecked is not None:
+        output.line(f"\n{name}: not checked: {found.unchecked}")
+
+
+def _conclude(checked: int, is_sound: bool, was_clean: bool, given: argparse.Namespace) -> None:
+    what = f"\n{checked:,} {'topic' if checked == 1 else 'topics'} checked: "
+    if was_clean:
+        output.line(f"{what}no damage")
+    elif given.repair:
+        output.line(f"{what}{'mended, and checked again: no damage' if is_sound else 'damage is left: see above'}")
+    else:
+        again = " ".join(["deferd audit", *given.topics, "--repair"])
+        output.line(f"{what}there is damage. To mend it: {again}")

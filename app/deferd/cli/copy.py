@@ -1,0 +1,169 @@
+"""`deferd copy`: moves everything from one store to another, and shows that the counts add up."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from deferd.cli import exit_codes, output
+from deferd.cli.exit_codes import UsageError
+from deferd.cli.output import Column
+from deferd.cli.store_access import open_store, read_place, run_to_end
+from deferd.contract.model import JobState
+from deferd.engine.copying import CopyReport, clock_ms, copy_store
+from deferd.engine.inventory import Inventory
+from deferd.store.connection import Store
+
+_SHOWN_TOPICS = 40
+"""Most topics with right counts that are shown each by a line of their own."""
+_CLOCKS_APART_MS = 1000
+_REPORT_EVERY_S = 5.0
+
+
+def copy(given: argparse.Namespace) -> int:
+    """Copy one store into another; fails when the counts do not add up."""
+    if not given.json:
+        import rich  # noqa: F401 (tables need it: better missed before the work than after it)
+    return run_to_end(lambda: _copy_between(given, *_read_places(given)))
+
+
+def _copy_between(given: argparse.Namespace, source: str | Path, target: str | Path) -> int:
+    return asyncio.run(_copy(given, source, target))
+
+
+async def _copy(given: argparse.Namespace, source_place: str | Path, target_place: str | Path) -> int:
+    async with open_store(source_place) as source, open_store(target_place) as target:
+        report = await copy_store(source, target, shards=given.shards, force=given.force, on_progress=_Progress().show)
+        apart_ms = await clock_ms(target) - await clock_ms(source)
+        if warning := clock_warning(apart_ms):
+            output.complain(warning)
+        names = _name(source, source_place), _name(target, target_place)
+    if given.json:
+        _show_json(report, apart_ms)
+    else:
+        show_table(report)
+    for key in report.left_out:
+        output.complain(f"the key {key} was left out: deferd has no keys of its type or name")
+    return conclude(report, *names)
+
+
+def clock_warning(apart_ms: int) -> str | None:
+    """What to say when the clock of the target is so far ahead of the source's, or None for a little."""
+    if abs(apart_ms) <= _CLOCKS_APART_MS:
+        return None
+    place, effect = ("ahead of", "earlier") if apart_ms > 0 else ("behind", "later")
+    seconds = abs(apart_ms) / 1000
+    return f"the clock of the target is {seconds:.1f} s {place} the source's: jobs will be due so much {effect}"
+
+
+def _read_places(given: argparse.Namespace) -> tuple[str | Path, str | Path]:
+    source, target = _read_text(given.source, "from"), _read_text(given.target, "to")
+    if source == target:
+        raise UsageError("--from and --to are the same store")
+    return read_place("--from", source, must_exist=True), read_place("--to", target, must_exist=False)
+
+
+def _read_text(flag: str | None, name: str) -> str:
+    """The flag's value, else the variable's."""
+    variable = f"DEFERD_COPY_{name.upper()}"
+    text = flag or os.environ.get(variable)
+    if not text:
+        raise UsageError(f"--{name} ({variable}) is missing: a store URL, or the data folder of an embedded store")
+    return text
+
+
+def _name(store: Store, place: str | Path) -> str:
+    """What to call a store; a URL may hold a password."""
+    return str(place) if isinstance(place, Path) else store.description
+
+
+def conclude(report: CopyReport, source: str, target: str) -> int:
+    """Say how it ended; the exit code."""
+    if report.adds_up:
+        jobs = sum(report.before.totals().values())
+        output.hint(
+            f"{jobs:,} jobs copied. Serve {target} with --shards {report.shards}, and {source} no longer: jobs in both "
+            "would run twice"
+        )
+        return exit_codes.DONE
+    if report.source_changed:
+        output.complain(f"the store at {source} changed while it was copied: stop what works on it, and run this again")
+    else:
+        wrong = [
+            f"{name}: {report.target.elements.get(name, 0)} instead of {report.before.elements.get(name, 0)}"
+            for name in sorted({*report.before.elements, *report.target.elements})
+            if report.target.elements.get(name, 0) != report.before.elements.get(name, 0)
+        ]
+        output.complain(
+            f"the store at {target} does not hold what {source} holds ({'; '.join(wrong) or 'jobs are missing'}): run "
+            "this again"
+        )
+    return exit_codes.FAILED
+
+
+def _show_json(report: CopyReport, apart_ms: int) -> None:
+    for topic in _topics(report):
+        counts = [_counts(inventory, topic) for inventory in (report.before, report.target)]
+        output.json_line({"topic": topic, "from": counts[0], "to": counts[1], "adds_up": counts[0] == counts[1]})
+    output.json_line(
+        {
+            "topics": len(report.before.jobs),
+            "from": report.before.totals(),
+            "to": report.target.totals(),
+            "shards": report.shards,
+            "source_changed": report.source_changed,
+            "clocks_apart_ms": apart_ms,
+            "left_out": report.left_out,
+            "adds_up": report.adds_up,
+        }
+    )
+
+
+def show_table(report: CopyReport) -> None:
+    """Jobs by topic and state, and which of them did not come over."""
+    columns = [Column("TOPIC"), *(Column(state.upper(), right=True) for state in JobState), Column("COPIED")]
+    rows: list[list[str]] = []
+    not_shown = 0
+    for topic in _topics(report):
+        before, now = (_counts(inventory, topic) for inventory in (report.before, report.target))
+        if before == now and len(rows) >= _SHOWN_TOPICS:
+            not_shown += 1
+            continue
+        rows.append([topic, *_cells(before, now), "all" if before == now else "NOT ALL"])
+    totals = report.before.totals(), report.target.totals()
+    rows.append(["(all topics)", *_cells(*totals), "all" if report.adds_up else "NOT ALL"])
+    output.show_table(columns, rows)
+    if not_shown:
+        output.line(f"and {not_shown:,} more topics, all of whose jobs were copied (--json lists them)")
+
+
+def _topics(report: CopyReport) -> list[str]:
+    return sorted({*report.before.jobs, *report.target.jobs})
+
+
+def _counts(inventory: Inventory, topic: str) -> dict[str, int]:
+    of_topic = inventory.jobs.get(topic, {})
+    return {state.value: of_topic.get(state, 0) for state in JobState}
+
+
+def _cells(before: dict[JobState, int] | dict[str, int], now: dict[JobState, int] | dict[str, int]) -> list[str]:
+    return [
+        f"{was:,}" if was == copied else f"{copied:,} of {was:,}"
+        for was, copied in zip(before.values(), now.values(), strict=True)
+    ]
+
+
+class _Progress:
+    """A line on a terminal every few seconds."""
+
+    def __init__(self) -> None:
+        self._next_s = time.monotonic() + _REPORT_EVERY_S
+
+    def show(self, copied: int, of: int) -> None:
+        """So many of the elements of all keys are copied."""
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + _REPORT_EVERY_S
+            output.hint(f"copied {copied:,} of {of:,} entries")

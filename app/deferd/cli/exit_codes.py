@@ -1,0 +1,58 @@
+"""The exit codes of every command, and which error ends in which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from deferd.contract.errors import DeferdError
+
+DONE: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+REFUSED: Final = 3
+NOTHING_READY: Final = 4
+NOT_ALLOWED: Final = 5
+DAMAGED: Final = 6
+INTERRUPTED: Final = 130
+OUTPUT_CLOSED: Final = 141
+
+MEANINGS: Final = {
+    DONE: "done",
+    FAILED: "the service, or a store, could not be reached, or failed",
+    USAGE: "wrong usage, or a value that is refused",
+    REFUSED: "refused by the state of things: not found, taken, held, stale, cancelled, full",
+    NOTHING_READY: "pop: nothing was ready",
+    NOT_ALLOWED: "not allowed: no key, an unknown one, or one without the right",
+    DAMAGED: "audit: there is damage, or something could not be checked",
+    INTERRUPTED: "ended by Ctrl-C, or because a question was answered with no",
+    OUTPUT_CLOSED: "whoever read the output stopped reading (| head)",
+}
+"""For the help and the README."""
+
+_NOT_ALLOWED_CODES = frozenset({"unauthorized", "forbidden"})
+_USAGE_CODES = frozenset({"validation", "payload_too_large", "durability_unavailable"})
+_REFUSED_CODES = frozenset(
+    {
+        *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),
+        "topic_full",
+    }
+)
+
+
+class UsageError(Exception):
+    """What the user asked for cannot be done as written; the text says what is wrong, in one line."""
+
+
+def of_code(code: str) -> int:
+    """The exit code for a code of the HTTP contract, or of a call that failed."""
+    if code in _NOT_ALLOWED_CODES:
+        return NOT_ALLOWED
+    if code in _USAGE_CODES:
+        return USAGE
+    return REFUSED if code in _REFUSED_CODES else FAILED
+
+
+def of_error(error: DeferdError) -> int:
+    """The exit code for an error of the client."""
+    return of_code(error.code)

@@ -1,0 +1,141 @@
+"""The stores that maintenance works on, and how its commands end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from deferd.cli import exit_codes
+from deferd.cli.exit_codes import UsageError
+from deferd.cli.output import complain
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import JobState
+from deferd.engine.copying import shards_of
+from deferd.engine.inventory import count_jobs
+from deferd.settings import Settings, variable
+from deferd.store.append_only import has_data
+from deferd.store.connection import Store, connect
+from deferd.store.embedded import EmbeddedStore
+from deferd.store.preflight import StoreRefused
+from deferd.store.server_info import server_name
+from deferd.store.url import AddressError, parse_address
+
+CALL_TIMEOUT_S = 60.0
+"""A step takes some milliseconds; a store that syncs a few MiB to a slow disk may take longer."""
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+")
+
+
+def run_to_end(work: Callable[[], int]) -> int:
+    """Do a command's work and return its exit code. SIGTERM and SIGHUP end it in order, as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        return work()
+    except StoreRefused as exc:
+        complain(str(exc))
+    except OSError as exc:
+        complain(f"{exc.filename or 'a file'} cannot be read or written: {exc.strerror or exc}")
+    return exit_codes.FAILED
+
+
+@asynccontextmanager
+async def embedded_store(folder: Path) -> AsyncIterator[Store]:
+    """A store that runs on a data folder nobody uses, for as long as the context.
+
+    Raises:
+        StoreRefused: a service uses the folder, or the store does not start on it.
+    """
+    embedded = EmbeddedStore(folder)
+    embedded.claim()
+    try:
+        await embedded.start()
+        store = await connect(embedded.url, timeout_s=CALL_TIMEOUT_S)
+        try:
+            yield store
+        finally:
+            await store.close()
+    finally:
+        await embedded.stop()
+
+
+def read_place(flag: str, text: str, *, must_exist: bool) -> str | Path:
+    """A store as it is named on the command line: a URL, or the data folder of an embedded one.
+
+    Raises:
+        UsageError: it is neither.
+        StoreRefused: it is a folder without data, and must have some.
+    """
+    if "://" in text:
+        try:
+            parse_address(text)
+        except AddressError as exc:
+            wanted = f"{exc}, or a data folder"
+            raise UsageError(f"{flag} has a value that is not shown, but must be {wanted}") from None
+        return text
+    if _HOST_AND_PORT.fullmatch(text):
+        raise UsageError(f"{flag} is {text!r}, but must be a store URL, such as redis://{text}, or a data folder")
+    folder = Path(text).expanduser()
+    if must_exist and not has_data(folder):
+        raise StoreRefused(f"the data folder {folder} ({flag}) has no data of an embedded store")
+    return folder
+
+
+@asynccontextmanager
+async def open_store(place: str | Path) -> AsyncIterator[Store]:
+    """The store at a URL, or an embedded one on a data folder.
+
+    Raises:
+        StoreRefused: as `embedded_store`.
+    """
+    if isinstance(place, Path):
+        async with embedded_store(place) as store:
+            yield store
+        return
+    store = await connect(place, timeout_s=CALL_TIMEOUT_S)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+class Contents(NamedTuple):
+    """What a data folder holds: `shards` is None when no service ever used it, `counts` are jobs by state."""
+
+    shards: int | None
+    counts: dict[str, int]
+    topics: int
+    store: str
+
+
+def load_and_count(folder: Path) -> Contents:
+    """Load the data in a folder into a store, for a moment, and count.
+
+    Raises:
+        StoreRefused: it cannot be loaded.
+    """
+    return asyncio.run(_load_and_count(folder))
+
+
+async def _load_and_count(folder: Path) -> Contents:
+    async with embedded_store(folder) as store:
+        try:
+            shards = await shards_of(store)
+            jobs = await count_jobs(store, shards or 1)
+            server = await store.client.info("server")
+        except StoreUnavailable as exc:
+            raise StoreRefused(f"the store on {folder} failed: {exc}") from exc
+        counts = {state.value: sum(of_topic.get(state, 0) for of_topic in jobs.values()) for state in JobState}
+        return Contents(shards, counts, len(jobs), server_name(server))
+
+
+def data_folder(given: argparse.Namespace) -> Path:
+    """The folder of the flag --data-dir, of its variable, or the default one."""
+    default: Path = Settings.model_fields["data_dir"].default
+    return Path(given.data_dir or os.environ.get(variable("data_dir")) or default).expanduser()

@@ -1,0 +1,33 @@
+"""Durations and instants as people write them in Python, made into what the HTTP contract wants."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from deferd.contract.errors import FieldFault, InvalidInput
+
+Seconds = float | timedelta
+"""A duration: a number of seconds, or a timedelta."""
+
+
+def seconds(value: Seconds) -> float:
+    """A duration as a number of seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def instant(name: str, value: datetime) -> str:
+    """An instant as RFC 3339.
+
+    Raises:
+        InvalidInput: it is naive (has no zone), so that it could mean any of two dozen instants, or UTC cannot tell it.
+    """
+    if not isinstance(value, datetime):
+        raise InvalidInput([FieldFault((name,), "must be a datetime with a zone", value)])
+    if value.utcoffset() is None:
+        message = "must have a zone, such as datetime.now(UTC) has: a naive datetime means another instant in each zone"
+        raise InvalidInput([FieldFault((name,), message, value.isoformat())])
+    try:
+        return value.astimezone(UTC).isoformat(timespec="milliseconds")
+    except OverflowError:
+        message = "must be within the years 1 to 9999 of UTC"
+        raise InvalidInput([FieldFault((name,), message, value.isoformat())]) from None

@@ -1,0 +1,59 @@
+"""The store's clock in a service that was started for tests: it can be moved on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.limits import TEN_YEARS_S
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
+from deferd.engine.timer import Timer
+
+MOVED_MAX_S = 100 * TEN_YEARS_S
+"""By how much the clock may be moved in all: instants have four digits for the year."""
+
+
+class Reading(NamedTuple):
+    """What the clock shows, and by how much of that it was moved so far."""
+
+    now_ms: int
+    moved_ms: int
+
+
+class MovableClock:
+    """Moves the clock of all shards, for all processes on the store; what had come due by then is done."""
+
+    def __init__(self, scripts: Scripts, keys: Keys, timers: Sequence[Timer]) -> None:
+        self._scripts = scripts
+        self._timers = timers
+        self._keys = [clock_key(keys, shard) for shard in range(keys.shards)]
+
+    async def read(self) -> Reading:
+        """Look, changing nothing."""
+        return await self.advance(0)
+
+    async def advance(self, by_ms: int) -> Reading:
+        """Move the clock on by `by_ms`, from 0 up. Afterwards what is due is ready, and what has run out is gone.
+
+        When that takes more than a few seconds, the rest is left to the timers. Real time does not pass: consumers
+        that wait go on waiting, for what is due now.
+
+        Raises:
+            InvalidInput: that would be more than 1000 years in all.
+        """
+        reply = await self._scripts.run("advance", self._keys, (by_ms, MOVED_MAX_S * 1000))
+        if reply is None:
+            message = f"must not move the clock by more than {MOVED_MAX_S} seconds (1000 years) in all"
+            raise InvalidInput([FieldFault(("body", "advance"), message, by_ms / 1000)])
+        reading = Reading(*reply)
+        if by_ms > 0:
+            await asyncio.gather(*(timer.catch_up(reading.now_ms) for timer in self._timers))
+        return reading
+
+
+def clock_key(keys: Keys, shard: int) -> str:
+    """The key that says by how much the clock of a shard was moved."""
+    return keys.of_shard(shard, "clock")

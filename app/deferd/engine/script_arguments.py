@@ -1,0 +1,83 @@
+"""Jobs as arguments of scripts: what the headers of `lua/put.lua`, `change.lua` and `finish.lua` ask for."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any, NamedTuple
+
+from deferd.contract.model import ChangeJob, JobPolicy, PutJob
+from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
+
+Args = tuple[str | bytes | int, ...]
+
+_PUT_HEAD = struct.Struct("<BBQQII")
+"""What lua/put.lua wants to know of a job ahead of its policy and body."""
+_ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
+_DELAY, _INSTANT = 0, 1
+_EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent"))
+
+
+class PutBounds(NamedTuple):
+    """Bounds of the caller's own on its puts. None leaves them to the topic and to the service.
+
+    `max_jobs`: with how many live jobs in its topic a put is refused; `dead_retain_ms`: for how long at most its jobs
+    are kept when they are dead.
+    """
+
+    max_jobs: int | None = None
+    dead_retain_ms: int | None = None
+
+
+NO_BOUNDS = PutBounds()
+
+
+def put_args(spec: PutJob, job_id: str, bounds: PutBounds = NO_BOUNDS) -> Args:
+    """Of a put: the id, and all else in one."""
+    extra = _put_extra(spec, bounds.dead_retain_ms)
+    if spec.delay is not None:
+        when, when_ms = _DELAY, to_ms(spec.delay)
+    elif spec.run_at is not None:
+        when, when_ms = _INSTANT, instant_ms(spec.run_at)
+    else:
+        when, when_ms = _DELAY, 0
+    nonce = random.getrandbits(NONCE_BITS)
+    head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
+    # One argument and not two: bytes that orjson has written hold on to a kilobyte until they are copied.
+    return job_id, head + extra + json_bytes(spec.body)
+
+
+def _put_extra(spec: PutJob, dead_retain_ms: int | None) -> bytes:
+    """The record's `extra`, empty for a job that has none of its fields."""
+    if dead_retain_ms is None and spec.model_fields_set.isdisjoint(_EXTRA_FIELDS):
+        return b""
+    extra = policy_extra(spec)
+    if dead_retain_ms is not None:
+        extra["k"] = dead_retain_ms
+    if spec.traceparent is not None:
+        extra["c"] = spec.traceparent
+    return json_bytes(extra) if extra else b""
+
+
+def when_args(change: ChangeJob) -> tuple[str, int]:
+    """Of a change: what kind of due time follows, and that in ms; none when the due time stays."""
+    if change.delay is not None:
+        return "delay", to_ms(change.delay)
+    if change.run_at is not None:
+        return "at", instant_ms(change.run_at)
+    return "", 0
+
+
+def finish_args(job_id: str, receipt: Receipt, result: Any) -> Args:
+    """Of a finish."""
+    return job_id, receipt.nonce, receipt.attempt, b"" if result is None else json_bytes(result)
+
+
+def size(args: Args) -> int:
+    """About how many bytes they are."""
+    return sum([len(arg) for arg in args if isinstance(arg, (str, bytes))])
+
+
+def new_id() -> str:
+    """An id for a job whose producer gave none."""
+    return f"{random.getrandbits(128):032x}"

@@ -1,0 +1,72 @@
+"""How much of the store topics take, counted in bounded steps on a live service: what quotas are held against."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
+
+JOB_OVERHEAD_BYTES = 200
+"""What a job takes besides its id and record, rounded up; measured by `python -m tests.benchmarks.memory`."""
+TOMBSTONE_BYTES = 300
+"""What the store keeps of a cancelled delivery, with an id of usual length."""
+_NAMES_PER_CALL = 1000
+_TOPICS_PER_CALL = 250
+
+
+class Usage:
+    """Counts; every method raises StoreUnavailable when the store does not respond."""
+
+    def __init__(self, scripts: Scripts, keys: Keys) -> None:
+        self._scripts = scripts
+        self._keys = keys
+
+    @property
+    def shards(self) -> int:
+        """How many shards the topics are spread over; each is counted by itself."""
+        return self._keys.shards
+
+    async def names(self, shard: int, prefixes: Iterable[str]) -> AsyncIterator[list[str]]:
+        """The shard's topics that begin with one of `prefixes`, up to 1000 at a time.
+
+        A prefix costs no more than its own topics.
+        """
+        key = self._keys.of_shard(shard, "topics")
+        for prefix in _without_covered(prefixes):
+            start, end = (f"[{prefix}", f"({prefix}\x7f") if prefix else ("-", "+")  # 0x7f is in no name
+            while True:
+                page = await self._scripts.command("ZRANGEBYLEX", key, start, end, "LIMIT", 0, _NAMES_PER_CALL)
+                if page:
+                    yield [name.decode() for name in page]
+                if len(page) < _NAMES_PER_CALL:
+                    break
+                start = f"({page[-1].decode()}"
+
+    async def jobs(self, shard: int, names: Sequence[str]) -> tuple[int, int]:
+        """How many jobs these topics of a shard keep in any state, and how many tombstones of cancelled deliveries."""
+        jobs = tombstones = 0
+        for at in range(0, len(names), _TOPICS_PER_CALL):
+            keys = [key for name in names[at : at + _TOPICS_PER_CALL] for key in self._keys.of_kept(shard, name)]
+            some_jobs, some_tombstones = await self._scripts.run("count_kept", keys, ())
+            jobs += some_jobs
+            tombstones += some_tombstones
+        return jobs, tombstones
+
+    async def record_bytes(self, name: str) -> AsyncIterator[int]:
+        """The bytes that the jobs of a topic take, step by step; their sum is what it takes."""
+        cursor: bytes | int = 0
+        while cursor != b"0":
+            cursor, step = await self._scripts.run(
+                "usage", self._keys.of_topic(name), (name, cursor, JOB_OVERHEAD_BYTES)
+            )
+            yield step
+
+
+def _without_covered(prefixes: Iterable[str]) -> list[str]:
+    """Those prefixes that do not begin with another one."""
+    needed: list[str] = []
+    for prefix in sorted(prefixes):
+        if not needed or not prefix.startswith(needed[-1]):
+            needed.append(prefix)
+    return needed

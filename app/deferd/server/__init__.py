@@ -1,0 +1,1 @@
+"""The serving process: start and stop, settings of the process, HTTP."""
