@@ -19,8 +19,10 @@ from tests.acceptance.tls_files import TlsFiles
 from tests.acceptance.wire import Answer, Wire, connected, cut, request
 
 MOST_BYTES = 16 * 1024 * 1024
-JOB_BYTES = 1_000_000
-JOBS = 8
+JOB_BYTES = 8_000_000
+JOBS = 1
+"""In one topic. A response has at most 1 MiB of jobs, but at least one."""
+FLAGS = ("--max-unsent-bytes", str(MOST_BYTES), "--max-body-bytes", str(8 * 1024 * 1024))
 MEMORY_BESIDES_BYTES = 70 * 1024 * 1024
 """What one pop of 8 MB takes on its way from the store, several times over, and what allocators keep."""
 STALLED_WITHIN_S = 10.0
@@ -36,8 +38,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
 
 @pytest.fixture(scope="module")
 def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    flags = ("--keys-file", str(keys.path), "--max-unsent-bytes", str(MOST_BYTES))
-    with running_service(*flags, data_dir=tmp_path_factory.mktemp("service")) as service:
+    with running_service("--keys-file", str(keys.path), *FLAGS, data_dir=tmp_path_factory.mktemp("service")) as service:
         yield service
         assert "Traceback" not in service.output()
 
@@ -45,8 +46,7 @@ def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="module")
 def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """One without keys."""
-    flags = ("--max-unsent-bytes", str(MOST_BYTES))
-    with running_service(*flags, data_dir=tmp_path_factory.mktemp("open")) as service:
+    with running_service(*FLAGS, data_dir=tmp_path_factory.mktemp("open")) as service:
         yield service
         assert "Traceback" not in service.output()
 
@@ -105,7 +105,7 @@ def most_resident_bytes(pid: int) -> int:
 async def test_one_pop_repeated_on_many_connections_takes_a_bounded_memory(
     tmp_path: Path, topic: str, through_asgi: bool
 ) -> None:
-    with running_service("--max-unsent-bytes", str(MOST_BYTES), data_dir=tmp_path) as service:
+    with running_service(*FLAGS, data_dir=tmp_path) as service:
         store_pid = service.store_pid()
         assert store_pid is not None
         await put_large_jobs(service, topic)
@@ -191,12 +191,11 @@ async def test_nothing_is_popped_behind_a_response_that_is_not_read(open_service
 
 async def test_what_is_not_read_over_tls_counts(tmp_path: Path, topic: str) -> None:
     files = TlsFiles(tmp_path / "files")
-    flags = (*files.flags(), "--max-unsent-bytes", str(MOST_BYTES))
-    with running_service(*flags, data_dir=tmp_path) as service:
+    with running_service(*files.flags(), *FLAGS, data_dir=tmp_path) as service:
         url = f"https://127.0.0.1:{service.port}"
         async with AsyncClient(url, tls=files.trust(), retry_for=0) as client:
-            for number in range(3 * JOBS):
-                await client.put(f"{topic}-{number // JOBS}", "x" * JOB_BYTES)
+            for number in range(3):
+                await client.put(f"{topic}-{number}", "x" * JOB_BYTES)
             async with contextlib.AsyncExitStack() as stack:
                 for number in range(2):
                     wire = await stack.enter_async_context(slow_reader(service, files.trust()))

@@ -265,14 +265,23 @@ async def test_many_ids_without_a_record_are_skipped_in_bounded_steps(driver: En
     assert [popped.id for popped in await driver.engine.dispatcher.pop([TOPIC])] == ["last"]
 
 
-async def test_large_jobs_are_handed_out_as_many_as_fit_an_answer(driver: EngineDriver) -> None:
-    for number in range(40):
-        await driver.put(f"j{number}", body="x" * 1_000_000, max_attempts=1)
-    sizes = []
-    while popped := await driver.pop(100):
-        sizes.append(len(popped))
-    assert sum(sizes) == 40
-    assert max(sizes) <= 17
+@pytest.mark.parametrize(
+    ("body_bytes", "handed_out"),
+    [
+        pytest.param([400_000] * 5, [2, 2, 1], id="as many as fit"),
+        pytest.param([2_000_000] * 3, [1, 1, 1], id="one that does not fit alone"),
+        pytest.param([10] * 20 + [1_000_000] * 3, [21, 1, 1], id="large ones behind small ones"),
+        pytest.param([1_000_000] + [10] * 20, [21], id="small ones behind a large one"),
+    ],
+)
+async def test_a_reply_is_bounded_by_its_bytes(
+    driver: EngineDriver, body_bytes: list[int], handed_out: list[int]
+) -> None:
+    for number, size in enumerate(body_bytes):
+        await driver.put(f"j{number}", body="x" * size, max_attempts=1)
+    popped = [len(await driver.pop(100)) for _ in handed_out]
+    assert popped == handed_out
+    assert await driver.pop(100) == []
 
 
 async def test_a_request_id_never_meets_another_topics_keys(driver: EngineDriver) -> None:

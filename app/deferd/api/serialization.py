@@ -5,7 +5,7 @@ The engine speaks in milliseconds and in JSON bytes; nothing here parses a body 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -54,10 +54,22 @@ _DURABILITY_ENDS = {
 }
 
 
-def delivery(record: JobRecord) -> bytes:
-    """A reserved job with what its consumer needs: `receipt` and `attempt`."""
+def _delivery(record: JobRecord) -> list[bytes]:
+    """The pieces of a reserved job with what its consumer needs: `receipt` and `attempt`."""
     receipt = receipt_text(record.nonce, record.attempts)
-    return b"".join((*_members(record), f',"receipt":"{receipt}","attempt":{record.attempts}}}'.encode()))
+    return [*_members(record), f',"receipt":"{receipt}","attempt":{record.attempts}}}'.encode()]
+
+
+def deliveries(records: Sequence[JobRecord]) -> bytes:
+    """The response of a pop, in one copy: bodies may be large."""
+    pieces = [b'{"jobs":[']
+    for record in records:
+        pieces += _delivery(record)
+        pieces.append(b",")
+    if records:
+        pieces.pop()
+    pieces.append(b"]}")
+    return b"".join(pieces)
 
 
 def _members(record: JobRecord) -> list[bytes]:

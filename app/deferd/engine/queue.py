@@ -24,6 +24,7 @@ from deferd.engine.known_topics import KnownTopics
 from deferd.engine.puts import PutOutcome, PutResult, Puts
 from deferd.engine.record import JobRecord, Receipt, json_bytes, located, policy_extra, read_record
 from deferd.engine.redis_keys import Keys
+from deferd.engine.reply_pacing import ReplyPacing
 from deferd.engine.script_arguments import NO_BOUNDS, Args, PutBounds, finish_args, size, when_args
 from deferd.engine.scripts import Scripts
 
@@ -92,6 +93,7 @@ class JobQueue:
         self._dead_retention_ms = dead_retention_ms
         self._bulk = turns
         self._known = known
+        self._pacing = ReplyPacing()
         self._puts = Puts(put_ways, labels, self._bulk, known)
         self._finishes = Joiner(self._send_finishes, size=size, most_items=bulk_turns.MOST_JOBS)
         self._cancels = Joiner(self._send_cancels, size=size, most_items=_CANCELS_AT_ONCE)
@@ -181,9 +183,12 @@ class JobQueue:
         args: list[Any] = [topic, self._dead_retention_ms]
         for request in requests:
             args += (request.count, request.ttr_ms or 0, request.consumer or "", request.request_id or "")
+        if self._pacing.expects_large(topic):
+            await self._pacing.turn(topic)
         is_bulk = sum(request.count for request in requests) > bulk_turns.FROM_JOBS
         async with self._bulk.turn(topic) if is_bulk else nullcontext():
             now_ms, more, expired, answers = await self._scripts.run("pop", self._keys.of_topic(topic), args)
+        self._pacing.note(topic, sum(len(raw) for answer in answers for raw in answer[2::3]))
         if not expired and all(len(answer) == 1 for answer in answers):  # an empty topic takes no metric label
             return PopReply([[] for _ in requests], bool(more))
         jobs = [

@@ -21,7 +21,7 @@ from deferd.store.durability_levels import level_named, name_of
 
 _STEP = 1000
 """Most jobs that one script call redrives or deletes."""
-_PAGE_BYTES = 8 * 1024 * 1024
+_PAGE_BYTES = 1024 * 1024
 
 
 class Topics:

@@ -117,7 +117,7 @@ async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
         except DeferdError:
             await give_back(call.engine, jobs)
             raise
-    answer = JsonAnswer(b'{"jobs":[%b]}' % b",".join(map(serialization.delivery, jobs)), headers=_NO_STORE)
+    answer = JsonAnswer(serialization.deliveries(jobs), headers=_NO_STORE)
     if len(answer.body) > LARGE_BYTES:
         try:
             call.service.unsent.claim(len(answer.body), call.key_name, topics)

@@ -8,10 +8,10 @@
 -- Returns { 1 when there is more, else 0, where this page ended: score, id, then four for each job:
 --   id | record | score | consumer or '' }; for ready jobs the score is the position. Jobs that move meanwhile may
 --   be missed or met twice.
--- Bound: ARGV[5] jobs; the caller sends at most 1000. A page ends early at 8 MiB.
+-- Bound: ARGV[5] jobs; the caller sends at most 1000. A page ends early when its records reach 1 MiB.
 local state, limit = ARGV[2], tonumber(ARGV[5])
 local reply = { 0, '', '' }
-local MOST_BYTES = 8 * 1024 * 1024
+local MOST_BYTES = 1024 * 1024
 local bytes = 0
 
 local function add(id, score)

@@ -9,17 +9,16 @@
 -- A request id that was answered before gets the deliveries that are still live among those it got; when none is,
 -- it counts as a new request. It is remembered as long as one of them is, and for an hour at most. A job whose ttl has
 -- passed is never handed out: it goes to dead.
--- Fewer than asked for are handed out when their records reach 8 MiB, at least one: a larger answer would not arrive
--- in time, and its jobs would have been delivered to nobody. Once the repeated requests of a call have been given 8 MiB,
--- further ones get -1: else one request id, repeated a hundred times in a call, would make a reply a hundred times as
--- large.
--- Bound: the jobs asked for (the caller asks for at most 1000), 8 MiB and 8 jobs, the same for repeated requests and
+-- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply holds up
+-- every other caller of the service. Once the repeated requests of a call have been given 1 MiB, further ones get -1:
+-- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
+-- Bound: the jobs asked for (the caller asks for at most 1000), 1 MiB or one job, the same for repeated requests and
 -- what one of them was given, and at most 1000 that are not handed out: expired ones, and ids of a damaged store.
 local FOR_THE_FIRST_TIME, ASK_AGAIN = 0, -1
 local MOST_SKIPPED = 1000
 local REMEMBERED_MS = 3600000
-local MOST_BYTES = 8 * 1024 * 1024
-local FIRST_CHUNK, MOST_IN_CHUNK = 8, 500
+local MOST_BYTES = 1024 * 1024
+local MOST_IN_CHUNK = 500
 local now = now_ms()
 local dead_retention = tonumber(ARGV[2])
 local settings = redis.call('HGET', SETTINGS, TOPIC)
@@ -64,12 +63,28 @@ local skipped, expired = 0, 0
 -- The job's own ttr; fails for a record that cannot be read.
 local function read_ttr(raw) return (read_extra(raw).t or DEFAULT_TTR_MS) + 0 end
 
+-- How many of the first `most` ready jobs have records that fit into `bytes`.
+local function count_fitting(most, bytes)
+  local ids = redis.call('ZRANGE', READY, 0, most - 1)
+  for index, id in ipairs(ids) do
+    bytes = bytes - redis.call('HSTRLEN', POOL, id)
+    if bytes < 0 then return index - 1 end
+  end
+  return #ids
+end
+
 -- Take the first `wanted` jobs off the Ready list, each as { id, record, its own ttr }. One that has no record, or one
 -- that cannot be read, leaves the list and is skipped: it must not stop the others (the audit finds it).
 local function take(wanted)
-  local taken, bytes, chunk = {}, 0, FIRST_CHUNK
-  while #taken < wanted and skipped < MOST_SKIPPED and bytes < MOST_BYTES do
-    local popped = redis.call('ZPOPMIN', READY, math.min(wanted - #taken, chunk))
+  local taken, bytes = {}, 0
+  while #taken < wanted and skipped < MOST_SKIPPED do
+    local chunk = math.min(wanted - #taken, MOST_IN_CHUNK)
+    if chunk > 1 or bytes > 0 then
+      chunk = count_fitting(chunk, MOST_BYTES - bytes)
+      if chunk == 0 and bytes > 0 then break end
+      chunk = math.max(chunk, 1)  -- one that does not fit is handed out alone
+    end
+    local popped = redis.call('ZPOPMIN', READY, chunk)
     if #popped == 0 then break end
     local ids = {}
     for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
@@ -90,9 +105,6 @@ local function take(wanted)
         bytes = bytes + #raws[index]
       end
     end
-    -- What these jobs weigh tells how many more will fit.
-    local fitting = #taken > 0 and (MOST_BYTES - bytes) / (bytes / #taken) or FIRST_CHUNK
-    chunk = math.max(1, math.min(math.floor(fitting), MOST_IN_CHUNK))
   end
   return taken
 end

@@ -145,10 +145,13 @@ class PlainCallProtocol(LimitedProtocol):
                 self._write(answer, keep_alive=call.keep_alive)
 
     def _write(self, answer: Response, *, keep_alive: bool) -> None:
-        raw = self._bytes_of(answer, keep_alive=keep_alive)
-        self.transport.write(raw)
-        if len(raw) > UNSENT_BYTES:
-            self._note_unsent(len(raw))
+        size = len(answer.body)
+        if size <= UNSENT_BYTES:
+            self.transport.write(self._bytes_of(answer, keep_alive=keep_alive))
+        else:
+            self.transport.write(self._head_of(answer, keep_alive=keep_alive))
+            self.transport.write(bytes(answer.body))
+            self._note_unsent(size)
         if not keep_alive:
             self.transport.close()
         self.on_response_complete()

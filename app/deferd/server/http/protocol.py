@@ -21,6 +21,7 @@ from deferd.api import metrics, problem_details
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_MAX, URL_MAX_BYTES
 from deferd.server.http.limits import LAST_ANSWERS_S, LINGER_S, TURNED_AWAY_MAX, Connections, Counted
+from deferd.server.http.paced_transport import PacedTransport
 from deferd.server.http.request_head import fault_of_host, head_bytes, too_large, without_upgrade
 
 _log = logging.getLogger("deferd.connections")
@@ -96,7 +97,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """A client has connected. It may be one too many; and if it sends nothing it is not kept for ever."""
-        super().connection_made(transport)
+        self._paced = PacedTransport(transport, on_pause=self._pause_responses, on_resume=self._resume_responses)
+        super().connection_made(cast("asyncio.Transport", self._paced))
         self.flow = self._flow = _Flow(transport)
         transport.set_write_buffer_limits(high=UNSENT_BYTES)
         if self._handshake is not None:
@@ -114,6 +116,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has hung up, or was cut off."""
+        self._paced.connection_lost()
         super().connection_lost(exc)
         self._limited.settle(self)
         self._limited.leave(self)
@@ -302,12 +305,20 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def pause_writing(self) -> None:
-        """The client does not take its answer as fast as it is sent."""
+        """The transport takes no more for now."""
+        self._paced.pause()
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        self._paced.resume()
+
+    def _pause_responses(self) -> None:
+        """The client does not take its response as fast as it is sent."""
         super().pause_writing()
         self._note_unsent()
         self._limited.expect(self, self._limited.answer_timeout_s)
 
-    def resume_writing(self) -> None:
+    def _resume_responses(self) -> None:
         """It has taken most of it."""
         super().resume_writing()
         self._note_unsent()
@@ -439,10 +450,13 @@ class LimitedProtocol(HttpToolsProtocol):
             under_way.keep_alive = False
 
     def _bytes_of(self, answer: Response, *, keep_alive: bool) -> bytes:
+        return self._head_of(answer, keep_alive=keep_alive) + bytes(answer.body)
+
+    def _head_of(self, answer: Response, *, keep_alive: bool) -> bytes:
         if self.server_state.default_headers is not self._default_headers:
             self._default_headers = self.server_state.default_headers
             self._default_head = b"".join(b"%b: %b\r\n" % header for header in self._default_headers)
         lines = [STATUS_LINE[answer.status_code], self._default_head]
         lines += [b"%b: %b\r\n" % header for header in answer.raw_headers]
-        lines += [b"\r\n" if keep_alive else b"connection: close\r\n\r\n", bytes(answer.body)]
+        lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
         return b"".join(lines)

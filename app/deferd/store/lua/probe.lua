@@ -54,6 +54,7 @@ expect('EXISTS', try('EXISTS', STRING, ZSET), '1')
 try('RENAME', STRING, RENAMED)
 expect('UNLINK', try('UNLINK', RENAMED), '1')
 
+expect('HSTRLEN of nothing', try('HSTRLEN', HASH, 'a'), '0')
 expect('HGET of nothing', try('HGET', HASH, 'a'), 'false')
 expect('HSETNX', try('HSETNX', HASH, 'a', '1'), '1')
 expect('HSETNX of a field that is there', try('HSETNX', HASH, 'a', '2'), '0')
