@@ -1,4 +1,4 @@
-"""The rights of a store's user, as README says that they are needed."""
+"""The rights of a store's user, as docs/deployment.md lists them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import re
 from pathlib import Path
 
 USER, PASSWORD = "deferd", "word"
-_README = Path(__file__).parents[2] / "README.md"
+_DEPLOYMENT = Path(__file__).parents[2] / "docs/deployment.md"
 
 
-def readme_rights() -> list[str]:
-    """The rules that README gives to ACL SETUSER, but for the password."""
-    [rules] = re.findall(rf"^ACL SETUSER {USER} reset (.*)$", _README.read_text().replace("\\\n", ""), re.MULTILINE)
+def documented_rights() -> list[str]:
+    """The rules that the page gives to ACL SETUSER, except the password."""
+    [rules] = re.findall(
+        rf"^ACL SETUSER {USER} reset (.*)$", _DEPLOYMENT.read_text(encoding="utf-8").replace("\\\n", ""), re.MULTILINE
+    )
     return [rule for rule in rules.split() if not rule.startswith(">")]
 
 
 def user_line() -> str:
     """The line of a store's configuration that makes this user."""
-    return f"user {USER} {' '.join(readme_rights())} >{PASSWORD}"
+    return f"user {USER} {' '.join(documented_rights())} >{PASSWORD}"
 
 
 def as_user(url: str) -> str:

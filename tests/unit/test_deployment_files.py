@@ -1,11 +1,16 @@
-"""What people build and run: the image, and the compose file with the proxy's configuration in it."""
+"""What people build and run: the image, the compose file with the proxy's configuration in it, and the files that
+docs/deployment.md and docs/operations.md show: systemd unit, Kubernetes manifest, Prometheus configuration.
+"""
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 import sysconfig
 import tomllib
 from collections.abc import Iterator
@@ -171,11 +176,15 @@ def test_each_replica_has_a_port_of_its_own_for_its_metrics() -> None:
     assert not first <= 8000 <= last, "the proxy has that one"
 
 
-def test_the_readme_shows_a_scrape_configuration_that_finds_every_replica() -> None:
-    [block] = re.findall(
-        r"```yaml\n(scrape_configs:.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-    )
-    [job] = yaml.safe_load(block)["scrape_configs"]
+def documented(page: str, language: str, first_line: str) -> str:
+    """The only block of a page in a language that begins with this line."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    [block] = re.findall(rf"^```{language}\n({re.escape(first_line)}\n.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return str(block)
+
+
+def test_the_scrape_configuration_of_the_docs_finds_every_replica() -> None:
+    [job] = yaml.safe_load(documented("operations.md", "yaml", "scrape_configs:"))["scrape_configs"]
     [found_by] = job["dns_sd_configs"]
 
     assert {"names": ["deferd"], "type": "A", "port": 8000} == found_by
@@ -325,3 +334,88 @@ def test_the_proxy_tells_of_unreachable_replicas_as_the_service_tells_of_its_sto
     assert "503" == status
     assert problem_details.document("store_unavailable", "no replica of the service answers") == json.loads(text)
     assert [("location @unreachable", ["Retry-After", "1", "always"])] == values(config, "add_header")
+
+
+def test_the_alerts_of_the_docs_are_rules_of_prometheus() -> None:
+    [group] = yaml.safe_load(documented("operations.md", "yaml", "groups:"))["groups"]
+
+    assert {"name", "rules"} == group.keys()
+    for rule in group["rules"]:
+        assert {"alert", "expr", "annotations"} <= rule.keys() <= {"alert", "expr", "for", "annotations"}
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        assert re.fullmatch(r"\d+[sm]", rule.get("for", "1m"))
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"])
+
+
+def systemd_unit() -> configparser.RawConfigParser:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]  # names of settings have capitals
+    unit.read_string(documented("deployment.md", "ini", "[Unit]"))
+    return unit
+
+
+def test_the_systemd_unit_runs_the_service_as_an_ordinary_user_with_its_own_directory() -> None:
+    text = documented("deployment.md", "ini", "[Unit]")
+    service = systemd_unit()["Service"]
+    environment = dict(line.split("=", 1) for line in re.findall(r"^Environment=(.+)$", text, re.MULTILINE))
+
+    assert service["ExecStart"].split()[1:] == ["serve"]
+    assert service["User"] not in {"", "root"}
+    assert "/var/lib/" + service["StateDirectory"] == environment["DEFERD_DATA_DIR"]
+    assert "0700" == service["StateDirectoryMode"]
+    assert environment.keys() <= {variable(name) for name in Settings.model_fields}
+    assert "mixed" == service["KillMode"], "else systemd would stop the embedded store before the service has drained"
+    assert int(service["TimeoutStopSec"].removesuffix("s")) > 2 * Settings.model_fields["drain_timeout"].default
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    text = documented("deployment.md", "ini", "[Unit]")
+    unit = tmp_path / "deferd.service"
+    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE))
+    ran = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, timeout=30, check=False
+    )
+
+    complaints = [line for line in ran.stderr.splitlines() if unit.name in line]
+    assert [] == complaints
+
+
+def kubernetes() -> dict[str, dict[str, Any]]:
+    """The objects of the manifest by their kind."""
+    objects = yaml.safe_load_all(documented("deployment.md", "yaml", "apiVersion: apps/v1"))
+    return {one["kind"]: one for one in objects}
+
+
+def test_the_kubernetes_manifest_has_the_fields_that_its_schema_asks_for() -> None:
+    objects = kubernetes()
+    deployment, service = objects["Deployment"], objects["Service"]
+    template = deployment["spec"]["template"]
+
+    assert ("apps/v1", "v1") == (deployment["apiVersion"], service["apiVersion"])
+    assert all(one.keys() == {"apiVersion", "kind", "metadata", "spec"} for one in objects.values())
+    assert {"replicas", "selector", "template"} == deployment["spec"].keys()
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    [container] = template["spec"]["containers"]
+    assert container["volumeMounts"][0]["name"] == template["spec"]["volumes"][0]["name"]
+    [port], [exposed] = container["ports"], service["spec"]["ports"]
+    assert port["name"] == exposed["targetPort"]
+    assert port["containerPort"] == Settings.model_fields["port"].default
+
+
+def test_the_kubernetes_manifest_fits_the_service() -> None:
+    pod = kubernetes()["Deployment"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    environment = {entry["name"]: entry for entry in container["env"]}
+
+    assert environment.keys() <= {variable(name) for name in Settings.model_fields}
+    assert environment["DEFERD_KEYS_FILE"]["value"].startswith(container["volumeMounts"][0]["mountPath"] + "/")
+    assert ["deferd", "serve", "--host", "0.0.0.0"] == container["args"]  # noqa: S104 - in its container
+    assert ("/healthz", "/readyz") == tuple(
+        container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")
+    )
+    assert pod["enableServiceLinks"] is False, "else a Service named deferd sets DEFERD_PORT=tcp://..."
+    assert pod["terminationGracePeriodSeconds"] > 2 * Settings.model_fields["drain_timeout"].default
+    assert f"USER {pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}" in DOCKERFILE
+    assert container["image"].endswith(":" + PYPROJECT["project"]["version"])
