@@ -29,7 +29,7 @@ DEV: list[str] = PYPROJECT["dependency-groups"]["dev"]
 
 
 def pins(lock: str) -> dict[str, Version]:
-    """Package -> version of a lock file."""
+    """The packages of a lock file with their versions."""
     text = (ROOT / lock).read_text(encoding="utf-8")
     return {
         canonicalize_name(name): Version(version)
@@ -41,7 +41,7 @@ def pins(lock: str) -> dict[str, Version]:
     ("lock", "wanted"),
     [("requirements.lock", BASE + SERVER + CLI), ("requirements-dev.lock", BASE + SERVER + CLI + DEV)],
 )
-def test_a_lock_holds_what_the_package_asks_for(lock: str, wanted: list[str]) -> None:
+def test_a_lock_has_every_requirement_of_the_package(lock: str, wanted: list[str]) -> None:
     pinned = pins(lock)
     for requirement in map(Requirement, wanted):
         version = pinned.get(canonicalize_name(requirement.name))
@@ -51,13 +51,13 @@ def test_a_lock_holds_what_the_package_asks_for(lock: str, wanted: list[str]) ->
         )
 
 
-def test_tests_run_on_the_versions_that_the_service_runs_on() -> None:
+def test_tests_use_the_versions_of_the_service() -> None:
     tested = pins("requirements-dev.lock")
 
     assert {name: tested[name] for name in pins("requirements.lock")} == pins("requirements.lock")
 
 
-def test_the_build_lock_holds_the_backend_and_all_that_it_needs() -> None:
+def test_the_build_lock_has_the_backend_and_its_requirements() -> None:
     pinned = pins("requirements-build.lock")
     wanted = list(map(Requirement, PYPROJECT["build-system"]["requires"]))
     for name in pinned:
@@ -93,11 +93,11 @@ def test_the_client_is_the_base_install() -> None:
     assert {"httpx", "pydantic", "sniffio"} == {Requirement(line).name for line in BASE}
 
 
-def test_the_package_says_its_version() -> None:
+def test_the_package_has_its_version() -> None:
     assert deferd.__version__ == PYPROJECT["project"]["version"]
 
 
-def test_importing_the_package_imports_nothing_else() -> None:
+def test_importing_the_package_imports_no_other_module() -> None:
     code = """
 import __future__, importlib, sys, typing
 before = {*sys.modules}
@@ -108,7 +108,7 @@ print(*{*sys.modules} - before)
     assert ran.stdout.split() == ["deferd"]
 
 
-def test_the_wheel_holds_the_package_with_its_scripts_and_types(tmp_path: Path) -> None:
+def test_the_wheel_has_the_package_with_its_scripts_and_types(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
     [wheel] = tmp_path.glob("*.whl")
@@ -120,7 +120,7 @@ def test_the_wheel_holds_the_package_with_its_scripts_and_types(tmp_path: Path) 
     assert wanted | {"deferd/py.typed"} == held
 
 
-def test_the_package_says_the_licence_that_lies_beside_it() -> None:
+def test_the_package_names_the_licence_in_the_repository() -> None:
     assert "MIT" == PYPROJECT["project"]["license"]
     assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
 
