@@ -9,7 +9,7 @@ USER, PASSWORD = "deferd", "word"
 _DEPLOYMENT = Path(__file__).parents[2] / "docs/deployment.md"
 
 
-def documented_rights() -> list[str]:
+def readme_rights() -> list[str]:
     """The rules that the page gives to ACL SETUSER, except the password."""
     [rules] = re.findall(
         rf"^ACL SETUSER {USER} reset (.*)$", _DEPLOYMENT.read_text(encoding="utf-8").replace("\\\n", ""), re.MULTILINE
@@ -19,7 +19,7 @@ def documented_rights() -> list[str]:
 
 def user_line() -> str:
     """The line of a store's configuration that makes this user."""
-    return f"user {USER} {' '.join(documented_rights())} >{PASSWORD}"
+    return f"user {USER} {' '.join(readme_rights())} >{PASSWORD}"
 
 
 def as_user(url: str) -> str:

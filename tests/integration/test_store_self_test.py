@@ -15,7 +15,7 @@ from deferd.store.preflight import StoreRefused, check
 from deferd.store.self_test import probe
 from tests.integration import store_servers
 from tests.integration.info_proxy import info_proxy, instead_of_server_section
-from tests.integration.store_rights import documented_rights
+from tests.integration.store_rights import readme_rights
 from tests.integration.store_servers import ClusterSet, StoreServer
 
 REDIS = shutil.which("redis-server")
@@ -149,7 +149,7 @@ async def test_a_managed_redis_that_hides_fields_is_accepted(server: StoreServer
 async def test_every_primary_of_a_cluster_is_tried(tmp_path: Path) -> None:
     with ClusterSet(tmp_path) as cluster:
         for master in cluster.masters:
-            rights = (*documented_rights(), "+cluster|slots", "+command")
+            rights = (*readme_rights(), "+cluster|slots", "+command")
             master.command("ACL", "SETUSER", "shop", "on", ">word", *rights)
         url = cluster.url.replace("//", "//shop:word@")
         await accepted(url)

@@ -1,4 +1,4 @@
-"""What the engine counts and times. Exposed by the service under /metrics; docs/operations.md lists them.
+"""What the engine counts and times. Exposed by the service under /metrics; see the README for a list.
 
 Topics beyond `max_labels` are counted together under `topic="_other"`, so that the number of series stays bounded.
 """
