@@ -1,4 +1,4 @@
-"""The examples that the README names, each with both of its outcomes, on a clock that is moved."""
+"""The examples that the documents name, each with both of its outcomes, on a clock that is moved."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class TestDeleteIn24Hours:
         }
 
     @pytest.mark.parametrize(("day", "notices", "cancelled"), [(1, 0, 4), (23, 1, 3), (29, 3, 1)])
-    def test_one_call_takes_back_all_that_is_left_of_a_trial(
+    def test_one_call_cancels_all_that_is_left_of_a_trial(
         self, service: ServiceForTests, client: Client, day: int, notices: int, cancelled: int
     ) -> None:
         diary = Diary()
@@ -138,7 +138,7 @@ class TestDeleteIn24Hours:
         assert of_disk_70 == ["disk-70 in 7 d", "disk-70 in 2 d", "disk-70 in 1 d", "disk-70 deleted"]
 
     def next_day(self, service: ServiceForTests, client: Client, diary: Diary) -> list[str]:
-        """Let a day pass; what happened in it."""
+        """Let a day pass; returns the entries of that day."""
         before = len(diary.entries)
         service.clock.advance(days=1)
         while delete_in_24_hours.do_what_is_due(client, diary, wait=0):
@@ -192,7 +192,7 @@ class TestPaymentNotices:
         assert (job.state, job.reason, job.attempts) == (JobState.DEAD, DeadReason.SCHEDULE, 8)
         assert job.last_error == f"{MERCHANT} answered 503"
 
-    def test_notices_begin_anew_when_the_merchant_is_back(self, service: ServiceForTests, client: Client) -> None:
+    def test_notices_begin_again_when_the_merchant_is_back(self, service: ServiceForTests, client: Client) -> None:
         def fail(url: str, payment: str) -> None:
             raise payment_notices.NoAnswerFromMerchant("503")
 

@@ -1,8 +1,8 @@
-"""Draws the README's plots from fresh measurements: a lateness histogram, and throughput against stored jobs.
+"""Draws the plots of docs/benchmarks.md from fresh measurements: how late jobs are, and throughput as jobs pile up.
 
     python -m tests.benchmarks.plots [--rate 2000] [--seconds 15] [--steps 10000,100000,500000,2000000]
 
-Writes SVG files to `tests/benchmarks/plots/`.
+Writes SVG files to `docs/images/`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.benchmarks import charts, lateness, stored
 from tests.benchmarks.measuring import measured_service, new_event_loop, percentile
 
-FOLDER = Path(__file__).with_name("plots")
+FOLDER = Path(__file__).parents[2] / "docs/images"
 CONSUMERS, COUNT = 8, 100
 _SHOWN_MS = 15
 

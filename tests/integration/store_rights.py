@@ -1,4 +1,4 @@
-"""The rights of a store's user, as README says that they are needed."""
+"""The rights of a store's user, as docs/deployment.md lists them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 
 USER, PASSWORD = "deferd", "word"
-_README = Path(__file__).parents[2] / "README.md"
+_DEPLOYMENT = Path(__file__).parents[2] / "docs/deployment.md"
 
 
 def readme_rights() -> list[str]:
-    """The rules that README gives to ACL SETUSER, but for the password."""
-    [rules] = re.findall(rf"^ACL SETUSER {USER} reset (.*)$", _README.read_text().replace("\\\n", ""), re.MULTILINE)
+    """The rules that the page gives to ACL SETUSER, except the password."""
+    [rules] = re.findall(
+        rf"^ACL SETUSER {USER} reset (.*)$", _DEPLOYMENT.read_text(encoding="utf-8").replace("\\\n", ""), re.MULTILINE
+    )
     return [rule for rule in rules.split() if not rule.startswith(">")]
 
 

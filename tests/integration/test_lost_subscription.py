@@ -22,7 +22,7 @@ from tests.integration.store_servers import ClusterSet, StoreServer
 from tests.waiting import until
 
 BOUND_S = 3 * HEARTBEAT_S
-"""What the README promises."""
+"""What docs/guarantees.md promises."""
 SLACK_S = 1.5
 LOST = "lost the store's messages"
 BACK = "the store's messages arrive again"

@@ -1,4 +1,4 @@
-"""The gate over the source: lint, format, types, imports, sizes. With it, pytest alone is the whole gate."""
+"""The checks of the source: lint, format, types, imports, sizes. With them pytest is the whole gate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.gate, pytest.mark.timeout(300)]
 
 
 def passes(tool: str, *arguments: str) -> None:
-    """Run a tool of this environment at the root of the repository; fail with what it printed unless it exits 0."""
+    """Run a tool of this environment at the root of the repository; fail with its output unless it exits with 0."""
     run = subprocess.run(
         [TOOLS / tool, *arguments],
         cwd=ROOT,
@@ -32,11 +32,11 @@ def passes(tool: str, *arguments: str) -> None:
         check=False,
     )
     if run.returncode != 0:
-        pytest.fail(f"{tool} {' '.join(arguments)} ended with {run.returncode}:\n{run.stdout}", pytrace=False)
+        pytest.fail(f"{tool} {' '.join(arguments)} exited with {run.returncode}:\n{run.stdout}", pytrace=False)
 
 
 def sources(*suffixes: str) -> Iterator[Path]:
-    """The files of these suffixes that people write, in app and tests."""
+    """The hand-written files with these suffixes in app and tests."""
     for folder in ("app", "tests"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in suffixes and not {"node_modules", "generated", "__pycache__"} & set(path.parts):
@@ -69,11 +69,11 @@ def test_no_module_is_too_long() -> None:
         for path in sources(".py", ".lua", ".ts")
     }
 
-    assert lengths, "no source was found"
+    assert lengths, "no source files found"
     assert {} == {name: lines for name, lines in lengths.items() if lines > MODULE_LINES_MAX}
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_vague_name() -> None:
     vague = {"utils", "util", "helpers", "helper", "common", "misc"}
 
     assert [] == [str(path.relative_to(ROOT)) for path in sources(".py", ".lua", ".ts") if path.stem in vague]

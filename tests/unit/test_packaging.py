@@ -1,4 +1,4 @@
-"""What people install and what CI runs: the package, its lock files, its licence and changelog, the CI script."""
+"""What people install and what CI runs: the package, its lock files, its licence and changelog, the scripts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -28,7 +29,7 @@ DEV: list[str] = PYPROJECT["dependency-groups"]["dev"]
 
 
 def pins(lock: str) -> dict[str, Version]:
-    """Package -> version of a lock file."""
+    """The packages of a lock file with their versions."""
     text = (ROOT / lock).read_text(encoding="utf-8")
     return {
         canonicalize_name(name): Version(version)
@@ -40,23 +41,23 @@ def pins(lock: str) -> dict[str, Version]:
     ("lock", "wanted"),
     [("requirements.lock", BASE + SERVER + CLI), ("requirements-dev.lock", BASE + SERVER + CLI + DEV)],
 )
-def test_a_lock_holds_what_the_package_asks_for(lock: str, wanted: list[str]) -> None:
+def test_a_lock_has_every_requirement_of_the_package(lock: str, wanted: list[str]) -> None:
     pinned = pins(lock)
     for requirement in map(Requirement, wanted):
         version = pinned.get(canonicalize_name(requirement.name))
-        assert version is not None, f"{lock} lacks {requirement.name}: make it anew with the command at its top"
+        assert version is not None, f"{lock} lacks {requirement.name}: make it again with the command at its top"
         assert version in requirement.specifier, (
             f"{lock} pins {requirement.name} {version}, not {requirement.specifier}"
         )
 
 
-def test_tests_run_on_the_versions_that_the_service_runs_on() -> None:
+def test_tests_use_the_versions_of_the_service() -> None:
     tested = pins("requirements-dev.lock")
 
     assert {name: tested[name] for name in pins("requirements.lock")} == pins("requirements.lock")
 
 
-def test_the_build_lock_holds_the_backend_and_all_that_it_needs() -> None:
+def test_the_build_lock_has_the_backend_and_its_requirements() -> None:
     pinned = pins("requirements-build.lock")
     wanted = list(map(Requirement, PYPROJECT["build-system"]["requires"]))
     for name in pinned:
@@ -92,11 +93,11 @@ def test_the_client_is_the_base_install() -> None:
     assert {"httpx", "pydantic", "sniffio"} == {Requirement(line).name for line in BASE}
 
 
-def test_the_package_says_its_version() -> None:
+def test_the_package_has_its_version() -> None:
     assert deferd.__version__ == PYPROJECT["project"]["version"]
 
 
-def test_importing_the_package_imports_nothing_else() -> None:
+def test_importing_the_package_imports_no_other_module() -> None:
     code = """
 import __future__, importlib, sys, typing
 before = {*sys.modules}
@@ -107,7 +108,7 @@ print(*{*sys.modules} - before)
     assert ran.stdout.split() == ["deferd"]
 
 
-def test_the_wheel_holds_the_package_with_its_scripts_and_types(tmp_path: Path) -> None:
+def test_the_wheel_has_the_package_with_its_scripts_and_types(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
     [wheel] = tmp_path.glob("*.whl")
@@ -119,13 +120,26 @@ def test_the_wheel_holds_the_package_with_its_scripts_and_types(tmp_path: Path) 
     assert wanted | {"deferd/py.typed"} == held
 
 
-def test_the_package_says_the_licence_that_lies_beside_it() -> None:
+def test_the_package_names_the_licence_in_the_repository() -> None:
     assert "MIT" == PYPROJECT["project"]["license"]
     assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
 
 
-def test_the_changelog_has_a_place_for_what_is_new() -> None:
-    assert re.search(r"^## \[Unreleased\]$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+def test_the_changelog_has_unreleased_changes_on_top_and_then_the_version_of_the_package() -> None:
+    headings = re.findall(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert headings[:2] == ["Unreleased", PYPROJECT["project"]["version"]]
+
+
+def test_the_api_document_has_the_version_of_the_package() -> None:
+    document = yaml.safe_load((ROOT / "openapi/openapi.yaml").read_text(encoding="utf-8"))
+
+    assert document["info"]["version"] == PYPROJECT["project"]["version"]
+
+
+def test_the_tools_of_the_site_are_no_part_of_what_people_install() -> None:
+    assert "mkdocs-material" in pins("requirements-dev.lock")
+    assert [name for name in pins("requirements.lock") if name.startswith("mkdocs")] == []
 
 
 def test_ci_runs_the_second_code_block_of_the_readme() -> None:
@@ -134,5 +148,22 @@ def test_ci_runs_the_second_code_block_of_the_readme() -> None:
 
     assert "deferd serve" in blocks[0]
     assert "pytest" in blocks[1]
-    assert os.access(ROOT / ".ci/run", os.X_OK)
-    subprocess.run(["bash", "-n", ROOT / ".ci/run"], check=True, timeout=10)
+
+
+def test_ci_runs_the_slow_tests_too() -> None:
+    assert "pytest -n 2 -m slow" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("script", [".ci/run", "scripts/check", "scripts/install", "scripts/test"])
+def test_a_script_can_be_run(script: str) -> None:
+    assert os.access(ROOT / script, os.X_OK)
+    subprocess.run(["bash", "-n", ROOT / script], check=True, timeout=10)
+
+
+def test_the_hooks_run_the_tools_of_the_virtual_environment() -> None:
+    configuration = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = [hook for repository in configuration["repos"] for hook in repository["hooks"]]
+
+    assert {repository["repo"] for repository in configuration["repos"]} == {"local"}
+    assert all(hook["language"] == "system" for hook in hooks)
+    assert [hook["entry"].split()[0] for hook in hooks] == [".venv/bin/ruff"] * 2

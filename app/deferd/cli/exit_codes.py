@@ -28,7 +28,7 @@ MEANINGS: Final = {
     INTERRUPTED: "ended by Ctrl-C, or because a question was answered with no",
     OUTPUT_CLOSED: "whoever read the output stopped reading (| head)",
 }
-"""For the help and the README."""
+"""For the help; docs/command-line.md has them too."""
 
 _NOT_ALLOWED_CODES = frozenset({"unauthorized", "forbidden"})
 _USAGE_CODES = frozenset({"validation", "payload_too_large", "durability_unavailable"})

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
+from deferd import __version__
 from deferd.api import problem_details as faces
 from deferd.api.auth.api_keys import Scope
 from deferd.api.openapi.examples import EXAMPLES
@@ -19,7 +20,7 @@ from deferd.api.openapi.schemas import Problem
 from deferd.api.operation import Operation
 from deferd.contract import limits
 
-VERSION = "1.0.0"
+VERSION = __version__
 TITLE = "deferd"
 SUMMARY = "A delayed-job service: put a job now, get it when it is due."
 DESCRIPTION = f"""
