@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
+from deferd.engine import reply_pacing
 from deferd.engine.reply_pacing import BYTES_PER_S, LARGE_BYTES, ReplyPacing
 
 
+class Clock:
+    """Goes on when somebody sleeps, by as much as that takes."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    async def sleep(self, seconds: float) -> None:
+        until_s = self.now_s + seconds
+        await asyncio.sleep(0)
+        self.now_s = max(self.now_s, until_s)
+
+
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long each turn waits, rounded; the waits themselves are left out."""
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waits.append(round(seconds, 2))
-
-    monkeypatch.setattr("deferd.engine.reply_pacing.asyncio.sleep", sleep)
-    return waits
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What ReplyPacing takes for the time."""
+    clock = Clock()
+    monkeypatch.setattr(reply_pacing, "_sleep", clock.sleep)
+    monkeypatch.setattr(reply_pacing, "_now_s", lambda: clock.now_s)
+    return clock
 
 
-async def test_a_topic_with_small_replies_never_waits(waits: list[float]) -> None:
+def began(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(work)
+
+
+async def test_a_topic_with_small_replies_never_waits(clock: Clock) -> None:
     pacing = ReplyPacing()
     pacing.note("large", BYTES_PER_S)
     pacing.note("small", LARGE_BYTES - 1)
@@ -29,29 +45,63 @@ async def test_a_topic_with_small_replies_never_waits(waits: list[float]) -> Non
     assert pacing.expects_large("large")
 
 
-async def test_large_replies_of_all_topics_share_one_rate(waits: list[float]) -> None:
+async def test_large_replies_of_all_topics_share_one_rate(clock: Clock) -> None:
     pacing = ReplyPacing()
     for topic in ("a", "b"):
         pacing.note(topic, BYTES_PER_S)
-    for topic in ("a", "b", "a"):
+    for topic, begins_s in (("a", 1001), ("b", 1002), ("a", 1003)):
         await pacing.turn(topic)
-    assert waits == [2, 3, 4]
+        assert clock.now_s == begins_s
 
 
-async def test_a_topic_whose_replies_become_small_waits_no_more(waits: list[float]) -> None:
+async def test_a_topic_whose_replies_become_small_waits_no_more(clock: Clock) -> None:
     pacing = ReplyPacing()
     pacing.note("a", BYTES_PER_S)
-    await pacing.turn("a")
+    turns = [began(pacing.turn("a")) for _ in range(3)]
+    await turns[0]
     pacing.note("a", 100)
     assert not pacing.expects_large("a")
+    await asyncio.gather(*turns)
+    assert clock.now_s <= 1002
 
 
-async def test_time_that_nobody_used_is_not_saved_up() -> None:
+async def test_time_that_nobody_used_is_not_saved_up(clock: Clock) -> None:
     pacing = ReplyPacing()
-    pacing.note("a", LARGE_BYTES)
-    loop = asyncio.get_running_loop()
-    await asyncio.sleep(2 * LARGE_BYTES / BYTES_PER_S)
-    for _ in range(3):
-        began_s = loop.time()
+    pacing.note("a", BYTES_PER_S)
+    clock.now_s = 1010
+    for begins_s in (1010, 1011, 1012):
         await pacing.turn("a")
-    assert loop.time() - began_s > 0.9 * LARGE_BYTES / BYTES_PER_S
+        assert clock.now_s == begins_s
+
+
+async def test_callers_that_give_up_cost_the_others_no_time(clock: Clock) -> None:
+    pacing = ReplyPacing()
+    for topic in ("a", "b"):
+        pacing.note(topic, BYTES_PER_S)
+    waiting = [began(pacing.turn("a")) for _ in range(100)]
+    await asyncio.sleep(0)
+    for turn in waiting:
+        turn.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await pacing.turn("b")
+    assert clock.now_s <= 1001
+
+
+async def test_a_topic_does_not_wait_behind_all_callers_of_another(clock: Clock) -> None:
+    pacing = ReplyPacing()
+    for topic in ("a", "b"):
+        pacing.note(topic, BYTES_PER_S)
+    waiting = [began(pacing.turn("a")) for _ in range(100)]
+    await asyncio.sleep(0)
+    await pacing.turn("b")
+    assert clock.now_s <= 1003
+    await asyncio.gather(*waiting)
+    assert clock.now_s == 1101
+
+
+async def test_replies_that_came_without_a_turn_do_not_add_up(clock: Clock) -> None:
+    pacing = ReplyPacing()
+    for topic in map(str, range(100)):
+        pacing.note(topic, BYTES_PER_S)
+    await pacing.turn("0")
+    assert clock.now_s == 1001

@@ -13,40 +13,69 @@ LARGE_BYTES = 256 * 1024
 BYTES_PER_S = 64 * 1024 * 1024
 """The rate of large replies in one process: at most 250 a second."""
 _TOPICS_MAX = 10_000
+_sleep = asyncio.sleep
+
+
+class _Topic:
+    """One whose last reply was large, of `size` bytes. Its callers wait in `line`."""
+
+    __slots__ = ("line", "size")
+
+    def __init__(self) -> None:
+        self.line = asyncio.Lock()
+        self.size = 0
 
 
 class ReplyPacing:
-    """The turns of large replies in one process."""
+    """The turns of large replies in one process.
+
+    Topics take turns, however many callers one of them has. Time is taken only when a turn comes: callers that give up
+    before have cost the others nothing.
+    """
 
     def __init__(self) -> None:
-        self._size_of: dict[str, int] = {}
-        """How large the last reply of a topic was, if that was large."""
+        self._topics: dict[str, _Topic] = {}
+        self._line = asyncio.Lock()
         self._next_turn_at_s = 0.0
 
     def expects_large(self, topic: str) -> bool:
         """Whether the next pop of the topic must wait for its turn."""
-        return topic in self._size_of
+        return topic in self._topics
 
     async def turn(self, topic: str) -> None:
-        """Wait for the turn of the topic's next pop. Callers have their turns in the order in which they came."""
-        wait_s = self._reserve(self._size_of[topic])
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
+        """Wait for the turn of the topic's next pop; no longer than its replies are expected to be large.
+
+        Callers for one topic have their turns in the order in which they came.
+        """
+        expected = self._topics.get(topic)
+        if expected is None:
+            return
+        async with expected.line:
+            if topic not in self._topics:
+                return
+            async with self._line:
+                wait_s = self._next_turn_at_s - _now_s()
+                if wait_s > 0:
+                    await _sleep(wait_s)
+                self._take_time(expected.size)
 
     def note(self, topic: str, size: int) -> None:
         """The topic's last pop brought `size` bytes."""
         if size < LARGE_BYTES:
-            self._size_of.pop(topic, None)
+            self._topics.pop(topic, None)
             return
-        if topic not in self._size_of:
-            self._reserve(size)
-            if len(self._size_of) >= _TOPICS_MAX:
-                self._size_of.clear()
-        self._size_of[topic] = size
+        noted = self._topics.get(topic)
+        if noted is None:
+            if len(self._topics) >= _TOPICS_MAX:
+                self._topics.clear()
+            noted = self._topics[topic] = _Topic()
+            self._take_time(size)
+        noted.size = size
 
-    def _reserve(self, size: int) -> float:
-        """The time of the event loop for a reply of `size` bytes; returns in how many seconds it begins."""
-        now_s = asyncio.get_running_loop().time()
-        begins_s = max(self._next_turn_at_s, now_s)
-        self._next_turn_at_s = begins_s + size / BYTES_PER_S
-        return begins_s - now_s
+    def _take_time(self, size: int) -> None:
+        """The time for a reply of `size` bytes begins now. What came without a turn is not added up."""
+        self._next_turn_at_s = max(self._next_turn_at_s, _now_s() + size / BYTES_PER_S)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
