@@ -169,6 +169,22 @@ async def test_without_room_a_large_response_is_refused_until_a_stalled_client_i
             await stalled[0].reader.readexactly(JOBS * JOB_BYTES)
 
 
+@pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+async def test_a_client_that_has_ended_its_side_still_gets_the_rest(
+    open_service: ServiceProcess, topic: str, through_asgi: bool
+) -> None:
+    await put_large_jobs(open_service, topic)
+    async with slow_reader(open_service) as wire:
+        wire.send(pop(topic, through_asgi=through_asgi))
+        head = await wire.head()
+        wire.writer.write_eof()
+        await asyncio.sleep(0.3)  # that has come by then
+        length = int(head.lower().partition("content-length: ")[2].split()[0])
+        async with asyncio.timeout(10):
+            assert JOBS == len(json.loads(await wire.reader.readexactly(length))["jobs"])
+        assert await wire.is_closed()
+
+
 async def test_nothing_is_popped_behind_a_response_that_is_not_read(open_service: ServiceProcess, topic: str) -> None:
     await put_large_jobs(open_service, f"{topic}-large")
     await put_large_jobs(open_service, f"{topic}-behind", jobs=1)

@@ -106,6 +106,10 @@ class PacedTransport:
         else:
             end()
 
+    def is_writing(self) -> bool:
+        """Whether a part of what was written waits here for its turn."""
+        return bool(self._queue)
+
     def is_closing(self) -> bool:
         """Whether it is closed, or will be when everything is written."""
         return self._is_closing or self._transport.is_closing()

@@ -126,6 +126,16 @@ class LimitedProtocol(HttpToolsProtocol):
             self._asgi_answering.disconnected = True
             self._asgi_answering.message_event.set()
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio
+        """The client sends no more, but may still read the response that is on its way.
+
+        The transport would close now, behind what it has of that. Over TLS it does, whatever is returned.
+        """
+        if self._wire is not None or not self._paced.is_writing():
+            return None
+        self._paced.close()
+        return True
+
     # What comes
 
     def data_received(self, data: bytes) -> None:
