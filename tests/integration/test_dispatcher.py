@@ -180,6 +180,23 @@ async def test_a_count_is_filled_from_the_topics_in_order(engine: Engine) -> Non
     assert [found.id for found in popped] == ["h0", "h1", "l0", "l1"]
 
 
+async def test_no_job_of_a_later_topic_overtakes_one_that_did_not_fit(engine: Engine) -> None:
+    large = "x" * 600_000
+    for number in range(2):
+        await engine.queue.put(PutJob(topic="high", id=f"h{number}", body=large))
+    await engine.queue.put(PutJob(topic="low", id="l"))
+    popped = [await engine.dispatcher.pop(["high", "low"], count=4, wait_ms=1000) for _ in range(2)]
+    assert [["h0"], ["h1", "l"]] == [[found.id for found in jobs] for jobs in popped]
+
+
+async def test_large_jobs_of_many_topics_come_in_several_pops(engine: Engine) -> None:
+    topics = [f"t{number}" for number in range(6)]
+    for topic in topics:
+        await engine.queue.put(PutJob(topic=topic, body="x" * 600_000))
+    popped = [await engine.dispatcher.pop(topics, count=100, wait_ms=1000) for _ in range(3)]
+    assert [topics[:2], topics[2:4], topics[4:]] == [[found.topic for found in jobs] for jobs in popped]
+
+
 @pytest.mark.parametrize("topic", ["a", "b", "c"])
 async def test_whichever_of_its_topics_has_something_first_serves_a_waiter(engine: Engine, topic: str) -> None:
     waiting = waiting_pop(engine, "a", "b", "c")

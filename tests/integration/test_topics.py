@@ -13,6 +13,7 @@ from deferd.api.auth.visible_topics import list_visible
 from deferd.contract.errors import InvalidInput, JobCancelled, TopicNotFound
 from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store, connect
 from tests.integration.engine_driver import TOPIC, EngineDriver, job
@@ -183,6 +184,23 @@ async def test_pages_hold_every_job_once(driver: EngineDriver, limit: int) -> No
     expected = {"delayed", "ready", "reserved", "dead", "finished"}
     expected |= {f"same{number}" for number in range(5)} | {f"ready{number}" for number in (0, 1, 3, 4)}
     assert sorted(listed) == sorted(expected)
+
+
+async def test_a_page_ends_early_with_large_results_and_bodies(driver: EngineDriver) -> None:
+    large = "x" * 600_000
+    for number in range(3):
+        await driver.queue.put(job(f"f{number}", retain=3600))
+        [popped] = (await driver.queue.pop(TOPIC, [PopRequest(1)])).jobs[0]
+        await driver.queue.finish(TOPIC, popped.id, popped.receipt, large)
+    await driver.queue.put_many([job(f"r{number}", body=large) for number in range(2)])
+    await driver.queue.put_many([job(f"d{number}", body=large, delay=60) for number in range(2)])
+    pages: list[list[str]] = []
+    cursor = None
+    while cursor is not None or not pages:
+        jobs, cursor = await driver.topics.jobs(TOPIC, None, cursor)
+        pages.append([found.id for found in jobs])
+    assert sorted(job_id for page in pages for job_id in page) == ["d0", "d1", "f0", "f1", "f2", "r0", "r1"]
+    assert max(map(len, pages)) == 2, pages
 
 
 async def test_a_page_goes_on_after_its_last_job_was_cancelled(driver: EngineDriver) -> None:

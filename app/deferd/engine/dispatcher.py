@@ -32,6 +32,8 @@ _JOBS_PER_CALL = 500
 _NEWCOMERS_PER_CALL = 128
 _PARKED_PER_CALL = 16
 """How many waiters that already found the topic empty are asked for at once when it has something again."""
+_ENOUGH_BYTES = 1024 * 1024
+"""A waiter that was given so much is not sent on to further topics; pop.lua bounds what one of them gives."""
 _RETRY_S = 0.5
 """How long after an error that is the topic's own it is asked again for those who wait for others as well."""
 
@@ -314,8 +316,10 @@ class Dispatcher:
             return
         if more and not waiter.jobs and waiter.turn is not None:
             return  # the call did not get past left-over ids: its line, which is looked at again, asks once more
-        is_first_round = waiter.turn is not None and waiter.turn < len(waiter.topics) - 1
-        if len(waiter.jobs) == waiter.request.count or (not is_first_round and (waiter.jobs or waiter.time_is_up)):
+        goes_on = waiter.turn is not None and waiter.turn < len(waiter.topics) - 1
+        if waiter.jobs and (more or sum(len(job.body) for job in waiter.jobs) >= _ENOUGH_BYTES):
+            goes_on = False  # with `more` the topic has ready jobs that did not fit, and those go first
+        if len(waiter.jobs) == waiter.request.count or (not goes_on and (waiter.jobs or waiter.time_is_up)):
             self._answer(waiter)
         elif waiter.turn is not None:
             self._take_turn(waiter, waiter.turn + 1)

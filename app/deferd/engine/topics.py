@@ -97,10 +97,11 @@ class Topics:
         if state_name not in states or not re.fullmatch(r"(?:-?[0-9]{1,16})?", score):
             raise bad_cursor(cursor)
         jobs: list[JobRecord] = []
+        size = 0
         for current in states[states.index(JobState(state_name)) :]:
             more = True
             while more:
-                if len(jobs) == limit:
+                if len(jobs) == limit or size >= _PAGE_BYTES:
                     return jobs, write_cursor(current.value, score, last_id)
                 reply = await self._run("list", topic, current.value, score, last_id, limit - len(jobs))
                 more = reply[0] == 1
@@ -109,8 +110,7 @@ class Topics:
                     located(topic, reply[at].decode(), (current.value.encode(), *reply[at + 1 : at + 4]))
                     for at in range(3, len(reply), 4)
                 )
-                if more and sum(len(job.body) for job in jobs) >= _PAGE_BYTES:
-                    return jobs, write_cursor(current.value, score, last_id)
+                size += sum(map(len, reply[4::4]))
             score, last_id = "", ""
         return jobs, None
 
