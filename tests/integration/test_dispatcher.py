@@ -197,6 +197,14 @@ async def test_large_jobs_of_many_topics_come_in_several_pops(engine: Engine) ->
     assert [topics[:2], topics[2:4], topics[4:]] == [[found.topic for found in jobs] for jobs in popped]
 
 
+async def test_a_request_repeated_for_many_topics_at_once_gets_no_more_than_a_new_one(engine: Engine) -> None:
+    topics = [f"t{number}" for number in range(6)]
+    for topic in topics:
+        await engine.queue.put(PutJob(topic=topic, body="x" * 600_000))
+        assert 1 == len(await engine.dispatcher.pop([topic], request_id="r"))
+    assert 2 == len(await engine.dispatcher.pop(topics, count=100, request_id="r"))
+
+
 @pytest.mark.parametrize("topic", ["a", "b", "c"])
 async def test_whichever_of_its_topics_has_something_first_serves_a_waiter(engine: Engine, topic: str) -> None:
     waiting = waiting_pop(engine, "a", "b", "c")

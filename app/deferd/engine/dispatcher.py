@@ -204,6 +204,7 @@ class Dispatcher:
     async def _given_before(self, topics: Sequence[str], request: PopRequest) -> list[JobRecord]:
         """What the request was given before and still holds, of the topics that can be asked.
 
+        As one answer, that is: what it was given apart in answers for single topics may be too much for that.
         Raises the error of one when none can be.
         """
         up = [topic for topic in topics if not self._is_down(topic)] or topics
@@ -212,7 +213,8 @@ class Dispatcher:
         errors = []
         for topic, reply in zip(up, replies, strict=True):
             if not isinstance(reply, BaseException):
-                given += reply.jobs[0]
+                if _body_bytes(given) < _ENOUGH_BYTES:
+                    given += reply.jobs[0]
             elif isinstance(reply, Exception):
                 self._note(topic, reply)
                 errors.append(reply)
@@ -317,7 +319,7 @@ class Dispatcher:
         if more and not waiter.jobs and waiter.turn is not None:
             return  # the call did not get past left-over ids: its line, which is looked at again, asks once more
         goes_on = waiter.turn is not None and waiter.turn < len(waiter.topics) - 1
-        if waiter.jobs and (more or sum(len(job.body) for job in waiter.jobs) >= _ENOUGH_BYTES):
+        if waiter.jobs and (more or _body_bytes(waiter.jobs) >= _ENOUGH_BYTES):
             goes_on = False  # with `more` the topic has ready jobs that did not fit, and those go first
         if len(waiter.jobs) == waiter.request.count or (not goes_on and (waiter.jobs or waiter.time_is_up)):
             self._answer(waiter)
@@ -464,3 +466,7 @@ class Dispatcher:
     def _set_parked(self, parked: int) -> None:
         self._parked = parked
         metrics.PARKED.set(parked)
+
+
+def _body_bytes(jobs: Sequence[JobRecord]) -> int:
+    return sum(len(job.body) for job in jobs)
