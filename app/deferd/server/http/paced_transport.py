@@ -8,7 +8,6 @@ when there is room for it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -23,13 +22,25 @@ class PacedTransport:
     The protocol hands its own `pause_writing` and `resume_writing` to `pause` and `resume`.
     """
 
+    __slots__ = (  # there are thousands, most of them idle
+        "_end",
+        "_is_closing",
+        "_is_paused",
+        "_next_piece",
+        "_on_pause",
+        "_on_resume",
+        "_queue",
+        "_queued_bytes",
+        "_transport",
+    )
+
     def __init__(
         self, transport: asyncio.Transport, *, on_pause: Callable[[], None], on_resume: Callable[[], None]
     ) -> None:
         self._transport = transport
         self._on_pause = on_pause
         self._on_resume = on_resume
-        self._queue: deque[memoryview] = deque()
+        self._queue: list[memoryview] = []
         self._queued_bytes = 0
         self._next_piece: asyncio.Handle | None = None
         self._is_paused = False
@@ -55,10 +66,10 @@ class PacedTransport:
 
     def _write_piece(self) -> None:
         self._next_piece = None
-        data = self._queue.popleft()
+        data = self._queue.pop(0)
         piece, rest = data[:PIECE_BYTES], data[PIECE_BYTES:]
         if rest:
-            self._queue.appendleft(rest)
+            self._queue.insert(0, rest)
         self._queued_bytes -= len(piece)
         self._transport.write(piece)
         if not self._is_paused:
