@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -203,6 +204,24 @@ async def test_a_request_repeated_for_many_topics_at_once_gets_no_more_than_a_ne
         await engine.queue.put(PutJob(topic=topic, body="x" * 600_000))
         assert 1 == len(await engine.dispatcher.pop([topic], request_id="r"))
     assert 2 == len(await engine.dispatcher.pop(topics, count=100, request_id="r"))
+
+
+async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: logged.append(context))
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.queue, "pop", lambda *_args: asyncio.sleep(60))
+        waiting = waiting_pop(engine, "a", "b", request_id="r")
+        await asyncio.sleep(0.01)  # it looks for an earlier answer by then
+        waiting.cancel()
+        await engine.dispatcher.close()
+        await asyncio.wait((waiting,))
+    del waiting
+    await asyncio.sleep(0)  # so that no callback keeps it
+    gc.collect()
+    assert logged == []
 
 
 @pytest.mark.parametrize("topic", ["a", "b", "c"])

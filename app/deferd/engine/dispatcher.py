@@ -166,6 +166,8 @@ class Dispatcher:
             raise
         finally:
             time_out.cancel()
+            if waiter.answer.done() and not waiter.answer.cancelled():
+                waiter.answer.exception()  # else it is logged when nobody has come to wait for it
             self._set_parked(self._parked - 1)
             self._leave(waiter)
 
