@@ -198,7 +198,7 @@ class EngineAndModel(RuleBasedStateMachine):
         return answers
 
     def look(self, topic: str, job_id: str) -> Any:
-        return self.run(self.queue.look(topic, job_id))
+        return self.run(self.queue.get(topic, job_id))
 
     def hand_out(self, topic: str, requests: list[PopRequest]) -> None:
         """Pop for consumers, all in one call."""

@@ -55,7 +55,7 @@ class EngineDriver:
         return popped
 
     async def state(self, job_id: str = "a") -> JobState:
-        return (await self.queue.look(TOPIC, job_id)).state
+        return (await self.queue.get(TOPIC, job_id)).state
 
     async def counts(self) -> dict[str, int]:
         """How many jobs are in each state, the empty ones left out."""

@@ -268,7 +268,7 @@ class JobModel:
             self._requests[request_id] = _Request(deliveries)
         return deliveries
 
-    def give_back(self, deliveries: Sequence[Delivery]) -> int:
+    def return_to_queue(self, deliveries: Sequence[Delivery]) -> int:
         """Returns how many went back: those live, unless somebody asked again for what their request was given."""
         count = 0
         for delivery in reversed(deliveries):

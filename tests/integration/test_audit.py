@@ -10,7 +10,7 @@ import pytest
 from deferd.api.serialization import instant
 from deferd.contract.errors import ReceiptStale, StoreUnavailable, TopicNotFound
 from deferd.contract.model import PutJob
-from deferd.engine.consistency.findings import DamageKind, TopicAudit
+from deferd.engine.consistency.findings import FindingKind, TopicAudit
 from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store
@@ -148,7 +148,7 @@ every_plant = pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys(
 
 
 async def audit(driver: EngineDriver, *, repair: bool = False) -> TopicAudit:
-    return await driver.engine.auditor.audit(TOPIC, repair=repair)
+    return await driver.engine.consistency.audit(TOPIC, repair=repair)
 
 
 def kinds(found: TopicAudit) -> dict[str, int]:
@@ -206,7 +206,7 @@ async def test_each_kind_of_damage_is_mended_so_that_the_jobs_can_be_finished(
     assert kinds(again) == {}
     assert again.sums["put"] == sum(count for outcome, count in again.sums.items() if outcome != "put")
     assert again.sums == mended.sums
-    survey = await driver.engine.auditor.survey()
+    survey = await driver.engine.consistency.survey()
     assert (survey.findings.counts, survey.unlisted, survey.stray_keys) == ({}, [], [])
     handed_out = await finish_what_there_is(driver)
     assert handed_out == ALL_JOBS - plant.costs | (
@@ -216,14 +216,14 @@ async def test_each_kind_of_damage_is_mended_so_that_the_jobs_can_be_finished(
 
 
 def test_every_kind_of_damage_is_planted() -> None:
-    assert {kind for plant in PLANTS.values() for kind in plant.kinds} == {kind.value for kind in DamageKind}
+    assert {kind for plant in PLANTS.values() for kind in plant.kinds} == {kind.value for kind in FindingKind}
 
 
 async def test_examples_tell_what_was_seen(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
     driver.server.command("ZADD", f"{KEY}:delay", FAR_MS, "delayed", FAR_MS, "dead")
     driver.server.command("HSET", f"{KEY}:holders", "ready", "worker-4000000000000")
-    due = (await driver.queue.look(TOPIC, "delayed")).due_at_ms
+    due = (await driver.queue.get(TOPIC, "delayed")).due_at_ms
     told = {finding.subject: finding.detail for finding in (await audit(driver)).findings.examples}
     assert told == {
         "delayed": f"2096-10-02T07:06:40.000Z, its record says {instant(due)}",
@@ -241,7 +241,7 @@ async def test_what_a_repair_takes_out_is_put_aside(driver: EngineDriver) -> Non
     mended = await audit(driver, repair=True)
     aside = driver.server.command("HGETALL", f"{KEY}:aside")
     assert sorted(aside.values()) == [b"broken", b"{{"]
-    [moved] = [finding for finding in mended.findings.examples if finding.kind is DamageKind.WRONG_TYPE]
+    [moved] = [finding for finding in mended.findings.examples if finding.kind is FindingKind.WRONG_TYPE]
     assert driver.server.command("GET", moved.detail.removeprefix("a string, now at ")) == b"x"
     assert mended.sums["lost"] == 1
 
@@ -327,7 +327,7 @@ async def test_a_topic_that_was_purged_leaves_nothing_to_find(driver: EngineDriv
     await driver.topics.purge(TOPIC)
     with pytest.raises(TopicNotFound):
         await audit(driver)
-    survey = await driver.engine.auditor.survey()
+    survey = await driver.engine.consistency.survey()
     assert (survey.unlisted, survey.stray_keys) == ([], [])
 
 
@@ -353,11 +353,11 @@ async def test_a_survey_finds_topics_that_no_list_shows_and_keys_of_no_topic(dri
     driver.server.command("ZREM", "deferd:{0}:topics", "in-no-list", "not-in-topics")
     driver.server.command("SET", "deferd:{0}:mine", "x")
     driver.server.command("SET", "another-application", "x")
-    survey = await driver.engine.auditor.survey()
+    survey = await driver.engine.consistency.survey()
     assert survey.unlisted == ["in-no-list", "not-in-topics", "without-settings"]
     assert (survey.stray_keys, survey.stray_count) == (["deferd:{0}:mine"], 1)
     driver.server.command("HSET", "deferd:{0}:settings", "known", '{"t":-1}')
-    assert (await driver.engine.auditor.survey()).unlisted == [
+    assert (await driver.engine.consistency.survey()).unlisted == [
         "in-no-list",
         "known",
         "not-in-topics",
@@ -365,19 +365,19 @@ async def test_a_survey_finds_topics_that_no_list_shows_and_keys_of_no_topic(dri
     ]
     driver.server.command("HSET", "deferd:{0}:settings", "known", "")
     for topic in survey.unlisted:
-        await driver.engine.auditor.audit(topic, repair=True)
+        await driver.engine.consistency.audit(topic, repair=True)
     page = await driver.topics.all.page()
     assert [view.topic for view in page.views] == ["in-no-list", "known", "not-in-topics", "without-settings"]
-    assert (await driver.engine.auditor.survey()).unlisted == []
+    assert (await driver.engine.consistency.survey()).unlisted == []
 
 
 async def test_a_survey_moves_keys_of_the_wrong_kind_out_of_the_way(driver: EngineDriver) -> None:
     await driver.put(delay=5)
     driver.server.command("DEL", "deferd:{0}:settings")
     driver.server.command("SET", "deferd:{0}:settings", "x")
-    assert (await driver.engine.auditor.survey()).findings.counts == {DamageKind.WRONG_TYPE: 1}
-    mended = await driver.engine.auditor.survey(repair=True)
-    assert mended.findings.counts == {DamageKind.WRONG_TYPE: 1}
+    assert (await driver.engine.consistency.survey()).findings.counts == {FindingKind.WRONG_TYPE: 1}
+    mended = await driver.engine.consistency.survey(repair=True)
+    assert mended.findings.counts == {FindingKind.WRONG_TYPE: 1}
     assert mended.unlisted == [TOPIC]
     assert kinds(await audit(driver, repair=True)) == {"unknown_topic": 1}
     assert (await audit(driver)).clean
@@ -388,11 +388,11 @@ async def test_topics_of_many_shards_are_surveyed(store: Store, server: StoreSer
     names = [f"t{number}" for number in range(9)]
     for name in names:
         await engine.queue.put(PutJob(topic=name, delay=5))
-    assert (await engine.auditor.survey()).unlisted == []
+    assert (await engine.consistency.survey()).unlisted == []
     for shard in range(3):
         server.command("DEL", f"deferd:{{{shard}}}:settings")
-    assert (await engine.auditor.survey()).unlisted == names
+    assert (await engine.consistency.survey()).unlisted == names
     for name in names:
-        await engine.auditor.audit(name, repair=True)
-    assert (await engine.auditor.survey()).unlisted == []
+        await engine.consistency.audit(name, repair=True)
+    assert (await engine.consistency.survey()).unlisted == []
     await engine.close()

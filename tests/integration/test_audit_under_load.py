@@ -66,7 +66,7 @@ class Load:
             elif end == 1:
                 await self.engine.queue.bury(TOPIC, one.id, one.receipt)
             elif end == 2:
-                await self.engine.queue.give_back([one])
+                await self.engine.queue.return_to_queue([one])
             elif end > 3:
                 await self.engine.queue.finish(TOPIC, one.id, one.receipt)
 
@@ -91,7 +91,7 @@ async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, 
             group.create_task(load.run())
         checked = 0
         for _ in range(15):
-            found = await engine.auditor.audit(TOPIC, repair=repair)
+            found = await engine.consistency.audit(TOPIC, repair=repair)
             assert (kinds(found), found.unchecked) == ({}, None), found.findings.examples
             checked += found.checked
         for load in loads:
@@ -109,7 +109,7 @@ class AuditedCalls(EveryCall):
             return
         try:
             for topic, model in self.models.items():
-                found = self.run(self.driver.engine.auditor.audit(topic))
+                found = self.run(self.driver.engine.consistency.audit(topic))
                 if found is TopicNotFound:
                     assert not model.jobs
                 else:

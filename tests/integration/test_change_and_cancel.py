@@ -18,13 +18,13 @@ def change(**fields: Any) -> ChangeJob:
 
 async def test_look_changes_nothing(driver: EngineDriver) -> None:
     await driver.put(delay=5)
-    before = await driver.queue.look(TOPIC, "a")
-    assert before == await driver.queue.look(TOPIC, "a")
+    before = await driver.queue.get(TOPIC, "a")
+    assert before == await driver.queue.get(TOPIC, "a")
 
 
 async def test_look_at_a_job_that_is_not_there(driver: EngineDriver) -> None:
     with pytest.raises(JobNotFound):
-        await driver.queue.look(TOPIC, "a")
+        await driver.queue.get(TOPIC, "a")
 
 
 async def test_a_delayed_job_can_be_put_off(driver: EngineDriver) -> None:
@@ -166,8 +166,8 @@ async def test_jobs_that_are_given_back_stand_before_all_others_in_their_order(d
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
     held = await driver.pop(2)
-    await driver.queue.give_back(held)
-    assert await driver.queue.give_back(await driver.pop(1)) == 1
+    await driver.queue.return_to_queue(held)
+    assert await driver.queue.return_to_queue(await driver.pop(1)) == 1
     await driver.put("d")
     assert driver.ready_list() == ["a", "b", "c", "d"]
 

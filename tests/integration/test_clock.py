@@ -91,7 +91,7 @@ async def test_leases_ttls_and_retentions_run_out(driver: EngineDriver, clock: M
     await driver.put("stays", ttl=90_000)
     await clock.advance(DAY_MS)
     assert await driver.counts() == {"ready": 2, "dead": 1}
-    assert (await driver.queue.look(TOPIC, "expires")).reason == "expired"
+    assert (await driver.queue.get(TOPIC, "expires")).reason == "expired"
     assert [(popped.id, popped.attempts) for popped in await driver.pop(2)] == [("stays", 1), (held.id, 2)]
     await clock.advance(3_600_000)  # the driver keeps dead jobs for an hour
     assert "dead" not in await driver.counts()

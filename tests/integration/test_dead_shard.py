@@ -181,8 +181,8 @@ async def test_a_topic_that_is_back_is_asked_again_though_no_message_says_so(dep
     await put(deployment, dead)
     deployment.fail("kill")
     await deployment.until_known()
-    deployment.engine._wakeups._on_ready = lambda *_: None
-    deployment.engine._wakeups._on_gap = lambda: None
+    deployment.engine._notifications._on_ready = lambda *_: None
+    deployment.engine._notifications._on_gap = lambda: None
     waiting = deployment.waiting_pop(dead, healthy)
     await until(lambda: deployment.engine.dispatcher.parked == 1, "it waits")
     await asyncio.to_thread(deployment.failing.start)

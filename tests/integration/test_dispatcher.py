@@ -230,7 +230,7 @@ async def test_jobs_popped_for_a_consumer_that_hung_up_go_back_to_the_head(engin
             await asyncio.sleep(0)
         await asyncio.sleep(0.0001 * (turns // 20))
         if gone.done():
-            await engine.queue.give_back(gone.result())
+            await engine.queue.return_to_queue(gone.result())
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         while engine.dispatcher._tasks:

@@ -18,7 +18,7 @@ async def test_a_finished_job_is_gone(driver: EngineDriver) -> None:
     held = await driver.pop_one(consumer="worker-1")
     await driver.queue.finish(TOPIC, "a", held.receipt, result={"x": 1})
     with pytest.raises(JobNotFound):
-        await driver.queue.look(TOPIC, "a")
+        await driver.queue.get(TOPIC, "a")
     with pytest.raises(JobNotFound):
         await driver.queue.finish(TOPIC, "a", held.receipt)
     assert driver.keys_left() == set()
@@ -28,7 +28,7 @@ async def test_a_retained_job_is_kept_with_its_result_for_its_time(driver: Engin
     await driver.put(retain=60, body=[1])
     held = await driver.pop_one()
     await driver.queue.finish(TOPIC, "a", held.receipt, result={"paid": [True, {}]})
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.attempts) == (JobState.FINISHED, 1)
     assert (looked.result, looked.body) == (b'{"paid":[true,{}]}', b"[1]")
     assert looked.finished_at_ms is not None
@@ -160,7 +160,7 @@ async def test_a_fixed_wait(driver: EngineDriver) -> None:
 async def test_a_schedule_ends_in_dead(driver: EngineDriver) -> None:
     backoff = {"kind": "schedule", "seconds": [120, 600, 3600]}
     assert await release_after(driver, 9, backoff=backoff) == [120, 600, 3600, None]
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.reason, looked.attempts) == (JobState.DEAD, "schedule_ended", 4)
 
 
@@ -178,7 +178,7 @@ async def test_jitter_spreads_a_wait_within_its_fraction(driver: EngineDriver) -
 async def test_attempts_end_in_dead(driver: EngineDriver) -> None:
     waits = await release_after(driver, 9, max_attempts=3)
     assert waits == [2, 4, None]
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.reason, looked.attempts) == (JobState.DEAD, "attempts_exhausted", 3)
 
 
@@ -187,7 +187,7 @@ async def test_a_release_can_choose_its_wait_and_tell_why(driver: EngineDriver) 
     held = await driver.pop_one(consumer="worker-1")
     released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=30_000, error="no answer")
     assert (released.state, released.attempts) == (JobState.DELAYED, 1)
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.last_error, looked.attempts, looked.reserved_by) == ("no answer", 1, None)
     assert looked.due_at_ms == released.due_at_ms
     await driver.pass_time(29)
@@ -224,7 +224,7 @@ async def test_a_buried_job_is_dead_until_its_retention_ends(driver: EngineDrive
     await driver.put()
     await driver.pop_one()
     await driver.queue.bury(TOPIC, "a", ANY_RECEIPT, error="poison")
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.reason, looked.last_error) == (JobState.DEAD, "buried", "poison")
     await driver.pass_time(3601)
     assert driver.keys_left() == set()
@@ -242,7 +242,7 @@ async def test_a_redriven_job_is_as_new(driver: EngineDriver) -> None:
     await dead_jobs(driver, "a", max_attempts=1, ttl=10)
     driver.move_clock(100)
     assert await driver.topics.redrive(TOPIC) == 1
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.attempts, looked.reason, looked.last_error) == (JobState.READY, 0, None, "poison")
     held = await driver.pop_one()
     assert held.attempts == 1

@@ -50,7 +50,7 @@ async def test_the_tallies_of_forgotten_topics_are_added_up(driver: EngineDriver
         assert await names(driver) == []
     assert shard_tally(driver) == {b"put": b"4", b"finished": b"2", b"cancelled": b"2"}
     await put_and_finish(driver)
-    assert (await driver.engine.auditor.audit(TOPIC)).clean
+    assert (await driver.engine.consistency.audit(TOPIC)).clean
 
 
 async def test_a_topic_that_is_put_into_now_and_then_is_not_forgotten(driver: EngineDriver) -> None:
@@ -106,7 +106,7 @@ async def test_what_a_request_id_was_given_is_forgotten_with_its_last_delivery(d
     elif end == "lease end":
         await driver.pass_time(86_500)
     elif end == "give back":
-        await driver.queue.give_back(held)
+        await driver.queue.return_to_queue(held)
     else:
         for job in held:
             assert "request/r1" in driver.keys_left()

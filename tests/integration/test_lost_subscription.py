@@ -127,7 +127,7 @@ async def test_a_store_that_is_away_for_long_is_not_logged_again_and_again(
             assert len(ours) == 1
         finally:
             server.start()
-        await asyncio.wait_for(consumer._wakeups.listening(10), 10)
+        await asyncio.wait_for(consumer._notifications.listening(10), 10)
 
 
 def hears(node: StoreServer) -> bool:

@@ -1,4 +1,4 @@
-"""pop.lua, give_back.lua, touch.lua and the end of leases: every answer they can give."""
+"""pop.lua, return_to_queue.lua, touch.lua and the end of leases: every answer they can give."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_a_popped_job_carries_its_lease(driver: EngineDriver) -> None:
     assert popped.state is JobState.RESERVED
     assert popped.attempts == 1
     assert popped.reserved_by == "worker-1"
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert looked == popped
     assert popped.reserved_until_ms is not None
     assert 4000 <= popped.reserved_until_ms - popped.due_at_ms <= 6000
@@ -65,7 +65,7 @@ async def test_a_lease_that_runs_out_gives_the_job_back_at_once(driver: EngineDr
     await driver.put(ttr=5)
     held = await driver.pop_one(consumer="worker-1")
     await driver.pass_time(5.1)
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.attempts, looked.reserved_by) == (JobState.READY, 1, None)
     again = await driver.pop_one()
     assert again.attempts == 2
@@ -78,7 +78,7 @@ async def test_a_lease_that_runs_out_on_the_last_attempt_ends_in_dead(driver: En
     await driver.put(ttr=5, max_attempts=1)
     await driver.pop_one()
     await driver.pass_time(6)
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.reason, looked.attempts) == (JobState.DEAD, "attempts_exhausted", 1)
     assert looked.last_error
 
@@ -114,7 +114,7 @@ async def test_given_back_jobs_are_next_in_their_order_and_no_attempt_counts(dri
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
     held = await driver.pop(2, consumer="gone")
-    assert await driver.queue.give_back(held) == 2
+    assert await driver.queue.return_to_queue(held) == 2
     again = await driver.pop(3)
     assert [popped.id for popped in again] == ["a", "b", "c"]
     assert [popped.attempts for popped in again] == [1, 1, 1]
@@ -124,7 +124,7 @@ async def test_given_back_jobs_are_next_in_their_order_and_no_attempt_counts(dri
 async def test_the_receipt_of_a_given_back_delivery_is_stale(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one()
-    await driver.queue.give_back([held])
+    await driver.queue.return_to_queue([held])
     await driver.pop_one()
     with pytest.raises(ReceiptStale):
         await driver.queue.finish(TOPIC, "a", held.receipt)
@@ -135,14 +135,14 @@ async def test_nothing_is_given_back_that_is_not_held(driver: EngineDriver) -> N
     held = await driver.pop_one()
     await driver.pass_time(6)
     await driver.pop_one()
-    assert await driver.queue.give_back([held]) == 0
+    assert await driver.queue.return_to_queue([held]) == 0
     await driver.queue.cancel(TOPIC, "a")
-    assert await driver.queue.give_back([held]) == 0
+    assert await driver.queue.return_to_queue([held]) == 0
 
 
 async def test_a_given_back_job_still_expires(driver: EngineDriver) -> None:
     await driver.put(ttl=10)
-    await driver.queue.give_back([await driver.pop_one()])
+    await driver.queue.return_to_queue([await driver.pop_one()])
     await driver.pass_time(11)
     assert await driver.state() is JobState.DEAD
 
@@ -162,9 +162,9 @@ async def test_who_asks_again_is_the_holder(driver: EngineDriver) -> None:
     await driver.pop_one(request_id="r1", consumer="worker-1")
     again = await driver.pop_one(request_id="r1", consumer="worker-2")
     assert again.reserved_by == "worker-2"
-    assert await driver.queue.look(TOPIC, "a") == replace(again, request_id=None)
+    assert await driver.queue.get(TOPIC, "a") == replace(again, request_id=None)
     nameless = await driver.pop_one(request_id="r1")
-    assert await driver.queue.look(TOPIC, "a") == replace(nameless, request_id=None)
+    assert await driver.queue.get(TOPIC, "a") == replace(nameless, request_id=None)
 
 
 async def test_what_is_given_again_is_not_counted_again(driver: EngineDriver) -> None:
@@ -217,13 +217,13 @@ async def test_a_delivery_that_was_asked_for_again_is_not_given_back(driver: Eng
     await driver.put()
     lost = await driver.pop(1, request_id="r1")
     again = await driver.pop(1, request_id="r1")
-    assert await driver.queue.give_back(lost) == 0
+    assert await driver.queue.return_to_queue(lost) == 0
     await driver.queue.finish(TOPIC, "a", again[0].receipt)
 
 
 async def test_a_delivery_that_was_not_asked_for_again_is_given_back(driver: EngineDriver) -> None:
     await driver.put()
-    assert await driver.queue.give_back(await driver.pop(1, request_id="r1")) == 1
+    assert await driver.queue.return_to_queue(await driver.pop(1, request_id="r1")) == 1
     assert (await driver.pop_one(request_id="r1")).attempts == 1
 
 
@@ -232,7 +232,7 @@ async def test_a_job_past_its_ttl_is_not_handed_out_even_when_the_timer_is_late(
     driver.move_clock(11)
     await driver.put("new")
     assert [popped.id for popped in await driver.pop(5)] == ["new"]
-    looked = await driver.queue.look(TOPIC, "old")
+    looked = await driver.queue.get(TOPIC, "old")
     assert (looked.state, looked.reason) == (JobState.DEAD, "expired")
 
 
@@ -288,10 +288,10 @@ async def test_a_request_id_never_meets_another_topics_keys(driver: EngineDriver
 async def test_jobs_go_back_when_the_last_that_asked_by_their_request_id_hung_up(driver: EngineDriver) -> None:
     await driver.put()
     first, again, last = [await driver.pop(1, request_id="r1") for _ in range(3)]
-    assert await driver.queue.give_back(first) == 0
-    assert await driver.queue.give_back(again) == 0
+    assert await driver.queue.return_to_queue(first) == 0
+    assert await driver.queue.return_to_queue(again) == 0
     assert await driver.state() is JobState.RESERVED
-    assert await driver.queue.give_back(last) == 1
+    assert await driver.queue.return_to_queue(last) == 1
     assert await driver.state() is JobState.READY
 
 

@@ -58,7 +58,7 @@ async def test_an_id_that_is_taken_is_rejected_and_the_old_job_stays(driver: Eng
     await driver.put(body="old", delay=5)
     with pytest.raises(JobExists):
         await driver.put(body="new")
-    assert (await driver.queue.look(TOPIC, "a")).body == b'"old"'
+    assert (await driver.queue.get(TOPIC, "a")).body == b'"old"'
 
 
 async def test_keep_answers_with_the_old_job(driver: EngineDriver) -> None:
@@ -150,7 +150,7 @@ async def test_what_a_job_leaves_out_comes_from_its_topic(driver: EngineDriver) 
 async def test_a_topics_new_defaults_leave_old_jobs_alone(driver: EngineDriver) -> None:
     await driver.put(delay=60)
     await driver.topics.configure(TOPIC, TopicSettings(ttr=5))
-    assert (await driver.queue.look(TOPIC, "a")).ttr_ms == 60_000
+    assert (await driver.queue.get(TOPIC, "a")).ttr_ms == 60_000
 
 
 async def test_a_batch_is_answered_in_order_each_job_on_its_own(driver: EngineDriver) -> None:

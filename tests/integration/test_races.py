@@ -169,7 +169,7 @@ async def test_of_two_releases_with_one_receipt_one_counts(driver: EngineDriver,
         assert [isinstance(answer, Released) for answer in (one, two)].count(True) == 1
         assert ReceiptStale in {one, two}
         await driver.run_timer()
-        assert (await driver.queue.look(TOPIC, "a")).attempts == number + 1
+        assert (await driver.queue.get(TOPIC, "a")).attempts == number + 1
 
 
 async def test_of_release_and_the_leases_end_one_takes_the_job_back(
@@ -184,7 +184,7 @@ async def test_of_release_and_the_leases_end_one_takes_the_job_back(
             driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000), promote(rival_scripts, TOPIC)
         )
         winners["timer" if released is ReceiptStale else "release"] += 1
-        looked = await driver.queue.look(TOPIC, "a")
+        looked = await driver.queue.get(TOPIC, "a")
         assert looked.state is (JobState.READY if released is ReceiptStale else JobState.DELAYED)
         assert looked.attempts == number + 1
         await driver.pass_time(6)
@@ -286,7 +286,7 @@ async def test_of_giving_back_and_cancel_both_happen(driver: EngineDriver, rival
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop()
-        given_back, was = await race(driver.queue.give_back(held), rival.queue.cancel(TOPIC, "a"))
+        given_back, was = await race(driver.queue.return_to_queue(held), rival.queue.cancel(TOPIC, "a"))
         winners[was] += 1
         assert (given_back, was) in {(1, JobState.READY), (0, JobState.RESERVED)}
         assert await driver.pop() == []

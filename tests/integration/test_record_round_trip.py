@@ -137,7 +137,7 @@ def test_a_job_is_after_all_its_ways_as_it_was_put(
         first = (await queue.put(put)).record
         [[popped]] = (await queue.pop("t", [PopRequest(1)])).jobs
         await queue.bury("t", "a", popped.receipt, error=error)
-        dead = await queue.look("t", "a")
+        dead = await queue.get("t", "a")
         assert error == dead.last_error
         await engine_of_examples.topics.redrive("t", ["a"])
         [[again]] = (await queue.pop("t", [PopRequest(1)])).jobs
@@ -149,7 +149,7 @@ def test_a_job_is_after_all_its_ways_as_it_was_put(
             assert first.effective_backoff == record.effective_backoff
         await queue.finish("t", "a", again.receipt, result)
         if put.retain:
-            finished = await queue.look("t", "a")
+            finished = await queue.get("t", "a")
             assert (body, result) == (json.loads(finished.body), json.loads(finished.result or b"null"))
 
     run(through_life())
@@ -170,7 +170,7 @@ def test_no_other_receipt_than_the_live_one_changes_a_job(engine_of_examples: En
     async def try_it() -> None:
         await queue.put(PutJob(topic="t", id="a", on_conflict="keep"))
         await queue.pop("t", [PopRequest(1)])
-        live = (await queue.look("t", "a")).receipt
+        live = (await queue.get("t", "a")).receipt
         near = text.removeprefix("near")
         given_text = str(Receipt(live.nonce + int(near), live.attempt)) if near != text else text
         if given_text == str(live):
@@ -184,7 +184,7 @@ def test_no_other_receipt_than_the_live_one_changes_a_job(engine_of_examples: En
         ):
             with pytest.raises(ReceiptStale):
                 await change
-        assert live == (await queue.look("t", "a")).receipt
+        assert live == (await queue.get("t", "a")).receipt
 
     run(try_it())
 
@@ -251,6 +251,6 @@ def test_names_of_any_kind_find_no_job_and_no_other_error(
 
     async def look() -> None:
         with pytest.raises((JobNotFound, DeferdError, UnicodeEncodeError)):
-            await engine_of_examples.queue.look(topic or "t", job_id)
+            await engine_of_examples.queue.get(topic or "t", job_id)
 
     run(look())

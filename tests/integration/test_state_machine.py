@@ -114,11 +114,11 @@ class EveryCall(EngineAndModel):
         self.hand_out(topic, [PopRequest(count, None, consumer, request_id)])
 
     @drawn.verb(2, topic=drawn.topics, which=st.lists(drawn.receipts, min_size=1, max_size=3))
-    def give_back(self, topic: str, which: list[tuple[str, int]]) -> None:
+    def return_to_queue(self, topic: str, which: list[tuple[str, int]]) -> None:
         deliveries = [self.meant(topic, pick)[1] for pick in which]
         deliveries = [delivery for delivery in deliveries if delivery.job_id]
-        actual = self.run(self.queue.give_back([self.as_popped(topic, delivery) for delivery in deliveries]))
-        assert actual == self.models[topic].give_back(deliveries)
+        actual = self.run(self.queue.return_to_queue([self.as_popped(topic, delivery) for delivery in deliveries]))
+        assert actual == self.models[topic].return_to_queue(deliveries)
 
     @drawn.verb(topic=drawn.topics, which=drawn.receipts, result=st.sampled_from([None, {"paid": [True]}]))
     def finish(self, topic: str, which: tuple[str, int], result: Any) -> None:
@@ -305,7 +305,7 @@ async def test_a_call_without_receipt_does_not_hear_of_an_earlier_jobs_cancel(dr
 async def test_ready_jobs_that_were_given_back_are_listed_page_by_page(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
-    await driver.queue.give_back(await driver.pop(3))
+    await driver.queue.return_to_queue(await driver.pop(3))
     listed, cursor = [], None
     for _ in range(3):
         page, cursor = await driver.topics.jobs(TOPIC, JobState.READY, cursor, limit=1)

@@ -176,7 +176,7 @@ async def test_expired_and_retained_and_cancelled_all_end_by_the_timer(driver: E
     await driver.put("kept", retain=5)
     held = (await driver.queue.pop(TOPIC, [PopRequest(1)])).jobs[0]
     assert held[0].id == "expires"
-    await driver.queue.give_back(held)
+    await driver.queue.return_to_queue(held)
     await driver.pass_time(6)
     assert await driver.counts() == {"dead": 2, "ready": 1}
     await driver.pop_one()

@@ -56,7 +56,7 @@ async def test_a_view_counts_every_state(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
     view = await driver.topics.show(TOPIC)
     assert view.counts == dict.fromkeys(JobState, 1)
-    assert view.next_due_at_ms == (await driver.queue.look(TOPIC, "delayed")).due_at_ms
+    assert view.next_due_at_ms == (await driver.queue.get(TOPIC, "delayed")).due_at_ms
     assert not view.paused
     assert view.settings == TopicSettings()
 
@@ -162,7 +162,7 @@ async def test_jobs_are_listed_by_state(driver: EngineDriver, state: JobState) -
     await put_one_in_every_state(driver)
     jobs, cursor = await driver.topics.jobs(TOPIC, state)
     assert [listed.id for listed in jobs] == [state.value]
-    assert jobs == [await driver.queue.look(TOPIC, state.value)]
+    assert jobs == [await driver.queue.get(TOPIC, state.value)]
     assert cursor is None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from deferd.engine.group_commit import Joiner
+from deferd.engine.group_commit import GroupCommit
 
 
 class SlowStore:
@@ -31,7 +31,7 @@ async def store() -> SlowStore:
     return SlowStore()
 
 
-def asking(joiner: Joiner[str, str], *items: str, topic: str = "t") -> list[asyncio.Task[str]]:
+def asking(joiner: GroupCommit[str, str], *items: str, topic: str = "t") -> list[asyncio.Task[str]]:
     return [asyncio.create_task(joiner.ask(topic, item)) for item in items]
 
 
@@ -42,12 +42,12 @@ async def turns(number: int = 5) -> None:
 
 async def test_a_call_that_comes_alone_goes_at_once(store: SlowStore) -> None:
     store.gate.set()
-    assert await Joiner(store.send, size=len).ask("t", "a") == "A"
+    assert await GroupCommit(store.send, size=len).ask("t", "a") == "A"
     assert store.calls == [("t", ["a"])]
 
 
 async def test_those_that_come_while_a_call_is_under_way_go_together_in_the_next(store: SlowStore) -> None:
-    joiner = Joiner(store.send, size=len)
+    joiner = GroupCommit(store.send, size=len)
     first = asking(joiner, "a")
     await turns()
     later = asking(joiner, "b", "c", "d")
@@ -59,7 +59,7 @@ async def test_those_that_come_while_a_call_is_under_way_go_together_in_the_next
 
 
 async def test_topics_do_not_wait_for_each_other(store: SlowStore) -> None:
-    joiner = Joiner(store.send, size=len)
+    joiner = GroupCommit(store.send, size=len)
     tasks = asking(joiner, "a", topic="t") + asking(joiner, "b", topic="u")
     await turns()
     assert store.calls == [("t", ["a"]), ("u", ["b"])]
@@ -68,7 +68,7 @@ async def test_topics_do_not_wait_for_each_other(store: SlowStore) -> None:
 
 
 async def test_a_call_is_bounded_in_items_and_in_bytes(store: SlowStore) -> None:
-    joiner = Joiner(store.send, size=len, most_items=3, most_bytes=10)
+    joiner = GroupCommit(store.send, size=len, most_items=3, most_bytes=10)
     tasks = asking(joiner, "0", "a", "b", "c", "d", "eeeeeeeee", "ff", "g" * 99, "h")
     await turns()
     store.gate.set()
@@ -78,7 +78,7 @@ async def test_a_call_is_bounded_in_items_and_in_bytes(store: SlowStore) -> None
 
 
 async def test_an_error_goes_to_all_that_were_in_the_call_and_to_nobody_else(store: SlowStore) -> None:
-    joiner = Joiner(store.send, size=len, most_items=2)
+    joiner = GroupCommit(store.send, size=len, most_items=2)
     store.fails_at = 2
     tasks = asking(joiner, "0", "a", "b", "c")
     await turns()
@@ -90,7 +90,7 @@ async def test_an_error_goes_to_all_that_were_in_the_call_and_to_nobody_else(sto
 
 @pytest.mark.parametrize("gives_up", [0, 1])
 async def test_one_that_gives_up_does_not_disturb_the_others(store: SlowStore, gives_up: int) -> None:
-    joiner = Joiner(store.send, size=len)
+    joiner = GroupCommit(store.send, size=len)
     tasks = asking(joiner, "a", "b", "c")
     await turns()
     tasks[gives_up].cancel()
@@ -102,7 +102,7 @@ async def test_one_that_gives_up_does_not_disturb_the_others(store: SlowStore, g
 
 async def test_nothing_is_kept_of_a_topic_that_is_served(store: SlowStore) -> None:
     store.gate.set()
-    joiner = Joiner(store.send, size=len)
+    joiner = GroupCommit(store.send, size=len)
     await joiner.ask("t", "a")
     await turns()
     assert joiner._waiting == {}
@@ -114,7 +114,7 @@ async def test_an_answer_that_is_too_short_fails_those_it_leaves_out_and_nobody_
         answers = await store.send(topic, items)
         return answers if len(store.calls) != 2 else answers[:-1]
 
-    joiner = Joiner(send, size=len)
+    joiner = GroupCommit(send, size=len)
     first = asking(joiner, "a")
     await turns()
     later = asking(joiner, "b", "c")

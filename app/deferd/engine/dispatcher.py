@@ -448,7 +448,7 @@ class Dispatcher:
 
     async def _give_back(self, jobs: list[JobRecord]) -> None:
         try:
-            await self._queue.give_back(jobs)
+            await self._queue.return_to_queue(jobs)
         except StoreUnavailable as exc:
             _LOG.warning("%d jobs of consumers that hung up come back when their leases end: %s", len(jobs), exc)
 

@@ -50,7 +50,7 @@ class _OtherDefaultError(Exception):
         super().__init__(level)
 
 
-class PutWays:
+class PutSender:
     """Sends the puts of one topic the way that their level asks for.
 
     `embedded`: the store is the service's own, which never has replicas.

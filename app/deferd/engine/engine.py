@@ -7,20 +7,20 @@ import logging
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
-from deferd.engine.bulk_turns import BulkTurns
-from deferd.engine.consistency.checker import Auditor
+from deferd.engine.bulk_throttle import BulkThrottle
+from deferd.engine.consistency.checker import ConsistencyChecker
 from deferd.engine.dispatcher import Dispatcher
-from deferd.engine.durability import PutWays
+from deferd.engine.durability import PutSender
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.movable_clock import MovableClock
-from deferd.engine.notifications import Wakeups
+from deferd.engine.notifications import Notifications
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.store_watch import StoreWatch
 from deferd.engine.task_cancellation import cancel_and_wait
 from deferd.engine.timer import Timer
-from deferd.engine.topic_usage import Usage
+from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topics import Topics
 from deferd.store.connection import Store
 
@@ -52,8 +52,8 @@ class Engine:
         labels = metrics.TopicLabels(max_topic_labels)
         self._watch = StoreWatch(store, shards, exclusive=embedded)
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch)
-        put_ways = PutWays(store, self._scripts, keys, embedded=embedded)
-        self.usage = Usage(self._scripts, keys)
+        put_sender = PutSender(store, self._scripts, keys, embedded=embedded)
+        self.usage = TopicUsage(self._scripts, keys)
         known = KnownTopics(keys)
         # What can fail while the rest of the store works.
         part_of = keys.shard_of if store.cluster else _the_only_part
@@ -61,13 +61,13 @@ class Engine:
             self._scripts,
             keys,
             labels,
-            put_ways,
+            put_sender,
             known=known,
-            turns=BulkTurns(part_of),
+            turns=BulkThrottle(part_of),
             dead_retention_ms=dead_retention_ms,
         )
         self.topics = Topics(self._scripts, keys, labels, known)
-        self.auditor = Auditor(self._scripts, keys)
+        self.consistency = ConsistencyChecker(self._scripts, keys)
         self.dispatcher = Dispatcher(self.queue, part_of)
         self.timers = [
             Timer(
@@ -82,7 +82,7 @@ class Engine:
             for shard in range(shards)
         ]
         self.clock = MovableClock(self._scripts, keys, self.timers) if movable_clock else None
-        self._wakeups = Wakeups(
+        self._notifications = Notifications(
             store, on_ready=self._look_at_topic, on_due=self._wake_timers, on_gap=self._look_everywhere
         )
         self._keys = keys
@@ -98,10 +98,10 @@ class Engine:
             StoreUnavailable: the store cannot be reached.
         """
         await self.ping()
-        await self._wakeups.check_publishing()
-        self._tasks = [asyncio.create_task(self._wakeups.run(), name="deferd-wakeups")]
+        await self._notifications.check_publishing()
+        self._tasks = [asyncio.create_task(self._notifications.run(), name="deferd-notifications")]
         try:
-            await self._wakeups.listening(_LISTEN_TIMEOUT_S)
+            await self._notifications.listening(_LISTEN_TIMEOUT_S)
         except TimeoutError as exc:
             await self.close()
             raise StoreUnavailable("the store does not send messages (PUBLISH and SUBSCRIBE)") from exc

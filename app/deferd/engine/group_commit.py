@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class Joiner(Generic[Item, Answer]):
+class GroupCommit(Generic[Item, Answer]):
     """Collects items by topic and sends them with `send(topic, items)`, which answers each in order.
 
     At most `most_items` go in one call, and no more once they reach `most_bytes` (as `size` counts them).

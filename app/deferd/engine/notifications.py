@@ -34,7 +34,7 @@ _BEHIND_MAX = 2
 """The heartbeat that must have arrived when one is sent is the one so many before it."""
 
 
-class Wakeups:
+class Notifications:
     """One subscription for the whole process.
 
     `on_ready(topic, mark)` hears of a topic with something ready, and the mark of the timer that made it so, empty

@@ -21,12 +21,12 @@ from deferd.contract.errors import (
     TopicFull,
 )
 from deferd.contract.model import PutJob
-from deferd.engine import bulk_turns, metrics
-from deferd.engine.bulk_turns import BulkTurns
-from deferd.engine.durability import PutWays, stored_nothing
-from deferd.engine.group_commit import Joiner
+from deferd.engine import bulk_throttle, metrics
+from deferd.engine.bulk_throttle import BulkThrottle
+from deferd.engine.durability import PutSender, stored_nothing
+from deferd.engine.group_commit import GroupCommit
 from deferd.engine.known_topics import KnownTopics
-from deferd.engine.record import JobRecord, located
+from deferd.engine.record import JobRecord, read_reply
 from deferd.engine.script_arguments import NO_BOUNDS, Args, PutBounds, new_id, put_args, size
 from deferd.store.durability_levels import level_named, name_of
 
@@ -44,7 +44,7 @@ _STATUS: dict[int, tuple[int, str | None]] = {
     _HELD: (409, JobReserved.code),
     _FULL: (429, TopicFull.code),
 }
-_Joined = Joiner[Args, tuple[int, Any, str]]
+_Joined = GroupCommit[Args, tuple[int, Any, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class PutResult(NamedTuple):
 class Puts:
     """Puts by the ways of `ways`; calls for many jobs take turns in `turns`."""
 
-    def __init__(self, ways: PutWays, labels: metrics.TopicLabels, turns: BulkTurns, known: KnownTopics) -> None:
+    def __init__(self, ways: PutSender, labels: metrics.TopicLabels, turns: BulkThrottle, known: KnownTopics) -> None:
         self._ways = ways
         self._label = labels.label
         self._bulk = turns
@@ -97,11 +97,11 @@ class Puts:
                     raise TopicFull(spec.topic, bounds.max_jobs, of_caller=True)
                 raise TopicFull(spec.topic, of_topic)
             raise (JobReserved if answer == _HELD else JobExists)(spec.topic, job_id, durability)
-        return PutOutcome(located(spec.topic, job_id, answer[1:]), _OUTCOMES[answer[0]], durability)
+        return PutOutcome(read_reply(spec.topic, job_id, answer[1:]), _OUTCOMES[answer[0]], durability)
 
     def _new_joiner(self, durability: str | None) -> _Joined:
         """For the puts that name this durability; None, the usual, for those that name none."""
-        joiner = Joiner(partial(self._send, _level(durability)), size=size, most_items=bulk_turns.MOST_JOBS)
+        joiner = GroupCommit(partial(self._send, _level(durability)), size=size, most_items=bulk_throttle.MOST_JOBS)
         self._joiners[durability] = joiner
         return joiner
 
@@ -171,8 +171,8 @@ class Puts:
 
         async def put_topic(topic: str, indexes: list[int]) -> None:
             for durability, some in _by_durability([(specs[index].durability, ids[index], index) for index in indexes]):
-                for start in range(0, len(some), bulk_turns.MOST_JOBS):  # in order: an id may come twice
-                    await put_some(topic, durability, some[start : start + bulk_turns.MOST_JOBS])
+                for start in range(0, len(some), bulk_throttle.MOST_JOBS):  # in order: an id may come twice
+                    await put_some(topic, durability, some[start : start + bulk_throttle.MOST_JOBS])
 
         async with asyncio.TaskGroup() as group:
             for topic, indexes in of_topic.items():

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from deferd.contract.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale, StoreUnavailable
 from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob
-from deferd.engine import bulk_turns, metrics
-from deferd.engine.bulk_turns import BulkTurns
-from deferd.engine.durability import PutWays
-from deferd.engine.group_commit import Joiner
+from deferd.engine import bulk_throttle, metrics
+from deferd.engine.bulk_throttle import BulkThrottle
+from deferd.engine.durability import PutSender
+from deferd.engine.group_commit import GroupCommit
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.puts import PutOutcome, PutResult, Puts
-from deferd.engine.record import JobRecord, Receipt, json_bytes, located, policy_extra, read_record
+from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS, Args, PutBounds, finish_args, size, when_args
 from deferd.engine.scripts import Scripts
@@ -80,10 +80,10 @@ class JobQueue:
         scripts: Scripts,
         keys: Keys,
         labels: metrics.TopicLabels,
-        put_ways: PutWays,
+        put_sender: PutSender,
         *,
         known: KnownTopics,
-        turns: BulkTurns,
+        turns: BulkThrottle,
         dead_retention_ms: int,
     ) -> None:
         self._scripts = scripts
@@ -92,9 +92,9 @@ class JobQueue:
         self._dead_retention_ms = dead_retention_ms
         self._bulk = turns
         self._known = known
-        self._puts = Puts(put_ways, labels, self._bulk, known)
-        self._finishes = Joiner(self._send_finishes, size=size, most_items=bulk_turns.MOST_JOBS)
-        self._cancels = Joiner(self._send_cancels, size=size, most_items=_CANCELS_AT_ONCE)
+        self._puts = Puts(put_sender, labels, self._bulk, known)
+        self._finishes = GroupCommit(self._send_finishes, size=size, most_items=bulk_throttle.MOST_JOBS)
+        self._cancels = GroupCommit(self._send_cancels, size=size, most_items=_CANCELS_AT_ONCE)
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int]:
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
@@ -122,12 +122,12 @@ class JobQueue:
         """Store jobs; see `Puts.put_many`."""
         return await self._puts.put_many(specs, bounds)
 
-    async def look(self, topic: str, job_id: str) -> JobRecord:
+    async def get(self, topic: str, job_id: str) -> JobRecord:
         """The job as it is now. Raises JobNotFound."""
-        reply = await self._run("look", topic, job_id)
+        reply = await self._run("get", topic, job_id)
         if reply is None:
             raise JobNotFound(topic, job_id)
-        return located(topic, job_id, reply)
+        return read_reply(topic, job_id, reply)
 
     async def change(self, topic: str, job_id: str, change: ChangeJob) -> JobRecord:
         """Reschedule or change a delayed or ready job; what `change` leaves out stays.
@@ -181,7 +181,7 @@ class JobQueue:
         args: list[Any] = [topic, self._dead_retention_ms]
         for request in requests:
             args += (request.count, request.ttr_ms or 0, request.consumer or "", request.request_id or "")
-        is_bulk = sum(request.count for request in requests) > bulk_turns.FROM_JOBS
+        is_bulk = sum(request.count for request in requests) > bulk_throttle.FROM_JOBS
         async with self._bulk.turn(topic) if is_bulk else nullcontext():
             now_ms, more, expired, answers = await self._scripts.run("pop", self._keys.of_topic(topic), args)
         if not expired and all(len(answer) == 1 for answer in answers):  # an empty topic takes no metric label
@@ -215,7 +215,7 @@ class JobQueue:
             metrics.POPS.labels(label).inc(len(jobs))
             metrics.READY_WAIT.labels(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
 
-    async def give_back(self, deliveries: Iterable[JobRecord]) -> int:
+    async def return_to_queue(self, deliveries: Iterable[JobRecord]) -> int:
         """Take back deliveries that never reached their consumer, to the head of the line; no attempt is counted.
 
         Returns how many went back; those that are no longer live stay as they are.
@@ -228,7 +228,7 @@ class JobQueue:
             args: list[Any] = [topic]
             for job in jobs:
                 args += (job.id, job.nonce, job.attempts, job.request_id or "", job.request_repeats)
-            count = await self._scripts.run("give_back", self._keys.of_topic(topic), args)
+            count = await self._scripts.run("return_to_queue", self._keys.of_topic(topic), args)
             metrics.GIVEN_BACK.labels(self._label(topic)).inc(count)
             given_back += count
         return given_back
@@ -253,8 +253,8 @@ class JobQueue:
             StoreUnavailable: the store confirmed none of them.
         """
         results: list[FinishResult] = []
-        for start in range(0, len(items), bulk_turns.MOST_JOBS):
-            some = items[start : start + bulk_turns.MOST_JOBS]
+        for start in range(0, len(items), bulk_throttle.MOST_JOBS):
+            some = items[start : start + bulk_throttle.MOST_JOBS]
             args = [finish_args(item.id, Receipt.of(item.receipt), item.result) for item in some]
             try:
                 async with self._bulk.turn(topic):

@@ -152,7 +152,7 @@ def read_record(
     return record
 
 
-def located(topic: str, job_id: str, place: Sequence[Any]) -> JobRecord:
+def read_reply(topic: str, job_id: str, place: Sequence[Any]) -> JobRecord:
     """The job of a script's answer `state, record, score, consumer`; the score is its lease end while reserved."""
     state, raw, score, consumer = place
     where = _STATES[state]

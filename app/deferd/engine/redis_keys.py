@@ -53,6 +53,6 @@ class Keys:
         """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally."""
         return f"deferd:{{{shard}}}:{name}"
 
-    def of_audit(self, topic: str) -> tuple[str, ...]:
+    def of_consistency_check(self, topic: str) -> tuple[str, ...]:
         """KEYS of the audit's scripts: those of the topic, and where a repair puts aside what it takes out."""
         return (*self.of_topic(topic), f"deferd:{{{self.shard_of(topic)}}}:{topic}:aside")

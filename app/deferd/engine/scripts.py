@@ -25,6 +25,8 @@ from deferd.store.durability_levels import FSYNC, name_of
 from deferd.store.replication import MissingRight, NotReplicated, TooFewReplicas
 
 _INCLUDE = "-- @include "
+_METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
+"""Scripts whose `script` label in metrics differs from their name: the label is older, and dashboards use it."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
 """An error's first word; servers before 7.0 wrap an error inside a script: `Error running script (...): -OOM ...`."""
 _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
@@ -92,7 +94,7 @@ class Scripts:
         """
         if self._watch is not None:
             self._watch.admit()
-        with observed(verb if call is None else f"{verb}_replicated"):
+        with observed(_METRIC_LABELS.get(verb, verb) if call is None else f"{verb}_replicated"):
             try:
                 return await self._send(call or self._store.call, verb, (len(keys), *keys, *args))
             except redis_errors.RedisError as exc:

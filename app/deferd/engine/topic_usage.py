@@ -15,7 +15,7 @@ _NAMES_PER_CALL = 1000
 _TOPICS_PER_CALL = 250
 
 
-class Usage:
+class TopicUsage:
     """Counts; every method raises StoreUnavailable when the store does not respond."""
 
     def __init__(self, scripts: Scripts, keys: Keys) -> None:

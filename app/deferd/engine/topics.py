@@ -13,7 +13,7 @@ from deferd.contract.model import JobState, TopicSettings
 from deferd.engine import metrics
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.known_topics import KnownTopics
-from deferd.engine.record import JobRecord, json_bytes, located, policy_extra
+from deferd.engine.record import JobRecord, json_bytes, policy_extra, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import VIEWED_STATES, TopicList, TopicView
@@ -106,7 +106,7 @@ class Topics:
                 more = reply[0] == 1
                 score, last_id = _text(reply[1]), _text(reply[2])
                 jobs += (
-                    located(topic, reply[at].decode(), (current.value.encode(), *reply[at + 1 : at + 4]))
+                    read_reply(topic, reply[at].decode(), (current.value.encode(), *reply[at + 1 : at + 4]))
                     for at in range(3, len(reply), 4)
                 )
                 if more and sum(len(job.body) for job in jobs) >= _PAGE_BYTES:

@@ -19,7 +19,7 @@ import orjson
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.limits import TOPIC_PATTERN
 from deferd.contract.model import JobState
-from deferd.engine.consistency.findings import EXAMPLES_MAX, DamageKind, Finding, Findings, Survey, TopicAudit
+from deferd.engine.consistency.findings import EXAMPLES_MAX, Finding, FindingKind, Findings, Survey, TopicAudit
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import UNREADABLE
@@ -36,15 +36,15 @@ _STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED, JobState.DEAD, J
 _OUTCOMES = ("put", "finished", "cancelled", "dropped", "lost")
 _TELLS_INSTANTS = frozenset(
     {
-        *(DamageKind.IN_NO_PLACE, DamageKind.DUE_DIFFERS, DamageKind.EXPIRY_WRONG),
-        *(DamageKind.LEASE_ENDLESS, DamageKind.TOMBSTONE_WRONG, DamageKind.TIMER_LATE),
+        *(FindingKind.IN_NO_PLACE, FindingKind.DUE_DIFFERS, FindingKind.EXPIRY_WRONG),
+        *(FindingKind.LEASE_ENDLESS, FindingKind.TOMBSTONE_WRONG, FindingKind.TIMER_LATE),
     }
 )
 _INSTANT_MS = re.compile(r"\b\d{13}\b")
 _TOPIC_NAME = re.compile(TOPIC_PATTERN)
 
 
-class Auditor:
+class ConsistencyChecker:
     """The verbs of the audit. One audit runs at a time; further ones wait for up to 20 s, and are refused then."""
 
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
@@ -99,7 +99,7 @@ class _TopicCheck:
         self._scripts = scripts
         self._topic = topic
         self._repair = repair
-        self._keys = keys.of_audit(topic)
+        self._keys = keys.of_consistency_check(topic)
         self._audit = TopicAudit(topic, repair)
 
     async def run(self) -> TopicAudit:
@@ -118,7 +118,7 @@ class _TopicCheck:
         unreadable = b"" if _are_readable(settings) else settings
         if unreadable:
             shown = _text(unreadable[:200])
-            audit.findings.add(Finding(DamageKind.SETTINGS_UNREADABLE, self._topic, shown))
+            audit.findings.add(Finding(FindingKind.SETTINGS_UNREADABLE, self._topic, shown))
         await self._check_jobs()
         for name in _SETS:
             await self._check_members(name)
@@ -143,7 +143,7 @@ class _TopicCheck:
 
     def _note(self, found: list[bytes]) -> None:
         for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
-            kind, shown = DamageKind[_text(name).upper()], _text(detail)
+            kind, shown = FindingKind[_text(name).upper()], _text(detail)
             if kind in _TELLS_INSTANTS:
                 shown = _INSTANT_MS.sub(_rfc_3339, shown)
             self._audit.findings.add(Finding(kind, _text(subject), shown))
@@ -201,7 +201,7 @@ async def _survey_shard(scripts: Scripts, keys: Keys, shard: int, survey: Survey
 def _note_types(findings: Findings, found: list[bytes]) -> None:
     for key, kind, moved_to in zip(found[::3], found[1::3], found[2::3], strict=True):
         detail = f"a {_text(kind)}" + (f", now at {_text(moved_to)}" if moved_to else "")
-        findings.add(Finding(DamageKind.WRONG_TYPE, _text(key), detail))
+        findings.add(Finding(FindingKind.WRONG_TYPE, _text(key), detail))
 
 
 async def _give_way(began_s: float) -> None:

@@ -14,18 +14,18 @@ EXAMPLES_MAX = 100
 _TOLD_APART_MAX = 10_000
 
 
-class DamageKind(StrEnum):
+class FindingKind(StrEnum):
     """A kind of damage. Each is of another hand or a broken store: no call of deferd leaves any behind."""
 
     meaning: str
-    mend: str
+    repair: str
 
-    def __new__(cls, value: str, meaning: str, mend: str) -> Self:
+    def __new__(cls, value: str, meaning: str, repair: str) -> Self:
         """A member with its texts: what it means for the jobs, and what a repair does."""
         kind = str.__new__(cls, value)
         kind._value_ = value
         kind.meaning = meaning
-        kind.mend = mend
+        kind.repair = repair
         return kind
 
     WRONG_TYPE = (
@@ -100,7 +100,7 @@ class DamageKind(StrEnum):
 class Finding:
     """One damage: `subject` is the job's id, the topic or the key, `detail` what was seen."""
 
-    kind: DamageKind
+    kind: FindingKind
     subject: str
     detail: str
 
@@ -109,14 +109,14 @@ class Findings:
     """Counts damages by kind, and keeps some as examples. One that is met twice counts once, up to 10,000 of them."""
 
     def __init__(self) -> None:
-        self.counts: dict[DamageKind, int] = {}
+        self.counts: dict[FindingKind, int] = {}
         self.examples: list[Finding] = []
         self._met: set[tuple[str, str, str]] = set()
 
     def add(self, finding: Finding) -> None:
         """Note a damage."""
         # An id can lack its record in several places.
-        what = (finding.kind, finding.subject, finding.detail if finding.kind is DamageKind.NO_RECORD else "")
+        what = (finding.kind, finding.subject, finding.detail if finding.kind is FindingKind.NO_RECORD else "")
         if what in self._met:
             return
         if len(self._met) < _TOLD_APART_MAX:

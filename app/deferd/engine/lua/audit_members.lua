@@ -1,6 +1,6 @@
 -- Check one step through a set of a topic: each of its members is a job in the pool. Among the tombstones of cancelled
 -- jobs it is the other way about: one that stands for any delivery of an id is there only while the job is not.
--- @include clock topic record places soundness
+-- @include clock topic record transitions soundness
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/soundness.lua
 -- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, or cancelled
 -- ARGV[4] where the last step ended, 0 to begin | ARGV[5] about how many members to check

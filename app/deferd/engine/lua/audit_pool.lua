@@ -1,6 +1,6 @@
 -- Check the jobs of one step through the pool: each is in exactly one place and can be read, and what else is noted of
 -- it fits. All of one instant, so that a busy topic looks no worse than an idle one.
--- @include clock topic record places soundness
+-- @include clock topic record transitions soundness
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/soundness.lua
 -- ARGV[3] where the last step ended, 0 to begin | ARGV[4] most jobs to check
 -- Returns { where this step ended, 0 when it was the last, jobs checked, { kind, id, detail of each damage ... } }

@@ -1,5 +1,5 @@
 -- Check one topic as a whole in one instant: it is known, its timer work is planned in time, its sums are right.
--- @include clock topic record places soundness
+-- @include clock topic record transitions soundness
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/soundness.lua
 -- ARGV[3] settings to take out of the way, if they are still these: the caller could not read them; '' for none
 -- Returns { { kind, subject, detail of each damage ... }, settings JSON, '', or nil when the topic is not known,

@@ -1,5 +1,5 @@
 -- Move a reserved job to the dead ones.
--- @include clock topic record places delivery
+-- @include clock topic record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: whichever delivery is live)
 -- ARGV[5] 1 when an error text follows | ARGV[6] error | ARGV[7] how long a dead job is kept, ms

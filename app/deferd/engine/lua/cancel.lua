@@ -1,5 +1,5 @@
 -- Cancel jobs in any state. After this they are never handed out, and their holders, if any, are told (410).
--- @include clock topic record places
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | 1: refuse when a consumer holds it
 -- Returns for each job the state it was in; or 1 not found, 2 refused, a consumer holds it

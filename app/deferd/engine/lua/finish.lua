@@ -1,5 +1,5 @@
 -- Finish jobs of one topic. A job with a retain time is kept as finished with its result, others are gone.
--- @include clock topic record places delivery
+-- @include clock topic record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] four for each job: id | nonce | attempt (0: whichever delivery is live) | result JSON
 -- Returns a code for each: 0 finished (or it was, by the same delivery), 1 not found, 2 held under another receipt,

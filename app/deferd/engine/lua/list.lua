@@ -1,6 +1,6 @@
 -- One page of a topic's jobs in one state, in the order of due time, lease end or retention end; of ready jobs
 -- in the order in which they will be handed out. Changes nothing.
--- @include topic places
+-- @include topic transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] state
 -- ARGV[3] where the last page ended: score (position in the Ready list, of ready jobs), '' to begin | ARGV[4] id there

@@ -1,5 +1,5 @@
 -- Hand ready jobs of one topic to consumers, in the order of the requests, each under a lease.
--- @include clock topic record places
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | request id or ''

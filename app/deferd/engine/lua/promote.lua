@@ -1,5 +1,5 @@
 -- The timer's turn at one topic: do what has come due there, in one bounded step.
--- @include clock topic record places
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua; then KEYS[15] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each place | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] the timer's mark: goes with the message that something is ready | ARGV[5] most topics to name

@@ -1,5 +1,5 @@
 -- Put jobs into one topic. Each is stored whole, or not at all and answered with the reason.
--- @include clock topic record places
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 1: answer with the jobs as they are stored, 0: with the codes alone

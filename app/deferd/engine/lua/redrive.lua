@@ -1,5 +1,5 @@
 -- Make dead jobs ready again, as if new: due now, no attempts, old receipts void; the last error stays readable.
--- @include clock topic record places
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] most jobs to take, those dead longest first; 0: the ids that follow | ARGV[3..] ids
 -- Returns how many are ready now; ids that are not dead are passed over.

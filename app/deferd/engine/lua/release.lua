@@ -1,5 +1,5 @@
 -- Give a job back for another attempt after a wait, or to dead when it has no attempt left.
--- @include clock topic record places delivery
+-- @include clock topic record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: whichever delivery is live)
 -- ARGV[5] wait ms, -1 for the job's backoff | ARGV[6] 1 when an error text follows | ARGV[7] error

@@ -1,5 +1,5 @@
 -- Move the end of a lease to a ttr from now.
--- @include clock topic record places delivery
+-- @include clock topic record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: whichever delivery is live)
 -- ARGV[5] ttr ms, 0 for the job's own

@@ -1,5 +1,5 @@
 -- Look at one topic, changing nothing.
--- @include clock topic places
+-- @include clock topic transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- Returns { settings JSON or '', delayed, ready, reserved, dead, finished, due ms of the oldest ready job or -1,

@@ -1,5 +1,5 @@
 -- Look at one job, changing nothing.
--- @include topic places
+-- @include topic transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id
 -- Returns { state, record, score in its place (0 when ready), consumer or '' }, or nil when there is no such job.

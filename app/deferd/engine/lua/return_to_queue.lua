@@ -1,6 +1,6 @@
 -- Take back deliveries that never reached their consumer: the jobs go to the head of the Ready list in their
 -- order, no attempt is counted, and their receipts are void.
--- @include clock topic record places
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] five for each delivery: id | nonce | attempt | request id or '' | how often the request had
 --   been repeated when it was given this

@@ -16,7 +16,7 @@ MOST_JOBS = 250
 """Most jobs that a bulk put or finish takes in one call: about two milliseconds of the store's time."""
 
 
-class BulkTurns:
+class BulkThrottle:
     """At most AT_ONCE bulk calls are on their way to a part of the store; further ones wait for their turn, in order.
 
     `part_of` tells a topic's part: one that can fail while the others work.
