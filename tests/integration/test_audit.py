@@ -366,7 +366,7 @@ async def test_a_survey_finds_topics_that_no_list_shows_and_keys_of_no_topic(dri
     driver.server.command("HSET", "deferd:{0}:settings", "known", "")
     for topic in survey.unlisted:
         await driver.engine.consistency.audit(topic, repair=True)
-    page = await driver.topics.all.page()
+    page = await driver.engine.topic_list.page()
     assert [view.topic for view in page.views] == ["in-no-list", "known", "not-in-topics", "without-settings"]
     assert (await driver.engine.consistency.survey()).unlisted == []
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from deferd.contract.model import JobState, PutJob
-from deferd.engine.copying import clock_ms, copy_store
 from deferd.engine.engine import Engine
-from deferd.engine.inventory import take_inventory
 from deferd.engine.queue import PopRequest
 from deferd.engine.redis_keys import Keys
+from deferd.engine.store_copy import clock_ms, copy_store
+from deferd.engine.store_inventory import take_inventory
 from deferd.store.connection import Store, connect
 from deferd.store.preflight import StoreRefused, check
 from deferd.store.shard_guard import SHARDS_KEY

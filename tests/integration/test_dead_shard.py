@@ -151,9 +151,9 @@ async def test_a_parked_pop_outlives_the_shard_and_gets_its_jobs_when_that_is_ba
 ) -> None:
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     waiting = [deployment.waiting_pop(dead, healthy, request_id=f"r{number}") for number in range(3)]
-    lines = deployment.engine.dispatcher._lines
+    queues = deployment.engine.dispatcher._wait_queues
     await until(
-        lambda: len(lines) == 2 and not any(line.newcomers or line.serving for line in lines.values()), "parked"
+        lambda: len(queues) == 2 and not any(queue.newcomers or queue.polling for queue in queues.values()), "parked"
     )
     deployment.fail(how)
     await deployment.until_known()
@@ -211,9 +211,9 @@ async def test_calls_to_a_node_that_fails_hold_up_no_others(deployment: Deployme
 
 
 async def all_pages(deployment: Deployment, limit: int = 4) -> list[TopicPage]:
-    pages = [await deployment.engine.topics.all.page(None, limit)]
+    pages = [await deployment.engine.topic_list.page(None, limit)]
     while pages[-1].next_cursor is not None:
-        pages.append(await deployment.engine.topics.all.page(pages[-1].next_cursor, limit))
+        pages.append(await deployment.engine.topic_list.page(pages[-1].next_cursor, limit))
     return pages
 
 
@@ -231,7 +231,7 @@ async def test_the_list_of_topics_shows_what_can_be_read_and_names_the_rest(depl
     assert {name for page in pages for name in page.unavailable} == {*deployment.dead}
     assert {shard for page in pages for shard in page.unreadable} == {*deployment.dead_shards}
 
-    of_key = await list_visible(deployment.engine.topics.all, TopicPatterns(["t1*"]), None, 1000)
+    of_key = await list_visible(deployment.engine.topic_list, TopicPatterns(["t1*"]), None, 1000)
     assert {view.topic for view in of_key.views} == {name for name in deployment.healthy if name.startswith("t1")}
     assert set(of_key.unavailable) == {name for name in deployment.dead if name.startswith("t1")}
 
@@ -239,7 +239,7 @@ async def test_the_list_of_topics_shows_what_can_be_read_and_names_the_rest(depl
 async def test_a_process_that_never_listed_its_topics_names_those_it_has_met(deployment: Deployment) -> None:
     await put(deployment, *deployment.dead[:3])
     deployment.fail("kill")
-    page = await deployment.engine.topics.all.page()
+    page = await deployment.engine.topic_list.page()
     assert sorted(page.unavailable) == sorted(deployment.dead[:3])
 
 
@@ -248,7 +248,7 @@ async def test_a_list_of_which_nothing_can_be_read_fails(deployment: Deployment)
     for node in deployment.cluster.masters:
         node.kill()
     with pytest.raises(StoreUnavailable):
-        await deployment.engine.topics.all.page()
+        await deployment.engine.topic_list.page()
     with pytest.raises(StoreUnavailable):
         await deployment.engine.ping()
 
@@ -280,7 +280,7 @@ async def test_a_quota_counts_on_without_the_dead_shard(deployment: Deployment) 
         (job,) = await deployment.engine.dispatcher.pop([healthy])
         await deployment.engine.queue.finish(healthy, job.id, job.receipt)
         await quota.count(deployment.engine.usage)
-    totals = await deployment.engine.topics.all.totals([dead, healthy])
+    totals = await deployment.engine.topic_list.totals([dead, healthy])
     assert totals[KEYS.shard_of(dead)] is None
     counts = totals[KEYS.shard_of(healthy)]
     assert counts is not None

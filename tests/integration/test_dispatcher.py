@@ -24,9 +24,9 @@ def waiting_pop(engine: Engine, *topics: str, **options: object) -> asyncio.Task
 
 async def parked(engine: Engine, count: int) -> None:
     """Wait until `count` consumers have asked the store and wait."""
-    lines = engine.dispatcher._lines
+    queues = engine.dispatcher._wait_queues
     await until(
-        lambda: sum(waiter.turn is None for line in lines.values() for waiter in line.waiters) >= count,
+        lambda: sum(waiter.first_pass_index is None for queue in queues.values() for waiter in queue.waiters) >= count,
         f"{count} consumers wait",
     )
 
@@ -55,7 +55,7 @@ async def test_a_ready_job_is_handed_out_at_once(engine: Engine) -> None:
 async def test_an_empty_topic_is_waited_for_no_longer_than_asked(engine: Engine) -> None:
     assert await engine.dispatcher.pop([TOPIC], wait_ms=0) == []
     assert await engine.dispatcher.pop([TOPIC], wait_ms=30) == []
-    assert engine.dispatcher._lines == {}
+    assert engine.dispatcher._wait_queues == {}
 
 
 async def test_a_waiting_consumer_gets_a_job_put_by_another_process(engine: Engine, second: Engine) -> None:
@@ -186,7 +186,7 @@ async def test_whichever_of_its_topics_has_something_first_serves_a_waiter(engin
     await parked(engine, 1)
     await engine.queue.put(PutJob(topic=topic, id="x"))
     assert [found.topic for found in await waiting] == [topic]
-    assert engine.dispatcher._lines == {}
+    assert engine.dispatcher._wait_queues == {}
 
 
 async def test_a_waiter_on_many_topics_is_served_once(engine: Engine) -> None:

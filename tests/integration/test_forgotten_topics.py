@@ -19,7 +19,7 @@ async def put_and_finish(driver: EngineDriver) -> None:
 
 
 async def names(driver: EngineDriver) -> list[str]:
-    return (await driver.topics.all.names()).names
+    return (await driver.engine.topic_list.names()).names
 
 
 def shard_tally(driver: EngineDriver) -> dict[bytes, bytes]:

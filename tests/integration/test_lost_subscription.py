@@ -52,8 +52,8 @@ async def producer(server: StoreServer) -> AsyncIterator[Engine]:
 async def served_within_bound(consumer: Engine, producer: Engine, topic: str = TOPIC) -> None:
     """A pop that waits is served in time when another process puts a job."""
     waiting = asyncio.create_task(consumer.dispatcher.pop([topic], wait_ms=30_000))
-    lines = consumer.dispatcher._lines
-    await until(lambda: topic in lines and not lines[topic].newcomers and not lines[topic].serving, "the pop waits")
+    queues = consumer.dispatcher._wait_queues
+    await until(lambda: topic in queues and not queues[topic].newcomers and not queues[topic].polling, "the pop waits")
     await producer.queue.put(PutJob(topic=topic))
     async with asyncio.timeout(BOUND_S + SLACK_S):
         assert len(await waiting) == 1

@@ -210,7 +210,7 @@ async def test_requests_repeated_in_one_call_do_not_make_its_reply_larger_than_a
     repeated = [PopRequest(1, request_id="r1")] * 10
     reply = await driver.queue.pop(TOPIC, repeated)
     assert [first] + [[]] * 9 == reply.jobs
-    assert list(range(1, 10)) == list(reply.ask_again)
+    assert list(range(1, 10)) == list(reply.resend)
 
 
 async def test_a_delivery_that_was_asked_for_again_is_not_given_back(driver: EngineDriver) -> None:

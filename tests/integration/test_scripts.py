@@ -39,7 +39,7 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.queue.get(TOPIC, "c")
     await driver.queue.cancel(TOPIC, "c")
     await driver.topics.jobs(TOPIC)
-    await driver.topics.all.totals([TOPIC])
+    await driver.engine.topic_list.totals([TOPIC])
     await driver.engine.usage.jobs(0, [TOPIC])
     assert [step async for step in driver.engine.usage.record_bytes(TOPIC)]
     await driver.engine.consistency.survey()

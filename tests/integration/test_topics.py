@@ -35,7 +35,7 @@ async def test_a_topic_nobody_used_does_not_exist(driver: EngineDriver) -> None:
     for call in (topics.show, topics.jobs, topics.redrive, topics.purge, topics.pause, topics.resume):
         with pytest.raises(TopicNotFound):
             await call(TOPIC)
-    assert (await topics.all.page()).views == []
+    assert (await driver.engine.topic_list.page()).views == []
 
 
 async def test_a_topic_that_was_set_up_can_be_paused_before_its_first_job(driver: EngineDriver) -> None:
@@ -65,7 +65,7 @@ async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_key_for_som
     for topic in ("orders.close", "orders.open"):
         await driver.topics.configure(topic, TopicSettings())
     driver.server.command("HSET", "deferd:{0}:settings", "orders.close", "{{")
-    page = await list_visible(driver.topics.all, TopicPatterns(["orders.*"]), None, 10)
+    page = await list_visible(driver.engine.topic_list, TopicPatterns(["orders.*"]), None, 10)
     assert ["orders.open"] == [view.topic for view in page.views]
 
 
@@ -131,7 +131,7 @@ async def test_topics_are_listed_in_pages(driver: EngineDriver) -> None:
     pages = []
     cursor = None
     while True:
-        page = await driver.topics.all.page(cursor, 3)
+        page = await driver.engine.topic_list.page(cursor, 3)
         cursor = page.next_cursor
         pages.append([view.topic for view in page.views])
         if cursor is None:
@@ -147,7 +147,7 @@ async def test_topics_of_many_shards_are_all_listed(store: Store) -> None:
     listed: list[str] = []
     cursor = None
     while True:
-        page = await engine.topics.all.page(cursor, 4)
+        page = await engine.topic_list.page(cursor, 4)
         cursor = page.next_cursor
         assert len(page.views) <= 4
         listed += [view.topic for view in page.views]
@@ -201,7 +201,7 @@ async def test_a_cursor_of_elsewhere_is_refused(driver: EngineDriver, cursor: st
     with pytest.raises(InvalidInput, match="cursor"):
         await driver.topics.jobs(TOPIC, None, cursor)
     with pytest.raises(InvalidInput, match="cursor"):
-        await driver.topics.all.page(cursor)
+        await driver.engine.topic_list.page(cursor)
 
 
 @pytest.mark.parametrize("damage", ["{{", "[]", '{"t":-5}', '{"l":99}'])
@@ -211,7 +211,7 @@ async def test_settings_that_cannot_be_read_hide_no_other_topic(
     for name in ("a", "b", "c"):
         await engine.topics.configure(name, TopicSettings())
     await store.client.hset("deferd:{0}:settings", "b", damage)
-    page = await engine.topics.all.page(None, 3)
+    page = await engine.topic_list.page(None, 3)
     assert ([view.topic for view in page.views], page.next_cursor) == (["a", "c"], None)
     assert "topic b is not listed" in caplog.text
 

@@ -1,4 +1,4 @@
-"""Turns for bulk calls, those for many jobs, so that a call for one job finds no long line at the store."""
+"""Bounds the bulk calls (those for many jobs) under way, so that calls for single jobs do not queue up behind them."""
 
 from __future__ import annotations
 
@@ -13,40 +13,39 @@ AT_ONCE = 2
 FROM_JOBS = 50
 """A call for more jobs than this is bulk."""
 MOST_JOBS = 250
-"""Most jobs that a bulk put or finish takes in one call: about two milliseconds of the store's time."""
+"""Most jobs in one bulk put or finish: about two milliseconds of the store's time."""
 
 
 class BulkThrottle:
-    """At most AT_ONCE bulk calls are on their way to a part of the store; further ones wait for their turn, in order.
+    """Lets at most AT_ONCE bulk calls run in each failure domain; further ones wait, in order of arrival.
 
-    `part_of` tells a topic's part: one that can fail while the others work.
+    `failure_domain` maps a topic to the part of the store that can fail on its own.
     """
 
-    def __init__(self, part_of: Callable[[str], int]) -> None:
-        self.part_of = part_of
-        self._parts: defaultdict[int, _Turns] = defaultdict(_Turns)
+    def __init__(self, failure_domain: Callable[[str], int]) -> None:
+        self.failure_domain = failure_domain
+        self._domains: defaultdict[int, _DomainThrottle] = defaultdict(_DomainThrottle)
 
-    def turn(self, topic: str) -> AbstractAsyncContextManager[None]:
-        """Around one bulk call for the topic; see `_Turns.turn`."""
-        return self._parts[self.part_of(topic)].turn()
+    def slot(self, topic: str) -> AbstractAsyncContextManager[None]:
+        """Hold a slot around one bulk call for the topic; see `_DomainThrottle.slot`."""
+        return self._domains[self.failure_domain(topic)].slot()
 
 
-class _Turns:
+class _DomainThrottle:
     def __init__(self) -> None:
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
         self._timed_out_at = 0.0
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Around one bulk call.
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold a slot around one bulk call.
 
-        Raises StoreUnavailable when the store left another bulk call without an answer meanwhile: who waited behind
-        that has waited for as long as a call may take.
+        Raises StoreUnavailable when another bulk call timed out while this one waited: its own time is up as well.
         """
         loop = asyncio.get_running_loop()
-        came_at = loop.time()
-        async with self._places:
-            if self._timed_out_at > came_at:
+        arrived_at = loop.time()
+        async with self._slots:
+            if self._timed_out_at > arrived_at:
                 raise StoreUnavailable("the store did not answer in time", timed_out=True)
             try:
                 yield

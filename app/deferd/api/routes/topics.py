@@ -83,7 +83,7 @@ class PurgeQuery(_Strict):
 )
 @needs(Scope.READ)
 async def list_topics(call: CurrentCall, query: Annotated[TopicsQuery, Query()]) -> Response:
-    topics = call.engine.topics.all
+    topics = call.engine.topic_list
     if call.service.access is None or call.key.topics.everything:
         page = await topics.page(query.cursor, query.limit)
     else:
