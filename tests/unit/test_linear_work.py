@@ -200,7 +200,7 @@ ROWS = [
     Row("error of TOML", api_keys._POSITION.search, {"position": repeat("at line 1")}, ("api/auth/api_keys.py",)),
     Row(
         "instant in a finding",
-        checker._TIMESTAMP_MS.findall,
+        checker._EPOCH_MS.findall,
         {"digits": repeat("1")},
         ("engine/consistency/checker.py",),
     ),

@@ -39,7 +39,7 @@ _HAS_TIMESTAMPS = frozenset(
         *(FindingKind.LEASE_ENDLESS, FindingKind.TOMBSTONE_WRONG, FindingKind.TIMER_LATE),
     }
 )
-_TIMESTAMP_MS = re.compile(r"\b\d{13}\b")
+_EPOCH_MS = re.compile(r"\b\d{13}\b")
 _TOPIC_NAME = re.compile(TOPIC_PATTERN)
 
 
@@ -143,7 +143,7 @@ class _TopicCheck:
         for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
             kind, shown = FindingKind[_text(name).upper()], _text(detail)
             if kind in _HAS_TIMESTAMPS:
-                shown = _TIMESTAMP_MS.sub(_to_rfc_3339, shown)
+                shown = _EPOCH_MS.sub(_to_rfc_3339, shown)
             self._audit.findings.add(Finding(kind, _text(subject), shown))
 
     def _read_sums(self, reply: list[Any]) -> None:
