@@ -115,7 +115,9 @@ def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], Non
     return calls
 
 
-async def test_the_copy_of_a_running_store_has_everything_and_is_its_owners_alone(data_dir: Path, copied: Path) -> None:
+async def test_the_copy_of_a_running_store_is_complete_and_readable_only_by_its_owner(
+    data_dir: Path, copied: Path
+) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 100)
         await asyncio.to_thread(copy_data, DataFolder(data_dir), copied)
@@ -129,7 +131,7 @@ async def test_the_copy_of_a_running_store_has_everything_and_is_its_owners_alon
     assert await keys_in(copied) == 100
 
 
-async def test_a_rewrite_that_ends_before_the_files_are_open_begins_the_copy_again(
+async def test_a_rewrite_that_ends_before_the_files_are_open_restarts_the_copy(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(data_dir):
@@ -143,7 +145,7 @@ async def test_a_rewrite_that_ends_before_the_files_are_open_begins_the_copy_aga
 
 
 @pytest.mark.parametrize("step", ["_new_file", "_copy_bytes"])
-async def test_a_rewrite_that_ends_while_the_files_are_read_costs_nothing(
+async def test_a_rewrite_that_ends_while_the_files_are_read_does_not_matter(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     async with running(data_dir):
@@ -191,7 +193,7 @@ async def test_a_copy_across_a_restart_of_the_store_is_made_again(
     assert await keys_in(copied) == 100
 
 
-async def test_files_that_change_all_the_time_are_given_up(
+async def test_a_copy_of_files_that_keep_changing_fails(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(data_dir):
@@ -204,7 +206,7 @@ async def test_files_that_change_all_the_time_are_given_up(
     assert names(copied) == []
 
 
-async def test_an_end_that_a_crash_cut_off_is_copied_and_loads(data_dir: Path, copied: Path) -> None:
+async def test_a_file_truncated_by_a_crash_is_copied_and_loads(data_dir: Path, copied: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 100)
     increments = data_dir / APPEND_ONLY_FOLDER / "appendonly.aof.1.incr.aof"
@@ -215,7 +217,7 @@ async def test_an_end_that_a_crash_cut_off_is_copied_and_loads(data_dir: Path, c
     assert await keys_in(copied) == 99
 
 
-def test_a_folder_without_data_is_one_sentence(data_dir: Path, copied: Path) -> None:
+def test_a_directory_without_data_is_refused(data_dir: Path, copied: Path) -> None:
     data_dir.mkdir()
 
     with pytest.raises(
@@ -224,7 +226,7 @@ def test_a_folder_without_data_is_one_sentence(data_dir: Path, copied: Path) -> 
         copy_data(DataFolder(data_dir), copied)
 
 
-async def test_a_folder_whose_restore_was_cut_short_is_not_served_empty(data_dir: Path) -> None:
+async def test_a_directory_with_an_interrupted_restore_is_not_served_empty(data_dir: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 1)
     (data_dir / UNFINISHED_RESTORE).mkdir()

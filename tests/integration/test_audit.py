@@ -176,7 +176,7 @@ async def finish_what_there_is(driver: EngineDriver) -> set[str]:
 
 
 @every_plant
-async def test_each_kind_of_damage_is_found_and_left_alone(driver: EngineDriver, plant: Plant) -> None:
+async def test_each_kind_of_damage_is_found_and_left_unchanged(driver: EngineDriver, plant: Plant) -> None:
     await break_it(driver, plant)
     before = driver.server.command("DBSIZE")
     found = await audit(driver)
@@ -215,11 +215,11 @@ async def test_each_kind_of_damage_is_mended_so_that_the_jobs_can_be_finished(
     assert (await audit(driver)).clean
 
 
-def test_every_kind_of_damage_is_planted() -> None:
+def test_every_kind_of_finding_is_tested() -> None:
     assert {kind for plant in PLANTS.values() for kind in plant.kinds} == {kind.value for kind in FindingKind}
 
 
-async def test_examples_tell_what_was_seen(driver: EngineDriver) -> None:
+async def test_examples_show_what_was_found(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
     driver.server.command("ZADD", f"{KEY}:delay", FAR_MS, "delayed", FAR_MS, "dead")
     driver.server.command("HSET", f"{KEY}:holders", "ready", "worker-4000000000000")
@@ -232,7 +232,7 @@ async def test_examples_tell_what_was_seen(driver: EngineDriver) -> None:
     }
 
 
-async def test_what_a_repair_takes_out_is_put_aside(driver: EngineDriver) -> None:
+async def test_data_that_a_repair_removes_is_moved_aside(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
     driver.server.command("HSET", f"{KEY}:pool", "delayed", "broken")
     driver.server.command("HSET", "deferd:{0}:settings", TOPIC, "{{")
@@ -255,7 +255,7 @@ async def test_a_dead_job_stays_dead_and_a_finished_one_finished(driver: EngineD
     assert await driver.counts() == {"delayed": 1, "ready": 1, "reserved": 1, "dead": 1, "finished": 1}
 
 
-async def test_many_damages_are_counted_and_some_are_examples(driver: EngineDriver) -> None:
+async def test_many_findings_are_counted_and_some_are_examples(driver: EngineDriver) -> None:
     await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(3000)])
     driver.server.command("DEL", f"{KEY}:delay")
     found = await audit(driver)
@@ -267,7 +267,7 @@ async def test_many_damages_are_counted_and_some_are_examples(driver: EngineDriv
 
 
 @pytest.mark.parametrize("record", [b"x", b"\0" * 22 + b"\x03\0\0\0{{{null", b"\0" * 22 + b'\x0a\0\0\0{"t":"so"}null'])
-async def test_a_record_that_cannot_be_read_holds_up_no_other_job(driver: EngineDriver, record: bytes) -> None:
+async def test_an_unreadable_record_blocks_no_other_job(driver: EngineDriver, record: bytes) -> None:
     for number in range(3):
         await driver.put(f"j{number}")
     driver.server.command("HSET", f"{KEY}:pool", "j1", record)
@@ -275,7 +275,7 @@ async def test_a_record_that_cannot_be_read_holds_up_no_other_job(driver: Engine
     assert kinds(await audit(driver)) == {"unreadable": 1}
 
 
-async def test_a_record_that_cannot_be_counted_with_holds_up_no_lease_that_ends(driver: EngineDriver) -> None:
+async def test_a_record_without_valid_numbers_blocks_no_ended_lease(driver: EngineDriver) -> None:
     for number in range(3):
         await driver.put(f"j{number}")
     await driver.pop(3)
@@ -284,7 +284,7 @@ async def test_a_record_that_cannot_be_counted_with_holds_up_no_lease_that_ends(
     assert [popped.id for popped in await driver.pop(3)] == ["j0", "j2"]
 
 
-async def test_who_holds_a_job_whose_lease_was_lost_cannot_end_its_next_delivery(driver: EngineDriver) -> None:
+async def test_the_former_holder_of_a_lost_lease_cannot_end_the_next_delivery(driver: EngineDriver) -> None:
     await driver.put()
     before = await driver.pop_one()
     driver.server.command("DEL", f"{KEY}:reserved")
@@ -295,7 +295,7 @@ async def test_who_holds_a_job_whose_lease_was_lost_cannot_end_its_next_delivery
     await driver.queue.finish(TOPIC, after.id, after.receipt)
 
 
-async def test_an_audit_does_not_wait_for_others_without_end(
+async def test_an_audit_waits_for_others_only_for_a_bounded_time(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deferd.engine.consistency.checker._LONGEST_WAIT_S", 0)
@@ -307,7 +307,7 @@ async def test_an_audit_does_not_wait_for_others_without_end(
     assert (await first).clean
 
 
-async def test_a_timer_that_does_not_run_is_told_and_is_no_damage(driver: EngineDriver) -> None:
+async def test_a_timer_that_does_not_run_is_reported_without_a_finding(driver: EngineDriver) -> None:
     await driver.put(delay=5)
     driver.move_clock(65)
     found = await audit(driver)
@@ -315,7 +315,7 @@ async def test_a_timer_that_does_not_run_is_told_and_is_no_damage(driver: Engine
     assert 60_000 <= found.timer_overdue_ms < 65_000
 
 
-async def test_a_topic_of_which_there_is_nothing_is_not_found(driver: EngineDriver) -> None:
+async def test_a_topic_without_data_is_not_found(driver: EngineDriver) -> None:
     for repair in (False, True):
         with pytest.raises(TopicNotFound):
             await audit(driver, repair=repair)
@@ -346,7 +346,7 @@ async def test_jobs_missing_from_a_long_ready_list_are_found_and_put_back(driver
     assert set(driver.ready_list()[-4:]) == missing
 
 
-async def test_a_survey_finds_topics_that_no_list_shows_and_keys_of_no_topic(driver: EngineDriver) -> None:
+async def test_a_survey_finds_unlisted_topics_and_stray_keys(driver: EngineDriver) -> None:
     for topic in ("known", "in-no-list", "without-settings", "not-in-topics"):
         await driver.queue.put(PutJob(topic=topic, delay=5))
     driver.server.command("HDEL", "deferd:{0}:settings", "in-no-list", "without-settings")
@@ -371,7 +371,7 @@ async def test_a_survey_finds_topics_that_no_list_shows_and_keys_of_no_topic(dri
     assert (await driver.engine.consistency.survey()).unlisted == []
 
 
-async def test_a_survey_moves_keys_of_the_wrong_kind_out_of_the_way(driver: EngineDriver) -> None:
+async def test_a_repairing_survey_renames_keys_of_the_wrong_type(driver: EngineDriver) -> None:
     await driver.put(delay=5)
     driver.server.command("DEL", "deferd:{0}:settings")
     driver.server.command("SET", "deferd:{0}:settings", "x")

@@ -119,7 +119,7 @@ class AuditedCalls(EveryCall):
 
 
 @pytest.mark.timeout(240)
-def test_no_order_of_calls_looks_like_damage(running_server: StoreServer) -> None:
+def test_no_order_of_calls_causes_a_finding(running_server: StoreServer) -> None:
     machine = type("AuditedCallsOnServer", (AuditedCalls,), {"server": running_server})
     run_state_machine_as_test(
         machine,

@@ -124,7 +124,7 @@ async def test_a_pop_that_names_a_dead_topic_is_served_from_the_others(deploymen
         assert await deployment.engine.dispatcher.pop([dead, healthy], request_id="r1") == popped
 
 
-async def test_pops_that_name_a_dead_topic_do_not_each_wait_for_it(deployment: Deployment) -> None:
+async def test_pops_that_name_a_dead_topic_share_one_wait_for_it(deployment: Deployment) -> None:
     deployment.fail("pause")
     await deployment.until_known()
     async with asyncio.timeout(10 * STORE_TIMEOUT_S):
@@ -135,7 +135,7 @@ async def test_pops_that_name_a_dead_topic_do_not_each_wait_for_it(deployment: D
 
 
 @HOW
-async def test_a_pop_fails_only_when_none_of_its_topics_can_be_asked(deployment: Deployment, how: str) -> None:
+async def test_a_pop_fails_only_when_none_of_its_topics_can_be_reached(deployment: Deployment, how: str) -> None:
     deployment.fail(how)
     for topics in ([deployment.dead[0]], deployment.dead[:3]):
         for options in ({}, {"wait_ms": 30_000}, {"request_id": "r1"}):
@@ -146,9 +146,7 @@ async def test_a_pop_fails_only_when_none_of_its_topics_can_be_asked(deployment:
 
 
 @HOW
-async def test_a_parked_pop_outlives_the_shard_and_gets_its_jobs_when_that_is_back(
-    deployment: Deployment, how: str
-) -> None:
+async def test_a_parked_pop_survives_the_outage_and_gets_its_jobs_afterwards(deployment: Deployment, how: str) -> None:
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     waiting = [deployment.waiting_pop(dead, healthy, request_id=f"r{number}") for number in range(3)]
     queues = deployment.engine.dispatcher._wait_queues
@@ -175,7 +173,7 @@ async def test_a_parked_pop_outlives_the_shard_and_gets_its_jobs_when_that_is_ba
     waiting[2].cancel()
 
 
-async def test_a_topic_that_is_back_is_asked_again_though_no_message_says_so(deployment: Deployment) -> None:
+async def test_a_topic_that_is_back_is_polled_without_a_message(deployment: Deployment) -> None:
     """Its job is ready already when its shard comes back, so that nothing is published."""
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     await put(deployment, dead)
@@ -201,7 +199,7 @@ async def test_many_pops_of_a_dead_shard_send_it_one_call_at_a_time(deployment: 
     assert {type(result) for result in results} == {StoreUnavailable}
 
 
-async def test_calls_to_a_node_that_fails_hold_up_no_others(deployment: Deployment) -> None:
+async def test_calls_to_a_failing_node_delay_no_others(deployment: Deployment) -> None:
     deployment.fail("pause")
     failing = [asyncio.create_task(put(deployment, deployment.dead[0])) for _ in range(300)]
     async with asyncio.timeout(3 * STORE_TIMEOUT_S):
@@ -236,14 +234,14 @@ async def test_the_list_of_topics_shows_what_can_be_read_and_names_the_rest(depl
     assert set(of_key.unavailable) == {name for name in deployment.dead if name.startswith("t1")}
 
 
-async def test_a_process_that_never_listed_its_topics_names_those_it_has_met(deployment: Deployment) -> None:
+async def test_a_process_that_never_listed_topics_names_those_it_has_used(deployment: Deployment) -> None:
     await put(deployment, *deployment.dead[:3])
     deployment.fail("kill")
     page = await deployment.engine.topic_list.page()
     assert sorted(page.unavailable) == sorted(deployment.dead[:3])
 
 
-async def test_a_list_of_which_nothing_can_be_read_fails(deployment: Deployment) -> None:
+async def test_a_list_fails_when_no_shard_can_be_read(deployment: Deployment) -> None:
     await put(deployment, *deployment.healthy)
     for node in deployment.cluster.masters:
         node.kill()
@@ -253,14 +251,14 @@ async def test_a_list_of_which_nothing_can_be_read_fails(deployment: Deployment)
         await deployment.engine.ping()
 
 
-async def test_the_service_is_ready_while_a_part_of_the_store_is(deployment: Deployment) -> None:
+async def test_the_service_is_ready_while_one_shard_is(deployment: Deployment) -> None:
     deployment.fail("pause")
     async with asyncio.timeout(3 * STORE_TIMEOUT_S):
         for _ in range(20):
             await deployment.engine.ping()
 
 
-async def test_a_quota_counts_on_without_the_dead_shard(deployment: Deployment) -> None:
+async def test_a_quota_keeps_counting_without_the_dead_shard(deployment: Deployment) -> None:
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     quota = Quota("key", TopicPatterns(["*"]), Bounds(max_jobs_total=4))
 
@@ -298,7 +296,7 @@ async def test_jobs_of_the_healthy_shards_become_due_in_time(deployment: Deploym
 
 
 @HOW
-async def test_a_service_starts_for_the_part_that_can_be_reached(cluster: ClusterSet, how: str) -> None:
+async def test_a_service_starts_with_the_shards_that_can_be_reached(cluster: ClusterSet, how: str) -> None:
     store = await connect(cluster.url, timeout_s=STORE_TIMEOUT_S)
     await check(store, shards=SHARDS)
     await store.close()
@@ -318,7 +316,7 @@ async def test_a_service_starts_for_the_part_that_can_be_reached(cluster: Cluste
             await deployment.engine.queue.put(PutJob(topic=healthy, on_conflict="keep", id="a"))
 
 
-async def test_a_start_without_the_node_that_knows_the_shards_says_what_is_missing(cluster: ClusterSet) -> None:
+async def test_a_start_without_the_node_of_the_shard_guard_names_it(cluster: ClusterSet) -> None:
     cluster.holder_of("deferd:shards").kill()
     store = await connect(cluster.url, timeout_s=STORE_TIMEOUT_S)
     with pytest.raises(StoreRefused, match="holds the key deferd:shards cannot be reached"):
@@ -327,7 +325,7 @@ async def test_a_start_without_the_node_that_knows_the_shards_says_what_is_missi
 
 
 @HOW
-async def test_a_batch_over_topics_of_which_some_are_dead_stores_the_others(deployment: Deployment, how: str) -> None:
+async def test_a_batch_with_some_dead_topics_stores_the_others(deployment: Deployment, how: str) -> None:
     deployment.fail(how)
     jobs = [PutJob(topic=topic) for topic in (*deployment.dead, *deployment.healthy)]
     async with asyncio.timeout(3 * STORE_TIMEOUT_S):
@@ -336,7 +334,7 @@ async def test_a_batch_over_topics_of_which_some_are_dead_stores_the_others(depl
     assert {result.topic for result in results if result.status == 201} == {*deployment.healthy}
 
 
-async def test_bulk_calls_to_a_dead_shard_hold_up_no_others(deployment: Deployment) -> None:
+async def test_bulk_calls_to_a_dead_shard_delay_no_others(deployment: Deployment) -> None:
     deployment.fail("pause")
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     failing = [asyncio.create_task(deployment.engine.queue.put_many([PutJob(topic=dead)] * 60)) for _ in range(20)]

@@ -52,7 +52,7 @@ async def test_a_ready_job_is_handed_out_at_once(engine: Engine) -> None:
     assert [popped.id for popped in await engine.dispatcher.pop([TOPIC])] == ["a"]
 
 
-async def test_an_empty_topic_is_waited_for_no_longer_than_asked(engine: Engine) -> None:
+async def test_a_pop_of_an_empty_topic_ends_after_its_wait(engine: Engine) -> None:
     assert await engine.dispatcher.pop([TOPIC], wait_ms=0) == []
     assert await engine.dispatcher.pop([TOPIC], wait_ms=30) == []
     assert engine.dispatcher._wait_queues == {}
@@ -77,7 +77,7 @@ async def test_waiters_are_served_in_the_order_they_came(engine: Engine) -> None
     assert [found.reserved_by for found in popped] == [f"w{number}" for number in range(40)]
 
 
-async def test_one_job_goes_to_the_one_who_waits_longest(engine: Engine) -> None:
+async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
     first = waiting_pop(engine)
     await parked(engine, 1)
     others = [waiting_pop(engine) for _ in range(20)]
@@ -115,7 +115,7 @@ async def cancel_all(*tasks: asyncio.Task[list[JobRecord]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_newcomer_that_asks_again_gets_its_jobs_before_those_who_wait_get_any(engine: Engine) -> None:
+async def test_a_newcomer_that_repeats_a_request_gets_its_jobs_at_once(engine: Engine) -> None:
     await engine.queue.put(job("a"))
     first = await engine.dispatcher.pop([TOPIC], request_id="r1")
     waiting = [waiting_pop(engine) for _ in range(40)]
@@ -147,7 +147,7 @@ async def test_a_pop_of_many_topics_keeps_its_place_in_each(engine: Engine) -> N
     await cancel_all(*later)
 
 
-async def test_parked_consumers_ask_nothing_of_the_store(engine: Engine, server: StoreServer) -> None:
+async def test_parked_consumers_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
     tasks = [waiting_pop(engine, f"t{number}") for number in range(50)]
     await parked(engine, 50)
     before = store_calls(server)
@@ -199,7 +199,7 @@ async def test_a_waiter_on_many_topics_is_served_once(engine: Engine) -> None:
     assert len({(jobs[0].topic, jobs[0].id) for jobs in results}) == 20
 
 
-async def test_large_requests_on_an_empty_topic_come_to_rest(engine: Engine, server: StoreServer) -> None:
+async def test_large_requests_on_an_empty_topic_stop_polling(engine: Engine, server: StoreServer) -> None:
     waiting = [waiting_pop(engine, count=1000) for _ in range(5)]
     await parked(engine, 5)
     before = store_calls(server)
@@ -211,7 +211,7 @@ async def test_large_requests_on_an_empty_topic_come_to_rest(engine: Engine, ser
     assert [len(jobs) for jobs in await asyncio.gather(*waiting[1:])] == [0] * 4
 
 
-async def test_a_consumer_that_hangs_up_while_parked_strands_nothing(engine: Engine) -> None:
+async def test_a_consumer_that_disconnects_while_parked_strands_no_job(engine: Engine) -> None:
     gone = waiting_pop(engine)
     await parked(engine, 1)
     gone.cancel()
@@ -239,7 +239,7 @@ async def test_jobs_popped_for_a_consumer_that_hung_up_go_back_to_the_head(engin
     assert [(found.id, found.attempts) for found in popped] == [("j0", 1), ("j1", 1), ("j2", 1)]
 
 
-async def test_drain_answers_parked_consumers_and_keeps_no_new_ones(engine: Engine) -> None:
+async def test_drain_ends_parked_pops_and_new_ones_do_not_wait(engine: Engine) -> None:
     waiting = [waiting_pop(engine), waiting_pop(engine, "a", "b")]
     await parked(engine, 2)
     engine.drain()
@@ -250,7 +250,7 @@ async def test_drain_answers_parked_consumers_and_keeps_no_new_ones(engine: Engi
         assert len(await engine.dispatcher.pop([TOPIC], wait_ms=10_000)) == 1
 
 
-async def test_resuming_a_topic_serves_those_who_wait(engine: Engine) -> None:
+async def test_resuming_a_topic_serves_its_waiters(engine: Engine) -> None:
     await engine.queue.put(job())
     await engine.topics.pause(TOPIC)
     waiting = waiting_pop(engine)
@@ -260,7 +260,7 @@ async def test_resuming_a_topic_serves_those_who_wait(engine: Engine) -> None:
     assert len(await waiting) == 1
 
 
-async def test_a_repeated_request_over_many_topics_gets_all_it_was_given(engine: Engine) -> None:
+async def test_a_repeated_request_over_many_topics_gets_all_its_jobs_again(engine: Engine) -> None:
     await engine.queue.put(PutJob(topic="low", id="l"))
     await engine.queue.put(PutJob(topic="high", id="h"))
     first = await engine.dispatcher.pop(["high", "low"], count=5, request_id="r1")
@@ -283,7 +283,7 @@ async def test_a_lease_that_ends_serves_a_waiter_in_another_process(engine: Engi
     assert popped.attempts == 2
 
 
-async def test_messages_that_are_no_topic_are_survived(engine: Engine, server: StoreServer) -> None:
+async def test_malformed_messages_are_ignored(engine: Engine, server: StoreServer) -> None:
     waiting = waiting_pop(engine)
     await parked(engine, 1)
     server.command("PUBLISH", "deferd:ready", b"\xff\xfe")
@@ -303,7 +303,7 @@ async def test_a_store_whose_user_may_not_publish_is_refused_at_start(server: St
     await store.close()
 
 
-async def test_those_who_wait_learn_that_the_store_is_gone_and_the_next_are_served_when_it_is_back(
+async def test_waiters_fail_when_the_store_is_gone_and_later_ones_are_served_when_it_is_back(
     server: StoreServer,
 ) -> None:
     store = await connect(server.url, timeout_s=1)

@@ -96,7 +96,7 @@ async def test_a_connection_that_the_store_closes_is_noticed(
         await woken_at_once(consumer, producer)
 
 
-async def test_a_user_who_may_no_longer_listen_is_noticed_and_pops_are_served_all_the_same(
+async def test_a_user_who_may_no_longer_subscribe_is_noticed_and_pops_are_still_served(
     server: StoreServer, producer: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "deferd")
@@ -115,9 +115,7 @@ async def test_a_user_who_may_no_longer_listen_is_noticed_and_pops_are_served_al
         server.command("ACL", "DELUSER", "narrow")
 
 
-async def test_a_store_that_is_away_for_long_is_not_logged_again_and_again(
-    server: StoreServer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_long_outage_of_the_store_is_logged_once(server: StoreServer, caplog: pytest.LogCaptureFixture) -> None:
     async with engine_at(server.url) as consumer:
         server.stop()
         try:

@@ -14,7 +14,7 @@ from deferd.engine.record import ANY_RECEIPT, Receipt
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver
 
 
-async def test_ready_jobs_come_in_the_order_they_became_ready(driver: EngineDriver) -> None:
+async def test_jobs_are_handed_out_in_the_order_they_became_ready(driver: EngineDriver) -> None:
     await driver.put("late", delay=2)
     await driver.put("early", delay=1)
     await driver.put("now")
@@ -50,7 +50,7 @@ async def test_requests_of_one_call_are_served_in_order(driver: EngineDriver) ->
     assert not reply.more
 
 
-async def test_more_tells_of_jobs_that_are_left(driver: EngineDriver) -> None:
+async def test_more_reports_jobs_that_are_left(driver: EngineDriver) -> None:
     await driver.put("a")
     await driver.put("b")
     assert (await driver.queue.pop(TOPIC, [PopRequest(1)])).more
@@ -61,7 +61,7 @@ async def test_a_topic_that_does_not_exist_has_no_jobs(driver: EngineDriver) -> 
     assert await driver.pop() == []
 
 
-async def test_a_lease_that_runs_out_gives_the_job_back_at_once(driver: EngineDriver) -> None:
+async def test_a_job_whose_lease_ends_is_ready_again_at_once(driver: EngineDriver) -> None:
     await driver.put(ttr=5)
     held = await driver.pop_one(consumer="worker-1")
     await driver.pass_time(5.1)
@@ -74,7 +74,7 @@ async def test_a_lease_that_runs_out_gives_the_job_back_at_once(driver: EngineDr
         await driver.queue.finish(TOPIC, "a", held.receipt)
 
 
-async def test_a_lease_that_runs_out_on_the_last_attempt_ends_in_dead(driver: EngineDriver) -> None:
+async def test_a_lease_that_ends_on_the_last_attempt_ends_in_dead(driver: EngineDriver) -> None:
     await driver.put(ttr=5, max_attempts=1)
     await driver.pop_one()
     await driver.pass_time(6)
@@ -102,7 +102,7 @@ async def test_touch_can_choose_the_time(driver: EngineDriver) -> None:
     assert await driver.state() is JobState.RESERVED
 
 
-async def test_touch_of_what_is_not_held(driver: EngineDriver) -> None:
+async def test_touch_needs_a_live_delivery(driver: EngineDriver) -> None:
     with pytest.raises(JobNotFound):
         await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
     await driver.put()
@@ -110,7 +110,7 @@ async def test_touch_of_what_is_not_held(driver: EngineDriver) -> None:
         await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
 
 
-async def test_given_back_jobs_are_next_in_their_order_and_no_attempt_counts(driver: EngineDriver) -> None:
+async def test_returned_jobs_are_next_in_their_order_and_no_attempt_counts(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
     held = await driver.pop(2, consumer="gone")
@@ -121,7 +121,7 @@ async def test_given_back_jobs_are_next_in_their_order_and_no_attempt_counts(dri
     assert again[0].reserved_by is None
 
 
-async def test_the_receipt_of_a_given_back_delivery_is_stale(driver: EngineDriver) -> None:
+async def test_the_receipt_of_a_returned_delivery_is_stale(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one()
     await driver.queue.return_to_queue([held])
@@ -130,7 +130,7 @@ async def test_the_receipt_of_a_given_back_delivery_is_stale(driver: EngineDrive
         await driver.queue.finish(TOPIC, "a", held.receipt)
 
 
-async def test_nothing_is_given_back_that_is_not_held(driver: EngineDriver) -> None:
+async def test_a_delivery_that_is_not_live_is_not_returned(driver: EngineDriver) -> None:
     await driver.put(ttr=5)
     held = await driver.pop_one()
     await driver.pass_time(6)
@@ -140,7 +140,7 @@ async def test_nothing_is_given_back_that_is_not_held(driver: EngineDriver) -> N
     assert await driver.queue.return_to_queue([held]) == 0
 
 
-async def test_a_given_back_job_still_expires(driver: EngineDriver) -> None:
+async def test_a_returned_job_still_expires(driver: EngineDriver) -> None:
     await driver.put(ttl=10)
     await driver.queue.return_to_queue([await driver.pop_one()])
     await driver.pass_time(11)
@@ -157,7 +157,7 @@ async def test_a_repeated_request_gets_the_same_deliveries(driver: EngineDriver)
     assert [popped.id for popped in await driver.pop(2, request_id="r1")] == ["b"]
 
 
-async def test_who_asks_again_is_the_holder(driver: EngineDriver) -> None:
+async def test_the_consumer_that_repeats_a_request_is_the_holder(driver: EngineDriver) -> None:
     await driver.put()
     await driver.pop_one(request_id="r1", consumer="worker-1")
     again = await driver.pop_one(request_id="r1", consumer="worker-2")
@@ -167,7 +167,7 @@ async def test_who_asks_again_is_the_holder(driver: EngineDriver) -> None:
     assert await driver.queue.get(TOPIC, "a") == replace(nameless, request_id=None)
 
 
-async def test_what_is_given_again_is_not_counted_again(driver: EngineDriver) -> None:
+async def test_repeated_deliveries_are_not_counted_again(driver: EngineDriver) -> None:
     def popped_and_waited() -> list[float | None]:
         names = ("deferd_pops_total", "deferd_ready_wait_seconds_count")
         return [REGISTRY.get_sample_value(name, {"topic": TOPIC}) for name in names]
@@ -187,13 +187,13 @@ async def test_a_request_id_whose_deliveries_have_ended_is_new(driver: EngineDri
     assert (await driver.pop_one(request_id="r1")).id == "b"
 
 
-async def test_a_request_that_found_nothing_is_not_remembered(driver: EngineDriver) -> None:
+async def test_a_request_without_jobs_is_not_remembered(driver: EngineDriver) -> None:
     assert await driver.pop(1, request_id="r1") == []
     await driver.put()
     assert (await driver.pop_one(request_id="r1")).id == "a"
 
 
-async def test_one_request_twice_in_a_call_is_one_request(driver: EngineDriver) -> None:
+async def test_a_request_repeated_in_one_call_is_one_request(driver: EngineDriver) -> None:
     await driver.put("a")
     await driver.put("b")
     twice = [PopRequest(1, request_id="r1"), PopRequest(1, request_id="r1"), PopRequest(1)]
@@ -213,7 +213,7 @@ async def test_requests_repeated_in_one_call_do_not_make_its_reply_larger_than_a
     assert list(range(1, 10)) == list(reply.resend)
 
 
-async def test_a_delivery_that_was_asked_for_again_is_not_given_back(driver: EngineDriver) -> None:
+async def test_a_delivery_whose_request_was_repeated_is_not_returned(driver: EngineDriver) -> None:
     await driver.put()
     lost = await driver.pop(1, request_id="r1")
     again = await driver.pop(1, request_id="r1")
@@ -221,7 +221,7 @@ async def test_a_delivery_that_was_asked_for_again_is_not_given_back(driver: Eng
     await driver.queue.finish(TOPIC, "a", again[0].receipt)
 
 
-async def test_a_delivery_that_was_not_asked_for_again_is_given_back(driver: EngineDriver) -> None:
+async def test_a_delivery_whose_request_was_not_repeated_is_returned(driver: EngineDriver) -> None:
     await driver.put()
     assert await driver.queue.return_to_queue(await driver.pop(1, request_id="r1")) == 1
     assert (await driver.pop_one(request_id="r1")).attempts == 1
@@ -236,7 +236,7 @@ async def test_a_job_past_its_ttl_is_not_handed_out_even_when_the_timer_is_late(
     assert (looked.state, looked.reason) == (JobState.DEAD, "expired")
 
 
-async def test_a_ttl_is_about_the_first_delivery_only(driver: EngineDriver) -> None:
+async def test_a_ttl_applies_only_to_the_first_delivery(driver: EngineDriver) -> None:
     await driver.put(ttl=10, ttr=5)
     await driver.pop_one()
     await driver.pass_time(30)
@@ -244,7 +244,7 @@ async def test_a_ttl_is_about_the_first_delivery_only(driver: EngineDriver) -> N
     assert (await driver.pop_one()).attempts == 2
 
 
-async def test_a_paused_topic_hands_out_nothing_but_repeats_what_it_gave(driver: EngineDriver) -> None:
+async def test_a_paused_topic_hands_out_nothing_new_but_repeats_deliveries(driver: EngineDriver) -> None:
     await driver.put("a")
     await driver.put("b")
     first = await driver.pop(1, request_id="r1")
@@ -265,7 +265,7 @@ async def test_many_ids_without_a_record_are_skipped_in_bounded_steps(driver: En
     assert [popped.id for popped in await driver.engine.dispatcher.pop([TOPIC])] == ["last"]
 
 
-async def test_large_jobs_are_handed_out_as_many_as_fit_an_answer(driver: EngineDriver) -> None:
+async def test_as_many_large_jobs_are_handed_out_as_fit_into_a_reply(driver: EngineDriver) -> None:
     for number in range(40):
         await driver.put(f"j{number}", body="x" * 1_000_000, max_attempts=1)
     sizes = []
@@ -275,7 +275,7 @@ async def test_large_jobs_are_handed_out_as_many_as_fit_an_answer(driver: Engine
     assert max(sizes) <= 17
 
 
-async def test_a_request_id_never_meets_another_topics_keys(driver: EngineDriver) -> None:
+async def test_a_request_id_never_names_another_topics_keys(driver: EngineDriver) -> None:
     await driver.put()
     for name in ("pool", "ready", "reserved", "delay"):
         await driver.pop(1, request_id=name)
@@ -285,7 +285,7 @@ async def test_a_request_id_never_meets_another_topics_keys(driver: EngineDriver
         assert popped.id == name
 
 
-async def test_jobs_go_back_when_the_last_that_asked_by_their_request_id_hung_up(driver: EngineDriver) -> None:
+async def test_jobs_return_when_the_last_repeat_of_their_request_disconnects(driver: EngineDriver) -> None:
     await driver.put()
     first, again, last = [await driver.pop(1, request_id="r1") for _ in range(3)]
     assert await driver.queue.return_to_queue(first) == 0
@@ -295,7 +295,7 @@ async def test_jobs_go_back_when_the_last_that_asked_by_their_request_id_hung_up
     assert await driver.state() is JobState.READY
 
 
-async def test_a_receipt_of_no_attempt_fits_nothing(driver: EngineDriver) -> None:
+async def test_a_receipt_of_attempt_zero_matches_no_delivery(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one()
     with pytest.raises(ReceiptStale):

@@ -113,7 +113,7 @@ async def test_a_cancel_that_respects_the_holder_wins_or_leaves_the_job(
 
 
 @pytest.mark.parametrize("retain", [0, 60])
-async def test_of_finish_and_cancel_each_says_what_the_other_did(
+async def test_finish_and_cancel_agree_on_which_came_first(
     driver: EngineDriver, rival: EngineDriver, retain: int
 ) -> None:
     winners: Counter[str] = Counter()
@@ -148,7 +148,9 @@ async def test_consumers_of_one_topic_never_get_the_same_job(driver: EngineDrive
     assert all(takings)
 
 
-async def test_of_two_finishes_with_one_receipt_one_finds_the_job(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_only_one_of_two_finishes_with_one_receipt_finds_the_job(
+    driver: EngineDriver, rival: EngineDriver
+) -> None:
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop_one()
@@ -158,7 +160,7 @@ async def test_of_two_finishes_with_one_receipt_one_finds_the_job(driver: Engine
         assert sorted(answers, key=str) == [JobNotFound, None]
 
 
-async def test_of_two_releases_with_one_receipt_one_counts(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_only_one_of_two_releases_with_one_receipt_counts(driver: EngineDriver, rival: EngineDriver) -> None:
     await driver.put()
     for number in range(ROUNDS):
         held = await driver.pop_one()
@@ -172,7 +174,7 @@ async def test_of_two_releases_with_one_receipt_one_counts(driver: EngineDriver,
         assert (await driver.queue.get(TOPIC, "a")).attempts == number + 1
 
 
-async def test_of_release_and_the_leases_end_one_takes_the_job_back(
+async def test_either_release_or_the_end_of_the_lease_ends_a_delivery(
     driver: EngineDriver, rival_scripts: Scripts
 ) -> None:
     winners: Counter[str] = Counter()
@@ -191,7 +193,7 @@ async def test_of_release_and_the_leases_end_one_takes_the_job_back(
     assert both_sides_won(winners)
 
 
-async def test_of_touch_and_the_leases_end_one_wins(driver: EngineDriver, rival_scripts: Scripts) -> None:
+async def test_either_touch_or_the_end_of_the_lease_wins(driver: EngineDriver, rival_scripts: Scripts) -> None:
     winners: Counter[str] = Counter()
     for _ in range(ROUNDS):
         await driver.put(ttr=10)
@@ -237,7 +239,7 @@ async def test_two_whole_timers_share_the_work_and_lose_nothing(driver: EngineDr
 
 
 @pytest.mark.parametrize("on_conflict", ["reject", "keep", "replace"])
-async def test_of_two_puts_of_one_id_one_creates_it(
+async def test_only_one_of_two_puts_of_one_id_creates_it(
     driver: EngineDriver, rival: EngineDriver, on_conflict: str
 ) -> None:
     second = {"reject": JobExists, "keep": "kept", "replace": "replaced"}[on_conflict]
@@ -254,7 +256,7 @@ async def test_of_two_puts_of_one_id_one_creates_it(
     assert await driver.counts() == {"ready": ROUNDS}
 
 
-async def test_of_replace_and_pop_one_wins(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_either_replace_or_pop_wins(driver: EngineDriver, rival: EngineDriver) -> None:
     winners: Counter[str] = Counter()
     for _ in range(ROUNDS):
         await driver.put(body="old")
@@ -271,9 +273,7 @@ async def test_of_replace_and_pop_one_wins(driver: EngineDriver, rival: EngineDr
     assert both_sides_won(winners)
 
 
-async def test_a_request_that_comes_twice_at_once_is_given_its_jobs_once(
-    driver: EngineDriver, rival: EngineDriver
-) -> None:
+async def test_a_request_sent_twice_at_once_gets_the_same_jobs(driver: EngineDriver, rival: EngineDriver) -> None:
     await driver.queue.put_many([job(f"j{number}") for number in range(ROUNDS)])
     for number in range(ROUNDS // 2):
         one, two = await race(driver.pop(2, request_id=f"r{number}"), rival.pop(2, request_id=f"r{number}"))
@@ -281,7 +281,7 @@ async def test_a_request_that_comes_twice_at_once_is_given_its_jobs_once(
         assert [record.id for record in one] == [f"j{2 * number}", f"j{2 * number + 1}"]
 
 
-async def test_of_giving_back_and_cancel_both_happen(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_return_to_queue_and_cancel_both_take_effect(driver: EngineDriver, rival: EngineDriver) -> None:
     winners: Counter[JobState] = Counter()
     for _ in range(ROUNDS):
         await driver.put()

@@ -125,7 +125,7 @@ policies = st.fixed_dictionaries(
 
 @drawn(150)
 @given(policy=policies, body=json_values, result=json_values, error=plain_texts)
-def test_a_job_is_after_all_its_ways_as_it_was_put(
+def test_a_job_is_unchanged_after_all_transitions(
     engine_of_examples: Engine, run: Run, *, policy: dict[str, Any], body: Any, result: Any, error: str
 ) -> None:
     queue = engine_of_examples.queue
@@ -164,7 +164,7 @@ receipts = st.one_of(
 
 @drawn(200)
 @given(text=receipts)
-def test_no_other_receipt_than_the_live_one_changes_a_job(engine_of_examples: Engine, run: Run, text: str) -> None:
+def test_only_the_live_receipt_changes_a_job(engine_of_examples: Engine, run: Run, text: str) -> None:
     queue = engine_of_examples.queue
 
     async def try_it() -> None:
@@ -244,7 +244,7 @@ def test_pages_of_one_job_each_bring_every_job_once(engine_of_examples: Engine, 
 
 @drawn(100)
 @given(job_id=texts, topic=texts)
-def test_names_of_any_kind_find_no_job_and_no_other_error(
+def test_any_name_raises_job_not_found_and_no_other_error(
     engine_of_examples: Engine, run: Run, job_id: str, topic: str
 ) -> None:
     """The HTTP API refuses them before; the engine answers them all the same."""

@@ -132,7 +132,7 @@ def test_refusals_of_the_store_are_mapped(text: str) -> None:
     assert isinstance(translate(redis_errors.ResponseError(text)), StoreUnavailable)
 
 
-async def test_without_memory_puts_are_refused_and_everything_else_goes_on(driver: EngineDriver) -> None:
+async def test_without_memory_only_puts_are_refused(driver: EngineDriver) -> None:
     await driver.queue.put_many([job(job_id, retain=600, ttl=3000) for job_id in "abcdefgh"])
     await driver.put("delayed", delay=5)
     await driver.put("lease", ttr=5)

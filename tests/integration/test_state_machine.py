@@ -292,7 +292,7 @@ async def test_a_repeated_request_leaves_expired_jobs_to_those_that_take_new_one
     assert await driver.state("expired") is JobState.DEAD
 
 
-async def test_a_call_without_receipt_does_not_hear_of_an_earlier_jobs_cancel(driver: EngineDriver) -> None:
+async def test_a_call_without_receipt_does_not_get_an_earlier_jobs_cancel(driver: EngineDriver) -> None:
     await driver.put()
     await driver.pop_one()
     await driver.queue.cancel(TOPIC, "a")
@@ -302,7 +302,7 @@ async def test_a_call_without_receipt_does_not_hear_of_an_earlier_jobs_cancel(dr
         await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
 
 
-async def test_ready_jobs_that_were_given_back_are_listed_page_by_page(driver: EngineDriver) -> None:
+async def test_returned_jobs_are_listed_page_by_page(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
     await driver.queue.return_to_queue(await driver.pop(3))

@@ -30,7 +30,7 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
     await driver.put("ready")
 
 
-async def test_a_topic_nobody_used_does_not_exist(driver: EngineDriver) -> None:
+async def test_an_unused_topic_does_not_exist(driver: EngineDriver) -> None:
     topics = driver.topics
     for call in (topics.show, topics.jobs, topics.redrive, topics.purge, topics.pause, topics.resume):
         with pytest.raises(TopicNotFound):
@@ -61,7 +61,7 @@ async def test_a_view_counts_every_state(driver: EngineDriver) -> None:
     assert view.settings == TopicSettings()
 
 
-async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_key_for_some_topics(driver: EngineDriver) -> None:
+async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_restricted_key(driver: EngineDriver) -> None:
     for topic in ("orders.close", "orders.open"):
         await driver.topics.configure(topic, TopicSettings())
     driver.server.command("HSET", "deferd:{0}:settings", "orders.close", "{{")
@@ -95,7 +95,7 @@ async def test_the_oldest_ready_age_is_known_after_many_jobs_before_it_were_canc
     assert 0 <= view.oldest_ready_age_ms < 15_000
 
 
-async def test_settings_are_replaced_whole_and_survive_a_pause(driver: EngineDriver) -> None:
+async def test_settings_are_replaced_completely_and_survive_a_pause(driver: EngineDriver) -> None:
     settings = TopicSettings.model_validate(
         {
             "ttr": 2.5,
@@ -196,7 +196,7 @@ async def test_a_page_goes_on_after_its_last_job_was_cancelled(driver: EngineDri
 @pytest.mark.parametrize(
     "cursor", ["!", "bm9uZQ", "WyJyZWFkeSIsIngiLCJhIl0", "W10", "WzEsMl0", "e30", "Wzk5LCJ4Il0", "Wy0xLCIiXQ"]
 )
-async def test_a_cursor_of_elsewhere_is_refused(driver: EngineDriver, cursor: str) -> None:
+async def test_a_cursor_of_another_list_is_refused(driver: EngineDriver, cursor: str) -> None:
     await driver.put()
     with pytest.raises(InvalidInput, match="cursor"):
         await driver.topics.jobs(TOPIC, None, cursor)
@@ -205,7 +205,7 @@ async def test_a_cursor_of_elsewhere_is_refused(driver: EngineDriver, cursor: st
 
 
 @pytest.mark.parametrize("damage", ["{{", "[]", '{"t":-5}', '{"l":99}'])
-async def test_settings_that_cannot_be_read_hide_no_other_topic(
+async def test_unreadable_settings_hide_no_other_topic(
     engine: Engine, store: Store, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     for name in ("a", "b", "c"):
@@ -241,7 +241,7 @@ async def test_purge_keeps_settings(driver: EngineDriver) -> None:
     assert (await driver.topics.show(TOPIC)).settings == TopicSettings(ttr=5)
 
 
-async def test_purge_of_many_goes_in_steps(driver: EngineDriver) -> None:
+async def test_a_purge_of_many_jobs_runs_in_steps(driver: EngineDriver) -> None:
     for _ in range(3):
         await driver.queue.put_many([PutJob(topic=TOPIC, delay=60) for _ in range(800)])
         await driver.queue.put_many([PutJob(topic=TOPIC) for _ in range(800)])
@@ -265,7 +265,7 @@ def locale_that_ignores_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("locale_that_ignores_case")
-async def test_pages_are_whole_whatever_the_locale_of_the_store(tmp_path: Path) -> None:
+async def test_pages_are_complete_in_any_locale_of_the_store(tmp_path: Path) -> None:
     """Sorted sets go by bytes, and Lua's own comparison of texts by the locale."""
     with StoreServer(tmp_path / "store") as server:
         store = await connect(server.url, timeout_s=5)

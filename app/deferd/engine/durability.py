@@ -113,8 +113,8 @@ class PutSender:
             return self._read(topic, reply, level)
         if level == FSYNC and self._store_durability.level < FSYNC:
             with observed("config"):
-                given = await self._store_durability.ask()
-            if given < FSYNC:
+                current = await self._store_durability.ask()
+            if current < FSYNC:
                 unavailable = self._unavailable(topic, level, self._store_durability.why_not, named=named)
                 if self._store_durability.may_rise:
                     raise self._not_now(level, self._store_durability.why_not, _REWRITES_FOR_S) from unavailable
