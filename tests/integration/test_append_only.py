@@ -1,4 +1,4 @@
-"""Copying the append-only files of a store that works on them: rewrites, restarts and an end that is cut off."""
+"""Copies of the append-only files of a running store: rewrites, restarts and truncated files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def put(data_dir: Path, first: int, count: int) -> None:
 
 
 def rewrite(data_dir: Path) -> None:
-    """A rewrite from its begin to its end."""
+    """Run a rewrite to its end."""
     with client(data_dir) as store:
         before = manifest(data_dir)
         store.bgrewriteaof()
@@ -87,7 +87,7 @@ def names(folder: Path) -> list[str]:
 
 
 async def keys_in(folder: Path) -> int:
-    """How many keys a store finds there."""
+    """How many keys a store loads from there."""
     async with running(folder):
 
         def count() -> int:
@@ -98,7 +98,7 @@ async def keys_in(folder: Path) -> int:
 
 
 def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], None], *, after: bool) -> list[int]:
-    """Let something happen right before or after the first call of a step of the copy; the list counts the calls."""
+    """Run something right before or after the first call of a step of the copy; the list counts the calls."""
     step = getattr(append_only, name)
     calls: list[int] = []
 

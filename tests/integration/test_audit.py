@@ -1,4 +1,4 @@
-"""The audit: it finds what another hand has broken, mends it, and finds nothing where nothing is broken."""
+"""The consistency check: it finds and repairs planted damage, and finds nothing in a sound store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer
 
 LONG = 5000
-"""Jobs for many steps of an audit."""
+"""Enough jobs for many steps of a check."""
 FAR_MS = 4_000_000_000_000
 
 
@@ -34,7 +34,7 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
 
 
 class Plant(NamedTuple):
-    """A damage: what does it, what the audit must say, which jobs it costs."""
+    """Planted damage: the commands, the expected findings, and the jobs that are lost."""
 
     commands: tuple[tuple[str | int | bytes, ...], ...]
     kinds: dict[str, int]
@@ -143,7 +143,7 @@ PLANTS: dict[str, Plant] = {
     ),
 }
 ALL_JOBS = {"delayed", "ready", "reserved", "dead"}
-"""Those that are still to be finished when nothing is damaged."""
+"""The jobs that can still be finished in an undamaged store."""
 every_plant = pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
 
 
@@ -163,7 +163,7 @@ async def break_it(driver: EngineDriver, plant: Plant) -> None:
 
 
 async def finish_what_there_is(driver: EngineDriver) -> set[str]:
-    """Redrive, wait for all delays and leases, and finish; returns the ids that were handed out."""
+    """Redrive, wait for all delays and leases, and finish; return the ids that were handed out."""
     finished: set[str] = set()
     await driver.topics.redrive(TOPIC)
     for wait_s in (0, 100, 3000):
@@ -182,7 +182,7 @@ async def test_each_kind_of_damage_is_found_and_left_unchanged(driver: EngineDri
     found = await audit(driver)
     assert not found.clean
     told = kinds(found)
-    if "wrong_type" in plant.kinds:  # what else is wrong is told when it is mended
+    if "wrong_type" in plant.kinds:  # other findings are reported after the repair
         assert found.unchecked is not None
         assert told == {"wrong_type": 1}
     else:
@@ -199,7 +199,7 @@ async def test_each_kind_of_damage_is_mended_so_that_the_jobs_can_be_finished(
 ) -> None:
     await break_it(driver, plant)
     mended = await audit(driver, repair=True)
-    # Without a record the tally is off by then; a record that was put aside makes it so.
+    # A missing record makes the tally wrong; so does one that the repair moved aside.
     assert kinds(mended) | {"tally_off": 1} == plant.kinds | {"tally_off": 1}
     assert mended.unchecked is None
     again = await audit(driver)

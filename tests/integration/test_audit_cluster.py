@@ -1,4 +1,4 @@
-"""The audit of topics that are spread over the nodes of a cluster."""
+"""The consistency check of topics that are spread over the nodes of a cluster."""
 
 from __future__ import annotations
 

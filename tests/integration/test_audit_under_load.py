@@ -1,4 +1,4 @@
-"""The audit under load, and after calls in any order: it finds nothing."""
+"""The consistency check finds nothing under load and after calls in any order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.test_state_machine import EveryCall
 
 
 class Load:
-    """Producers, consumers and others at work on a topic, at random, for as long as the test wants."""
+    """Random calls of producers and consumers on a topic, until the test stops them."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self.engine = engine
@@ -101,7 +101,7 @@ async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, 
 
 
 class AuditedCalls(EveryCall):
-    """Whatever is called in whatever order, the audit finds nothing."""
+    """The consistency check finds nothing after any calls in any order."""
 
     @invariant()
     def the_audit_finds_nothing(self) -> None:

@@ -1,4 +1,4 @@
-"""The largest calls there are, which go to the store in several steps."""
+"""The largest calls, which are sent to the store in several steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_many_large_calls_at_the_same_time_all_complete(engine: Engine) ->
 
 
 async def test_jobs_that_a_failing_store_did_not_confirm_have_status_503(server: StoreServer) -> None:
-    """Those before the store went are done, those after are not known to be."""
+    """Jobs before the failure are confirmed; whether later ones were stored is unknown."""
     store = await connect(server.url, timeout_s=0.5)
     engine = Engine(store)
     await engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
@@ -73,7 +73,7 @@ async def test_jobs_that_a_failing_store_did_not_confirm_have_status_503(server:
 
 
 async def test_bulk_calls_to_a_store_that_hangs_fail_together(server: StoreServer) -> None:
-    """Their turns must not add up: a call answers or fails within the store's time-out."""
+    """Their waits must not add up: each call ends within the store's time-out."""
     store = await connect(server.url, timeout_s=0.5)
     engine = Engine(store)
     await engine.ping()

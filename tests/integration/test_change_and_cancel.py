@@ -1,4 +1,4 @@
-"""look.lua, change.lua and cancel.lua: every answer they can give."""
+"""get.lua, change.lua and cancel.lua: every code they can return."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_returned_jobs_come_first_in_their_order(driver: EngineDriver) -> 
 
 
 async def test_churn_deep_inside_a_long_ready_list_leaves_only_ready_jobs_in_it(driver: EngineDriver) -> None:
-    """A put-only key could make it grow without end, and every pop slower, when ids were left in it."""
+    """If ids were left in it, put-only topics would make it grow without limit, and every pop slower."""
     ids = [f"j{number}" for number in range(3000)]
     await driver.queue.put_many([job(job_id) for job_id in ids])
     for _ in range(3):

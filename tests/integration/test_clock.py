@@ -1,4 +1,4 @@
-"""advance.lua and the movable clock: a jump is as if the time had passed, for all shards and all processes."""
+"""advance.lua and the movable clock: a move acts as if the time had passed, for all shards and processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def clock(driver: EngineDriver) -> MovableClock:
 
 @pytest.fixture
 async def process(store: Store) -> AsyncIterator[Engine]:
-    """The engine of another process on the same store, with the longest tick: it is woken or it sleeps."""
+    """The engine of another process on the same store, with the longest tick: only a message wakes it in time."""
     engine = Engine(store, tick_s=60, movable_clock=True)
     await engine.start()
     yield engine
@@ -42,7 +42,7 @@ def store_now_ms(server: StoreServer) -> int:
 
 
 def timer_turns() -> float:
-    """How many turns timers of this process had that held the lock."""
+    """How many turns this process's timers have had while holding the lock."""
     return REGISTRY.get_sample_value("deferd_timer_turns_total", {"held": "yes"}) or 0
 
 
@@ -70,7 +70,7 @@ async def test_the_clock_does_not_move_past_a_thousand_years(clock: MovableClock
 
 
 async def test_due_jobs_are_ready_after_a_move(driver: EngineDriver, clock: MovableClock) -> None:
-    """Nobody ran a timer; more jobs than one step takes, in more topics than are visited together."""
+    """No timer ran; there are more jobs than one step takes, in more topics than are visited together."""
     await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(700)])
     for number in range(9):
         await driver.queue.put(PutJob(topic=f"other-{number}", delay=86_400))
@@ -100,7 +100,7 @@ async def test_leases_ttls_and_retentions_end_after_a_move(driver: EngineDriver,
 async def test_a_remembered_request_expires_as_if_the_time_had_passed(
     driver: EngineDriver, clock: MovableClock
 ) -> None:
-    """It is remembered for the longest lease that it gave, here 60 s, although the lease was touched since."""
+    """It is remembered for its longest lease, here 60 s, even if the lease was touched since."""
     for job_id in ("a", "b"):
         await driver.put(job_id)
     first = await driver.pop_one(request_id="r")
@@ -129,7 +129,7 @@ async def test_a_waiting_consumer_gets_a_job_that_becomes_due(process: Engine, c
 
 
 async def test_a_sleeping_timer_wakes_when_the_clock_moves(process: Engine, clock: MovableClock) -> None:
-    """It slept for its tick of a minute, as the job was a day ahead; now that is 0.3 s."""
+    """It slept for its tick of a minute, because the job was due in a day; after the move that is 0.3 s."""
     await until(lambda: process.timers[0]._holds_lock, "the timer works")
     before = timer_turns()
     await process.queue.put(job(delay=86_400))

@@ -1,4 +1,4 @@
-"""Copying one store into another: each element of each key, in steps, and what is refused."""
+"""Copies of one store into another: every element of every key, in steps, and the refusals."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def clustered_store(cluster: ClusterSet) -> AsyncIterator[Store]:
 
 
 async def seed(store: Store, *, shards: int = 1, jobs: int = 10, body: Any = None) -> None:
-    """Topics with delayed, ready and reserved jobs."""
+    """Create topics with delayed, ready and reserved jobs."""
     await check(store, shards=shards)
     engine = Engine(store, shards=shards)
     for topic in TOPICS:
@@ -72,7 +72,7 @@ async def seed(store: Store, *, shards: int = 1, jobs: int = 10, body: Any = Non
 
 
 def contents(*servers: StoreServer) -> dict[str, Any]:
-    """All that deferd keeps there, by key."""
+    """All data of deferd in the store, by key."""
     found: dict[str, Any] = {}
     for server in servers:
         with server.client() as client:

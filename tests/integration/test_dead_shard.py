@@ -1,4 +1,4 @@
-"""A cluster with a shard that cannot be reached: only its own topics are out, and they are back soon after it is."""
+"""A cluster with a shard that cannot be reached: only its own topics fail, and they recover soon after it does."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.topic_list import TopicPage
 from deferd.store.connection import connect
 from deferd.store.preflight import StoreRefused, check
+from tests.integration.engine_driver import started_engine
 from tests.integration.store_servers import ClusterSet, StoreServer
 from tests.waiting import until, wait_until
 
 SHARDS = 12
 STORE_TIMEOUT_S = 1.0
 WOKEN_S = 3 * HEARTBEAT_S + 2 * STORE_TIMEOUT_S
-"""The node that hangs may be the one that the engine listens to."""
+"""The node that hangs may be the one of the engine's subscription."""
 SETTLE_S = 30.0
 HOW = pytest.mark.parametrize("how", ["kill", "pause"])
 KEYS = Keys(SHARDS)
@@ -41,7 +42,7 @@ def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
 
 @pytest.fixture
 def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
-    """A cluster that is well and empty."""
+    """A healthy, empty cluster."""
     wait_until(lambda: all(map(is_well, running_cluster.masters)), SETTLE_S, "the cluster is well")
     for node in running_cluster.masters:
         node.command("FLUSHALL")
@@ -77,11 +78,11 @@ class Deployment:
 
     def fail(self, how: str) -> None:
         if how == "kill":
-            self.failing.command("SAVE")  # it keeps what it has
+            self.failing.command("SAVE")  # its data stays
         getattr(self.failing, how)()
 
     async def until_known(self) -> None:
-        """Wait until calls have met the failure, so that what follows does not pay for finding out."""
+        """Wait until the engine has noticed the failure, so that later calls do not pay for that."""
         with pytest.raises(StoreUnavailable):
             await self.engine.dispatcher.pop(self.dead[:1])
         assert self.engine.dispatcher._is_down(self.dead[0])
@@ -92,14 +93,8 @@ class Deployment:
 
 @asynccontextmanager
 async def deployed(cluster: ClusterSet) -> AsyncIterator[Deployment]:
-    store = await connect(cluster.url, timeout_s=STORE_TIMEOUT_S)
-    engine = Engine(store, shards=SHARDS)
-    try:
-        await engine.start()
+    async with started_engine(cluster.url, timeout_s=STORE_TIMEOUT_S, shards=SHARDS) as engine:
         yield Deployment(cluster, engine)
-    finally:
-        await engine.close()
-        await store.close()
 
 
 @pytest.fixture
@@ -174,7 +169,7 @@ async def test_a_parked_pop_survives_the_outage_and_gets_its_jobs_afterwards(dep
 
 
 async def test_a_topic_that_is_back_is_polled_without_a_message(deployment: Deployment) -> None:
-    """Its job is ready already when its shard comes back, so that nothing is published."""
+    """Its job is already ready when its shard comes back, so nothing is published."""
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     await put(deployment, dead)
     deployment.fail("kill")
@@ -194,7 +189,7 @@ async def test_many_pops_of_a_dead_shard_send_it_one_call_at_a_time(deployment: 
     await deployment.until_known()
     pops = [deployment.waiting_pop(topic) for topic in deployment.dead for _ in range(20)]
     async with asyncio.timeout(3 * STORE_TIMEOUT_S):
-        await put(deployment, *deployment.healthy)  # calls to the node that hangs take no places from these
+        await put(deployment, *deployment.healthy)  # calls to the hanging node do not use up their slots
         results = await asyncio.gather(*pops, return_exceptions=True)
     assert {type(result) for result in results} == {StoreUnavailable}
 
@@ -271,7 +266,7 @@ async def test_a_quota_keeps_counting_without_the_dead_shard(deployment: Deploym
     for topic in (dead, dead, healthy):
         await put_one(topic)
     deployment.fail("kill")
-    for _ in range(3):  # there is room for one: what is finished makes room, and what is out of reach takes its own
+    for _ in range(3):  # there is room for one: finished jobs free space, unreachable ones still count
         await put_one(healthy)
         with pytest.raises(RateLimited):
             await put_one(healthy)
@@ -303,7 +298,7 @@ async def test_a_service_starts_with_the_shards_that_can_be_reached(cluster: Clu
     guard = cluster.holder_of("deferd:shards")
     failing = next(node for node in cluster.masters if node is not guard)
     getattr(failing, how)()
-    for _ in range(5):  # whichever node is asked first
+    for _ in range(5):  # whichever node is queried first
         store = await connect(cluster.url, timeout_s=STORE_TIMEOUT_S)
         await check(store, shards=SHARDS)
         await store.close()

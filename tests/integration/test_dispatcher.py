@@ -1,4 +1,4 @@
-"""Consumers that wait: order, priority, hang-ups, and no store call without a reason."""
+"""Consumers that wait: order, priority, disconnects, and no store call without a reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
 from deferd.store.connection import connect
-from tests.integration.engine_driver import TOPIC, job
+from tests.integration.engine_driver import TOPIC, job, started_engine
 from tests.integration.store_servers import StoreServer
 from tests.waiting import until
 
@@ -23,7 +23,7 @@ def waiting_pop(engine: Engine, *topics: str, **options: object) -> asyncio.Task
 
 
 async def parked(engine: Engine, count: int) -> None:
-    """Wait until `count` consumers have asked the store and wait."""
+    """Wait until `count` consumers have been polled for and wait."""
     queues = engine.dispatcher._wait_queues
     await until(
         lambda: sum(waiter.first_pass_index is None for queue in queues.values() for waiter in queue.waiters) >= count,
@@ -38,13 +38,9 @@ def store_calls(server: StoreServer) -> int:
 
 @pytest.fixture
 async def second(server: StoreServer) -> AsyncIterator[Engine]:
-    """Another process's engine, as far as the store can tell."""
-    store = await connect(server.url, timeout_s=5)
-    engine = Engine(store)
-    await engine.start()
-    yield engine
-    await engine.close()
-    await store.close()
+    """The engine of another process, as far as the store can tell."""
+    async with started_engine(server.url) as engine:
+        yield engine
 
 
 async def test_a_ready_job_is_handed_out_at_once(engine: Engine) -> None:
@@ -88,7 +84,7 @@ async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
 
 
 async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None:
-    """Forty wait, seventeen jobs come, and six consumers at the same time: more than one call asks for."""
+    """Forty consumers wait; seventeen jobs and six newcomers arrive at the same time, more than one call serves."""
     for turn in range(30):
         waiting = []
         for number in range(40):
@@ -96,7 +92,7 @@ async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None
             await asyncio.sleep(0)
         await parked(engine, 40)
         putting = asyncio.create_task(engine.queue.put_many([job(f"{turn}-{number}") for number in range(17)]))
-        for _ in range(turn % 10):  # they come at any moment of the put and of the pops that it sets off
+        for _ in range(turn % 10):  # they arrive at any moment of the put and of the pops that it causes
             await asyncio.sleep(0.0002 if turn % 3 else 0)
         request_ids: list[dict[str, object]] = [{}, {"request_id": f"r{turn}"}]
         newcomers = [waiting_pop(engine, consumer=f"n{number}", **request_ids[number % 2]) for number in range(6)]
@@ -137,7 +133,7 @@ async def test_newcomers_to_a_long_queue_cost_few_store_calls(engine: Engine, se
 
 
 async def test_a_pop_of_many_topics_keeps_its_place_in_each(engine: Engine) -> None:
-    """It is asked for at its second topic after one that came later to that topic alone."""
+    """Its second topic is polled for it only after a later consumer of that topic alone."""
     first = waiting_pop(engine, "a", "b", consumer="first")
     later = [waiting_pop(engine, "b", consumer=f"later{number}") for number in range(3)]
     await parked(engine, 4)
@@ -151,7 +147,7 @@ async def test_parked_consumers_cause_no_store_calls(engine: Engine, server: Sto
     tasks = [waiting_pop(engine, f"t{number}") for number in range(50)]
     await parked(engine, 50)
     before = store_calls(server)
-    await asyncio.sleep(0.3)  # that nobody asks shows only by time that passes
+    await asyncio.sleep(0.3)  # only elapsed time shows that there are no calls
     assert store_calls(server) - before <= 2  # the timer's tick
     engine.drain()
     await asyncio.gather(*tasks)
@@ -203,7 +199,7 @@ async def test_large_requests_on_an_empty_topic_stop_polling(engine: Engine, ser
     waiting = [waiting_pop(engine, count=1000) for _ in range(5)]
     await parked(engine, 5)
     before = store_calls(server)
-    await asyncio.sleep(0.1)  # if they did not rest, they would ask without a pause
+    await asyncio.sleep(0.1)  # otherwise they would poll without a pause
     assert store_calls(server) - before <= 1
     await engine.queue.put_many([job(f"j{number}") for number in range(10)])
     assert len(await waiting[0]) == 10
@@ -222,7 +218,7 @@ async def test_a_consumer_that_disconnects_while_parked_strands_no_job(engine: E
 
 
 async def test_jobs_popped_for_a_consumer_that_hung_up_go_back_to_the_head(engine: Engine) -> None:
-    """Hang up at every moment of a pop; whatever the moment, no job is lost and no attempt counts."""
+    """Cancel a pop at every moment of it: no job is lost and no attempt counts."""
     await engine.queue.put_many([job(f"j{number}") for number in range(3)])
     for turns in range(60):
         gone = waiting_pop(engine, count=2)

@@ -1,4 +1,4 @@
-"""How durable a put is: each level on stores that give it, and on those that do not."""
+"""The durability of puts: each level on stores that support it, and on those that do not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.integration.store_servers import ClusterSet, Pair, StoreServer
 from tests.waiting import until, wait_until
 
 SLACK_S = 0.7
-"""What a loaded machine may add."""
+"""Added for a loaded machine."""
 DEBIAN_REDIS = shutil.which("redis-server")
 
 
@@ -81,7 +81,7 @@ class TestReplicated:
         assert time.monotonic() - began < CONFIRM_S + SLACK_S
         assert "doubtful" in stored_ids(pair.primary)
 
-        # In another process, whose connection has written nothing.
+        # In another process, whose connection has not written anything.
         async with engine_on(pair.primary.url) as other:
             with pytest.raises(StoreUnavailable, match="nothing was stored"):
                 await put(other, "refused", "replicated:1")
@@ -111,7 +111,7 @@ class TestReplicated:
             await put(engine, "a", "replicated:1")
             pair.replica.pause()
             slow = asyncio.ensure_future(put(engine, "b", "replicated:1"))
-            await asyncio.sleep(STORE_TIMEOUT_S + 0.3)  # the store is now watched for the end of the WAIT alone
+            await asyncio.sleep(STORE_TIMEOUT_S + 0.3)  # from now on the store is watched only for the end of the WAIT
             pair.replica.unpause()
             assert await slow == "replicated:1"
             pair.primary.pause()
@@ -227,7 +227,7 @@ class TestReplicated:
             (one.id, one.durability or "memory") for one in jobs
         ]
         waits = pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"] - before
-        assert waits == 2  # whether the replica is in step, and that it has them
+        assert waits == 2  # that the replica has caught up, and that it has the jobs
 
     async def test_levels_of_a_batch_that_alternate_wait_for_the_replica_once(
         self, pair: Pair, producer: Engine
@@ -295,7 +295,7 @@ class TestTopicDefault:
                 assert await put(producer, f"b{round_}") == "replicated:1"
                 assert f"b{round_}" in stored_ids(pair.replica)
                 await other.topics.configure(TOPIC, TopicSettings())
-                await put(producer, f"c{round_}")  # goes to the replica once more
+                await put(producer, f"c{round_}")  # waits for the replica once more
                 assert await put(producer, f"d{round_}") == "memory"
 
     async def test_an_unsupported_one_refuses_the_puts_until_it_is_cleared(self, fsyncing: StoreServer) -> None:

@@ -1,4 +1,4 @@
-"""finish.lua, release.lua, bury.lua and redrive.lua: every answer they can give."""
+"""finish.lua, release.lua, bury.lua and redrive.lua: every code they can return."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_each_job_of_a_batch_finish_has_its_own_result(driver: EngineDrive
 
 
 async def release_after(driver: EngineDriver, attempts: int, **fields: Any) -> list[float | None]:
-    """The waits, in seconds, that `attempts` releases bring; None for dead."""
+    """The waits in seconds after each of `attempts` releases; None for dead."""
     put = await driver.put(**fields)
     waits: list[float | None] = []
     for _ in range(attempts):

@@ -1,4 +1,4 @@
-"""A topic that nobody uses any longer takes no room in the store, and what a pop remembers ends with its deliveries."""
+"""Unused topics leave nothing in the store, and remembered requests end with their deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pop.lua, return_to_queue.lua, touch.lua and the end of leases: every answer they can give."""
+"""pop.lua, return_to_queue.lua, touch.lua and the end of leases: every result they can have."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ async def test_a_paused_topic_hands_out_nothing_new_but_repeats_deliveries(drive
 
 
 async def test_many_ids_without_a_record_are_skipped_in_bounded_steps(driver: EngineDriver) -> None:
-    """As a damaged store may have them."""
+    """As a damaged store may contain them."""
     members = [part for number in range(2500) for part in (number, f"gone{number}")]
     driver.server.command("ZADD", f"{KEY}:ready", *members)
     await driver.put("last")

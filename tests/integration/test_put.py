@@ -1,4 +1,4 @@
-"""put.lua: every answer it can give."""
+"""put.lua: every code it can return."""
 
 from __future__ import annotations
 

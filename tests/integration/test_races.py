@@ -1,7 +1,7 @@
-"""Real races: two engines, each with connections of its own, do two things to one store at the same time.
+"""Real races: two engines, each with its own connections, make two calls to one store at the same time.
 
-Every race is run many times, so that now one side wins and now the other. Whoever wins, the two answers must agree
-with each other and with what is in the store afterwards.
+Every race is run many times, so that each side wins some. Whichever wins, the two results must agree with each other
+and with the store's contents afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS = 200
 
 @pytest.fixture
 async def rival_store(server: StoreServer) -> AsyncIterator[Store]:
-    """The same store, by connections of its own."""
+    """The same store, on its own connections."""
     store = await connect(server.url, timeout_s=5)
     yield store
     await store.close()
@@ -39,7 +39,7 @@ async def rival_store(server: StoreServer) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def rival(driver: EngineDriver, rival_store: Store, server: StoreServer) -> AsyncIterator[EngineDriver]:
-    """Another engine on the same store; its clock is the same."""
+    """Another engine on the same store and clock."""
     engine = Engine(rival_store, movable_clock=True, dead_retention_ms=3_600_000)
     yield EngineDriver(engine, server)
     await engine.close()
@@ -51,9 +51,9 @@ def rival_scripts(rival_store: Store) -> Scripts:
 
 
 async def race(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """The answers of calls that begin at the same moment, in the order of the calls, or the errors' classes.
+    """The results of calls started at the same time, in the order of the calls, or the classes of their errors.
 
-    Which one the event loop starts first changes from race to race.
+    Which call the event loop starts first changes from race to race.
     """
 
     async def answer(index: int) -> None:
@@ -69,14 +69,14 @@ async def race(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 async def promote(by: Scripts, topic: str) -> None:
-    """What a timer does at one topic when its turn comes, whoever has the lock; its arguments stand in promote.lua."""
+    """Visit one topic as a timer does, whoever holds the lock; promote.lua documents the arguments."""
     most_jobs, dead_retention_ms, mark, most_topics, timer, lock_ms = 500, 3_600_000, "timer-1", 8, "timer-1", 2500
     keys = (*KEYS.of_topic(topic), KEYS.of_shard(0, "lock"))
     await by.run("promote", keys, (topic, most_jobs, dead_retention_ms, mark, most_topics, timer, lock_ms))
 
 
 def both_sides_won(winners: Counter[Any]) -> bool:
-    """Whether it was a race at all."""
+    """Assert that each side won some races."""
     return len(winners) == 2 and min(winners.values()) >= ROUNDS // 20
 
 
@@ -303,7 +303,7 @@ async def test_dead_jobs_are_redriven_once(driver: EngineDriver, rival: EngineDr
 
 
 async def test_parked_consumers_of_two_processes_share_the_jobs(server: StoreServer) -> None:
-    """Started engines, with their timers and waiting consumers; the clock is the real one."""
+    """Two started engines, with their timers, waiting consumers and the real clock."""
     stores = [await connect(server.url, timeout_s=5) for _ in range(2)]
     engines = [Engine(store, tick_s=0.2) for store in stores]
     for engine in engines:

@@ -1,4 +1,4 @@
-"""Records, receipts and cursors on a real store: what Python writes Lua reads, and the other way round."""
+"""Records, receipts and cursors on a real store: Lua reads what Python writes, and vice versa."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ extras = st.fixed_dictionaries(
 
 
 def packed(*, created: int, due: int, nonce: int, attempts: int, extra: bytes, rest: bytes) -> bytes:
-    """A Job Pool value, as the module text of engine/record.py lays it out."""
+    """A record in the layout that the docstring of engine/record.py documents."""
     halves = (half for value in (created, due, nonce) for half in (value & 0xFFFFFFFF, value >> 32))
     return HEADER.pack(*halves, attempts, len(extra)) + extra + rest
 
@@ -88,7 +88,7 @@ def test_a_record_that_lua_has_read_and_written_is_the_same(
     assert rest == (after.result or b"") + after.body
 
 
-# Through the engine. One loop and one engine for all examples: connecting takes longer than the calls.
+# Through the engine. All examples share one loop and one engine: connecting takes longer than the calls.
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_pages_of_one_job_each_bring_every_job_once(engine_of_examples: Engine, 
 def test_any_name_raises_job_not_found_and_no_other_error(
     engine_of_examples: Engine, run: Run, job_id: str, topic: str
 ) -> None:
-    """The HTTP API refuses them before; the engine answers them all the same."""
+    """The HTTP API refuses them earlier, but the engine must handle them too."""
 
     async def look() -> None:
         with pytest.raises((JobNotFound, DeferdError, UnicodeEncodeError)):

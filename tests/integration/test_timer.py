@@ -73,7 +73,7 @@ async def test_the_timer_takes_the_lock_of_a_dead_one_when_it_ends(driver: Engin
     driver.server.command("SET", LOCK, "dead", "PX", 30)
     wait_s = await driver.engine.timers[0].run_once()
     assert 0 < wait_s <= 0.031
-    await asyncio.sleep(wait_s)  # the lock ends by the server's own time, which no test moves
+    await asyncio.sleep(wait_s)  # the lock ends by the server's clock, which tests do not move
     await driver.put(delay=1)
     await driver.pass_time(2)
     assert await driver.state() is JobState.READY
@@ -138,7 +138,7 @@ async def test_a_timer_without_work_does_not_write(driver: EngineDriver) -> None
 
 
 async def test_a_timer_that_failed_at_overdue_work_does_not_take_the_lock_for_it_again(driver: EngineDriver) -> None:
-    """Timers that all fail at the same topic would take the lock from each other for ever."""
+    """Otherwise timers that fail at the same topic would take the lock from each other forever."""
     await driver.put("broken", delay=5)
     driver.server.command("SET", f"deferd:{{0}}:{TOPIC}:reserved", "not a sorted set")
     driver.move_clock(6)
@@ -149,12 +149,12 @@ async def test_a_timer_that_failed_at_overdue_work_does_not_take_the_lock_for_it
 
 
 async def test_work_put_after_the_holder_died_is_done_before_its_lock_ends(engine: Engine, server: StoreServer) -> None:
-    """A resting timer is not told when that work is due, but that there is some."""
+    """The message to a resting timer says that there is work, not when it is due."""
     await engine.timers[0].resign()
     while server.command("SET", LOCK, "dead", "NX", "PX", 2900) is None:
-        server.command("DEL", LOCK)  # the timer had taken it again
+        server.command("DEL", LOCK)  # the timer has taken it again
     server.command("SET", "lock of the dead", "", "PX", server.command("PTTL", LOCK))
-    await engine.timers[0].run_once()  # it knows now that another one holds it
+    await engine.timers[0].run_once()  # now it knows that another one holds it
     await engine.queue.put(job(delay=0.1))
     popped = await engine.dispatcher.pop([TOPIC], wait_ms=10_000)
     assert [found.id for found in popped] == ["a"]
@@ -216,12 +216,12 @@ async def test_a_damaged_record_affects_no_other_job(driver: EngineDriver) -> No
 
 
 async def test_the_message_of_a_promotion_that_failed_is_not_ignored(server: StoreServer) -> None:
-    """It may be carried out later, when no consumer asks right behind it any more."""
+    """It may run later, when no poll follows it any more."""
     store = await connect(server.url, timeout_s=0.3)
     driver = EngineDriver(Engine(store, movable_clock=True), server)
     timer = driver.engine.timers[0]
     await driver.queue.put_many([job("a"), job("b", delay=600), job("c", delay=600.5)])
-    await driver.pass_time(600)  # it knows now what comes next, and will promote that without asking
+    await driver.pass_time(600)  # now it knows the next work, and will promote it without asking
     driver.move_clock(1)
     mark = timer.mark
     server.pause()
@@ -243,7 +243,7 @@ async def test_a_running_timer_is_woken_by_an_earlier_job(engine: Engine) -> Non
 
 
 async def test_the_store_goes_and_comes_back(server: StoreServer) -> None:
-    """What came due while the store hung is done when it answers again, without a restart."""
+    """Work that became due while the store hung is done when it responds again, without a restart."""
     store = await connect(server.url, timeout_s=1)
     engine = Engine(store)
     await engine.start()

@@ -1,4 +1,4 @@
-"""view, configure, list, purge, forget: what operators see and do."""
+"""view.lua, configure.lua, list.lua, purge.lua and forget.lua: what operators see and do."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ async def test_a_purge_of_many_jobs_runs_in_steps(driver: EngineDriver) -> None:
 
 @pytest.fixture
 def locale_that_ignores_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that are started sort texts as people do, `a` before `B`."""
+    """Programs started here sort text like people do, `a` before `B`."""
     if shutil.which("localedef") is None:
         pytest.skip("localedef is not installed")
     made = subprocess.run(
@@ -266,7 +266,7 @@ def locale_that_ignores_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("locale_that_ignores_case")
 async def test_pages_are_complete_in_any_locale_of_the_store(tmp_path: Path) -> None:
-    """Sorted sets go by bytes, and Lua's own comparison of texts by the locale."""
+    """Sorted sets compare bytes; Lua compares text by the locale."""
     with StoreServer(tmp_path / "store") as server:
         store = await connect(server.url, timeout_s=5)
         engine = Engine(store)

@@ -1,4 +1,4 @@
-"""What topics take in the store, as quotas count it."""
+"""The usage of topics in the store, as quotas count it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The group commit: what goes together in a call, and what becomes of each that asked."""
+"""Group commit: which items share a call, and what each caller gets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deferd.engine.group_commit import GroupCommit
 
 
 class GatedStore:
-    """Answers each call when it is let go; remembers what was in it."""
+    """Holds each call until its gate opens; records the items."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
@@ -40,13 +40,13 @@ async def turns(number: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_call_that_comes_alone_goes_at_once(store: GatedStore) -> None:
+async def test_a_single_call_is_sent_at_once(store: GatedStore) -> None:
     store.gate.set()
     assert await GroupCommit(store.send, size=len).submit("t", "a") == "A"
     assert store.calls == [("t", ["a"])]
 
 
-async def test_those_that_come_while_a_call_is_under_way_go_together_in_the_next(store: GatedStore) -> None:
+async def test_items_that_arrive_during_a_call_share_the_next_one(store: GatedStore) -> None:
     commit = GroupCommit(store.send, size=len)
     first = submitting(commit, "a")
     await turns()
@@ -77,7 +77,7 @@ async def test_a_call_is_bounded_in_items_and_in_bytes(store: GatedStore) -> Non
     assert [items for _, items in store.calls] == [["0"], *bounded]
 
 
-async def test_an_error_goes_to_all_that_were_in_the_call_and_to_nobody_else(store: GatedStore) -> None:
+async def test_an_error_is_raised_to_all_in_the_call_and_to_no_others(store: GatedStore) -> None:
     commit = GroupCommit(store.send, size=len, most_items=2)
     store.fails_at = 2
     tasks = submitting(commit, "0", "a", "b", "c")
@@ -89,7 +89,7 @@ async def test_an_error_goes_to_all_that_were_in_the_call_and_to_nobody_else(sto
 
 
 @pytest.mark.parametrize("gives_up", [0, 1])
-async def test_one_that_gives_up_does_not_disturb_the_others(store: GatedStore, gives_up: int) -> None:
+async def test_a_cancelled_caller_does_not_affect_the_others(store: GatedStore, gives_up: int) -> None:
     commit = GroupCommit(store.send, size=len)
     tasks = submitting(commit, "a", "b", "c")
     await turns()
@@ -100,7 +100,7 @@ async def test_one_that_gives_up_does_not_disturb_the_others(store: GatedStore, 
     assert tasks[gives_up].cancelled()
 
 
-async def test_nothing_is_kept_of_a_topic_that_is_served(store: GatedStore) -> None:
+async def test_nothing_is_kept_after_a_topic_is_served(store: GatedStore) -> None:
     store.gate.set()
     commit = GroupCommit(store.send, size=len)
     await commit.submit("t", "a")
@@ -109,7 +109,7 @@ async def test_nothing_is_kept_of_a_topic_that_is_served(store: GatedStore) -> N
     assert commit._tasks == set()
 
 
-async def test_an_answer_that_is_too_short_fails_those_it_leaves_out_and_nobody_after_them(store: GatedStore) -> None:
+async def test_a_result_that_is_too_short_fails_the_items_it_leaves_out_and_no_later_ones(store: GatedStore) -> None:
     async def send(topic: str, items: list[str]) -> Sequence[str]:
         results = await store.send(topic, items)
         return results if len(store.calls) != 2 else results[:-1]
