@@ -10,7 +10,7 @@ import pytest
 from deferd.api.serialization import instant
 from deferd.contract.errors import ReceiptStale, StoreUnavailable, TopicNotFound
 from deferd.contract.model import PutJob
-from deferd.engine.consistency.findings import FindingKind, TopicAudit
+from deferd.engine.consistency.findings import FindingKind, TopicReport
 from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store
@@ -147,11 +147,11 @@ ALL_JOBS = {"delayed", "ready", "reserved", "dead"}
 every_plant = pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
 
 
-async def audit(driver: EngineDriver, *, repair: bool = False) -> TopicAudit:
-    return await driver.engine.consistency.audit(TOPIC, repair=repair)
+async def audit(driver: EngineDriver, *, repair: bool = False) -> TopicReport:
+    return await driver.engine.consistency.check_topic(TOPIC, repair=repair)
 
 
-def kinds(found: TopicAudit) -> dict[str, int]:
+def kinds(found: TopicReport) -> dict[str, int]:
     return {kind.value: count for kind, count in found.findings.counts.items()}
 
 
@@ -206,7 +206,7 @@ async def test_each_kind_of_damage_is_mended_so_that_the_jobs_can_be_finished(
     assert kinds(again) == {}
     assert again.sums["put"] == sum(count for outcome, count in again.sums.items() if outcome != "put")
     assert again.sums == mended.sums
-    survey = await driver.engine.consistency.survey()
+    survey = await driver.engine.consistency.check_store()
     assert (survey.findings.counts, survey.unlisted, survey.stray_keys) == ({}, [], [])
     handed_out = await finish_what_there_is(driver)
     assert handed_out == ALL_JOBS - plant.costs | (
@@ -327,7 +327,7 @@ async def test_a_topic_that_was_purged_leaves_nothing_to_find(driver: EngineDriv
     await driver.topics.purge(TOPIC)
     with pytest.raises(TopicNotFound):
         await audit(driver)
-    survey = await driver.engine.consistency.survey()
+    survey = await driver.engine.consistency.check_store()
     assert (survey.unlisted, survey.stray_keys) == ([], [])
 
 
@@ -353,11 +353,11 @@ async def test_a_survey_finds_unlisted_topics_and_stray_keys(driver: EngineDrive
     driver.server.command("ZREM", "deferd:{0}:topics", "in-no-list", "not-in-topics")
     driver.server.command("SET", "deferd:{0}:mine", "x")
     driver.server.command("SET", "another-application", "x")
-    survey = await driver.engine.consistency.survey()
+    survey = await driver.engine.consistency.check_store()
     assert survey.unlisted == ["in-no-list", "not-in-topics", "without-settings"]
     assert (survey.stray_keys, survey.stray_count) == (["deferd:{0}:mine"], 1)
     driver.server.command("HSET", "deferd:{0}:settings", "known", '{"t":-1}')
-    assert (await driver.engine.consistency.survey()).unlisted == [
+    assert (await driver.engine.consistency.check_store()).unlisted == [
         "in-no-list",
         "known",
         "not-in-topics",
@@ -365,18 +365,18 @@ async def test_a_survey_finds_unlisted_topics_and_stray_keys(driver: EngineDrive
     ]
     driver.server.command("HSET", "deferd:{0}:settings", "known", "")
     for topic in survey.unlisted:
-        await driver.engine.consistency.audit(topic, repair=True)
+        await driver.engine.consistency.check_topic(topic, repair=True)
     page = await driver.engine.topic_list.page()
     assert [view.topic for view in page.views] == ["in-no-list", "known", "not-in-topics", "without-settings"]
-    assert (await driver.engine.consistency.survey()).unlisted == []
+    assert (await driver.engine.consistency.check_store()).unlisted == []
 
 
 async def test_a_repairing_survey_renames_keys_of_the_wrong_type(driver: EngineDriver) -> None:
     await driver.put(delay=5)
     driver.server.command("DEL", "deferd:{0}:settings")
     driver.server.command("SET", "deferd:{0}:settings", "x")
-    assert (await driver.engine.consistency.survey()).findings.counts == {FindingKind.WRONG_TYPE: 1}
-    mended = await driver.engine.consistency.survey(repair=True)
+    assert (await driver.engine.consistency.check_store()).findings.counts == {FindingKind.WRONG_TYPE: 1}
+    mended = await driver.engine.consistency.check_store(repair=True)
     assert mended.findings.counts == {FindingKind.WRONG_TYPE: 1}
     assert mended.unlisted == [TOPIC]
     assert kinds(await audit(driver, repair=True)) == {"unknown_topic": 1}
@@ -388,11 +388,11 @@ async def test_topics_of_many_shards_are_surveyed(store: Store, server: StoreSer
     names = [f"t{number}" for number in range(9)]
     for name in names:
         await engine.queue.put(PutJob(topic=name, delay=5))
-    assert (await engine.consistency.survey()).unlisted == []
+    assert (await engine.consistency.check_store()).unlisted == []
     for shard in range(3):
         server.command("DEL", f"deferd:{{{shard}}}:settings")
-    assert (await engine.consistency.survey()).unlisted == names
+    assert (await engine.consistency.check_store()).unlisted == names
     for name in names:
-        await engine.consistency.audit(name, repair=True)
-    assert (await engine.consistency.survey()).unlisted == []
+        await engine.consistency.check_topic(name, repair=True)
+    assert (await engine.consistency.check_store()).unlisted == []
     await engine.close()

@@ -91,7 +91,7 @@ async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, 
             group.create_task(load.run())
         checked = 0
         for _ in range(15):
-            found = await engine.consistency.audit(TOPIC, repair=repair)
+            found = await engine.consistency.check_topic(TOPIC, repair=repair)
             assert (kinds(found), found.unchecked) == ({}, None), found.findings.examples
             checked += found.checked
         for load in loads:
@@ -109,7 +109,7 @@ class AuditedCalls(EveryCall):
             return
         try:
             for topic, model in self.models.items():
-                found = self.run(self.driver.engine.consistency.audit(topic))
+                found = self.run(self.driver.engine.consistency.check_topic(topic))
                 if found is TopicNotFound:
                     assert not model.jobs
                 else:

@@ -90,9 +90,9 @@ def contents(*servers: StoreServer) -> dict[str, Any]:
 
 async def assert_sound(store: Store, shards: int, jobs: int) -> None:
     engine = Engine(store, shards=shards)
-    assert (await engine.consistency.survey()).clean
+    assert (await engine.consistency.check_store()).clean
     for topic in TOPICS:
-        audit = await engine.consistency.audit(topic)
+        audit = await engine.consistency.check_topic(topic)
         assert audit.clean
         counts = {state.value: count for state, count in audit.counts.items() if count}
         assert counts == {"delayed": jobs, "ready": jobs - 3, "reserved": 3}

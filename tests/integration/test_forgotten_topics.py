@@ -50,7 +50,7 @@ async def test_the_tallies_of_forgotten_topics_are_added_up(driver: EngineDriver
         assert await names(driver) == []
     assert shard_tally(driver) == {b"put": b"4", b"finished": b"2", b"cancelled": b"2"}
     await put_and_finish(driver)
-    assert (await driver.engine.consistency.audit(TOPIC)).clean
+    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
 
 
 async def test_a_topic_with_occasional_puts_is_not_forgotten(driver: EngineDriver) -> None:

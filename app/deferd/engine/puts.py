@@ -151,7 +151,7 @@ class _Batch:
         self._ids = [spec.id or new_id() for spec in specs]
         self._results: dict[int, PutResult] = {}
         self._errors: dict[int, StoreUnavailable | DurabilityUnavailable] = {}
-        """An error for each status that stands for one: 503 or 422."""
+        """By status, 503 or 422: what to raise if every job failed."""
         self._domain_errors: dict[int, StoreUnavailable] = {}
         self._level_errors: dict[str | tuple[str], StoreUnavailable] = {}
         """By durability, or by topic for its default."""

@@ -38,7 +38,7 @@ _SLOT_IS_MOVING = "access a non local key in a cluster node"
 _OUT_OF_MEMORY = "the store is out of memory and refuses to store more"
 _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
     ((redis_errors.OutOfMemoryError,), _OUT_OF_MEMORY, 5),
-    ((redis_errors.ReadOnlyError,), "the store is a read-only replica just now", 1),
+    ((redis_errors.ReadOnlyError,), "the store is currently a read-only replica", 1),
     ((redis_errors.BusyLoadingError,), "the store is loading its data", 1),
     (
         (redis_errors.AuthenticationError, redis_errors.AuthorizationError),
@@ -171,7 +171,7 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         if _SLOT_IS_MOVING in str(exc):
             return StoreUnavailable("the store's cluster is being rearranged")
         if word in _REFUSALS:
-            return StoreUnavailable(f"the store refuses to work just now ({word})")
+            return StoreUnavailable(f"the store currently refuses calls ({word})")
     return None
 
 

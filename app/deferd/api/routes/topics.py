@@ -201,7 +201,7 @@ async def redrive_jobs(call: CurrentCall, topic: Topic, redrive: Redrive = _OLDE
 )
 @needs(Scope.ADMIN)
 async def audit_topic(call: CurrentCall, topic: Topic) -> Response:
-    return JsonAnswer(consistency_json.topic(await call.unless_gone(call.engine.consistency.audit(topic))))
+    return JsonAnswer(consistency_json.topic(await call.unless_gone(call.engine.consistency.check_topic(topic))))
 
 
 @router.post(
@@ -216,7 +216,9 @@ async def audit_topic(call: CurrentCall, topic: Topic) -> Response:
 )
 @needs(Scope.ADMIN)
 async def repair_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
-    return JsonAnswer(consistency_json.topic(await call.unless_gone(call.engine.consistency.audit(topic, repair=True))))
+    return JsonAnswer(
+        consistency_json.topic(await call.unless_gone(call.engine.consistency.check_topic(topic, repair=True)))
+    )
 
 
 @router.delete(

@@ -19,7 +19,7 @@ import orjson
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.limits import TOPIC_PATTERN
 from deferd.contract.model import JobState
-from deferd.engine.consistency.findings import EXAMPLES_MAX, Finding, FindingKind, Findings, Survey, TopicAudit
+from deferd.engine.consistency.findings import EXAMPLES_MAX, Finding, FindingKind, Findings, StoreReport, TopicReport
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_settings import UNREADABLE_SETTINGS, read_settings
@@ -51,7 +51,7 @@ class ConsistencyChecker:
         self._keys = keys
         self._lock = asyncio.Lock()
 
-    async def audit(self, topic: str, *, repair: bool = False) -> TopicAudit:
+    async def check_topic(self, topic: str, *, repair: bool = False) -> TopicReport:
         """Check all data of a topic; with `repair`, repair each finding in the script call that found it.
 
         Takes some tens of microseconds for each job, in bounded steps.
@@ -63,22 +63,22 @@ class ConsistencyChecker:
         async with self._exclusive():
             return await _TopicCheck(self._scripts, self._keys, topic, repair).run()
 
-    async def survey(self, *, repair: bool = False) -> Survey:
+    async def check_store(self, *, repair: bool = False) -> StoreReport:
         """Check what belongs to no single topic: unlisted topics, keys of the wrong type, stray keys.
 
         Reads all keys of the store, in bounded steps. `repair` renames keys of the wrong type; unlisted topics are
-        repaired by `audit`.
+        repaired by `check_topic`.
 
         Raises:
             StoreUnavailable: the check was not started or not completed.
         """
         async with self._exclusive():
-            survey = Survey(repair)
+            report = StoreReport(repair)
             unlisted: set[str] = set()
             for shard in range(self._keys.shards):
-                await _survey_shard(self._scripts, self._keys, shard, survey, unlisted)
-            survey.unlisted = sorted(unlisted)
-            return survey
+                await _check_shard(self._scripts, self._keys, shard, report, unlisted)
+            report.unlisted = sorted(unlisted)
+            return report
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
@@ -99,38 +99,38 @@ class _TopicCheck:
         self._topic = topic
         self._repair = repair
         self._keys = keys.of_consistency_check(topic)
-        self._audit = TopicAudit(topic, repair)
+        self._report = TopicReport(topic, repair)
 
-    async def run(self) -> TopicAudit:
-        audit = self._audit
+    async def run(self) -> TopicReport:
+        report = self._report
         wrong_types = await self._step("audit_types", *_TOPIC_KEY_TYPES)
-        _add_wrong_types(audit.findings, wrong_types)
+        _add_wrong_types(report.findings, wrong_types)
         if wrong_types and not self._repair:
-            audit.unchecked = "all else: keys of the wrong type must be repaired first"
-            return audit
+            report.unchecked = "all else: keys of the wrong type must be repaired first"
+            return report
         before = await self._step("audit_sums", "", repair=False)
         if before is None:
             if not wrong_types:
                 raise TopicNotFound(self._topic)
-            return audit
+            return report
         settings = before[1] or b""
         unreadable = b"" if _are_readable(settings) else settings
         if unreadable:
             shown = _text(unreadable[:200])
-            audit.findings.add(Finding(FindingKind.SETTINGS_UNREADABLE, self._topic, shown))
+            report.findings.add(Finding(FindingKind.SETTINGS_UNREADABLE, self._topic, shown))
         await self._check_jobs()
         for name in _SETS:
             await self._check_members(name)
         after = await self._step("audit_sums", unreadable)
         if after is not None:
             self._read_sums(after)
-        return audit
+        return report
 
     async def _check_jobs(self) -> None:
         cursor: bytes | int = 0
         while cursor != b"0":
             cursor, checked, found = await self._step("audit_pool", cursor, _STEP)
-            self._audit.checked += checked
+            self._report.checked += checked
             self._add_findings(found)
 
     async def _check_members(self, name: str) -> None:
@@ -144,18 +144,18 @@ class _TopicCheck:
             kind, shown = FindingKind[_text(name).upper()], _text(detail)
             if kind in _HAS_TIMESTAMPS:
                 shown = _EPOCH_MS.sub(_to_rfc_3339, shown)
-            self._audit.findings.add(Finding(kind, _text(subject), shown))
+            self._report.findings.add(Finding(kind, _text(subject), shown))
 
     def _read_sums(self, reply: list[Any]) -> None:
         found, _, *counts, now_ms, first_work_ms = reply[: len(STATES) + 4]
         self._add_findings(found)
-        audit = self._audit
-        audit.counts = dict(zip(STATES, counts, strict=True))
-        audit.timer_overdue_ms = max(now_ms - first_work_ms, 0) if first_work_ms >= 0 else 0
-        live = sum(audit.counts[state] for state in (JobState.DELAYED, JobState.READY, JobState.RESERVED))
-        audit.sums = {
+        report = self._report
+        report.counts = dict(zip(STATES, counts, strict=True))
+        report.timer_overdue_ms = max(now_ms - first_work_ms, 0) if first_work_ms >= 0 else 0
+        live = sum(report.counts[state] for state in (JobState.DELAYED, JobState.READY, JobState.RESERVED))
+        report.sums = {
             **dict(zip(_OUTCOMES, reply[len(STATES) + 4 :], strict=True)),
-            "dead": audit.counts[JobState.DEAD],
+            "dead": report.counts[JobState.DEAD],
             "live": live,
         }
 
@@ -167,12 +167,12 @@ class _TopicCheck:
         return reply
 
 
-async def _survey_shard(scripts: Scripts, keys: Keys, shard: int, survey: Survey, unlisted: set[str]) -> None:
+async def _check_shard(scripts: Scripts, keys: Keys, shard: int, report: StoreReport, unlisted: set[str]) -> None:
     names = [keys.of_shard(shard, name) for name in _SHARD_KEY_TYPES]
     all_names = [*names, keys.of_shard(shard, "aside")]
-    wrong_types = await scripts.run("audit_types", all_names, ("", int(survey.repaired), *_SHARD_KEY_TYPES.values()))
-    _add_wrong_types(survey.findings, wrong_types)
-    if wrong_types and not survey.repaired:
+    wrong_types = await scripts.run("audit_types", all_names, ("", int(report.repaired), *_SHARD_KEY_TYPES.values()))
+    _add_wrong_types(report.findings, wrong_types)
+    if wrong_types and not report.repaired:
         return
     for where in ("settings", "topics", "keys"):
         cursor: bytes | int = 0
@@ -190,10 +190,10 @@ async def _survey_shard(scripts: Scripts, keys: Keys, shard: int, survey: Survey
                 else:
                     strays.append(f"{topic} in {where} of shard {shard}".encode())
             for stray in map(_text, strays):
-                if stray not in survey.stray_keys:
-                    survey.stray_count += 1
-                    if len(survey.stray_keys) < EXAMPLES_MAX:
-                        survey.stray_keys.append(stray)
+                if stray not in report.stray_keys:
+                    report.stray_count += 1
+                    if len(report.stray_keys) < EXAMPLES_MAX:
+                        report.stray_keys.append(stray)
 
 
 def _add_wrong_types(findings: Findings, found: list[bytes]) -> None:

@@ -131,7 +131,7 @@ class Findings:
 
 
 @dataclass(slots=True)
-class TopicAudit:
+class TopicReport:
     """The result of checking a topic. After a repair: the findings that were repaired, and all else as it is now.
 
     `checked` is the number of jobs checked. `sums` counts what became of all jobs ever put (see `lua/lib/topic.lua`);
@@ -155,10 +155,10 @@ class TopicAudit:
 
 
 @dataclass(slots=True)
-class Survey:
+class StoreReport:
     """The result of checking what belongs to no single topic.
 
-    `unlisted` are topics with data that lists of topics leave out; `ConsistencyChecker.audit` repairs them.
+    `unlisted` are topics with data that lists of topics leave out; `ConsistencyChecker.check_topic` repairs them.
     `stray_keys` are up to 100 of the `stray_count` keys under deferd's prefix that belong to no topic; they are
     harmless.
     """
