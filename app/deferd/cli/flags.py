@@ -220,7 +220,7 @@ def of_purge(parser: argparse.ArgumentParser) -> None:
     common(parser)
 
 
-def of_consistency_check(parser: argparse.ArgumentParser) -> None:
+def of_audit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topics", metavar="TOPIC", nargs="*", help="these topics; without any, all that the store has")
     parser.add_argument("--repair", action="store_true", help="mend what is found, and check again")
     common(parser)

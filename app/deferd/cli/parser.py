@@ -286,7 +286,7 @@ COMMANDS: Final = {
             ("deferd audit", "deferd audit orders.close --repair", "deferd audit --json | jq 'select(.clean | not)'"),
             "audit",
             "audit",
-            flags.of_consistency_check,
+            flags.of_audit,
         ),
         Command(
             "backup",
