@@ -98,7 +98,7 @@ class Scripts:
             try:
                 return await self._send(call or self._store.call, verb, (len(keys), *keys, *args))
             except redis_errors.RedisError as exc:
-                await self._look_for_missing_right(exc)
+                await self._report_missing_permission(exc)
                 raise
 
     async def _send(self, call: Callable[..., Awaitable[Any]], verb: str, args: tuple[Any, ...]) -> Any:
@@ -117,14 +117,14 @@ class Scripts:
             try:
                 return await self._store.call(name, *args)
             except redis_errors.RedisError as exc:
-                await self._look_for_missing_right(exc)
+                await self._report_missing_permission(exc)
                 raise
 
-    async def _look_for_missing_right(self, exc: redis_errors.RedisError) -> None:
+    async def _report_missing_permission(self, exc: redis_errors.RedisError) -> None:
         """If the store's user lacks a permission, raise an error that names it and let the watch refuse calls."""
-        right = missing_right(exc)
-        if self._watch is not None and right is not None and not isinstance(exc, MissingRight):
-            raise await self._watch.refuse(right) from exc
+        permission = missing_right(exc)
+        if self._watch is not None and permission is not None and not isinstance(exc, MissingRight):
+            raise await self._watch.refuse(permission) from exc
 
 
 @contextmanager
@@ -149,8 +149,8 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         return StoreUnavailable("the store did not answer in time", timed_out=True)
     if isinstance(exc, MissingRight):
         return StoreUnavailable(str(exc))
-    if isinstance(exc, redis_errors.RedisError) and (right := missing_right(exc)) is not None:
-        return StoreUnavailable(lacking((right,)))
+    if isinstance(exc, redis_errors.RedisError) and (permission := missing_right(exc)) is not None:
+        return StoreUnavailable(lacking((permission,)))
     if isinstance(exc, TooFewReplicas):
         level = name_of(FSYNC + exc.wanted)
         return StoreUnavailable(f"durability {level!r} is not available now: {exc}; nothing was stored", 2)

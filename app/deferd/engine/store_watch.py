@@ -50,18 +50,18 @@ class StoreWatch:
         if self._mismatch is not None:
             raise _refused(f"the store {shard_guard.mismatch(self._mismatch, self._shards)}")
 
-    async def refuse(self, right: str) -> StoreUnavailable:
-        """A call failed because `right` is missing: refuse calls until the self-test passes; return the caller's error.
+    async def refuse(self, permission: str) -> StoreUnavailable:
+        """A call failed without `permission`: refuse calls until the self-test passes; return the error for its caller.
 
         The server names one permission or none; the self-test, run once for all failed calls, finds all.
         """
         if self._unfit is None:
-            self._unfit = lacking((right,))
+            self._unfit = lacking((permission,))
             self._is_unfit.set()
-            self._naming = asyncio.create_task(self._test(right), name="deferd-self-test")
+            self._naming = asyncio.create_task(self._test(permission), name="deferd-self-test")
         if self._naming is not None:
             await asyncio.shield(self._naming)
-        return _refused(self._unfit or lacking((right,)))
+        return _refused(self._unfit or lacking((permission,)))
 
     async def run(self) -> None:
         """Check the store until cancelled. An unreachable store is not reported here: calls find that out."""
@@ -98,10 +98,10 @@ class StoreWatch:
         try:
             probed = await probe(self._store, every=False)
         except (RedisError, OSError) as exc:
-            right = missing_right(exc) if isinstance(exc, RedisError) else None
-            if right is None and known is None:
+            permission = missing_right(exc) if isinstance(exc, RedisError) else None
+            if permission is None and known is None:
                 return  # it is away
-            probed = Probed(() if right is None else (right,), ())
+            probed = Probed(() if permission is None else (permission,), ())
         missing = probed.missing if known is None else (*probed.missing, known)
         if missing:
             self._close(lacking(missing))
