@@ -11,8 +11,8 @@ import pytest
 from deferd import Client
 from deferd.cli.copy import clock_warning, conclude, show_table
 from deferd.contract.model import JobState
-from deferd.engine.copying import CopyReport
-from deferd.engine.inventory import Inventory
+from deferd.engine.store_copy import CopyReport
+from deferd.engine.store_inventory import Inventory
 from tests.acceptance.command_line import Shell
 from tests.acceptance.every_state import BIG, PAUSED, TOPIC, Filled, assert_goes_on, fill
 from tests.acceptance.service_process import running_service

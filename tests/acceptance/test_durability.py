@@ -68,7 +68,7 @@ class TestHttp:
         for answer in (await http.post("/jobs", json=job), await http.post("/jobs/batch", json={"jobs": [job, job]})):
             members = problem(answer, 422, "durability_unavailable")
             assert (members["durability"], members["available"]) == ("replicated:1", ["memory", "fsync"])
-            assert "durability 'replicated:1' is not to be had: the embedded store has no replicas" in members["detail"]
+            assert "durability 'replicated:1' is not available: the embedded store has no replicas" in members["detail"]
         assert not await http.has_job("a")
         batch = {"jobs": [job, {"topic": http.topic, "id": "b"}]}
         refused, put = ok(await http.post("/jobs/batch", json=batch))["results"]

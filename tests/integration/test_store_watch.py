@@ -119,10 +119,10 @@ async def test_what_calls_cut_short_have_left_is_repaired_and_no_acknowledged_jo
         may(server, "+zadd")
         await put_until_stored(engine, "after")
 
-        damaged = await engine.auditor.audit(TOPIC)
+        damaged = await engine.consistency.check_topic(TOPIC)
         assert not damaged.clean, "no call was cut short, so that nothing was shown"
-        await engine.auditor.audit(TOPIC, repair=True)
-        assert (await engine.auditor.audit(TOPIC)).clean
+        await engine.consistency.check_topic(TOPIC, repair=True)
+        assert (await engine.consistency.check_topic(TOPIC)).clean
         stored = {key.decode() for key in server.command("HKEYS", f"deferd:{{0}}:{TOPIC}:pool")}
         assert {f"j{number}" for number in range(5, 300)} | {f"d{number}" for number in range(100)} <= stored
 

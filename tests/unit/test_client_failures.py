@@ -18,7 +18,7 @@ RAISED: list[errors.DeferdError] = [
     errors.JobExists("orders", "a"),
     errors.JobReserved("orders", "a"),
     errors.JobExists("orders", "a", "replicated:1"),
-    errors.DurabilityUnavailable("fsync", ["memory"], "durability 'fsync' is not to be had: it is off"),
+    errors.DurabilityUnavailable("fsync", ["memory"], "durability 'fsync' is not available: it is off"),
     errors.ReceiptStale("orders", "a"),
     errors.JobCancelled("orders", "a"),
     errors.TopicFull("orders", 7),

@@ -131,7 +131,7 @@ async def test_jobs_that_cannot_go_back_are_left_to_their_leases(caplog: pytest.
     class EngineOverNoStore:
         class queue:  # noqa: N801 (an attribute of an Engine)
             @staticmethod
-            async def give_back(jobs: list[JobRecord]) -> None:
+            async def return_to_queue(jobs: list[JobRecord]) -> None:
                 raise StoreUnavailable("the store does not answer")
 
     await give_back(cast("Engine", cast("Any", EngineOverNoStore())), [_JOB])

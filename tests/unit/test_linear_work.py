@@ -199,7 +199,10 @@ ROWS = [
     Row("allowed host", settings._HOST_NAME.fullmatch, NAMES | {"stars": repeat("*.")}, ("settings.py",)),
     Row("error of TOML", api_keys._POSITION.search, {"position": repeat("at line 1")}, ("api/auth/api_keys.py",)),
     Row(
-        "instant in a finding", checker._INSTANT_MS.findall, {"digits": repeat("1")}, ("engine/consistency/checker.py",)
+        "instant in a finding",
+        checker._EPOCH_MS.findall,
+        {"digits": repeat("1")},
+        ("engine/consistency/checker.py",),
     ),
     Row(
         "error of the store",

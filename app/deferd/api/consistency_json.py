@@ -6,10 +6,10 @@ from typing import Any
 
 from deferd.api.serialization import seconds
 from deferd.contract.model import JobState
-from deferd.engine.consistency.findings import Findings, Survey, TopicAudit
+from deferd.engine.consistency.findings import Findings, StoreReport, TopicReport
 
 
-def topic(audit: TopicAudit) -> dict[str, Any]:
+def topic(audit: TopicReport) -> dict[str, Any]:
     """What was found in a topic; what could not be read is left out."""
     shown = {
         "topic": audit.topic,
@@ -27,7 +27,7 @@ def topic(audit: TopicAudit) -> dict[str, Any]:
     return shown
 
 
-def store(survey: Survey) -> dict[str, Any]:
+def store(survey: StoreReport) -> dict[str, Any]:
     """What was found beyond single topics."""
     return {
         "clean": survey.clean,
@@ -42,7 +42,7 @@ def store(survey: Survey) -> dict[str, Any]:
 def _found(findings: Findings) -> dict[str, Any]:
     return {
         "damage": [
-            {"kind": kind.value, "found": count, "meaning": kind.meaning, "mend": kind.mend}
+            {"kind": kind.value, "found": count, "meaning": kind.meaning, "mend": kind.repair}
             for kind, count in findings.counts.items()
         ],
         "examples": [

@@ -24,7 +24,7 @@ from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.metrics import OTHER_TOPICS
-from deferd.engine.topic_list import TopicView
+from deferd.engine.topic_view import TopicView
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 STORE_READ_TIMEOUT_S = 5.0
@@ -79,16 +79,16 @@ async def _read_store(engine: Engine, max_topic_labels: int) -> _Standing | None
             cursor: str | None = None
             unreadable: set[int] = set()
             if max_topic_labels:
-                page = await engine.topics.all.page(None, max_topic_labels)
+                page = await engine.topic_list.page(None, max_topic_labels)
                 views, cursor = page.views, page.next_cursor
                 unreadable.update(page.unreadable)
                 if cursor is None:
                     return _Standing(views, None, unreadable)
             others = dict.fromkeys(JobState, 0)
             while True:
-                names = await engine.topics.all.names(cursor, limits.PAGE_MAX, without=unreadable)
+                names = await engine.topic_list.names(cursor, limits.PAGE_MAX, without=unreadable)
                 unreadable |= names.unreadable
-                for shard, counts in (await engine.topics.all.totals(names.names)).items():
+                for shard, counts in (await engine.topic_list.totals(names.names)).items():
                     if counts is None:
                         unreadable.add(shard)
                     for state, count in (counts or {}).items():

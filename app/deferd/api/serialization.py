@@ -18,7 +18,7 @@ from deferd.contract.model import JobState
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.queue import FinishResult
 from deferd.engine.record import JobRecord, receipt_text
-from deferd.engine.topic_list import TopicView
+from deferd.engine.topic_view import TopicView
 
 
 @lru_cache(maxsize=4096)  # the jobs of a batch share most of theirs

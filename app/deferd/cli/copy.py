@@ -13,8 +13,8 @@ from deferd.cli.exit_codes import UsageError
 from deferd.cli.output import Column
 from deferd.cli.store_access import open_store, read_place, run_to_end
 from deferd.contract.model import JobState
-from deferd.engine.copying import CopyReport, clock_ms, copy_store
-from deferd.engine.inventory import Inventory
+from deferd.engine.store_copy import CopyReport, clock_ms, copy_store
+from deferd.engine.store_inventory import Inventory
 from deferd.store.connection import Store
 
 _SHOWN_TOPICS = 40

@@ -17,8 +17,8 @@ from deferd.cli.exit_codes import UsageError
 from deferd.cli.output import complain
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
-from deferd.engine.copying import shards_of
-from deferd.engine.inventory import count_jobs
+from deferd.engine.store_copy import shards_of
+from deferd.engine.store_inventory import count_jobs
 from deferd.settings import Settings, variable
 from deferd.store.append_only import has_data
 from deferd.store.connection import Store, connect

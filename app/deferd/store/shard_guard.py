@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 SHARDS_KEY = "deferd:shards"
-"""Holds the number of shards; a negative number while `deferd.engine.copying` fills the store."""
+"""Holds the number of shards; a negative number while `deferd.engine.store_copy` fills the store."""
 LOOK_EVERY_S = 1.0
 """How often a running service looks at the guard."""
 WAIT_BEFORE_FIRST_S = 2 * LOOK_EVERY_S

@@ -23,7 +23,7 @@ from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.audit_log import Asked, Refusals
 from deferd.api.responses import Header, JsonAnswer
 from deferd.contract.errors import Forbidden
-from deferd.engine.topic_usage import Usage
+from deferd.engine.topic_usage import TopicUsage
 from deferd.settings import flag, variable
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class OwnMachine:
         self._refusals = Refusals()
 
     @contextlib.asynccontextmanager
-    async def keeping(self, _usage: Usage) -> AsyncIterator[None]:
+    async def keeping(self, _usage: TopicUsage) -> AsyncIterator[None]:
         """See Access; what was refused is told at the latest when the block ends."""
         try:
             yield

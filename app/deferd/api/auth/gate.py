@@ -25,7 +25,7 @@ from deferd.api.auth.quota import Quota, keep_counting
 from deferd.api.auth.usage_limits import Account
 from deferd.api.responses import Header, JsonAnswer
 from deferd.contract.errors import DeferdError, Forbidden, RateLimited, Unauthorized
-from deferd.engine.topic_usage import Usage
+from deferd.engine.topic_usage import TopicUsage
 
 if TYPE_CHECKING:
     from deferd.api.auth.permissions import Arguments, Need
@@ -46,7 +46,7 @@ class Access:
         self._refusals = Refusals()
 
     @contextlib.asynccontextmanager
-    async def keeping(self, usage: Usage) -> AsyncIterator[None]:
+    async def keeping(self, usage: TopicUsage) -> AsyncIterator[None]:
         """Read the keys, and again when their file changes, and count for the quotas, until the block ends.
 
         Raises:

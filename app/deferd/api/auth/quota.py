@@ -22,7 +22,7 @@ from deferd.api.auth.api_keys import Bounds, TopicPatterns
 from deferd.contract.errors import FieldFault, InvalidInput, RateLimited, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.engine.record import json_bytes
-from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, Usage
+from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, TopicUsage
 
 COUNT_EVERY_S = 1.0
 COUNTING_SHARE = 0.05
@@ -170,7 +170,7 @@ class Quota:
         """Whether it is time to count: somebody has asked since the last count, and that is long enough ago."""
         return self._is_asked and now_s >= self._count_at_s
 
-    async def count(self, usage: Usage) -> None:
+    async def count(self, usage: TopicUsage) -> None:
         """Count what the topics hold. For a shard of the store that cannot be reached the last count stands.
 
         Raises:
@@ -201,7 +201,7 @@ class Quota:
         self._bytes_since -= bytes_before
         self._topics = self._topics_since.union(*(count.topics for count in self._of_shard.values()))
 
-    async def _count_shard(self, usage: Usage, shard: int) -> _Counted:
+    async def _count_shard(self, usage: TopicUsage, shard: int) -> _Counted:
         counted = _Counted()
         async for page in usage.names(shard, self._patterns.prefixes):
             names = [name for name in page if self._patterns.match(name)]
@@ -226,7 +226,7 @@ def _raise_unless_some_are_counted(counts: Sequence[_Counted | BaseException]) -
             raise failure
 
 
-async def keep_counting(quotas: Callable[[], Iterable[Quota]], usage: Usage) -> None:
+async def keep_counting(quotas: Callable[[], Iterable[Quota]], usage: TopicUsage) -> None:
     """Count for all `quotas` of the moment, again and again, each at its own pace, until cancelled."""
     counts: dict[Quota, asyncio.Task[None]] = {}
     try:
@@ -245,7 +245,7 @@ async def keep_counting(quotas: Callable[[], Iterable[Quota]], usage: Usage) -> 
             await asyncio.wait(counts.values())
 
 
-async def _count(quota: Quota, usage: Usage) -> None:
+async def _count(quota: Quota, usage: TopicUsage) -> None:
     try:
         await quota.count(usage)
     except StoreUnavailable as exc:

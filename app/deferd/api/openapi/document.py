@@ -90,8 +90,8 @@ _DETAILS = {
     "job_reserved": "a consumer holds job 'order-1042' of topic 'orders.close'",
     "receipt_stale": "nobody holds job 'order-1042' of topic 'orders.close': it is delayed",
     "job_cancelled": "job 'order-1042' of topic 'orders.close' was cancelled",
-    "durability_unavailable": "durability 'replicated:1' is not to be had: the embedded store has no replicas; this "
-    "store gives memory, fsync; nothing was stored",
+    "durability_unavailable": "durability 'replicated:1' is not available: the embedded store has no replicas; this "
+    "store supports memory, fsync; nothing was stored",
     "topic_full": "topic 'orders.close' holds 100000 live jobs, which is its max_jobs",
     "store_unavailable": "the store did not answer in time",
     "unauthorized": "a key is needed, as `Authorization: Bearer` and its token",

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from deferd.api.problem_details import BY_CODE
 from deferd.contract.model import Delivery, Job, JobState, TopicSettings
-from deferd.engine.consistency.findings import DamageKind
+from deferd.engine.consistency.findings import FindingKind
 
 ProblemCode = Annotated[
     str,
@@ -200,7 +200,7 @@ class Removed(BaseModel):
 class Damage(BaseModel):
     """One kind of damage that an audit found, or that a repair found and mended."""
 
-    kind: DamageKind
+    kind: FindingKind
     found: int = Field(description="How often.")
     meaning: str = Field(description="What it means, for people.")
     mend: str = Field(description="What a repair does about it, for people.")
@@ -209,7 +209,7 @@ class Damage(BaseModel):
 class DamageExample(BaseModel):
     """One damage."""
 
-    kind: DamageKind
+    kind: FindingKind
     subject: str = Field(description="The job's id; of the topic as a whole its name; or a key of the store.")
     detail: str = Field(description="What was seen, for people.")
 

@@ -89,7 +89,7 @@ async def put_jobs(call: CurrentCall, batch: PutBatch) -> Response:
 )
 @needs(Scope.READ)
 async def get_job(call: CurrentCall, topic: Topic, id: JobId) -> Response:
-    return JsonAnswer(serialization.job(await call.engine.queue.look(topic, id)))
+    return JsonAnswer(serialization.job(await call.engine.queue.get(topic, id)))
 
 
 @router.patch(

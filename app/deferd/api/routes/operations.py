@@ -90,7 +90,7 @@ async def get_metrics(call: CurrentCall) -> Response:
 )
 @needs(Scope.ADMIN, all_topics=True)
 async def audit_store(call: CurrentCall) -> Response:
-    return JsonAnswer(consistency_json.store(await call.unless_gone(call.engine.auditor.survey())))
+    return JsonAnswer(consistency_json.store(await call.unless_gone(call.engine.consistency.check_store())))
 
 
 @router.post(
@@ -105,7 +105,7 @@ async def audit_store(call: CurrentCall) -> Response:
 )
 @needs(Scope.ADMIN, all_topics=True)
 async def repair_store(call: CurrentCall, _nothing: NoFields = NOTHING) -> Response:
-    return JsonAnswer(consistency_json.store(await call.unless_gone(call.engine.auditor.survey(repair=True))))
+    return JsonAnswer(consistency_json.store(await call.unless_gone(call.engine.consistency.check_store(repair=True))))
 
 
 _SWAGGER_FILES = Path(str(files("fastapi_offline") / "static"))

@@ -130,7 +130,7 @@ async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
 async def give_back(engine: Engine, jobs: list[JobRecord]) -> None:
     """Back to the head, as if they had not been popped; where that fails, when their leases end."""
     try:
-        await engine.queue.give_back(jobs)
+        await engine.queue.return_to_queue(jobs)
     except DeferdError as error:
         _log.warning("%d jobs that nobody got come back when their leases end: %s", len(jobs), error)
 

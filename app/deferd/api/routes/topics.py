@@ -83,7 +83,7 @@ class PurgeQuery(_Strict):
 )
 @needs(Scope.READ)
 async def list_topics(call: CurrentCall, query: Annotated[TopicsQuery, Query()]) -> Response:
-    topics = call.engine.topics.all
+    topics = call.engine.topic_list
     if call.service.access is None or call.key.topics.everything:
         page = await topics.page(query.cursor, query.limit)
     else:
@@ -201,7 +201,7 @@ async def redrive_jobs(call: CurrentCall, topic: Topic, redrive: Redrive = _OLDE
 )
 @needs(Scope.ADMIN)
 async def audit_topic(call: CurrentCall, topic: Topic) -> Response:
-    return JsonAnswer(consistency_json.topic(await call.unless_gone(call.engine.auditor.audit(topic))))
+    return JsonAnswer(consistency_json.topic(await call.unless_gone(call.engine.consistency.check_topic(topic))))
 
 
 @router.post(
@@ -216,7 +216,9 @@ async def audit_topic(call: CurrentCall, topic: Topic) -> Response:
 )
 @needs(Scope.ADMIN)
 async def repair_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
-    return JsonAnswer(consistency_json.topic(await call.unless_gone(call.engine.auditor.audit(topic, repair=True))))
+    return JsonAnswer(
+        consistency_json.topic(await call.unless_gone(call.engine.consistency.check_topic(topic, repair=True)))
+    )
 
 
 @router.delete(

@@ -1,4 +1,4 @@
-"""What a store holds of deferd, counted in two ways: jobs by topic and state, and elements of its keys."""
+"""Counts deferd's data in a store in two ways: jobs by topic and state, and elements of keys."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import NamedTuple
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.known_topics import KnownTopics
-from deferd.engine.metrics import TopicLabels
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
-from deferd.engine.topics import Topics
+from deferd.engine.topic_list import TopicList
 from deferd.store.connection import Store
 
 _PAGE = 500
@@ -22,10 +21,10 @@ _TOPICS_AT_ONCE = 32
 
 
 class KeyFound(NamedTuple):
-    """A key of a shard. `topic` is empty for a key of the whole shard, `part` is the last word of its name.
+    """A key of a shard. `topic` is empty for a key of the whole shard; `part` is the last word of the key's name.
 
-    `kind` is the type, empty when the name is not text, and
-    `size` is how many fields, members or entries it has; `kept_ms` for how long it is kept, negative without an end.
+    `kind` is the type, empty when the name is not text. `size` is the number of fields or members. `kept_ms` is the
+    time to live, negative without one.
     """
 
     key: str
@@ -39,7 +38,7 @@ class KeyFound(NamedTuple):
 
 @dataclass(frozen=True)
 class Inventory:
-    """Jobs by topic and state, and how many elements all keys of one name have together (`pool`, `delay` ...)."""
+    """Jobs by topic and state, and the sum of elements of all keys with one name (`pool`, `delay` ...)."""
 
     jobs: Mapping[str, Mapping[JobState, int]]
     elements: Mapping[str, int]
@@ -52,8 +51,8 @@ class Inventory:
 async def take_inventory(store: Store, shards: int) -> Inventory:
     """Count everything, in bounded steps.
 
-    Left out are what the store keeps for a time only, what a repair moved out of the way, the tallies of forgotten
-    topics (which shards may share after a copy), and keys whose names are not text.
+    Leaves out remembered requests, what a repair moved out of the way, the tallies of forgotten topics (which shards
+    may share after a copy), and keys whose names are not text.
 
     Raises:
         StoreUnavailable.
@@ -69,7 +68,7 @@ async def take_inventory(store: Store, shards: int) -> Inventory:
 async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]]:
     """How many jobs each topic that the store knows has in each state. Raises StoreUnavailable."""
     keys = Keys(shards)
-    topics = Topics(Scripts(store), keys, TopicLabels(0), KnownTopics(keys)).all
+    topics = TopicList(Scripts(store), keys, KnownTopics(keys))
     counts: dict[str, dict[JobState, int]] = {}
     cursor: str | None = None
     while True:
@@ -77,19 +76,19 @@ async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]
         for at in range(0, len(page.names), _TOPICS_AT_ONCE):
             some = page.names[at : at + _TOPICS_AT_ONCE]
             for name, totals in zip(some, await asyncio.gather(*(topics.totals([name]) for name in some)), strict=True):
-                [counted] = totals.values()
-                if counted is None or page.unreadable:
-                    raise StoreUnavailable("a part of the store cannot be reached")
-                counts[name] = counted
+                [of_states] = totals.values()
+                if of_states is None or page.unreadable:
+                    raise StoreUnavailable("a shard of the store cannot be reached")
+                counts[name] = of_states
         if page.unreadable:
-            raise StoreUnavailable("a part of the store cannot be reached")
+            raise StoreUnavailable("a shard of the store cannot be reached")
         cursor = page.next_cursor
         if cursor is None:
             return counts
 
 
 async def keys_of(store: Store, shards: int) -> AsyncIterator[KeyFound]:
-    """All keys of all shards, each once; what is put or deleted meanwhile may be missed.
+    """All keys of all shards, each once. Keys that are created or deleted meanwhile may be missed.
 
     Raises:
         StoreUnavailable.
@@ -112,7 +111,7 @@ async def keys_of(store: Store, shards: int) -> AsyncIterator[KeyFound]:
 
 
 def _split(key: str) -> tuple[str, str]:
-    """Topic and last word of a key's name, which may be followed by a `/` and anything."""
+    """The topic and the last word of a key's name, with what follows a `/`."""
     before, slash, after = key.partition("}:")[2].partition("/")
     topic, _, part = before.rpartition(":")
     return topic, f"{part}{slash}{after}"

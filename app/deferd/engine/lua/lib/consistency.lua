@@ -1,20 +1,19 @@
--- Whether what the store holds of a job agrees with itself, and how it is set right where it does not. After the 14
--- keys of lib/topic.lua these scripts take
---   KEYS[15] aside HASH what a repair took out of the way: "job <id> <ms>", "settings <ms>" -> the bytes as they were
--- and as ARGV[2] 1 to mend what is found, in the same instant in which it was found; 0 to change nothing.
+-- Checks the consistency of a job's data and repairs it. After the 14 keys of lib/topic.lua these scripts take
+--   KEYS[15] aside HASH what a repair has removed: "job <id> <ms>", "settings <ms>" -> the bytes as they were
+--   ARGV[2] 1: repair what is found, in the same call; 0: change nothing
 local ASIDE, REPAIR = KEYS[15], ARGV[2] == '1'
 
--- The place that counts when an id is in several: what ended a job may not be undone, and a lease keeps others off.
+-- Which state counts when an id is in several: a job's end may not be undone, and a lease excludes other consumers.
 local PRECEDENCE = { 'finished', 'dead', 'reserved', 'delayed', 'ready' }
--- Most arguments of one command here; Lua's stack takes some 8000.
+-- Most ids in one command; Lua's stack holds about 8000 values.
 local MOST_TOGETHER = 500
 
--- No lease is longer than a day (limits.TTR_MAX_S); the store's clock may have been set back since by as much.
+-- A lease lasts at most a day (limits.TTR_MAX_S); the store's clock may have stepped back by as much since.
 local LONGEST_LEASE_MS = 2 * 86400000
 
 local findings = {}
 
--- Note a damage: its kind (engine/damage.py has them all), what it is about, and what was seen.
+-- Add a finding: its kind (engine/consistency/findings.py lists them), its subject, and the details.
 local function report(kind, subject, detail)
   findings[#findings + 1] = kind
   findings[#findings + 1] = subject
@@ -36,8 +35,8 @@ local function is_backoff(backoff)
   return true
 end
 
--- The record without its body, or nil and why the service cannot work with it.
-local function read_soundly(id, raw)
+-- The record without its body, or nil and the reason why the service cannot use it.
+local function read_checked(id, raw)
   if #id > 255 or not string.find(id, '^[%w][%w._:-]*$') then return nil, 'no valid id' end
   if #raw < 26 then return nil, 'a record of ' .. #raw .. ' bytes' end
   local created, due, nonce, attempts, length, at = struct.unpack('<I6I6I6I4I4', raw)
@@ -56,26 +55,26 @@ local function read_soundly(id, raw)
   return { created = created, due = due, nonce = nonce, attempts = attempts, extra = extra }
 end
 
-local function leave_all_places(id)
+local function leave_all_states(id)
   for _, state in ipairs(PRECEDENCE) do
-    redis.call('ZREM', PLACES[state], id)
+    redis.call('ZREM', STATE_SETS[state], id)
   end
   redis.call('ZREM', EXPIRY, id)
   forget_holders({ id })
 end
 
 local function set_aside(id, raw, now)
-  leave_all_places(id)
+  leave_all_states(id)
   redis.call('HDEL', POOL, id)
   redis.call('HSET', ASIDE, string.format('job %s %.0f', id, now), raw)
 end
 
 local woken = false
 
--- Back to the end of the Ready list, or to its wait when that is not over. Somebody may still hold it, whose lease was lost: as it
--- will be handed out anew, that receipt must not fit any longer.
-local function find_a_place(id, raw, due, now)
-  redis.call('ZREM', DELAY, id)  -- first a write that an out-of-memory store allows
+-- Put a job back at the end of the Ready list, or delay it again if it is not due. A consumer whose lease was lost may
+-- still hold it: as the job will be handed out again, that receipt becomes void.
+local function put_back(id, raw, due, now)
+  redis.call('ZREM', DELAY, id)  -- delete first: a store that is out of memory allows it
   local nonce = read_nonce_and_attempts(raw)
   local voided = struct.pack('<I6', (nonce + 1) % NONCE_LIMIT)
   redis.call('HSET', POOL, id, string.sub(raw, 1, 12) .. voided .. string.sub(raw, 19))
@@ -104,28 +103,28 @@ local function check_expiry(id, record, state, expiry)
   end
 end
 
--- Report all that is wrong with one job, and repair it if that is asked for. `scores` are those of its places by state.
-local function examine(id, raw, scores, expiry, holder, now)
-  local record, fault = read_soundly(id, raw)
+-- Report all findings of one job, and repair them if REPAIR. `scores` maps states to the job's score in their sets.
+local function check_job(id, raw, scores, expiry, holder, now)
+  local record, reason = read_checked(id, raw)
   if not record then
-    report('unreadable', id, fault)
+    report('unreadable', id, reason)
     if REPAIR then set_aside(id, raw, now) end
     return
   end
-  local places = {}
+  local states = {}
   for _, state in ipairs(PRECEDENCE) do
-    if scores[state] then places[#places + 1] = state end
+    if scores[state] then states[#states + 1] = state end
   end
-  if #places > 1 then
-    report('in_two_places', id, table.concat(places, ', '))
-    for at = 2, #places do
-      if REPAIR then redis.call('ZREM', PLACES[places[at]], id) end
+  if #states > 1 then
+    report('in_two_places', id, table.concat(states, ', '))
+    for at = 2, #states do
+      if REPAIR then redis.call('ZREM', STATE_SETS[states[at]], id) end
     end
   end
-  local state, score = places[1] or 'ready', places[1] and scores[places[1]]
-  if #places == 0 then
+  local state, score = states[1] or 'ready', states[1] and scores[states[1]]
+  if #states == 0 then
     report('in_no_place', id, 'due ' .. string.format('%.0f', record.due))
-    if REPAIR then state, score = find_a_place(id, raw, record.due, now) end
+    if REPAIR then state, score = put_back(id, raw, record.due, now) end
   elseif state == 'reserved' and score > now + LONGEST_LEASE_MS then
     report('lease_endless', id, 'until ' .. string.format('%.0f', score))
     if REPAIR then

@@ -1,8 +1,8 @@
--- Where a job is, is its state: each job in the pool is in exactly one of these sorted sets.
-local PLACES = { delayed = DELAY, ready = READY, reserved = RESERVED, dead = DEAD, finished = FINISHED }
+-- A job's state is the sorted set that holds its id: each job in the pool is in exactly one of these.
+local STATE_SETS = { delayed = DELAY, ready = READY, reserved = RESERVED, dead = DEAD, finished = FINISHED }
 
--- The state of a job that is in the pool, and its score there (nil when ready: a position means nothing outside).
--- A job that a damaged store has in none of them counts as ready; the audit puts it back into the Ready list.
+-- The state of a job in the pool, and its score (nil when ready: positions are internal). A job that is in none of the
+-- sets, in a damaged store, counts as ready; a repair puts it back into the Ready list.
 local function state_of(id)
   local score = redis.call('ZSCORE', DELAY, id)
   if score then return 'delayed', tonumber(score) end
@@ -16,15 +16,15 @@ local function state_of(id)
   return 'ready', nil
 end
 
--- The last position in the Ready list. To be read before the first write of a script: on a key of another type, as an
--- earlier layout had, it fails, and nothing may be half done then.
+-- The last position in the Ready list. Scripts read it before their first write: it fails for a key of the wrong type,
+-- as an earlier layout had, and then nothing may be half done.
 local function last_position()
   local last = redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2]
   return last and tonumber(last) or 0
 end
 
--- Append jobs to the Ready list behind `position`, in this order, and return the new last position. None of them may be
--- in it. Bound: the ids given, at most 2000.
+-- Append jobs to the Ready list after `position`, in this order, and return the new last position. None of them may be
+-- in the list. Bound: the ids, at most 2000.
 local function append_ready(ids, position)
   local members = {}
   for index, id in ipairs(ids) do
@@ -35,18 +35,18 @@ local function append_ready(ids, position)
   return position + #ids
 end
 
--- Put one job in front of the Ready list.
+-- Put one job at the head of the Ready list.
 local function prepend_ready(id)
   local first = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
 
--- Until 60 s after its lease would have ended, the holder of a cancelled job is told so.
+-- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
 local TOMBSTONE_MS = 60000
 
--- Take a job out of the store for good. The holder of a reserved one will be answered "cancelled".
+-- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs.
 local function remove_job(id, state, score, now)
-  redis.call('ZREM', PLACES[state], id)  -- first a write that an out-of-memory store allows
+  redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
   if state == 'reserved' then
     local nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
     local until_ms = math.max(score, now) + TOMBSTONE_MS
@@ -59,7 +59,7 @@ local function remove_job(id, state, score, now)
   if state ~= 'finished' then tally('cancelled', 1) end
 end
 
--- Put a job that was just taken from its place among the dead ones.
+-- Make a job dead that was just removed from its sorted set.
 local function bury_job(id, record, reason, now, retention_ms)
   record.extra.d = reason
   retention_ms = math.min(retention_ms, record.extra.k or math.huge)
@@ -69,7 +69,7 @@ local function bury_job(id, record, reason, now, retention_ms)
   schedule(now + retention_ms)
 end
 
--- A job with a ttl that waits for its first delivery is watched.
+-- Schedule the end of a job's ttl while it waits for its first delivery.
 local function watch_expiry(id, record)
   local ttl = record.extra.x
   if ttl and ttl > 0 and record.attempts == 0 then

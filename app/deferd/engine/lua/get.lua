@@ -1,8 +1,8 @@
--- Look at one job, changing nothing.
--- @include topic places
+-- Read one job. Read-only.
+-- @include topic transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id
--- Returns { state, record, score in its place (0 when ready), consumer or '' }, or nil when there is no such job.
+-- Returns { state, record, score in the sorted set of its state (0 when ready), consumer or '' }, or nil when not found
 -- Bound: one job.
 local id = ARGV[2]
 local record = redis.call('HGET', POOL, id)
