@@ -135,7 +135,7 @@ def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
 
     served = shell.run("serve", "--port", "0", "--redis-url", store.url, "--data-dir", str(tmp_path / "s"))
     assert served.returncode == 1
-    assert "is being filled by `deferd copy`, or that was cut short" in served.stderr
+    assert "is being filled by `deferd copy`, or that was interrupted" in served.stderr
 
 
 @pytest.mark.parametrize(

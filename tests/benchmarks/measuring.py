@@ -22,7 +22,7 @@ from typing import Self
 
 import uvloop
 
-from deferd.store.data_dir import DataFolder
+from deferd.store.data_dir import DataDirectory
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 _CORES = sorted(os.sched_getaffinity(0))
@@ -55,7 +55,7 @@ class MeasuredService:
     @property
     def store_socket(self) -> Path:
         """The unix socket of its store."""
-        return DataFolder(self.process.data_dir).socket
+        return DataDirectory(self.process.data_dir).socket
 
 
 @contextlib.contextmanager

@@ -309,7 +309,7 @@ async def _jump_clock(fault: Fault, deployment: Deployment) -> None:
 
 async def _narrow_rights(fault: Fault, deployment: Deployment) -> None:
     store, right = deployment.store, RIGHTS_TAKEN[fault.which]
-    refusals = f"lacks the rights +{right};"
+    refusals = f"lacks the permissions +{right};"
     before = [service.output().count(refusals) for service in deployment.services]
     await asyncio.to_thread(store.command, "ACL LOG", "RESET")
     await asyncio.to_thread(store.command, "ACL SETUSER", USER, f"-{right}")

@@ -169,13 +169,13 @@ def _fail_over(primary: StoreServer, replica: StoreServer, in_doubt: set[str]) -
     """
     primary.kill()
     replica.unpause()
-    lacking = in_doubt - stored_at_the_end(replica, POOL)
+    missing = in_doubt - stored_at_the_end(replica, POOL)
     wait_until(lambda: _role(replica) == "master", SETTLE_S, "the replica has taken over")
     primary.start()
     # The sentinels would do so by themselves, some ten seconds later.
     primary.command("REPLICAOF", "127.0.0.1", replica.port)
     wait_until(lambda: _role(primary) == "slave" and _is_in_step(primary), SETTLE_S, "the old primary is in step")
-    return len(lacking)
+    return len(missing)
 
 
 def _role(server: StoreServer) -> str:

@@ -147,7 +147,7 @@ class TestFsync:
             fill(server)
             server.command("CONFIG", "SET", "appendonly", "yes")
             async with engine_on(server.url) as engine:
-                with pytest.raises(StoreUnavailable, match=r"rewrites its append-only file.*nothing was stored"):
+                with pytest.raises(StoreUnavailable, match=r"is rewriting its append-only file.*nothing was stored"):
                     await put(engine, "a", "fsync")
                 assert stored_ids(server) == set()
                 assert await put(engine, "a") == "memory"
@@ -223,7 +223,7 @@ class TestFsync:
                 wait_until(lambda: rewrites(replica), 10, "the replica is in step")
                 replica.command("REPLICAOF", "NO", "ONE")
                 async with engine_on(replica.url) as engine:
-                    with pytest.raises(StoreUnavailable, match="rewrites its append-only file"):
+                    with pytest.raises(StoreUnavailable, match="is rewriting its append-only file"):
                         await put(engine, "a", "fsync")
                     assert stored_ids(replica) == set()
                     assert rewrites(replica)

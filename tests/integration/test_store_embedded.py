@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from deferd.store import data_dir as folder_module
 from deferd.store import embedded as embedded_module
 from deferd.store.connection import Store, connect
-from deferd.store.data_dir import DataFolder
+from deferd.store.data_dir import DataDirectory
 from deferd.store.embedded import EmbeddedStore
 from deferd.store.preflight import StoreRefused, check
 from tests.waiting import until
@@ -155,7 +155,7 @@ async def test_the_store_of_a_killed_owner_is_taken_over(
 @pytest.mark.parametrize("leftover", ["lives", "hangs"])
 async def test_the_store_of_a_killed_owner_is_ended_by_its_reaper(data_dir: Path, leftover: str) -> None:
     await kill_owner(data_dir, leftover, "with a reaper")
-    folder = DataFolder(data_dir)
+    folder = DataDirectory(data_dir)
 
     def has_ended() -> bool:
         lock = folder.try_store_lock()
@@ -251,7 +251,7 @@ def test_a_folder_that_others_may_enter_is_closed_to_them_and_that_is_logged(
 ) -> None:
     data_dir.mkdir()
     data_dir.chmod(open_mode)
-    folder = DataFolder(data_dir)
+    folder = DataDirectory(data_dir)
     folder.claim()
     folder.release()
 
@@ -290,7 +290,7 @@ def test_an_open_folder_that_holds_other_files_is_refused_and_left_as_it_is(data
 @pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root can give a folder away")
 def test_an_open_folder_of_somebody_else_is_refused() -> None:
     claim = (
-        "import os, sys; from pathlib import Path\nfrom deferd.store.data_dir import DataFolder\n"
+        "import os, sys; from pathlib import Path\nfrom deferd.store.data_dir import DataDirectory\n"
         "os.setuid(65534)\nDataFolder(Path(sys.argv[1])).claim()"
     )
     with tempfile.TemporaryDirectory(dir="/tmp") as data_dir:

@@ -227,7 +227,7 @@ async def test_closing_fails_the_calls_under_way(own_server: StoreServer) -> Non
 
     await store.close()
 
-    with pytest.raises(RedisConnectionError, match="closes"):
+    with pytest.raises(RedisConnectionError, match="shutting down"):
         await call
     assert connections(own_server) == 0
 

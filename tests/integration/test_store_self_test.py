@@ -12,7 +12,7 @@ import pytest
 
 from deferd.store.connection import connect
 from deferd.store.preflight import StoreRefused, check
-from deferd.store.self_test import probe
+from deferd.store.self_test import run_self_test
 from tests.integration import store_servers
 from tests.integration.info_proxy import info_proxy, instead_of_server_section
 from tests.integration.store_rights import readme_rights
@@ -28,7 +28,7 @@ LOOK_ALIKES = {
     "redict": "redis_version:7.2.4 redict_version:7.3.0 redis_git_sha1:0 redis_build_id:1 redis_mode:standalone",
     "upstash": "upstash_version:1.11.0 redis_version:6.2.6 redis_mode:standalone",
     "other": "redis_version:7.0.0 server_name:other redis_build_id:1 redis_mode:standalone",
-    "does not say": "redis_version:7.0.0 redis_mode:standalone",
+    "INFO has none of": "redis_version:7.0.0 redis_mode:standalone",
 }  # fmt: skip
 MANAGED = {
     "elasticache": "redis_version:7.0.7 redis_git_sha1:0 redis_build_id:0 gcc_version:0.0.0 executable:-",
@@ -36,7 +36,7 @@ MANAGED = {
     "valkey without its name": "redis_version:7.2.4 valkey_version:8.0.1",
     "redis enterprise": "redis_version:7.4.0 rlec_version:7.8.2-34 redis_mode:standalone",
 }  # fmt: skip
-COMMANDS = sorted(set(re.findall(r"try\('([A-Z]+)'", (files("deferd.store") / "lua" / "probe.lua").read_text())))
+COMMANDS = sorted(set(re.findall(r"try\('([A-Z]+)'", (files("deferd.store") / "lua" / "self_test.lua").read_text())))
 
 
 async def refusal(url: str, *, unsupported: bool = False) -> str:
@@ -65,7 +65,7 @@ def user_url(server: StoreServer, *rules: str) -> str:
 
 async def test_the_self_test_leaves_nothing_behind(server: StoreServer) -> None:
     store = await connect(server.url, timeout_s=5)
-    found = await probe(store)
+    found = await run_self_test(store)
     await store.close()
 
     assert found == ((), ())
@@ -75,7 +75,7 @@ async def test_the_self_test_leaves_nothing_behind(server: StoreServer) -> None:
 async def test_all_missing_rights_are_named_with_what_grants_them(server: StoreServer) -> None:
     sentence = await refusal(user_url(server, "-time", "-zadd", "-publish", "-evalsha", "-info"))
 
-    assert "too few rights" in sentence
+    assert "the store's user lacks the permissions" in sentence
     assert sentence.endswith("ACL SETUSER <user> +evalsha +info +publish +time +zadd")
 
 
@@ -119,8 +119,8 @@ async def test_a_server_that_does_something_else_is_refused_also_as_unsupported(
     with StoreServer(tmp_path / "v", lines=lines) as server:
         for unsupported in (False, True):
             sentence = await refusal(server.url, unsupported=unsupported)
-            assert "does not do what Valkey and Redis do" in sentence
-            assert "ZPOPMIN is {" in sentence
+            assert "does not behave like Valkey and Redis" in sentence
+            assert "ZPOPMIN returned {" in sentence
 
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)

@@ -10,7 +10,7 @@ import deferd
 
 SOURCES = Path(deferd.__file__).parent
 SCRIPTS = SOURCES / "engine" / "lua"
-PROBE = (files("deferd.store") / "lua" / "probe.lua").read_text()
+SELF_TEST = (files("deferd.store") / "lua" / "self_test.lua").read_text()
 SENT_BY_THE_PROBE_ITSELF = {"PING"}
 _COMMENT = re.compile(r"--.*")
 
@@ -36,14 +36,14 @@ def commands_sent_alone() -> set[str]:
 
 
 def test_the_self_test_tries_each_command_that_is_used_and_no_other() -> None:
-    tried = set(re.findall(r"\btry\('([A-Z]+)'", _COMMENT.sub("", PROBE))) | SENT_BY_THE_PROBE_ITSELF
+    tried = set(re.findall(r"\btry\('([A-Z]+)'", _COMMENT.sub("", SELF_TEST))) | SENT_BY_THE_PROBE_ITSELF
     used = commands_of_scripts() | commands_sent_alone()
     assert len(used) > 30
-    assert used - tried == set(), "add these to store/lua/probe.lua"
-    assert tried - used == set(), "take these out of store/lua/probe.lua: nothing uses them"
+    assert used - tried == set(), "add these to store/lua/self_test.lua"
+    assert tried - used == set(), "take these out of store/lua/self_test.lua: nothing uses them"
 
 
 def test_libraries_of_lua_that_scripts_use_are_held_to_what_they_do() -> None:
     libraries = {"cjson", "struct", "cmsgpack", "bit"}
     used = {name for script in SCRIPTS.rglob("*.lua") for name in libraries if f"{name}." in script.read_text()}
-    assert used == {name for name in libraries if f"{name}." in PROBE}
+    assert used == {name for name in libraries if f"{name}." in SELF_TEST}

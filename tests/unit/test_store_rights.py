@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from deferd.store.acl import CHANNELS_RULE, KEYS_RULE, UNNAMED, lacking, missing_right
+from deferd.store.acl import CHANNELS_RULE, KEYS_RULE, UNNAMED, missing_permission, permissions_message
 
 VALKEY_9 = "ACL failure in script: "
 REDIS_7 = "The user executing the script can't "
@@ -34,9 +34,11 @@ REDIS_7 = "The user executing the script can't "
     ],
 )  # fmt: skip
 def test_the_right_that_an_error_asks_for(error: Exception, right: str | None) -> None:
-    assert missing_right(error) == right
+    assert missing_permission(error) == right
 
 
 def test_the_sentence_grants_what_is_missing() -> None:
-    assert lacking(["+zadd", "+time", "", "+time"]).endswith("grant them with: ACL SETUSER <user> +time +zadd")
-    assert "ACL LOG" in lacking([UNNAMED])
+    assert permissions_message(["+zadd", "+time", "", "+time"]).endswith(
+        "grant them with: ACL SETUSER <user> +time +zadd"
+    )
+    assert "ACL LOG" in permissions_message([UNNAMED])

@@ -21,11 +21,11 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, observed
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
-from deferd.store.replication import MissingRight, TooFewReplicas, WaitUnknown
+from deferd.store.replication import MissingPermission, TooFewReplicas, WaitUnsupported
 
 _ANY_DEFAULT = -1
 """For the script: the jobs name their own level, so the topic's does not matter."""
-_NOTHING_SENT = (TooFewReplicas, MissingRight, DurabilityUnavailable)
+_NOTHING_SENT = (TooFewReplicas, MissingPermission, DurabilityUnavailable)
 _TURNS = 4
 _REMEMBERED_MAX = 10_000
 _REWRITES_FOR_S = 5
@@ -59,7 +59,7 @@ class PutWays:
     def __init__(self, store: Store, scripts: Scripts, keys: Keys, *, embedded: bool) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._given = store.given
+        self._given = store.durability
         if embedded:
             self._given.trust_rewrites()
         self._replicated = None if embedded else store.replicated
@@ -105,10 +105,10 @@ class PutWays:
             try:
                 reply = await self._scripts.run("put", self._keys.of_topic(topic), args, call=call)
             except StoreUnavailable as error:
-                if isinstance(error.__cause__, MissingRight):
+                if isinstance(error.__cause__, MissingPermission):
                     raise self._not_now(level, error.__cause__, error.retry_after_s) from error.__cause__
                 raise
-            except WaitUnknown as error:
+            except WaitUnsupported as error:
                 raise self._unavailable(topic, level, str(error), named=named, has_wait=False) from error
             return self._read(topic, reply, level)
         if level == FSYNC and self._given.level < FSYNC:
@@ -116,11 +116,11 @@ class PutWays:
                 given = await self._given.ask()
             if given < FSYNC:
                 unavailable = self._unavailable(topic, level, self._given.why_not, named=named)
-                if self._given.may_rise:
+                if self._given.waits_for_rewrite:
                     raise self._not_now(level, self._given.why_not, _REWRITES_FOR_S) from unavailable
                 raise unavailable
         async with turn():
-            self._given.look_again()
+            self._given.refresh()
             args = (topic, with_records, _ANY_DEFAULT if named else self._given.level, *jobs)
             reply = await self._scripts.run("put", self._keys.of_topic(topic), args)
             stored = self._read(topic, reply, self._given.level)

@@ -19,10 +19,10 @@ from redis import exceptions as redis_errors
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.store_watch import StoreWatch
-from deferd.store.acl import lacking, missing_right
+from deferd.store.acl import missing_permission, permissions_message
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, name_of
-from deferd.store.replication import MissingRight, NotReplicated, TooFewReplicas
+from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
 
 _INCLUDE = "-- @include "
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
@@ -120,8 +120,8 @@ class Scripts:
 
     async def _look_for_missing_right(self, exc: redis_errors.RedisError) -> None:
         """Raise what tells of it if the store's user lacks a right, and let the watch admit no further calls."""
-        right = missing_right(exc)
-        if self._watch is not None and right is not None and not isinstance(exc, MissingRight):
+        right = missing_permission(exc)
+        if self._watch is not None and right is not None and not isinstance(exc, MissingPermission):
             raise await self._watch.refuse(right) from exc
 
 
@@ -145,10 +145,10 @@ def translate(exc: Exception) -> StoreUnavailable | None:
     """The StoreUnavailable that a client error means, or None when it is a fault of ours (a broken script)."""
     if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
         return StoreUnavailable("the store did not answer in time", timed_out=True)
-    if isinstance(exc, MissingRight):
+    if isinstance(exc, MissingPermission):
         return StoreUnavailable(str(exc))
-    if isinstance(exc, redis_errors.RedisError) and (right := missing_right(exc)) is not None:
-        return StoreUnavailable(lacking((right,)))
+    if isinstance(exc, redis_errors.RedisError) and (right := missing_permission(exc)) is not None:
+        return StoreUnavailable(permissions_message((right,)))
     if isinstance(exc, TooFewReplicas):
         level = name_of(FSYNC + exc.wanted)
         return StoreUnavailable(f"durability {level!r} is not to be had just now: {exc}; nothing was stored", 2)

@@ -13,9 +13,9 @@ from redis.exceptions import RedisError
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.store import shard_guard
-from deferd.store.acl import lacking, missing_right
+from deferd.store.acl import missing_permission, permissions_message
 from deferd.store.connection import Store
-from deferd.store.self_test import Probed, probe
+from deferd.store.self_test import SelfTestResult, run_self_test
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class StoreWatch:
         if self._unfit is not None:
             raise _refused(self._unfit)
         if self._mismatch is not None:
-            raise _refused(f"the store {shard_guard.mismatch(self._mismatch, self._shards)}")
+            raise _refused(f"the store {shard_guard.mismatch_message(self._mismatch, self._shards)}")
 
     async def refuse(self, right: str) -> StoreUnavailable:
         """A call failed for want of `right`: admit no more until the self-test passes. The error for its caller.
@@ -55,27 +55,27 @@ class StoreWatch:
         The server names one right or none; the self-test, here run once for all such calls, finds all.
         """
         if self._unfit is None:
-            self._unfit = lacking((right,))
+            self._unfit = permissions_message((right,))
             self._is_unfit.set()
             self._naming = asyncio.create_task(self._test(right), name="deferd-self-test")
         if self._naming is not None:
             await asyncio.shield(self._naming)
-        return _refused(self._unfit or lacking((right,)))
+        return _refused(self._unfit or permissions_message((right,)))
 
     async def run(self) -> None:
         """Look after the store until cancelled. While it is away there is nothing to do here: calls find that out."""
         while True:
             if self._exclusive:
                 await self._is_unfit.wait()
-                await asyncio.sleep(shard_guard.LOOK_EVERY_S)
+                await asyncio.sleep(shard_guard.CHECK_INTERVAL_S)
                 await self._test()
             else:
                 await self.look()
-                await asyncio.sleep(shard_guard.LOOK_EVERY_S)
+                await asyncio.sleep(shard_guard.CHECK_INTERVAL_S)
 
     async def look(self) -> None:
         """Repeat the self-test if it is time to, and look at the shard guard."""
-        if self._unfit is not None or self._tested_at != self._store.reached():
+        if self._unfit is not None or self._tested_at != self._store.topology():
             await self._test()
         try:
             stored = await shard_guard.read(self._store.call)
@@ -86,24 +86,24 @@ class StoreWatch:
             return
         mismatch = None if stored in {None, str(self._shards)} else stored
         if mismatch is not None and mismatch != self._mismatch:
-            _LOG.critical("the store %s. Calls are refused", shard_guard.mismatch(mismatch, self._shards))
+            _LOG.critical("the store %s. Calls are refused", shard_guard.mismatch_message(mismatch, self._shards))
         elif mismatch is None and self._mismatch is not None:
             _LOG.warning("the store has --shards %d again; calls go on", self._shards)
         self._mismatch = mismatch
 
     async def _test(self, known: str | None = None) -> None:
         """Run the self-test. `known` is a right that is missing for certain, though the self-test may find it there."""
-        reached = self._store.reached()
+        reached = self._store.topology()
         try:
-            probed = await probe(self._store, every=False)
+            probed = await run_self_test(self._store, every=False)
         except (RedisError, OSError) as exc:
-            right = missing_right(exc) if isinstance(exc, RedisError) else None
+            right = missing_permission(exc) if isinstance(exc, RedisError) else None
             if right is None and known is None:
                 return  # it is away
-            probed = Probed(() if right is None else (right,), ())
+            probed = SelfTestResult(() if right is None else (right,), ())
         missing = probed.missing if known is None else (*probed.missing, known)
         if missing:
-            self._close(lacking(missing))
+            self._close(permissions_message(missing))
         elif probed.wrong:
             self._close(f"the store does not do what Valkey and Redis do: {'; '.join(probed.wrong)}")
         else:

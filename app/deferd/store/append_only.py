@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from deferd.store.data_dir import APPEND_ONLY_FOLDER, DataFolder
+from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from deferd.store.preflight import StoreRefused
 
 MANIFEST = "appendonly.aof.manifest"
@@ -40,10 +40,10 @@ class StoredFile(NamedTuple):
 
 def has_data(folder: Path) -> bool:
     """Whether a store keeps data in the folder, or did."""
-    return (folder / APPEND_ONLY_FOLDER / MANIFEST).exists()
+    return (folder / APPEND_ONLY_DIR / MANIFEST).exists()
 
 
-def copy_data(source: DataFolder, target: Path) -> None:
+def copy_data(source: DataDirectory, target: Path) -> None:
     """Copy the data of a store, which may be running, into the folder `target`, where only the owner can read it.
 
     The copy holds every change that was acknowledged before the call. It is not synced to disk yet.
@@ -60,30 +60,29 @@ def copy_data(source: DataFolder, target: Path) -> None:
     for _ in range(_TRIES):
         store_pid = source.store_pid()
         with contextlib.suppress(FileNotFoundError):  # a rewrite ended after the manifest was read, and deleted a file
-            _copy_once(source.path / APPEND_ONLY_FOLDER, target / APPEND_ONLY_FOLDER)
+            _copy_once(source.path / APPEND_ONLY_DIR, target / APPEND_ONLY_DIR)
             # A store that starts again cuts off an incomplete end: bytes that were read across that do not fit.
             if source.store_pid() == store_pid:
                 return
-        shutil.rmtree(target / APPEND_ONLY_FOLDER, ignore_errors=True)
+        shutil.rmtree(target / APPEND_ONLY_DIR, ignore_errors=True)
     raise StoreRefused(
-        f"the files in {source.path / APPEND_ONLY_FOLDER} changed {_TRIES} times while they were being copied: try "
-        "again"
+        f"the files in {source.path / APPEND_ONLY_DIR} changed {_TRIES} times while they were being copied: try again"
     )
 
 
 def files_of(folder: Path) -> list[StoredFile]:
     """Sync the append-only files below `folder` and their folder to disk; their sizes and checksums, by name."""
     found = []
-    for path in sorted((folder / APPEND_ONLY_FOLDER).iterdir()):
+    for path in sorted((folder / APPEND_ONLY_DIR).iterdir()):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
-            found.append(StoredFile(f"{APPEND_ONLY_FOLDER}/{path.name}", os.fstat(file.fileno()).st_size, digest))
-    sync_folder(folder / APPEND_ONLY_FOLDER)
+            found.append(StoredFile(f"{APPEND_ONLY_DIR}/{path.name}", os.fstat(file.fileno()).st_size, digest))
+    sync_directory(folder / APPEND_ONLY_DIR)
     return found
 
 
-def sync_folder(folder: Path) -> None:
+def sync_directory(folder: Path) -> None:
     """Make the names in the folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from deferd.store.append_only import StoredFile, files_of, sync_folder
-from deferd.store.data_dir import APPEND_ONLY_FOLDER
+from deferd.store.append_only import StoredFile, files_of, sync_directory
+from deferd.store.data_dir import APPEND_ONLY_DIR
 from deferd.store.preflight import StoreRefused
 
 DESCRIPTION = "backup.json"
@@ -53,14 +53,14 @@ def write_backup(folder: Path, backup: Backup) -> None:
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
-        sync_folder(folder)
+        sync_directory(folder)
         unfinished.rename(folder / DESCRIPTION)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    sync_folder(folder)
+    sync_directory(folder)
     with contextlib.suppress(PermissionError):  # a folder above that may be entered and not be read
-        sync_folder(folder.parent)
+        sync_directory(folder.parent)
 
 
 def read_backup(folder: Path) -> Backup:
@@ -90,12 +90,12 @@ def copy_backup(folder: Path, backup: Backup, target: Path) -> None:
         StoreRefused: a file is missing, or was changed since.
         OSError: one cannot be read or written.
     """
-    (target / APPEND_ONLY_FOLDER).mkdir(mode=0o700)
+    (target / APPEND_ONLY_DIR).mkdir(mode=0o700)
     for file in backup.files:
-        path = folder / APPEND_ONLY_FOLDER / Path(file.name).name
+        path = folder / APPEND_ONLY_DIR / Path(file.name).name
         if not path.is_file():
             raise StoreRefused(f"the backup in {folder} lacks its file {file.name}: restore another backup")
-        copy = target / APPEND_ONLY_FOLDER / path.name
+        copy = target / APPEND_ONLY_DIR / path.name
         copy.touch(mode=0o600)
         shutil.copyfile(path, copy)
     for file, copied in zip(sorted(backup.files), files_of(target), strict=True):

@@ -23,7 +23,7 @@ _log = logging.getLogger("deferd.store")
 SOCKET_PATH_MAX_BYTES = 100
 """The system's bound on a unix socket's path is 104 or 108 bytes."""
 LOG_MAX_BYTES = 10 * 1024 * 1024
-APPEND_ONLY_FOLDER = "appendonlydir"
+APPEND_ONLY_DIR = "appendonlydir"
 """In the data folder: what the store keeps. `deferd.store.append_only` says how."""
 UNFINISHED_RESTORE = "restore.unfinished"
 """In the data folder: data of a backup that is not yet in its place. See `deferd.cli.restore`."""
@@ -32,14 +32,14 @@ MOVED_ASIDE = ".before-restore-"
 _FOR_OTHERS = 0o077
 _OWN_NAMES = {
     *("deferd.lock", "valkey.lock", "valkey.log", "valkey.log.1", "valkey.sock", "lost+found"),
-    *(APPEND_ONLY_FOLDER, UNFINISHED_RESTORE),
+    *(APPEND_ONLY_DIR, UNFINISHED_RESTORE),
 }
 """What a service or a restore makes in its data folder, and what a new file system holds."""
-_OWN_PREFIXES = ("temp-", f"{APPEND_ONLY_FOLDER}{MOVED_ASIDE}")
+_OWN_PREFIXES = ("temp-", f"{APPEND_ONLY_DIR}{MOVED_ASIDE}")
 """Of files that the store is about to put in place of others, and of data that a restore moved aside."""
 
 
-class DataFolder:
+class DataDirectory:
     """The folder of one embedded store. Nothing is made or taken before `claim`."""
 
     def __init__(self, path: Path) -> None:
@@ -148,12 +148,12 @@ class DataFolder:
         Raises:
             StoreRefused: that fails, or a restore was cut short, and the folder has no data.
         """
-        if not (self.path / APPEND_ONLY_FOLDER).exists():
-            left = [*self.path.glob(UNFINISHED_RESTORE), *self.path.glob(f"{APPEND_ONLY_FOLDER}{MOVED_ASIDE}*")]
+        if not (self.path / APPEND_ONLY_DIR).exists():
+            left = [*self.path.glob(UNFINISHED_RESTORE), *self.path.glob(f"{APPEND_ONLY_DIR}{MOVED_ASIDE}*")]
             if left:
                 raise StoreRefused(
                     f"a restore into the data folder {self.path} was cut short, so it has no data: run `deferd "
-                    f"restore` again, or rename what it moved aside to {APPEND_ONLY_FOLDER}, or delete "
+                    f"restore` again, or rename what it moved aside to {APPEND_ONLY_DIR}, or delete "
                     f"{', '.join(path.name for path in sorted(left))} to begin without jobs"
                 )
         try:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from deferd.store.data_dir import DataFolder
+from deferd.store.data_dir import DataDirectory
 from deferd.store.preflight import StoreRefused
 from deferd.store.reaper import StoreReaper
 from deferd.store.redis_client import no_retry
@@ -50,7 +50,7 @@ class EmbeddedStore:
     """
 
     def __init__(self, data_dir: Path, *, drain_s: float = 0.0) -> None:
-        self._folder = DataFolder(data_dir)
+        self._folder = DataDirectory(data_dir)
         self._linger_s = drain_s + LINGER_S
         self._reaper: StoreReaper | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -79,7 +79,7 @@ class EmbeddedStore:
         return () if self._reaper is None else (self._reaper.serving_fd,)
 
     def claim(self) -> None:
-        """Own the data folder; see `DataFolder.claim` for the errors."""
+        """Own the data folder; see `DataDirectory.claim` for the errors."""
         self._folder.claim()
 
     async def start(self) -> None:
