@@ -305,11 +305,11 @@ def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: P
     described.write_text(json.dumps(said | {"counts": said["counts"] | {"delayed": 2}}))
     assert "holds 1 delayed, 0 ready, 0 reserved, 0 dead, 0 finished, and was saved with 2 delayed" in refusal()
     described.write_text(json.dumps(said | {"format": 2, "deferd": "9.9.9"}))
-    assert "is of a newer deferd: restore it with 9.9.9" in refusal()
+    assert "was made by a newer deferd: restore it with deferd 9.9.9" in refusal()
     described.write_text(good[:-20])
     assert "backup.json is damaged: " in refusal()
     described.unlink()
-    assert f"{saved} is not a finished backup: it has no backup.json" in refusal()
+    assert f"{saved} is not a complete backup: it has no backup.json" in refusal()
 
     described.write_text(good)
     shell.good("restore", str(saved), *text_of(data_dir))

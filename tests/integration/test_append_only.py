@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from deferd.store import append_only
-from deferd.store.append_only import copy_data, files_of
+from deferd.store.append_only import copy_data, sync_files
 from deferd.store.data_dir import APPEND_ONLY_DIR, UNFINISHED_RESTORE, DataDirectory
 from deferd.store.embedded import EmbeddedStore
 from deferd.store.preflight import StoreRefused
@@ -123,7 +123,7 @@ async def test_the_copy_of_a_running_store_has_everything_and_is_its_owners_alon
     folder = copied / APPEND_ONLY_DIR
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-    assert [file.name for file in files_of(copied)] == [f"{APPEND_ONLY_DIR}/{name}" for name in sorted(names(folder))]
+    assert [file.name for file in sync_files(copied)] == [f"{APPEND_ONLY_DIR}/{name}" for name in sorted(names(folder))]
     assert await keys_in(copied) == 100
 
 
@@ -194,7 +194,7 @@ async def test_files_that_change_all_the_time_are_given_up(
 ) -> None:
     async with running(data_dir):
         pass
-    monkeypatch.setattr(append_only, "_TRIES", 2)
+    monkeypatch.setattr(append_only, "_ATTEMPTS", 2)
     (data_dir / APPEND_ONLY_DIR / "appendonly.aof.1.incr.aof").unlink()
 
     with pytest.raises(StoreRefused, match=r"changed 2 times while they were being copied: try again"):
@@ -217,7 +217,7 @@ def test_a_folder_without_data_is_one_sentence(data_dir: Path, copied: Path) -> 
     data_dir.mkdir()
 
     with pytest.raises(
-        StoreRefused, match=rf"the data folder {data_dir} has no data of an embedded store: .*--data-dir"
+        StoreRefused, match=rf"the data directory {data_dir} has no data of an embedded store: .*--data-dir"
     ):
         copy_data(DataDirectory(data_dir), copied)
 
@@ -230,7 +230,7 @@ async def test_a_folder_whose_restore_was_cut_short_is_not_served_empty(data_dir
 
     (data_dir / APPEND_ONLY_DIR).rename(data_dir / "aside")
     with pytest.raises(
-        StoreRefused, match=r"a restore .* was cut short, so it has no data: run `deferd restore` again"
+        StoreRefused, match=r"a restore .* was interrupted, so it has no data: run `deferd restore` again"
     ):
         await keys_in(data_dir)
     assert not (data_dir / APPEND_ONLY_DIR).exists()

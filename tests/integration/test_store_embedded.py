@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from deferd.store import data_dir as folder_module
+from deferd.store import data_dir as data_dir_module
 from deferd.store import embedded as embedded_module
+from deferd.store import valkey_process
 from deferd.store.connection import Store, connect
 from deferd.store.data_dir import DataDirectory
 from deferd.store.embedded import EmbeddedStore
@@ -177,9 +178,9 @@ async def test_a_store_that_is_killed_is_started_again_with_its_data(
             await store.client.set(f"key{turn}", "value")
             await kill(embedded)
             assert await got(store, f"key{turn}") == b"value"
-        await until(lambda: "is back" in caplog.text, "it is told")
+        await until(lambda: "is running again" in caplog.text, "the restart is logged")
 
-    assert "ended by itself (signal 9)" in caplog.text
+    assert "exited unexpectedly (signal 9)" in caplog.text
 
 
 async def test_stopping_does_not_wait_for_a_store_that_hangs(data_dir: Path) -> None:
@@ -189,14 +190,14 @@ async def test_stopping_does_not_wait_for_a_store_that_hangs(data_dir: Path) -> 
         began = time.monotonic()
         await embedded.stop()
 
-    assert time.monotonic() - began < embedded_module.STOP_S + 1
+    assert time.monotonic() - began < valkey_process.STOP_S + 1
 
 
 async def test_stopping_ends_the_loading(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(_: object) -> bool:
         return False
 
-    monkeypatch.setattr(embedded_module, "_answers", never)
+    monkeypatch.setattr(valkey_process, "_responds", never)
     embedded = EmbeddedStore(data_dir)
     embedded.claim()
     starting = asyncio.ensure_future(embedded.start())
@@ -215,7 +216,7 @@ async def test_stopping_ends_the_loading(data_dir: Path, monkeypatch: pytest.Mon
 async def test_a_long_loading_is_reported(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(embedded_module, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(valkey_process, "REPORT_INTERVAL_S", 0.0)
     caplog.set_level(logging.INFO)
 
     async with running(data_dir):
@@ -256,7 +257,7 @@ def test_a_folder_that_others_may_enter_is_closed_to_them_and_that_is_logged(
     folder.release()
 
     assert mode(data_dir) == 0o700
-    assert f"other users could enter the data folder {data_dir} (mode {open_mode:04o}): it is now 0700" in caplog.text
+    assert f"other users could access the data directory {data_dir} (mode {open_mode:04o}): changed" in caplog.text
 
 
 def open_to_others(folder: Path) -> None:
@@ -280,7 +281,8 @@ def test_an_open_folder_that_holds_other_files_is_refused_and_left_as_it_is(data
     (data_dir / "thesis.tex").write_text("")
 
     with pytest.raises(
-        StoreRefused, match=r"\(mode 0755\), and it also holds thesis.tex: run chmod 700 on it, or .* \(--data-dir"
+        StoreRefused,
+        match=r"\(mode 0755\), .* because it also holds thesis.tex: run chmod 700 on it, or .* \(--data-dir",
     ):
         EmbeddedStore(data_dir).claim()
     assert mode(data_dir) == 0o755
@@ -291,14 +293,16 @@ def test_an_open_folder_that_holds_other_files_is_refused_and_left_as_it_is(data
 def test_an_open_folder_of_somebody_else_is_refused() -> None:
     claim = (
         "import os, sys; from pathlib import Path\nfrom deferd.store.data_dir import DataDirectory\n"
-        "os.setuid(65534)\nDataFolder(Path(sys.argv[1])).claim()"
+        "os.setuid(65534)\nDataDirectory(Path(sys.argv[1])).claim()"
     )
     with tempfile.TemporaryDirectory(dir="/tmp") as data_dir:
         Path(data_dir).chmod(0o777)
         done = subprocess.run(
             [sys.executable, "-c", claim, data_dir], capture_output=True, text=True, timeout=WAIT_S, check=False
         )
-    assert "(mode 0777), and its mode cannot be changed by this user: run chmod 700 on it" in done.stderr
+    assert (
+        "(mode 0777), which was not changed because this user is not allowed to change it: run chmod 700" in done.stderr
+    )
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
@@ -331,7 +335,7 @@ async def test_a_file_that_was_cut_short_by_a_crash_is_taken_as_far_as_it_goes(d
 
 
 async def test_a_log_that_has_grown_long_is_put_aside(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "LOG_MAX_BYTES", 1000)
+    monkeypatch.setattr(data_dir_module, "LOG_MAX_BYTES", 1000)
     for _ in range(3):
         async with running(data_dir):
             pass

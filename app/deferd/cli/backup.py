@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deferd.cli import exit_codes, output
 from deferd.cli.store_access import data_folder, load_and_count, run_to_end
-from deferd.store.append_only import copy_data, files_of
+from deferd.store.append_only import copy_data, sync_files
 from deferd.store.backup import Backup, write_backup
 from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from deferd.store.preflight import StoreRefused
@@ -80,4 +80,4 @@ def _fill(staging: Path, source: Path, *, verify: bool) -> Backup:
     if verify:
         made = replace(made, **load_and_count(staging)._asdict())
     # Loading cuts off an incomplete command at the end, so the checksums come after it.
-    return replace(made, files=tuple(files_of(staging)))
+    return replace(made, files=tuple(sync_files(staging)))
