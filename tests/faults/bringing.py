@@ -255,33 +255,33 @@ def _count_errors(store: FaultyStore, kind: str) -> int:
 
 async def _cut_store_answers(fault: Fault, deployment: Deployment) -> None:
     proxy = deployment.store_proxies[fault.which]
-    await _cut(proxy.cut_answers, lambda: proxy.cuts)
+    await _cut(proxy.cut_responses, lambda: proxy.cuts)
 
 
 async def _cut_service_answers(fault: Fault, deployment: Deployment) -> None:
     proxy = deployment.service_proxies[fault.which]
-    await _cut(proxy.cut_answers, lambda: proxy.cuts)
+    await _cut(proxy.cut_responses, lambda: proxy.cuts)
 
 
-async def _cut(cut_answers: Callable[[int], None], cuts: Callable[[], int]) -> None:
+async def _cut(cut_responses: Callable[[int], None], cuts: Callable[[], int]) -> None:
     wanted = cuts() + 4
-    cut_answers(4)
+    cut_responses(4)
     try:
         await _until(lambda: cuts() >= wanted, "answers were cut")
     finally:
-        cut_answers(0)
+        cut_responses(0)
 
 
 async def _delay_store_answers(fault: Fault, deployment: Deployment) -> None:
     proxy = deployment.store_proxies[fault.which]
-    before = proxy.held_back
+    before = proxy.delayed
     is_long = fault.for_s == BEYOND_STORE_TIMEOUT_S
-    proxy.delay_answers(VERY_LATE_ANSWERS_S if is_long else LATE_ANSWERS_S)
+    proxy.delay_responses(VERY_LATE_ANSWERS_S if is_long else LATE_ANSWERS_S)
     try:
         await asyncio.sleep(fault.for_s)
-        await _until(lambda: proxy.held_back > before, "answers were late")
+        await _until(lambda: proxy.delayed > before, "answers were late")
     finally:
-        proxy.delay_answers(0)
+        proxy.delay_responses(0)
 
 
 async def _block_store(fault: Fault, deployment: Deployment) -> None:

@@ -14,7 +14,7 @@ from deferd.store.connection import connect
 from deferd.store.preflight import StoreRefused, check
 from deferd.store.self_test import run_self_test
 from tests.integration import store_servers
-from tests.integration.info_proxy import info_proxy, instead_of_server_section
+from tests.integration.info_proxy import info_proxy, with_server_section
 from tests.integration.store_rights import readme_rights
 from tests.integration.store_servers import ClusterSet, StoreServer
 
@@ -127,7 +127,7 @@ async def test_a_server_that_does_something_else_is_refused_also_as_unsupported(
 async def test_a_look_alike_is_refused_with_the_reason_unless_it_is_asked_for(
     server: StoreServer, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with info_proxy(server.port, instead_of_server_section(LOOK_ALIKES[name])) as proxy:
+    with info_proxy(server.port, with_server_section(LOOK_ALIKES[name])) as proxy:
         sentence = await refusal(proxy.url)
         assert "is not Valkey or Redis" in sentence
         assert name in sentence
@@ -141,7 +141,7 @@ async def test_a_look_alike_is_refused_with_the_reason_unless_it_is_asked_for(
 
 @pytest.mark.parametrize("name", MANAGED)
 async def test_a_managed_redis_that_hides_fields_is_accepted(server: StoreServer, name: str) -> None:
-    with info_proxy(server.port, instead_of_server_section(MANAGED[name])) as proxy:
+    with info_proxy(server.port, with_server_section(MANAGED[name])) as proxy:
         await accepted(proxy.url)
         assert proxy.rewritten >= 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from redis.asyncio import BlockingConnectionPool
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.exceptions import RedisError
 
@@ -15,15 +15,21 @@ from deferd.store.url import StoreUrl
 
 
 class _SentinelClient(Sentinel):
-    """Finds the primary: asks one sentinel after the other until one knows a primary that is up.
+    """Finds the primary: queries the sentinels until one of them knows a primary that is up.
 
     redis-py's `discover_master` reorders its list of sentinels after an await, which loses sentinels when several
     calls run at once. It also sends a query for each of those calls, and such a burst delays the sentinel's response
     beyond its time-out.
+
+    A sentinel that has not responded after `_patience_s` gets company: the next one is queried too. Its own response
+    still counts until `_deadline_s`, so that a busy machine does not look like a set without sentinels.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)  # type: ignore[no-untyped-call]  # redis-py gives it no types
+    def __init__(self, url: StoreUrl, *, timeout_s: float) -> None:
+        self._patience_s = timeout_s / (len(url.hosts) + 1)
+        self._deadline_s = timeout_s - self._patience_s  # the rest is for connecting to the primary
+        options = _sentinel_options(url, timeout_s=self._deadline_s)
+        super().__init__(list(url.hosts), sentinel_kwargs=options)  # type: ignore[no-untyped-call]  # redis-py gives it no types
         self._lock = asyncio.Lock()
         self._queries = 0
         self._result: tuple[str, int] | MasterNotFoundError | None = None
@@ -43,17 +49,38 @@ class _SentinelClient(Sentinel):
             return self._result
 
     async def _query(self, service_name: str) -> tuple[str, int]:
-        """Query one sentinel after the other. The one that knew the primary comes first from now on."""
-        for sentinel in tuple(self.sentinels):
-            try:
-                primaries: Any = await sentinel.sentinel_masters()
-            except (RedisError, OSError):
-                continue
-            state = primaries.get(service_name)
-            if state and self.check_master_state(state, service_name):
-                self.sentinels = [sentinel, *(other for other in self.sentinels if other is not sentinel)]
-                return state["ip"], state["port"]
+        """Host and port of the primary that the first sentinel with a primary names."""
+        waiting = list(self.sentinels)
+        asked: set[asyncio.Task[tuple[str, int] | None]] = set()
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                while waiting or asked:
+                    if waiting:
+                        asked.add(asyncio.create_task(self._primary_of(waiting.pop(0), service_name)))
+                    patience_s = self._patience_s if waiting else None
+                    done, asked = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        if (primary := task.result()) is not None:
+                            return primary
+        except TimeoutError:
+            pass
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         raise MasterNotFoundError(f"no sentinel knows a primary {service_name!r} that is up")
+
+    async def _primary_of(self, sentinel: Redis, service_name: str) -> tuple[str, int] | None:
+        """The primary that a sentinel names, or None. A sentinel that names one is queried first from now on."""
+        try:
+            primaries: Any = await sentinel.sentinel_masters()
+        except (RedisError, OSError):
+            return None
+        state = primaries.get(service_name)
+        if not state or not self.check_master_state(state, service_name):
+            return None
+        self.sentinels = [sentinel, *(other for other in self.sentinels if other is not sentinel)]
+        return state["ip"], state["port"]
 
 
 class _PrimaryPool(SentinelConnectionPool, BlockingConnectionPool):
@@ -72,7 +99,7 @@ def sentinel_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Ba
     first new connection to another primary drops the idle ones to the old. A primary that was made a replica responds
     with READONLY, and that connection is dropped too.
     """
-    sentinels = _SentinelClient(list(url.hosts), sentinel_kwargs=_sentinel_options(url, timeout_s=timeout_s))
+    sentinels = _SentinelClient(url, timeout_s=timeout_s)
     options = connection_options(url, timeout_s=timeout_s)
     if options.pop("connection_class", None):
         options["ssl"] = True
@@ -85,14 +112,11 @@ def sentinel_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Ba
 
 
 def _sentinel_options(url: StoreUrl, *, timeout_s: float) -> dict[str, Any]:
-    # Sentinels are queried one after the other. Each gets a share of the time, so that one that hangs leaves enough
-    # for the others and for the primary within a call's deadline.
-    share_s = timeout_s / (len(url.hosts) + 1)
     options: dict[str, Any] = {
         "username": url.sentinel_username,
         "password": url.sentinel_password,
-        "socket_connect_timeout": share_s,
-        "socket_timeout": share_s,
+        "socket_connect_timeout": timeout_s,
+        "socket_timeout": timeout_s,
         "retry": no_retry(),
         "protocol": 2,
         "driver_info": None,
