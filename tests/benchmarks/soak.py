@@ -34,7 +34,7 @@ from deferd import AsyncClient
 from tests.acceptance.service_process import ServiceProcess
 from tests.benchmarks.measuring import end_in_order, new_event_loop, percentile, resident_bytes
 from tests.benchmarks.soak_load import TOPIC, Ledger, Producer, jobs_stored, make_worker
-from tests.faults.orphans import none_outlives
+from tests.faults.orphans import no_orphans
 from tests.integration.store_servers import StoreServer
 
 CALIBRATION_S, CALIBRATION_WARM_UP_S = 10.0, 3.0
@@ -187,7 +187,7 @@ def store_and_services() -> Iterator[tuple[StoreServer, list[ServiceProcess]]]:
     """A store that writes every change to disk before it answers, and two services on it."""
     with tempfile.TemporaryDirectory(prefix="deferd-soak-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        stack.enter_context(none_outlives(folder))
+        stack.enter_context(no_orphans(folder))
         (folder / "store").mkdir()
         store = stack.enter_context(StoreServer(folder / "store", appendonly="yes", appendfsync="always"))
         flags = ("--redis-url", store.url)
