@@ -1,4 +1,4 @@
-"""Copying the append-only files of a store that works on them: rewrites, restarts and an end that is cut off."""
+"""Copying the append-only files of a running store: during rewrites, restarts and with a truncated end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def put(data_dir: Path, first: int, count: int) -> None:
 
 
 def rewrite(data_dir: Path) -> None:
-    """A rewrite from its begin to its end."""
+    """Run a rewrite to its end."""
     with client(data_dir) as store:
         before = manifest(data_dir)
         store.bgrewriteaof()
@@ -87,7 +87,7 @@ def names(folder: Path) -> list[str]:
 
 
 async def keys_in(folder: Path) -> int:
-    """How many keys a store finds there."""
+    """How many keys a store loads from there."""
     async with running(folder):
 
         def count() -> int:
@@ -98,7 +98,7 @@ async def keys_in(folder: Path) -> int:
 
 
 def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], None], *, after: bool) -> list[int]:
-    """Let something happen right before or after the first call of a step of the copy; the list counts the calls."""
+    """Run `happening` right before or after the first call of a step of the copy; the list counts the calls."""
     step = getattr(append_only, name)
     calls: list[int] = []
 
@@ -115,7 +115,7 @@ def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], Non
     return calls
 
 
-async def test_the_copy_of_a_running_store_has_everything_and_is_its_owners_alone(data_dir: Path, copied: Path) -> None:
+async def test_the_copy_of_a_running_store_is_complete_and_private(data_dir: Path, copied: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 100)
         await asyncio.to_thread(copy_data, DataDirectory(data_dir), copied)
@@ -127,7 +127,7 @@ async def test_the_copy_of_a_running_store_has_everything_and_is_its_owners_alon
     assert await keys_in(copied) == 100
 
 
-async def test_a_rewrite_that_ends_before_the_files_are_open_begins_the_copy_again(
+async def test_a_rewrite_that_ends_before_the_files_are_open_restarts_the_copy(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(data_dir):
@@ -141,7 +141,7 @@ async def test_a_rewrite_that_ends_before_the_files_are_open_begins_the_copy_aga
 
 
 @pytest.mark.parametrize("step", ["_new_file", "_copy_bytes"])
-async def test_a_rewrite_that_ends_while_the_files_are_read_costs_nothing(
+async def test_a_rewrite_that_ends_while_the_files_are_read_does_not_restart_the_copy(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     async with running(data_dir):
@@ -160,7 +160,7 @@ async def test_the_copy_during_a_rewrite_has_what_was_written_meanwhile(data_dir
         with client(data_dir) as store:
             store.config_set("rdb-key-save-delay", 100_000)  # the rewrite takes 10 s
             store.bgrewriteaof()
-            wait_until(lambda: "appendonly.aof.2.incr.aof" in manifest(data_dir), WAIT_S, "the rewrite is under way")
+            wait_until(lambda: "appendonly.aof.2.incr.aof" in manifest(data_dir), WAIT_S, "the rewrite is in progress")
             await asyncio.to_thread(put, data_dir, 100, 10)
             await asyncio.to_thread(copy_data, DataDirectory(data_dir), copied)
             assert is_rewriting(store)
@@ -169,7 +169,7 @@ async def test_the_copy_during_a_rewrite_has_what_was_written_meanwhile(data_dir
     assert await keys_in(copied) == 110
 
 
-async def test_a_copy_across_a_restart_of_the_store_is_made_again(
+async def test_a_restart_of_the_store_restarts_the_copy(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(data_dir) as embedded:
@@ -179,8 +179,12 @@ async def test_a_copy_across_a_restart_of_the_store_is_made_again(
             killed = embedded.pid
             assert killed is not None
             os.kill(killed, signal.SIGKILL)
-            wait_until(lambda: embedded.pid not in {killed, None}, WAIT_S, "there is another store")
-            wait_until(lambda: DataDirectory(data_dir).store_pid() == embedded.pid, WAIT_S, "its process id is noted")
+            wait_until(lambda: embedded.pid not in {killed, None}, WAIT_S, "the store was restarted")
+            wait_until(
+                lambda: DataDirectory(data_dir).store_pid() == embedded.pid,
+                WAIT_S,
+                "its process id is in the lock file",
+            )
 
         attempts = once(monkeypatch, "_copy_bytes", restart, after=True)
         await asyncio.to_thread(copy_data, DataDirectory(data_dir), copied)
@@ -189,7 +193,7 @@ async def test_a_copy_across_a_restart_of_the_store_is_made_again(
     assert await keys_in(copied) == 100
 
 
-async def test_files_that_change_all_the_time_are_given_up(
+async def test_a_copy_of_files_that_keep_changing_fails(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(data_dir):
@@ -202,7 +206,7 @@ async def test_files_that_change_all_the_time_are_given_up(
     assert names(copied) == []
 
 
-async def test_an_end_that_a_crash_cut_off_is_copied_and_loads(data_dir: Path, copied: Path) -> None:
+async def test_a_truncated_end_is_copied_and_loads(data_dir: Path, copied: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 100)
     increments = data_dir / APPEND_ONLY_DIR / "appendonly.aof.1.incr.aof"
@@ -213,7 +217,7 @@ async def test_an_end_that_a_crash_cut_off_is_copied_and_loads(data_dir: Path, c
     assert await keys_in(copied) == 99
 
 
-def test_a_folder_without_data_is_one_sentence(data_dir: Path, copied: Path) -> None:
+def test_a_directory_without_data_is_refused_in_one_sentence(data_dir: Path, copied: Path) -> None:
     data_dir.mkdir()
 
     with pytest.raises(
@@ -222,7 +226,7 @@ def test_a_folder_without_data_is_one_sentence(data_dir: Path, copied: Path) -> 
         copy_data(DataDirectory(data_dir), copied)
 
 
-async def test_a_folder_whose_restore_was_cut_short_is_not_served_empty(data_dir: Path) -> None:
+async def test_a_directory_with_an_interrupted_restore_is_not_served_empty(data_dir: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 1)
     (data_dir / UNFINISHED_RESTORE).mkdir()

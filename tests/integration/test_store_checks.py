@@ -1,4 +1,4 @@
-"""A store that cannot be trusted with jobs is refused, with the reason."""
+"""A store that cannot be trusted with jobs is refused with the reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_a_good_store_passes_and_its_version_is_known(store: Store, server
     await check(store, shards=4)
 
 
-async def test_another_number_of_shards_than_the_stored_is_refused(store: Store, server: StoreServer) -> None:
+async def test_a_different_number_of_shards_is_refused(store: Store, server: StoreServer) -> None:
     await check(store, shards=4)
 
     assert "--shards 4, not 8" in await refusal(server.url, shards=8)

@@ -79,7 +79,7 @@ def test_each_form_is_understood(url: str, expected: StoreUrl) -> None:
         "redis+cluster://:sesame@h1?db=1",
     ],
 )
-def test_what_is_no_store_url_is_refused_without_showing_it(url: str) -> None:
+def test_an_invalid_store_url_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(StoreUrlError) as caught:
         parse_store_url(url)
 
@@ -87,8 +87,8 @@ def test_what_is_no_store_url_is_refused_without_showing_it(url: str) -> None:
     assert caught.value.__cause__ is None
 
 
-def test_an_address_is_shown_without_its_secrets() -> None:
-    address = parse_store_url("redis+sentinel://me:sesame@h1:1,[::2]:2/main?db=1&sentinel_password=sesame")
+def test_a_store_url_is_shown_without_its_secrets() -> None:
+    parsed = parse_store_url("redis+sentinel://me:sesame@h1:1,[::2]:2/main?db=1&sentinel_password=sesame")
 
-    assert str(address) == "redis+sentinel://h1:1,[::2]:2/main?db=1"
-    assert "sesame" not in repr(address)
+    assert str(parsed) == "redis+sentinel://h1:1,[::2]:2/main?db=1"
+    assert "sesame" not in repr(parsed)
