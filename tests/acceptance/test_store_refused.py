@@ -54,17 +54,17 @@ async def test_the_permissions_of_the_readme_are_enough_for_every_call(
     assert store.command("ACL", "LOG") == []
 
 
-@pytest.mark.parametrize("right", ["time", "hset", "evalsha"])
+@pytest.mark.parametrize("command", ["time", "hset", "evalsha"])
 async def test_without_a_permission_every_call_is_a_503_that_names_it(
-    shop: Http, store: StoreServer, service: ServiceProcess, right: str
+    shop: Http, store: StoreServer, service: ServiceProcess, command: str
 ) -> None:
     await shop.put_job("before", delay=600)
-    store.command("ACL", "SETUSER", USER, f"-{right}")
+    store.command("ACL", "SETUSER", USER, f"-{command}")
     # The first call may not need the permission; those after it are refused.
     problem(await shop.post("/jobs", json={"topic": "new"}), 503, "store_unavailable")
     for answer, _ in await every_call(shop):
-        assert f"+{right}" in problem(answer, 503, "store_unavailable")["detail"]
-    store.command("ACL", "SETUSER", USER, f"+{right}")
+        assert f"+{command}" in problem(answer, 503, "store_unavailable")["detail"]
+    store.command("ACL", "SETUSER", USER, f"+{command}")
     await assert_serves_again(shop)
     assert "Traceback" not in service.output()
     assert service.output().count("CRITICAL") == 1

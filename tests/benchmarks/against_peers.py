@@ -122,28 +122,28 @@ class Program:
             text=True,
             start_new_session=True,
         )
-        self._told: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._facts: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with contextlib.suppress(ValueError):
-                self._told.put(json.loads(line))
-        self._told.put(None)
+                self._facts.put(json.loads(line))
+        self._facts.put(None)
 
     def hear(self, fact: str) -> Any:
         """Wait for a fact. Raises PeerFailed when the program ends first, or after 180 s."""
         deadline = time.monotonic() + STEP_S
         while True:
             try:
-                told = self._told.get(timeout=max(deadline - time.monotonic(), 0.01))
+                facts = self._facts.get(timeout=max(deadline - time.monotonic(), 0.01))
             except queue.Empty:
                 raise PeerFailed(f"did not report {fact!r} within {STEP_S:.0f} s") from None
-            if told is None:
+            if facts is None:
                 raise PeerFailed(f"ended before {fact!r}")
-            if fact in told:
-                return told[fact]
+            if fact in facts:
+                return facts[fact]
 
     def end(self) -> None:
         """Send SIGKILL to it and the processes that it started."""

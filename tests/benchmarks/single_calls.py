@@ -59,7 +59,7 @@ class Run(NamedTuple):
     other_busy: float
 
 
-def example_answers(base_url: str) -> dict[str, dict[str, Any]]:
+def example_responses(base_url: str) -> dict[str, dict[str, Any]]:
     """deferd's responses to each of the three calls."""
     with httpx.Client(base_url=base_url, timeout=10) as client:
         put = client.post("/jobs", json={"topic": TOPIC, "body": {"order": 1042, "customer": "c-17"}})
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=4, help="length of a run")
     parser.add_argument("--connections", type=int, default=64)
     options = parser.parse_args()
-    with measured_service() as service, bare_application(example_answers(service.url)) as (bare_url, bare_pid):
+    with measured_service() as service, bare_application(example_responses(service.url)) as (bare_url, bare_pid):
         print(f"single calls over {options.connections} connections", flush=True)
         for mode, target in TARGETS.items():
             bare, deferd = [], []

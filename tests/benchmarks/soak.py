@@ -278,7 +278,7 @@ async def settle_accounts(soak: Soak, far: int, rate: float, verdict: Verdict) -
     )
     for refusal in ledger.refused[:10]:
         print(f"    refused: {refusal}")
-    verdict.show("jobs a second that were put less than asked for", rate - soak.rate_reached, 0.05 * rate)
+    verdict.show("shortfall of the put rate, jobs/s", rate - soak.rate_reached, 0.05 * rate)
     verdict.show("jobs lost", len(ledger.under_way), 0)
     verdict.show("cancelled jobs delivered later", ledger.delivered_after_cancel, 0)
     verdict.show("calls refused or failed", len(ledger.refused), 0)

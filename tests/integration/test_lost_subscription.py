@@ -1,4 +1,4 @@
-"""However the subscription to the store's messages is lost, it is noticed within a bound and parked pops are served."""
+"""A lost subscription to the store's messages is noticed within a bound, and waiting pops are served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.store_servers import ClusterSet, StoreServer
 from tests.waiting import until
 
 BOUND_S = 3 * HEARTBEAT_S
-"""What the README promises."""
+"""The bound that the README states."""
 SLACK_S = 1.5
 LOST = "lost the store's messages"
 BACK = "the store's messages arrive again"
@@ -31,7 +31,7 @@ SHARDS = 16
 
 @asynccontextmanager
 async def engine_at(url: str, **options: int) -> AsyncIterator[Engine]:
-    """Its timer ticks so rarely that only messages wake anybody in time."""
+    """An engine whose timer ticks so rarely that only messages wake waiting pops in time."""
     store = await connect(url, timeout_s=1.5)
     engine = Engine(store, tick_s=60, **options)  # type: ignore[arg-type]
     try:
@@ -44,13 +44,13 @@ async def engine_at(url: str, **options: int) -> AsyncIterator[Engine]:
 
 @pytest.fixture
 async def producer(server: StoreServer) -> AsyncIterator[Engine]:
-    """Another process, whose own subscription stays well."""
+    """Another process, whose subscription stays intact."""
     async with engine_at(server.url) as engine:
         yield engine
 
 
 async def served_within_bound(consumer: Engine, producer: Engine, topic: str = TOPIC) -> None:
-    """A pop that waits is served in time when another process puts a job."""
+    """A waiting pop is served in time when another process puts a job."""
     waiting = asyncio.create_task(consumer.dispatcher.pop([topic], wait_ms=30_000))
     lines = consumer.dispatcher._lines
     await until(lambda: topic in lines and not lines[topic].newcomers and not lines[topic].serving, "the pop waits")
@@ -66,7 +66,7 @@ async def woken_at_once(consumer: Engine, producer: Engine, topic: str = TOPIC) 
 
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    await until(lambda: text in caplog.text, f"the log says: {text}", within_s=BOUND_S + SLACK_S)
+    await until(lambda: text in caplog.text, f"the log has: {text}", within_s=BOUND_S + SLACK_S)
 
 
 async def test_a_connection_whose_packets_are_dropped_is_noticed(
@@ -79,7 +79,7 @@ async def test_a_connection_whose_packets_are_dropped_is_noticed(
             proxy.silence(b"SUBSCRIBE")
             await served_within_bound(consumer, producer)
             await logged(caplog, LOST)
-            await served_within_bound(consumer, producer)  # it cannot subscribe: it looks by itself
+            await served_within_bound(consumer, producer)  # it cannot subscribe, so it polls
             proxy.silence(None)
             await logged(caplog, BACK)
             await woken_at_once(consumer, producer)
@@ -158,7 +158,7 @@ async def test_a_node_that_leaves_the_cluster_is_noticed(tmp_path: Path, caplog:
                 for number in range(SHARDS):  # on every shard, wherever it is now
                     await served_within_bound(consumer, producer, f"topic{number}")
                 await logged(caplog, BACK)
-                await until(lambda: not hears(node), "nobody listens there any more", within_s=BOUND_S + SLACK_S)
+                await until(lambda: not hears(node), "the node has no subscriber", within_s=BOUND_S + SLACK_S)
                 await until(lambda: caplog.text.count(LOST) == caplog.text.count(BACK), "all listen again")
                 for number in range(SHARDS):
                     await woken_at_once(consumer, producer, f"topic{number}")

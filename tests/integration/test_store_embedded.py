@@ -316,7 +316,7 @@ async def test_the_log_of_a_store_that_does_not_start_is_quoted(data_dir: Path) 
     async with running(data_dir):
         pass
     [increments] = (data_dir / "appendonlydir").glob("*.incr.aof")
-    increments.write_bytes(b"this is no append-only file\r\n")
+    increments.write_bytes(b"not an append-only file\r\n")
 
     with pytest.raises(StoreRefused, match=r"exit code 1; .*Bad file format reading the append only file"):
         async with running(data_dir):

@@ -61,16 +61,16 @@ def scripts_sent(server: StoreServer) -> int:
     return int(of_evalsha["calls"]) + int(of_evalsha["rejected_calls"])
 
 
-@pytest.mark.parametrize("right", ["time", "hget", "evalsha", "eval evalsha", "zadd", "ping"])
+@pytest.mark.parametrize("commands", ["time", "hget", "evalsha", "eval evalsha", "zadd", "ping"])
 async def test_a_revoked_permission_is_named_and_nothing_is_sent_until_it_is_granted(
-    server: StoreServer, right: str, caplog: pytest.LogCaptureFixture
+    server: StoreServer, commands: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_engine(server) as engine:
         await engine.queue.put(job("before", delay=600))
-        set_permissions(server, *(f"-{command}" for command in right.split()))
-        granted = " ".join(f"\\+{command}" for command in sorted(right.split()))
+        set_permissions(server, *(f"-{command}" for command in commands.split()))
+        granted = " ".join(f"\\+{command}" for command in sorted(commands.split()))
         with pytest.raises(StoreUnavailable, match=rf"ACL SETUSER <user> {granted}$"):
-            await (engine.ping() if right == "ping" else engine.queue.put(job("a", delay=600)))
+            await (engine.ping() if commands == "ping" else engine.queue.put(job("a", delay=600)))
 
         sent = scripts_sent(server)
         for _ in range(200):
@@ -80,7 +80,7 @@ async def test_a_revoked_permission_is_named_and_nothing_is_sent_until_it_is_gra
                 await engine.ping()
         assert scripts_sent(server) - sent <= 3  # the self-test's, once a second
 
-        set_permissions(server, *(f"+{command}" for command in right.split()))
+        set_permissions(server, *(f"+{command}" for command in commands.split()))
         await put_until_stored(engine, "after")
         await engine.ping()
     critical = [record for record in caplog.records if record.levelno == logging.CRITICAL]

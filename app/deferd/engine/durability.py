@@ -113,7 +113,7 @@ class PutWays:
             return self._read(topic, reply, level)
         if level == FSYNC and self._given.level < FSYNC:
             with observed("config"):
-                given = await self._given.ask()
+                given = await self._given.probe()
             if given < FSYNC:
                 unavailable = self._unavailable(topic, level, self._given.why_not, named=named)
                 if self._given.waits_for_rewrite:

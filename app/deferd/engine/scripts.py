@@ -150,10 +150,10 @@ def translate(exc: Exception) -> StoreUnavailable | None:
     if isinstance(exc, redis_errors.RedisError) and (right := missing_permission(exc)) is not None:
         return StoreUnavailable(permissions_message((right,)))
     if isinstance(exc, TooFewReplicas):
-        level = name_of(FSYNC + exc.wanted)
+        level = name_of(FSYNC + exc.required)
         return StoreUnavailable(f"durability {level!r} is not to be had just now: {exc}; nothing was stored", 2)
     if isinstance(exc, NotReplicated):
-        level = name_of(FSYNC + exc.wanted)
+        level = name_of(FSYNC + exc.required)
         return StoreUnavailable(
             f"the job may exist; it is not confirmed at durability {level!r}: {exc}; asking again with the same id is "
             "safe"

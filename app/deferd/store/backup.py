@@ -44,48 +44,48 @@ class Backup:
         return {"format": FORMAT, **asdict(self), "files": [file._asdict() for file in self.files]}
 
 
-def write_backup(folder: Path, backup: Backup) -> None:
-    """Complete the backup whose files are already in `folder`, and sync it to disk."""
-    unfinished = folder / f"{DESCRIPTION}.unfinished"
+def write_backup(directory: Path, backup: Backup) -> None:
+    """Complete the backup whose files are already in `directory`, and sync it to disk."""
+    unfinished = directory / f"{DESCRIPTION}.unfinished"
     try:
         with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(backup.to_json(), file, indent=2)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
-        sync_directory(folder)
-        unfinished.rename(folder / DESCRIPTION)
+        sync_directory(directory)
+        unfinished.rename(directory / DESCRIPTION)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    sync_directory(folder)
+    sync_directory(directory)
     with contextlib.suppress(PermissionError):  # a parent directory that may be traversed but not read
-        sync_directory(folder.parent)
+        sync_directory(directory.parent)
 
 
-def read_backup(folder: Path) -> Backup:
-    """Read the description of the backup in `folder`, without its files.
+def read_backup(directory: Path) -> Backup:
+    """Read the description of the backup in `directory`, without its files.
 
     Raises:
         StoreRefused: it is not a complete backup, or has a format that this version does not know.
     """
     try:
-        description = json.loads((folder / DESCRIPTION).read_text())
+        description = json.loads((directory / DESCRIPTION).read_text())
         if description.pop("format") != FORMAT:
             raise StoreRefused(
-                f"the backup in {folder} was made by a newer deferd: restore it with deferd {description.get('deferd')}"
+                f"the backup in {directory} was made by a newer deferd: restore it with deferd {description.get('deferd')}"
             )
         files = tuple(StoredFile(**file) for file in description.pop("files"))
         return Backup(**description, files=files)
     except FileNotFoundError as exc:
         raise StoreRefused(
-            f"{folder} is not a complete backup: it has no {DESCRIPTION}, which `deferd backup` writes last"
+            f"{directory} is not a complete backup: it has no {DESCRIPTION}, which `deferd backup` writes last"
         ) from exc
     except (ValueError, TypeError, KeyError, AttributeError) as exc:
-        raise StoreRefused(f"{folder / DESCRIPTION} is damaged: {exc}; restore another backup") from exc
+        raise StoreRefused(f"{directory / DESCRIPTION} is damaged: {exc}; restore another backup") from exc
 
 
-def copy_backup(folder: Path, backup: Backup, target: Path) -> None:
+def copy_backup(directory: Path, backup: Backup, target: Path) -> None:
     """Copy the files of a backup into the directory `target`, sync them to disk and verify their checksums.
 
     Raises:
@@ -94,16 +94,16 @@ def copy_backup(folder: Path, backup: Backup, target: Path) -> None:
     """
     (target / APPEND_ONLY_DIR).mkdir(mode=0o700)
     for file in backup.files:
-        path = folder / APPEND_ONLY_DIR / Path(file.name).name
+        path = directory / APPEND_ONLY_DIR / Path(file.name).name
         if not path.is_file():
-            raise StoreRefused(f"the backup in {folder} lacks its file {file.name}: restore another backup")
+            raise StoreRefused(f"the backup in {directory} lacks its file {file.name}: restore another backup")
         copy = target / APPEND_ONLY_DIR / path.name
         copy.touch(mode=0o600)
         shutil.copyfile(path, copy)
     for file, copied in zip(sorted(backup.files), sync_files(target), strict=True):
         if file != copied:
             raise StoreRefused(
-                f"{file.name} in the backup {folder} is damaged: it has {copied.size} bytes and SHA-256 "
+                f"{file.name} in the backup {directory} is damaged: it has {copied.size} bytes and SHA-256 "
                 f"{copied.sha256[:12]}..., but was saved with {file.size} bytes and {file.sha256[:12]}...: restore "
                 "another backup"
             )

@@ -70,19 +70,19 @@ class StoreDurability:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._probe_at_s or self._probed_on != pipeline.connections_opened or not pipeline.is_open:
             self._probe_at_s = now_s + _VALID_S
-            self._pending = self._probe(pipeline)
+            self._pending = self._send_probe(pipeline)
 
-    async def ask(self) -> int:
+    async def probe(self) -> int:
         """Read the level now. Raises redis-py's errors when the server does not respond."""
         if self._pipeline is not None:
             try:
-                await self._probe(self._pipeline)
+                await self._send_probe(self._pipeline)
             except ResponseError as error:
                 if not _is_final(error):
                     raise
         return self.level
 
-    def _probe(self, pipeline: Pipeline) -> asyncio.Future[Any]:
+    def _send_probe(self, pipeline: Pipeline) -> asyncio.Future[Any]:
         """Read configuration and state; the future is done once the level is known.
 
         The state is read second, so that a file that is on in the configuration is on in both.

@@ -153,8 +153,8 @@ def _check_node(info: Info, server_section: Info, store: Store, *, unsupported: 
     if mode == "sentinel":
         raise StoreRefused(f"{place} is a sentinel: use redis+sentinel://host:port,.../master-name")
     if (mode == "cluster") != store.cluster:
-        is_one = "a node of a cluster: use" if mode == "cluster" else "not part of a cluster: do not use"
-        raise StoreRefused(f"{place} is {is_one} redis+cluster://")
+        advice = "a node of a cluster: use redis+cluster://" if mode == "cluster" else "not in a cluster: use redis://"
+        raise StoreRefused(f"{place} is {advice}")
     if info.get("role") in {"slave", "replica"}:
         raise StoreRefused(f"{place} is a replica, which cannot be written to: use its primary")
     policy = info.get("maxmemory_policy", "noeviction")

@@ -35,19 +35,19 @@ _WAIT_SHARE = 0.9
 class TooFewReplicas(Exception):
     """Nothing was sent: fewer replicas are in sync than the call requires."""
 
-    def __init__(self, wanted: int, in_sync: int) -> None:
-        self.wanted = wanted
+    def __init__(self, required: int, in_sync: int) -> None:
+        self.required = required
         self.in_sync = in_sync
-        super().__init__(f"{in_sync} of {wanted} replicas are in sync")
+        super().__init__(f"{in_sync} of {required} replicas are in sync")
 
 
 class NotReplicated(Exception):
     """The call was or may have been executed, but the replicas did not confirm it in time."""
 
-    def __init__(self, wanted: int, within_s: float) -> None:
-        self.wanted = wanted
+    def __init__(self, required: int, within_s: float) -> None:
+        self.required = required
         self.within_s = within_s
-        super().__init__(f"{wanted} replicas did not confirm within {within_s:g} s")
+        super().__init__(f"{required} replicas did not confirm within {within_s:g} s")
 
 
 class MissingPermission(NoPermissionError):

@@ -21,8 +21,8 @@ class _SentinelClient(Sentinel):
     calls run at once. It also sends a query for each of those calls, and such a burst delays the sentinel's response
     beyond its time-out.
 
-    A sentinel that has not responded after `_patience_s` gets company: the next one is queried too. Its own response
-    still counts until `_deadline_s`, so that a busy machine does not look like a set without sentinels.
+    When a sentinel has not responded after `_patience_s`, the next one is queried as well. A late response still counts
+    until `_deadline_s`: on a busy machine the only sentinel that is up may be slow.
     """
 
     def __init__(self, url: StoreUrl, *, timeout_s: float) -> None:
@@ -50,24 +50,24 @@ class _SentinelClient(Sentinel):
 
     async def _query(self, service_name: str) -> tuple[str, int]:
         """Host and port of the primary that the first sentinel with a primary names."""
-        waiting = list(self.sentinels)
-        asked: set[asyncio.Task[tuple[str, int] | None]] = set()
+        remaining = list(self.sentinels)
+        queries: set[asyncio.Task[tuple[str, int] | None]] = set()
         try:
             async with asyncio.timeout(self._deadline_s):
-                while waiting or asked:
-                    if waiting:
-                        asked.add(asyncio.create_task(self._primary_of(waiting.pop(0), service_name)))
-                    patience_s = self._patience_s if waiting else None
-                    done, asked = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                while remaining or queries:
+                    if remaining:
+                        queries.add(asyncio.create_task(self._primary_of(remaining.pop(0), service_name)))
+                    patience_s = self._patience_s if remaining else None
+                    done, queries = await asyncio.wait(queries, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         if (primary := task.result()) is not None:
                             return primary
         except TimeoutError:
             pass
         finally:
-            for task in asked:
+            for task in queries:
                 task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await asyncio.gather(*queries, return_exceptions=True)
         raise MasterNotFoundError(f"no sentinel knows a primary {service_name!r} that is up")
 
     async def _primary_of(self, sentinel: Redis, service_name: str) -> tuple[str, int] | None:

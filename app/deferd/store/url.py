@@ -137,7 +137,7 @@ def _socket_path(parts: SplitResult, host: str) -> str:
 def _master_name(parts: SplitResult) -> str:
     name = unquote(parts.path).strip("/")
     if not name or "/" in name:
-        _refuse(f"a {parts.scheme}:// URL that ends with /<name of the master>")
+        _refuse(f"a {parts.scheme}:// URL that ends with /<master name>")
     return name
 
 
