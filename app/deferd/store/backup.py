@@ -73,7 +73,8 @@ def read_backup(directory: Path) -> Backup:
         description = json.loads((directory / DESCRIPTION).read_text())
         if description.pop("format") != FORMAT:
             raise StoreRefused(
-                f"the backup in {directory} was made by a newer deferd: restore it with deferd {description.get('deferd')}"
+                f"the backup in {directory} was made by a newer deferd: restore it with deferd "
+                f"{description.get('deferd')}"
             )
         files = tuple(StoredFile(**file) for file in description.pop("files"))
         return Backup(**description, files=files)
