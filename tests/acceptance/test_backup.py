@@ -19,7 +19,7 @@ import pytest
 import redis
 
 from deferd import Client
-from deferd.store.data_dir import APPEND_ONLY_FOLDER, DataFolder
+from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from tests.acceptance.command_line import Shell, environment
 from tests.acceptance.every_state import assert_goes_on, assert_sound, fill
 from tests.acceptance.service_process import ServiceProcess, running_service
@@ -61,7 +61,7 @@ def text_of(data_dir: Path) -> tuple[str, str]:
 
 
 def store_of(service: ServiceProcess) -> redis.Redis:
-    return redis.Redis(unix_socket_path=str(DataFolder(service.data_dir).socket), socket_timeout=10)
+    return redis.Redis(unix_socket_path=str(DataDirectory(service.data_dir).socket), socket_timeout=10)
 
 
 class Load:
@@ -191,7 +191,7 @@ def test_a_stopped_service_is_backed_up_and_only_its_owner_can_read_it(
     ]
     modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")]}
     assert modes == {True: 0o700, False: 0o600}
-    assert sorted(path.name for path in folder.iterdir()) == [APPEND_ONLY_FOLDER, "backup.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [APPEND_ONLY_DIR, "backup.json"]
     service.start()
 
 
@@ -229,7 +229,7 @@ def test_a_backup_that_is_stopped_leaves_nothing(service: ServiceProcess, folder
             pass
     words = [sys.executable, "-m", "deferd", "backup", str(folder), *text_of(service.data_dir)]
     with subprocess.Popen(words, env=environment(service.url)) as backup:
-        unfinished = DataFolder(folder / "unfinished")
+        unfinished = DataDirectory(folder / "unfinished")
         wait_until(lambda: unfinished.store_pid() is not None, WAIT_S, "the copy is being loaded")
         store_pid = unfinished.store_pid()
         assert store_pid is not None
@@ -261,8 +261,8 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
     with Client(service.url) as client:
         assert [job.id for job in client.jobs("orders")] == ["saved"]
     service.stop()
-    shutil.rmtree(service.data_dir / APPEND_ONLY_FOLDER)
-    old_data.rename(service.data_dir / APPEND_ONLY_FOLDER)
+    shutil.rmtree(service.data_dir / APPEND_ONLY_DIR)
+    old_data.rename(service.data_dir / APPEND_ONLY_DIR)
     service.start()
     with Client(service.url) as client:
         assert [job.id for job in client.jobs("orders")] == ["saved", "later"]
@@ -285,13 +285,13 @@ def test_a_restore_ends_no_store_that_a_killed_service_left(saved: Path, service
 def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: Path) -> None:
     described = saved / "backup.json"
     good = described.read_text()
-    increments = saved / APPEND_ONLY_FOLDER / "appendonly.aof.1.incr.aof"
+    increments = saved / APPEND_ONLY_DIR / "appendonly.aof.1.incr.aof"
     content = increments.read_bytes()
     data_dir = tmp_path / "restored"
 
     def refusal() -> str:
         text = shell.refused(1, "restore", str(saved), *text_of(data_dir))
-        assert not (data_dir / APPEND_ONLY_FOLDER).exists()
+        assert not (data_dir / APPEND_ONLY_DIR).exists()
         assert not (data_dir / "restore.unfinished").exists()
         return text
 
@@ -305,11 +305,11 @@ def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: P
     described.write_text(json.dumps(said | {"counts": said["counts"] | {"delayed": 2}}))
     assert "holds 1 delayed, 0 ready, 0 reserved, 0 dead, 0 finished, and was saved with 2 delayed" in refusal()
     described.write_text(json.dumps(said | {"format": 2, "deferd": "9.9.9"}))
-    assert "is of a newer deferd: restore it with 9.9.9" in refusal()
+    assert "was made by a newer deferd: restore it with deferd 9.9.9" in refusal()
     described.write_text(good[:-20])
     assert "backup.json is damaged: " in refusal()
     described.unlink()
-    assert f"{saved} is not a finished backup: it has no backup.json" in refusal()
+    assert f"{saved} is not a complete backup: it has no backup.json" in refusal()
 
     described.write_text(good)
     shell.good("restore", str(saved), *text_of(data_dir))

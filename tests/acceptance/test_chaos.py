@@ -23,7 +23,7 @@ from deferd import AsyncClient
 from deferd.client.errors import NoAnswer
 from tests.acceptance.chaos_worker import TOPIC
 from tests.acceptance.service_process import ServiceProcess
-from tests.faults.orphans import none_outlives
+from tests.faults.orphans import no_orphans
 from tests.integration.store_servers import StoreServer
 from tests.waiting import wait_until
 
@@ -126,7 +126,7 @@ class Deployment:
 @contextlib.asynccontextmanager
 async def deployed(folder: Path) -> AsyncIterator[Deployment]:
     with contextlib.ExitStack() as stack:
-        stack.enter_context(none_outlives(folder))
+        stack.enter_context(no_orphans(folder))
         store = stack.enter_context(StoreServer(folder / "store"))
         services = [
             stack.enter_context(ServiceProcess(folder / f"service-{number}", "--redis-url", store.url))

@@ -1,4 +1,4 @@
-"""A short run of the faults of a cluster: each kind comes once, under load, and nothing that was promised is broken."""
+"""A short run of cluster faults: each kind once, under load, and every promise is kept."""
 
 from __future__ import annotations
 

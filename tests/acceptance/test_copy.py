@@ -104,7 +104,7 @@ def test_a_store_that_is_served_is_refused(shell: Shell, store: StoreServer, tmp
         assert f"works on the store at {store.url}: stop it first" in refusal
         with running_service(data_dir=tmp_path / "b") as embedded:
             refusal = shell.refused(1, "copy", "--from", str(embedded.data_dir), "--to", target)
-            assert f"the data folder {embedded.data_dir} is in use by another deferd service" in refusal
+            assert f"the data directory {embedded.data_dir} is in use by another deferd service" in refusal
         assert [row["adds_up"] for row in shell.json("copy", "--from", store.url, "--to", target, "--force")] == [
             True,
             True,
@@ -135,7 +135,7 @@ def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
 
     served = shell.run("serve", "--port", "0", "--redis-url", store.url, "--data-dir", str(tmp_path / "s"))
     assert served.returncode == 1
-    assert "is being filled by `deferd copy`, or that was cut short" in served.stderr
+    assert "is being filled by `deferd copy`, or that was interrupted" in served.stderr
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ class TestHttp:
             assert "may exist" in detail
             assert "asking again with the same id is safe" in detail
             again = problem(await shop.post("/jobs", json=job), 503, "store_unavailable")
-            assert "0 of 1 replicas are in step" in again["detail"]
+            assert "0 of 1 replicas are in sync" in again["detail"]
         finally:
             pair.replica.unpause()
         while (answer := await shop.post("/jobs", json=job)).status_code == 503:
@@ -124,7 +124,7 @@ class TestHttp:
         began = time.monotonic()
         answer = await shop.post("/jobs", json=job)
         assert time.monotonic() - began < SLACK_S
-        assert "1 of 2 replicas are in step; nothing was stored" in problem(answer, 503, "store_unavailable")["detail"]
+        assert "1 of 2 replicas are in sync; nothing was stored" in problem(answer, 503, "store_unavailable")["detail"]
         assert not await shop.has_job("a")
 
 

@@ -23,7 +23,7 @@ from deferd.contract.errors import DeferdError
 from deferd.server.run import Premises
 from deferd.settings import Settings, SettingsError, load_settings
 from deferd.store.connection import connect
-from deferd.store.url import parse_address
+from deferd.store.url import parse_store_url
 from deferd.worker import Worker
 from tests.acceptance.keyed_service import KeysFile
 from tests.acceptance.service_process import running_service
@@ -150,7 +150,7 @@ async def test_objects_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     sentinel = f"redis+sentinel://{USER}:{quote(PASSWORD, safe='')}@h:1/m?sentinel_password={quote(PASSWORD, safe='')}"
     cluster = store_url(1).replace("redis:", "redis+cluster:").replace("/0", "")
     for url in (store_url(1), sentinel, cluster):
-        address = parse_address(url)
+        address = parse_store_url(url)
         assert [] == shown(str(address), SECRETS)
         assert [] == shown(repr(address), (PASSWORD, quote(PASSWORD, safe="")))
         store = await connect(url, timeout_s=0.2)

@@ -1,4 +1,4 @@
-"""A store that lost a right, or was emptied, under real services: a 503 that says what to do, and never a 500."""
+"""A store that revokes a permission, or was emptied, under real services: a 503 that says what to do, never a 500."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def shop(service: ServiceProcess) -> AsyncIterator[Http]:
         yield Http(client, "orders")
 
 
-async def test_the_rights_of_the_readme_are_enough_for_every_call(
+async def test_the_permissions_of_the_readme_are_enough_for_every_call(
     shop: Http, service: ServiceProcess, store: StoreServer
 ) -> None:
     await shop.put_job("a", retain=60)
@@ -54,17 +54,17 @@ async def test_the_rights_of_the_readme_are_enough_for_every_call(
     assert store.command("ACL", "LOG") == []
 
 
-@pytest.mark.parametrize("right", ["time", "hset", "evalsha"])
-async def test_without_a_right_every_call_is_a_503_that_names_it(
-    shop: Http, store: StoreServer, service: ServiceProcess, right: str
+@pytest.mark.parametrize("command", ["time", "hset", "evalsha"])
+async def test_without_a_permission_every_call_is_a_503_that_names_it(
+    shop: Http, store: StoreServer, service: ServiceProcess, command: str
 ) -> None:
     await shop.put_job("before", delay=600)
-    store.command("ACL", "SETUSER", USER, f"-{right}")
-    # The first may be one that does without, as a script of another verb; it is for those after it to be refused.
+    store.command("ACL", "SETUSER", USER, f"-{command}")
+    # The first call may not need the permission; those after it are refused.
     problem(await shop.post("/jobs", json={"topic": "new"}), 503, "store_unavailable")
     for answer, _ in await every_call(shop):
-        assert f"+{right}" in problem(answer, 503, "store_unavailable")["detail"]
-    store.command("ACL", "SETUSER", USER, f"+{right}")
+        assert f"+{command}" in problem(answer, 503, "store_unavailable")["detail"]
+    store.command("ACL", "SETUSER", USER, f"+{command}")
     await assert_serves_again(shop)
     assert "Traceback" not in service.output()
     assert service.output().count("CRITICAL") == 1
@@ -88,11 +88,11 @@ def test_after_a_flushall_only_services_with_the_same_number_of_shards_start(
         assert [httpx.post(f"{one.url}/jobs", json=job).status_code for one in (service, second)] == [201, 409]
 
 
-async def test_a_store_that_was_given_another_number_of_shards_is_refused_loudly(
+async def test_calls_are_refused_while_the_guard_has_another_number_of_shards(
     shop: Http, store: StoreServer, service: ServiceProcess
 ) -> None:
     store.command("SET", "deferd:shards", 4)
-    await until(lambda: "Calls are refused" in service.output(), "the service has noticed", within_s=10)
+    await until(lambda: "Calls are refused" in service.output(), "the change is logged", within_s=10)
     for answer, _ in await every_call(shop):
         assert "--shards 4, not 1" in problem(answer, 503, "store_unavailable")["detail"]
     assert service.output().count("CRITICAL") == 1
@@ -101,4 +101,4 @@ async def test_a_store_that_was_given_another_number_of_shards_is_refused_loudly
 
 
 def test_a_service_on_an_empty_store_starts_and_writes_the_guard(store: StoreServer, service: ServiceProcess) -> None:
-    wait_until(lambda: store.command("GET", "deferd:shards") == b"1", 5, "the guard is there")
+    wait_until(lambda: store.command("GET", "deferd:shards") == b"1", 5, "the guard exists")

@@ -302,7 +302,7 @@ def run_a_job_over_tls(port: int, files: TlsFiles, folder: Path, topic: str) -> 
         run_a_job(client, topic)
     wrong_password = refused(folder=folder, DEFERD_REDIS_URL=f"rediss://{USER}:not-this{address}")
     unknown_authority = refused(folder=folder, DEFERD_REDIS_URL=url.partition("?")[0])
-    assert f"the store at rediss://localhost:{port} does not let the service in" in wrong_password
+    assert f"the store at rediss://localhost:{port} refused the login" in wrong_password
     assert "certificate verify failed" in unknown_authority
     told = service.output() + wrong_password + unknown_authority
     assert not [secret for secret in (PASSWORD, "not-this") if secret in told]

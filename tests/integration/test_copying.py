@@ -216,7 +216,7 @@ async def test_a_copy_that_failed_midway_is_refused_by_services_and_starts_over(
     left = contents(*servers)
     assert left.pop(SHARDS_KEY) == b"-3"
     assert left
-    with pytest.raises(StoreRefused, match="is being filled by `deferd copy`, or that was cut short"):
+    with pytest.raises(StoreRefused, match="is being filled by `deferd copy`, or that was interrupted"):
         await check(target, shards=3)
     with pytest.raises(StoreRefused, match="holds an unfinished copy"):
         await copy_store(target, store)

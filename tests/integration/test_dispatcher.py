@@ -293,7 +293,7 @@ async def test_a_store_whose_user_may_not_publish_is_refused_at_start(server: St
     server.command("ACL", "SETUSER", "silent", "on", ">pw", "~*", "&*", "+@all", "-publish")
     store = await connect(server.url.replace("redis://", "redis://silent:pw@"), timeout_s=5)
     engine = Engine(store)
-    with pytest.raises(StoreUnavailable, match=r"lacks the rights \+publish"):
+    with pytest.raises(StoreUnavailable, match=r"lacks the permissions \+publish"):
         await engine.start()
     await engine.close()
     await store.close()

@@ -13,7 +13,7 @@ import pytest
 from deferd.contract.errors import DurabilityUnavailable, JobExists, StoreUnavailable
 from deferd.contract.model import TopicSettings
 from deferd.engine.engine import Engine
-from deferd.store.replication import IN_STEP_S
+from deferd.store.replication import IN_SYNC_WAIT_S
 from tests.integration import store_servers
 from tests.integration.durable_puts import (
     CONFIRM_S,
@@ -121,7 +121,7 @@ class TestReplicated:
                     await put(engine, "c", "replicated:1")
             finally:
                 pair.primary.unpause()
-            assert time.monotonic() - began < STORE_TIMEOUT_S + IN_STEP_S + SLACK_S
+            assert time.monotonic() - began < STORE_TIMEOUT_S + IN_SYNC_WAIT_S + SLACK_S
 
     @pytest.mark.parametrize(
         "lacks", [("resetchannels", "&deferd:ready", "&deferd:due"), ("-wait",)], ids=["channel", "wait"]
@@ -239,7 +239,7 @@ class TestReplicated:
         for batch in (jobs, jobs + twice):
             began = time.monotonic()
             results = await producer.queue.put_many(batch)
-            assert time.monotonic() - began < IN_STEP_S + SLACK_S
+            assert time.monotonic() - began < IN_SYNC_WAIT_S + SLACK_S
             assert [line.id for line in results] == [one.id for one in batch]
             assert {line.status for line in results[1:100:2]} == {503}
             assert 503 not in {line.status for line in results[0:100:2]}

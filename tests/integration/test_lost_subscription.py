@@ -1,4 +1,4 @@
-"""However the subscription to the store is lost, this is noticed in bounded time and parked pops are served."""
+"""A lost subscription to the store's messages is noticed within a bound, and waiting pops are served."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def engine_at(url: str, **options: int) -> AbstractAsyncContextManager[Engine]:
 
 @pytest.fixture
 async def producer(server: StoreServer) -> AsyncIterator[Engine]:
-    """Another process, whose subscription stays healthy."""
+    """Another process, whose subscription stays intact."""
     async with engine_at(server.url) as engine:
         yield engine
 
@@ -57,7 +57,7 @@ async def woken_at_once(consumer: Engine, producer: Engine, topic: str = TOPIC) 
 
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    await until(lambda: text in caplog.text, f"the log says: {text}", within_s=BOUND_S + SLACK_S)
+    await until(lambda: text in caplog.text, f"the log has: {text}", within_s=BOUND_S + SLACK_S)
 
 
 async def test_a_connection_whose_packets_are_dropped_is_noticed(
@@ -70,7 +70,7 @@ async def test_a_connection_whose_packets_are_dropped_is_noticed(
             proxy.silence(b"SUBSCRIBE")
             await served_within_bound(consumer, producer)
             await logged(caplog, LOST)
-            await served_within_bound(consumer, producer)  # it cannot subscribe: it polls instead
+            await served_within_bound(consumer, producer)  # it cannot subscribe, so it polls
             proxy.silence(None)
             await logged(caplog, BACK)
             await woken_at_once(consumer, producer)
@@ -147,7 +147,7 @@ async def test_a_node_that_leaves_the_cluster_is_noticed(tmp_path: Path, caplog:
                 for number in range(SHARDS):  # on every shard, on whichever node it is now
                     await served_within_bound(consumer, producer, f"topic{number}")
                 await logged(caplog, BACK)
-                await until(lambda: not hears(node), "nobody listens there any more", within_s=BOUND_S + SLACK_S)
+                await until(lambda: not hears(node), "the node has no subscriber", within_s=BOUND_S + SLACK_S)
                 await until(lambda: caplog.text.count(LOST) == caplog.text.count(BACK), "all listen again")
                 for number in range(SHARDS):
                     await woken_at_once(consumer, producer, f"topic{number}")

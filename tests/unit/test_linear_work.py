@@ -31,7 +31,7 @@ from deferd.contract.errors import DeferdError
 from deferd.engine import scripts
 from deferd.engine.consistency import checker
 from deferd.server.http import request_head
-from deferd.store import acl, embedded, server_info
+from deferd.store import acl, server_info, valkey_process
 
 SIZES = [32 * 1024 * 2**doubling for doubling in range(5)]
 FACTOR_OVER_LINEAR = 4
@@ -219,9 +219,9 @@ ROWS = [
     ),
     Row(
         "log line of the store",
-        embedded._LOG_PREFIX.match,
+        valkey_process._LOG_PREFIX.match,
         {"digits": repeat("1"), "times": repeat("1:", "1:M 1 Nov 1 ")},
-        ("store/embedded.py",),
+        ("store/valkey_process.py",),
     ),
 ]
 BOUNDED_BEFORE = ("engine/topics.py", "store/server_info.py")

@@ -129,9 +129,9 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
     [
         ("a put that was lost", "lost"),
         ("a lease that ran out, and with it the job", "lost"),
-        ("a second delivery under a live lease", "held_twice"),
+        ("a second delivery under a live lease", "overlapping_leases"),
         ("a delivery after an acknowledged cancel", "delivered_after_cancel"),
-        ("a second delivery under a lease that was extended", "held_twice"),
+        ("a second delivery under a lease that was extended", "overlapping_leases"),
         ("a delivery after an acknowledged finish", "delivered_after_finish"),
         ("a delivery after a finish of whichever was live", "delivered_after_finish"),
         ("a retained job that is delivered", "delivered_after_finish"),
@@ -153,7 +153,7 @@ def test_receipts_that_are_given_again_are_counted() -> None:
         deliver(5, 6, 5500, tag="second", receipt="first.1"),
     ]
     counts = vars(broken_promises(History([], {("t", "job"): history}, []), CLOCK))
-    assert {"receipts_twice"} == {name for name, found in counts.items() if found} - {"delivered_after_finish"}
+    assert {"reused_receipts"} == {name for name, found in counts.items() if found} - {"delivered_after_finish"}
 
 
 def test_right_histories_break_no_promise() -> None:

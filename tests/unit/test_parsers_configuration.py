@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from deferd.api.auth.api_keys import KEYS_MAX, Key, KeysRefused, Limit, Scope, TopicPatterns, hash_of, parse_keys
 from deferd.api.auth.key_source import KeySource
 from deferd.settings import Settings, SettingsError, load_settings, unknown_variables, variable
-from deferd.store.url import AddressError, parse_address
+from deferd.store.url import StoreUrlError, parse_store_url
 from tests.drawn_input import digits, drawn, outcome, texts
 
 SECRET = "sesame-open"
@@ -105,7 +105,7 @@ near_urls = st.builds(
 @given(url=near_urls | texts)
 @example(url="redis://db/" + "9" * 5000)
 def test_a_text_is_a_store_url_or_refused_and_no_secret_is_shown(url: str) -> None:
-    address, refused = outcome(lambda: parse_address(url), AddressError)
+    address, refused = outcome(lambda: parse_store_url(url), StoreUrlError)
     if address is None:
         assert SECRET not in str(refused)
         assert refused is not None
@@ -142,11 +142,11 @@ def test_an_address_is_read_as_it_was_written(
             f"{quote(user or '', safe='')}{'' if password is None else ':' + quote(password, safe='')}@{authority}"
         )
     path = {"redis+sentinel": f"/main?db={db}", "rediss+cluster": ""}.get(kind, f"/{db}")
-    address = parse_address(f"{kind}://{authority}{path}")
+    address = parse_store_url(f"{kind}://{authority}{path}")
     assert tuple(hosts) == address.hosts
     assert (user or None, password) == (address.username, address.password)
     assert address.db == (0 if kind == "rediss+cluster" else db)
-    shown = parse_address(str(address))
+    shown = parse_store_url(str(address))
     assert (address.hosts, address.db, address.master_name) == (shown.hosts, shown.db, shown.master_name)
 
 

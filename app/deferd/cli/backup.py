@@ -16,9 +16,9 @@ from pathlib import Path
 
 from deferd.cli import exit_codes, output
 from deferd.cli.store_access import data_folder, load_and_count, run_to_end
-from deferd.store.append_only import copy_data, files_of
+from deferd.store.append_only import copy_data, sync_files
 from deferd.store.backup import Backup, write_backup
-from deferd.store.data_dir import APPEND_ONLY_FOLDER, DataFolder
+from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from deferd.store.preflight import StoreRefused
 
 _UNFINISHED = "unfinished"
@@ -35,11 +35,11 @@ def _backup(given: argparse.Namespace) -> int:
     staging = _make_staging(target)
     try:
         made = _fill(staging, source, verify=given.verify)
-        (staging / APPEND_ONLY_FOLDER).rename(target / APPEND_ONLY_FOLDER)
+        (staging / APPEND_ONLY_DIR).rename(target / APPEND_ONLY_DIR)
         try:
             write_backup(target, made)
         except BaseException:
-            shutil.rmtree(target / APPEND_ONLY_FOLDER, ignore_errors=True)
+            shutil.rmtree(target / APPEND_ONLY_DIR, ignore_errors=True)
             raise
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
@@ -75,9 +75,9 @@ def _make_staging(target: Path) -> Path:
 
 def _fill(staging: Path, source: Path, *, verify: bool) -> Backup:
     taken_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    copy_data(DataFolder(source), staging)
+    copy_data(DataDirectory(source), staging)
     made = Backup(metadata.version("deferd"), None, taken_at, None, None, None, ())
     if verify:
         made = replace(made, **load_and_count(staging)._asdict())
     # Loading cuts off an incomplete command at the end, so the checksums come after it.
-    return replace(made, files=tuple(files_of(staging)))
+    return replace(made, files=tuple(sync_files(staging)))

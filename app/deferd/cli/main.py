@@ -297,15 +297,15 @@ def _add_settings(parser: argparse._ActionsContainer) -> None:
 def _serve(flags: dict[str, str]) -> int:
     with _service_extra():
         from deferd.settings import SettingsError, load_settings, problem, unknown_variables
-        from deferd.store.url import AddressError, parse_address
+        from deferd.store.url import StoreUrlError, parse_store_url
 
     try:
         settings = load_settings(flags)
         if settings.redis_url is not None:
-            parse_address(settings.redis_url.get_secret_value())
+            parse_store_url(settings.redis_url.get_secret_value())
     except SettingsError as exc:
         return _fail(*exc.problems, code=2)
-    except AddressError as exc:
+    except StoreUrlError as exc:
         return _fail(problem("redis_url", "", wanted=str(exc)), code=2)
     with _service_extra():
         from deferd.server import run  # after the settings: this import takes a second

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from deferd.cli import exit_codes, output
 from deferd.cli.store_access import Contents, data_folder, load_and_count, run_to_end
-from deferd.store.append_only import sync_folder
+from deferd.store.append_only import sync_directory
 from deferd.store.backup import Backup, copy_backup, read_backup
-from deferd.store.data_dir import APPEND_ONLY_FOLDER, MOVED_ASIDE, UNFINISHED_RESTORE, DataFolder
+from deferd.store.data_dir import APPEND_ONLY_DIR, MOVED_ASIDE, UNFINISHED_RESTORE, DataDirectory
 from deferd.store.preflight import StoreRefused
 
 
@@ -31,7 +31,7 @@ def _restore(given: argparse.Namespace) -> int:
     source, target = Path(given.folder), data_folder(given)
     backup = read_backup(source)
     with _owned(target):
-        old_data = target / APPEND_ONLY_FOLDER
+        old_data = target / APPEND_ONLY_DIR
         if old_data.exists() and not given.force:
             raise StoreRefused(
                 f"the data folder {target} has data already: name another one (--data-dir), or give --force, which "
@@ -76,12 +76,12 @@ def _compare(source: Path, backup: Backup, contents: Contents) -> None:
 def _swap(target: Path) -> Path | None:
     """Put the data that was proved good in the place of the old, and return where that is now."""
     aside = None
-    if (target / APPEND_ONLY_FOLDER).exists():
+    if (target / APPEND_ONLY_DIR).exists():
         now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        aside = target / f"{APPEND_ONLY_FOLDER}{MOVED_ASIDE}{now}-{os.getpid()}"
-        (target / APPEND_ONLY_FOLDER).rename(aside)
-    (target / UNFINISHED_RESTORE / APPEND_ONLY_FOLDER).rename(target / APPEND_ONLY_FOLDER)
-    sync_folder(target)
+        aside = target / f"{APPEND_ONLY_DIR}{MOVED_ASIDE}{now}-{os.getpid()}"
+        (target / APPEND_ONLY_DIR).rename(aside)
+    (target / UNFINISHED_RESTORE / APPEND_ONLY_DIR).rename(target / APPEND_ONLY_DIR)
+    sync_directory(target)
     shutil.rmtree(target / UNFINISHED_RESTORE, ignore_errors=True)
     return aside
 
@@ -93,7 +93,7 @@ def _owned(path: Path) -> Iterator[None]:
     Raises:
         StoreRefused: one uses it.
     """
-    folder = DataFolder(path)
+    folder = DataDirectory(path)
     folder.claim()
     try:
         lock = folder.try_store_lock()

@@ -25,7 +25,7 @@ from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
 from deferd.store.preflight import StoreRefused
 from deferd.store.server_info import server_name
-from deferd.store.url import AddressError, parse_address
+from deferd.store.url import StoreUrlError, parse_store_url
 
 CALL_TIMEOUT_S = 60.0
 """A step takes some milliseconds; a store that syncs a few MiB to a slow disk may take longer."""
@@ -74,8 +74,8 @@ def read_place(flag: str, text: str, *, must_exist: bool) -> str | Path:
     """
     if "://" in text:
         try:
-            parse_address(text)
-        except AddressError as exc:
+            parse_store_url(text)
+        except StoreUrlError as exc:
             wanted = f"{exc}, or a data folder"
             raise UsageError(f"{flag} has a value that is not shown, but must be {wanted}") from None
         return text

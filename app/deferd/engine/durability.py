@@ -20,11 +20,11 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts, observed
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
-from deferd.store.replication import MissingRight, TooFewReplicas, WaitUnknown
+from deferd.store.replication import MissingPermission, TooFewReplicas, WaitUnsupported
 
 _ANY_DEFAULT = -1
 """For the script: the jobs name their own level, so the topic's default does not matter."""
-_NOTHING_SENT = (TooFewReplicas, MissingRight, DurabilityUnavailable)
+_NOTHING_SENT = (TooFewReplicas, MissingPermission, DurabilityUnavailable)
 _MOST_TRIES = 4
 _REMEMBERED_MAX = 10_000
 _REWRITES_FOR_S = 5
@@ -59,7 +59,7 @@ class PutSender:
     def __init__(self, store: Store, scripts: Scripts, keys: Keys, *, embedded: bool) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._store_durability = store.given
+        self._store_durability = store.durability
         if embedded:
             self._store_durability.trust_rewrites()
         self._replicated = None if embedded else store.replicated
@@ -105,22 +105,22 @@ class PutSender:
             try:
                 reply = await self._scripts.run("put", self._keys.of_topic(topic), args, call=call)
             except StoreUnavailable as error:
-                if isinstance(error.__cause__, MissingRight):
+                if isinstance(error.__cause__, MissingPermission):
                     raise self._not_now(level, error.__cause__, error.retry_after_s) from error.__cause__
                 raise
-            except WaitUnknown as error:
+            except WaitUnsupported as error:
                 raise self._unavailable(topic, level, str(error), named=named, has_wait=False) from error
             return self._read(topic, reply, level)
         if level == FSYNC and self._store_durability.level < FSYNC:
             with observed("config"):
-                current = await self._store_durability.ask()
+                current = await self._store_durability.probe()
             if current < FSYNC:
                 unavailable = self._unavailable(topic, level, self._store_durability.why_not, named=named)
-                if self._store_durability.may_rise:
+                if self._store_durability.waits_for_rewrite:
                     raise self._not_now(level, self._store_durability.why_not, _REWRITES_FOR_S) from unavailable
                 raise unavailable
         async with slot():
-            self._store_durability.look_again()
+            self._store_durability.refresh()
             args = (topic, with_records, _ANY_DEFAULT if named else self._store_durability.level, *jobs)
             reply = await self._scripts.run("put", self._keys.of_topic(topic), args)
             stored = self._read(topic, reply, self._store_durability.level)

@@ -19,10 +19,10 @@ from redis import exceptions as redis_errors
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.store_watch import StoreWatch
-from deferd.store.acl import lacking, missing_right
+from deferd.store.acl import missing_permission, permissions_message
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, name_of
-from deferd.store.replication import MissingRight, NotReplicated, TooFewReplicas
+from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
 
 _INCLUDE = "-- @include "
 _METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
@@ -122,8 +122,8 @@ class Scripts:
 
     async def _report_missing_permission(self, exc: redis_errors.RedisError) -> None:
         """If the store's user lacks a permission, raise an error that names it and let the watch refuse calls."""
-        permission = missing_right(exc)
-        if self._watch is not None and permission is not None and not isinstance(exc, MissingRight):
+        permission = missing_permission(exc)
+        if self._watch is not None and permission is not None and not isinstance(exc, MissingPermission):
             raise await self._watch.refuse(permission) from exc
 
 
@@ -147,15 +147,15 @@ def translate(exc: Exception) -> StoreUnavailable | None:
     """The StoreUnavailable for a client error, or None for a bug of deferd (such as a broken script)."""
     if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
         return StoreUnavailable("the store did not answer in time", timed_out=True)
-    if isinstance(exc, MissingRight):
+    if isinstance(exc, MissingPermission):
         return StoreUnavailable(str(exc))
-    if isinstance(exc, redis_errors.RedisError) and (permission := missing_right(exc)) is not None:
-        return StoreUnavailable(lacking((permission,)))
+    if isinstance(exc, redis_errors.RedisError) and (permission := missing_permission(exc)) is not None:
+        return StoreUnavailable(permissions_message((permission,)))
     if isinstance(exc, TooFewReplicas):
-        level = name_of(FSYNC + exc.wanted)
+        level = name_of(FSYNC + exc.required)
         return StoreUnavailable(f"durability {level!r} is not available now: {exc}; nothing was stored", 2)
     if isinstance(exc, NotReplicated):
-        level = name_of(FSYNC + exc.wanted)
+        level = name_of(FSYNC + exc.required)
         return StoreUnavailable(
             f"the job may exist; it is not confirmed at durability {level!r}: {exc}; asking again with the same id is "
             "safe"

@@ -13,9 +13,9 @@ from redis.exceptions import RedisError
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.store import shard_guard
-from deferd.store.acl import lacking, missing_right
+from deferd.store.acl import missing_permission, permissions_message
 from deferd.store.connection import Store
-from deferd.store.self_test import Probed, probe
+from deferd.store.self_test import SelfTestResult, run_self_test
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class StoreWatch:
         if self._unfit is not None:
             raise _refused(self._unfit)
         if self._mismatch is not None:
-            raise _refused(f"the store {shard_guard.mismatch(self._mismatch, self._shards)}")
+            raise _refused(f"the store {shard_guard.mismatch_message(self._mismatch, self._shards)}")
 
     async def refuse(self, permission: str) -> StoreUnavailable:
         """A call failed without `permission`: refuse calls until the self-test passes; return the error for its caller.
@@ -56,27 +56,27 @@ class StoreWatch:
         The server names one permission or none; the self-test, run once for all failed calls, finds all.
         """
         if self._unfit is None:
-            self._unfit = lacking((permission,))
+            self._unfit = permissions_message((permission,))
             self._is_unfit.set()
             self._naming = asyncio.create_task(self._test(permission), name="deferd-self-test")
         if self._naming is not None:
             await asyncio.shield(self._naming)
-        return _refused(self._unfit or lacking((permission,)))
+        return _refused(self._unfit or permissions_message((permission,)))
 
     async def run(self) -> None:
         """Check the store until cancelled. An unreachable store is not reported here: calls find that out."""
         while True:
             if self._exclusive:
                 await self._is_unfit.wait()
-                await asyncio.sleep(shard_guard.LOOK_EVERY_S)
+                await asyncio.sleep(shard_guard.CHECK_INTERVAL_S)
                 await self._test()
             else:
                 await self.check()
-                await asyncio.sleep(shard_guard.LOOK_EVERY_S)
+                await asyncio.sleep(shard_guard.CHECK_INTERVAL_S)
 
     async def check(self) -> None:
         """Repeat the self-test if it is due, and check the shard guard."""
-        if self._unfit is not None or self._tested_at != self._store.reached():
+        if self._unfit is not None or self._tested_at != self._store.topology():
             await self._test()
         try:
             stored = await shard_guard.read(self._store.call)
@@ -87,24 +87,24 @@ class StoreWatch:
             return
         mismatch = None if stored in {None, str(self._shards)} else stored
         if mismatch is not None and mismatch != self._mismatch:
-            _LOG.critical("the store %s. Calls are refused", shard_guard.mismatch(mismatch, self._shards))
+            _LOG.critical("the store %s. Calls are refused", shard_guard.mismatch_message(mismatch, self._shards))
         elif mismatch is None and self._mismatch is not None:
             _LOG.warning("the store has --shards %d again; calls are sent again", self._shards)
         self._mismatch = mismatch
 
     async def _test(self, known: str | None = None) -> None:
         """Run the self-test. `known` is a permission that is missing, whether or not the self-test notices."""
-        reached = self._store.reached()
+        reached = self._store.topology()
         try:
-            probed = await probe(self._store, every=False)
+            probed = await run_self_test(self._store, every=False)
         except (RedisError, OSError) as exc:
-            permission = missing_right(exc) if isinstance(exc, RedisError) else None
+            permission = missing_permission(exc) if isinstance(exc, RedisError) else None
             if permission is None and known is None:
                 return  # it is away
-            probed = Probed(() if permission is None else (permission,), ())
+            probed = SelfTestResult(() if permission is None else (permission,), ())
         missing = probed.missing if known is None else (*probed.missing, known)
         if missing:
-            self._close(lacking(missing))
+            self._close(permissions_message(missing))
         elif probed.wrong:
             self._close(f"the store does not do what Valkey and Redis do: {'; '.join(probed.wrong)}")
         else:

@@ -176,9 +176,9 @@ class _ServeProcess:
             process.stdout.close()
 
     def _kill_store(self) -> None:
-        from deferd.store.data_dir import DataFolder  # noqa: PLC0415 (of the server extra, which is there: it has run)
+        from deferd.store.data_dir import DataDirectory  # noqa: PLC0415 (of the server extra, which is there: it has run)
 
-        folder = DataFolder(self._data_dir)
+        folder = DataDirectory(self._data_dir)
         pid = folder.store_pid()
         if pid is not None and folder.is_store(pid):
             with contextlib.suppress(ProcessLookupError):
