@@ -29,7 +29,7 @@ from deferd import (
     Unreachable,
 )
 from deferd.client.errors import ClientClosed
-from deferd.client.idempotency import is_as_put
+from deferd.client.idempotency import matches_put
 from tests.acceptance.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import until, wait_until
@@ -315,9 +315,9 @@ def test_ones_own_job_is_known_again_when_it_was_handed_out_meanwhile(straight: 
     fields = {"topic": topic, "id": "a", "delay": 0.05, "body": [1]}
     straight.put_batch([fields])
     [delivery] = straight.pop(topic, wait=5)
-    assert is_as_put(straight.look(topic, "a"), fields)
+    assert matches_put(straight.look(topic, "a"), fields)
     straight.release(delivery, delay=60)
-    assert is_as_put(straight.look(topic, "a"), fields)
+    assert matches_put(straight.look(topic, "a"), fields)
 
 
 async def test_a_cancelled_call_leaves_no_broken_connection_behind(proxy: LossyProxy, topic: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deferd.api import problem_details
-from deferd.client.errors import UnexpectedAnswer, read_problem
+from deferd.client.errors import UnexpectedAnswer
+from deferd.client.responses import read_problem
 from deferd.contract import errors
 
 RAISED: list[errors.DeferdError] = [

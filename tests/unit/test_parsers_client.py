@@ -20,15 +20,17 @@ from pydantic_core import from_json
 from deferd import Context, Delivery, Job
 from deferd.client import requests
 from deferd.client.durations import instant
-from deferd.client.errors import read_problem
-from deferd.client.jobs import JobRef, TopicView
-from deferd.client.requests import Call, read_answer
+from deferd.client.jobs import JobRef
+from deferd.client.request_body import as_json
+from deferd.client.requests import ApiRequest
+from deferd.client.responses import read_problem
+from deferd.client.topics import TopicView
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.model import DeadReason, JobState
 from deferd.worker.handlers import Handler, UnfitBody
 from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts
 
-CALLS: dict[str, Call[Any]] = {
+REQUESTS: dict[str, ApiRequest[Any]] = {
     "put": requests.put({"topic": "t", "id": "a"}),
     "put_many": requests.put_many([{"topic": "t"}]),
     "look": requests.look("t", "a"),
@@ -128,7 +130,7 @@ bodies = st.one_of(contents, (near_answers | problems | odd).map(lambda value: j
 retry_afters = st.none() | texts | st.sampled_from(["3", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 5000, "9" * 400, "٣"])
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", REQUESTS)
 @drawn(60)
 @given(
     status=st.sampled_from([200, 200, 200, 201, 204, 301, 404, 409, 422, 429, 500, 503]),
@@ -136,7 +138,7 @@ retry_afters = st.none() | texts | st.sampled_from(["3", "Wed, 21 Oct 2026 07:28
     wait=retry_afters,
 )
 def test_an_answer_is_read_or_is_a_deferd_error(name: str, status: int, content: bytes, wait: str | None) -> None:
-    answer, error = outcome(lambda: read_answer(CALLS[name], status, content, wait), DeferdError)
+    answer, error = outcome(lambda: REQUESTS[name].read_response(status, content, wait), DeferdError)
     if error is not None:
         assert str(error)
         assert 0 <= (getattr(error, "retry_after_s", None) or 0) <= 10**9
@@ -214,13 +216,13 @@ def test_a_job_is_written_as_json_or_refused(job: dict[str, Any]) -> None:
         requests.put,
         lambda it: requests.put_many([it]),
         lambda it: requests.change("t", "a", it),
-        requests.as_json,
+        as_json,
     ):
         try:
             made = make(job)
         except InvalidInput:
             continue
-        if isinstance(made, Call):
+        if isinstance(made, ApiRequest):
             assert made.body is not None
             from_json(made.body)
 

@@ -177,12 +177,12 @@ def test_functions_that_cannot_be_called_with_a_job_are_refused_when_declared() 
         yield body
 
     for function, reason in (
-        (two_values, "nothing is left for its parameter 'second'"),
-        (unnamed, "takes \\*bodies: 'int'|takes \\*bodies: int, where a handler names its parameters"),
-        (unparsable, "into which no body can be parsed"),
+        (two_values, "there is no argument for its parameter 'second'"),
+        (unnamed, "takes \\*bodies: 'int'|takes \\*bodies: int, but a handler must name its parameters"),
+        (unparsable, "which pydantic cannot validate"),
         (unresolved, "NameError: name 'Missing' is not defined"),
-        (yields, "yields, where a handler returns"),
-        (yields_async, "yields, where a handler returns"),
+        (yields, "is a generator, but a handler must return"),
+        (yields_async, "is a generator, but a handler must return"),
         ("text", "must be a function, not 'text'"),
     ):
         with pytest.raises(TypeError, match=f"'t'.*({reason})"):

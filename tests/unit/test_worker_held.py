@@ -6,7 +6,7 @@ import asyncio
 
 from deferd import Delivery
 from deferd.worker.handlers import Handler
-from deferd.worker.held_job import Held, Stop
+from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.outcomes import DONE, Finish, Release
 
 GIVEN_BACK = Release(0, "the worker stopped")
@@ -15,9 +15,9 @@ GIVEN_BACK = Release(0, "the worker stopped")
 async def nothing() -> None: ...
 
 
-def held() -> Held:
+def held() -> HeldJob:
     delivery = Delivery({"topic": "t", "id": "a", "ttr": 60, "attempt": 1})
-    return Held(delivery, Handler("t", nothing), lambda _: nothing(), asyncio.get_running_loop())
+    return HeldJob(delivery, Handler("t", nothing), lambda _: nothing(), asyncio.get_running_loop())
 
 
 async def test_a_task_that_has_not_begun_is_not_cancelled_for_then_it_would_never_run_a_line() -> None:
@@ -28,7 +28,7 @@ async def test_a_task_that_has_not_begun_is_not_cancelled_for_then_it_would_neve
         begun.append(one.cancelled)
 
     task = asyncio.create_task(run())
-    one.take_place(None)
+    one.start(None)
     one.runs_in(task)
     one.stop(Stop.OVER, None)
     await task
@@ -48,7 +48,7 @@ async def test_a_task_that_has_begun_is_cancelled_once() -> None:
                 cancels += 1
 
     task = asyncio.create_task(run())
-    one.take_place(None)
+    one.start(None)
     one.runs_in(task)
     await asyncio.sleep(0)
     one.stop(Stop.TIME_LIMIT, GIVEN_BACK)
