@@ -1,4 +1,4 @@
-"""What a worker does about leases: it extends them, and ends handlers whose job was cancelled or lost."""
+"""A worker extends its leases, and ends handlers whose job was cancelled or whose lease was lost."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ async def test_a_lease_does_not_end_while_a_handler_runs(client: AsyncClient, wo
     @worker.handler(f"{topic}-async")
     async def take_long(context: Context) -> int:
         runs.append(context.job.id)
-        await asyncio.sleep(3 * TTR_S)
+        await asyncio.sleep(1.7 * TTR_S)
         return context.job.attempt
 
     @worker.handler(f"{topic}-plain")
     def take_long_in_thread(context: Context) -> int:
         runs.append(context.job.id)
-        time.sleep(3 * TTR_S)
+        time.sleep(1.7 * TTR_S)
         return context.job.attempt
 
     names = [(f"{topic}-{kind}", f"{kind}-{number}") for kind in ("async", "plain") for number in range(10)]
@@ -90,13 +90,13 @@ async def test_a_cancel_ends_the_handlers_of_both_kinds(
             assert (await client.cancel(name, "a")).was == "reserved"
         await until(lambda: len(ended) == 2, "both have ended")
     assert sorted(ended) == ["async True", "plain True"]
-    told = [one for one in caplog.records if getattr(one, "code", None) == "job_cancelled"]
-    assert sorted(vars(one)["topic"] for one in told) == sorted(topics)
+    logged = [one for one in caplog.records if getattr(one, "code", None) == "job_cancelled"]
+    assert sorted(vars(one)["topic"] for one in logged) == sorted(topics)
     for name in topics:
         await gone(client, name, "a")
 
 
-async def test_a_prefetched_job_that_is_cancelled_never_begins(
+async def test_a_prefetched_job_that_is_cancelled_never_starts(
     client: AsyncClient, shared_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "deferd.worker")
@@ -110,7 +110,7 @@ async def test_a_prefetched_job_that_is_cancelled_never_begins(
         if context.job.id == "slow":
             await go_on.wait()
 
-    # Only a worker whose handlers are quick fetches ahead: the first job shows that this one's are.
+    # A worker prefetches only after its handlers were quick: the first job takes no time.
     await client.put_batch([{"topic": topic, "id": name, "ttr": TTR_S} for name in ("quick", "slow", "next", "last")])
     async with serving(worker):
         for job_id in ("slow", "next", "last"):
@@ -120,7 +120,7 @@ async def test_a_prefetched_job_that_is_cancelled_never_begins(
         def heard() -> bool:
             return any(vars(one).get("job_id") == "next" for one in caplog.records)
 
-        await until(heard, "the worker has heard of the cancel")
+        await until(heard, "the worker knows of the cancel")
         go_on.set()
         await until(lambda: "last" in began, "the last one has begun")
     assert began == ["quick", "slow", "last"]
@@ -133,14 +133,14 @@ async def test_a_delivery_that_is_over_ends_its_handler_and_is_logged(
     await client.put(topic, id="a", ttr=TTR_S)
     async with serving(worker), asyncio.timeout(20):
         await began.wait()
-        await client.release(JobRef(topic, "a"), delay=600)  # without a receipt: somebody else steps in
+        await client.release(JobRef(topic, "a"), delay=600)  # without a receipt: another program intervenes
         await ended.wait()
     [record] = [one for one in caplog.records if getattr(one, "code", None) == "receipt_stale"]
     assert record.levelno == logging.WARNING
     assert (await client.look(topic, "a")).last_error is None
 
 
-async def test_a_finish_that_comes_too_late_is_logged_and_the_worker_goes_on(
+async def test_a_finish_that_is_too_late_is_logged_and_the_worker_continues(
     client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     began, may_end = asyncio.Event(), asyncio.Event()
@@ -163,7 +163,7 @@ async def test_a_finish_that_comes_too_late_is_logged_and_the_worker_goes_on(
     assert "could not be finished: its lease has ended" in record.getMessage()
 
 
-async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_results_are_reported_when_the_service_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "deferd.worker")
     with running_service(data_dir=tmp_path) as service:
         worker = Worker(service.url)
@@ -194,13 +194,13 @@ async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, ca
             for event in running.values():
                 assert await asyncio.to_thread(event.wait, 20)
             service.kill()
-            away.set()  # the handlers end while nobody is there to hear of it
+            away.set()  # the handlers end while the service is away
 
-            def in_vain() -> bool:
+            def has_failed() -> bool:
                 doing = {vars(one).get("doing") for one in caplog.records}
                 return doing >= {"fetching jobs", "reporting finished jobs"}
 
-            await until(in_vain, "the worker has found that the service is away")
+            await until(has_failed, "the worker has found that the service is away")
             await asyncio.to_thread(service.start)
             for kind in ("async", "plain"):
                 finished = await in_state(client, kind, "a", "finished")
@@ -209,8 +209,8 @@ async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, ca
             assert (failed.last_error, failed.attempts) == ("ValueError: no such order", 1)
             await client.put("async", id="b", retain=60)
             await in_state(client, "async", "b", "finished")
-    told = [(vars(one)["doing"], one.levelname) for one in caplog.records if hasattr(one, "doing")]
-    assert sorted(told) == [
+    logged = [(vars(one)["doing"], one.levelname) for one in caplog.records if hasattr(one, "doing")]
+    assert sorted(logged) == [
         ("fetching jobs", "INFO"),
         ("fetching jobs", "WARNING"),
         ("reporting finished jobs", "INFO"),
@@ -218,7 +218,7 @@ async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, ca
     ]
 
 
-async def test_a_worker_waits_for_a_service_that_is_not_there_yet(
+async def test_a_worker_waits_for_a_service_that_has_not_started(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "httpcore.connection")
@@ -234,16 +234,16 @@ async def test_a_worker_waits_for_a_service_that_is_not_there_yet(
         async def nothing() -> None: ...
 
         async with serving(worker):
-            await until(lambda: tries() >= 4, "the worker has found nobody again and again")
-            told = [one.levelname for one in caplog.records if one.name == "deferd.worker"]
-            assert told == ["WARNING"]
+            await until(lambda: tries() >= 4, "the worker has retried several times")
+            logged = [one.levelname for one in caplog.records if one.name == "deferd.worker"]
+            assert logged == ["WARNING"]
             await asyncio.to_thread(running.enter_context, service)
             async with AsyncClient(service.url) as client:
                 await client.put("t", id="a")
                 await gone(client, "t", "a")
 
 
-async def test_a_worker_of_two_services_goes_on_with_the_one_that_is_left(
+async def test_a_worker_with_two_urls_uses_the_reachable_one(
     shared_service: ServiceProcess, client: AsyncClient, topic: str
 ) -> None:
     worker = Worker(["http://127.0.0.1:9", shared_service.url])

@@ -1,4 +1,4 @@
-"""Workers in tests: run in the test's own loop, and waiting for what they do."""
+"""Runs workers in the test's event loop, and waits for the states of their jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WITHIN_S = 20.0
 
 @contextlib.asynccontextmanager
 async def serving(worker: Worker) -> AsyncIterator[None]:
-    """The worker works as long as the block runs, and has ended in order after it."""
+    """Run the worker during the block, and stop it gracefully after it."""
     serve = asyncio.create_task(worker.serve())
     try:
         yield
@@ -24,7 +24,7 @@ async def serving(worker: Worker) -> AsyncIterator[None]:
 
 
 def sleeping_handler(worker: Worker, topic: str) -> tuple[asyncio.Event, asyncio.Event]:
-    """A handler that sleeps until it is cancelled; the events tell that it has begun, and that it has ended."""
+    """A handler that sleeps until it is cancelled; the events are set when it begins and when it ends."""
     began, ended = asyncio.Event(), asyncio.Event()
 
     @worker.handler(topic)
@@ -39,7 +39,7 @@ def sleeping_handler(worker: Worker, topic: str) -> tuple[asyncio.Event, asyncio
 
 
 async def in_state(client: AsyncClient, topic: str, job_id: str, state: str) -> Job:
-    """The job once it is in that state."""
+    """Wait until the job is in this state, and return it."""
     seen = None
     try:
         async with asyncio.timeout(WITHIN_S):

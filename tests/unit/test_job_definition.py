@@ -1,4 +1,4 @@
-"""Job definitions: what their puts send, what they refuse before anything is sent, and what handlers they accept."""
+"""Job definitions: what their puts send and refuse, and which handlers they accept."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _wrong_order() -> Order:
 
 
 class Unknown:
-    """Nothing that pydantic can validate."""
+    """A type that pydantic cannot validate."""
 
 
 def test_a_put_has_the_topic_the_body_as_json_and_the_defaults() -> None:
@@ -101,7 +101,7 @@ def test_changing_the_fields_of_one_put_leaves_the_defaults_as_they_are() -> Non
         (Any, {"any": [1, None]}, {"any": [1, None]}),
     ],
 )
-def test_a_body_reads_back_as_it_was_put(body_type: Any, body: Any, as_json: Any) -> None:
+def test_a_body_is_read_as_it_was_put(body_type: Any, body: Any, as_json: Any) -> None:
     definition = job("t", body_type)
 
     assert definition.fields(body)["body"] == as_json
@@ -121,7 +121,7 @@ def test_a_body_reads_back_as_it_was_put(body_type: Any, body: Any, as_json: Any
         (Any, float("-inf"), "^body: is -inf, which JSON cannot represent"),
     ],
 )
-def test_a_body_that_the_consumer_could_not_read_is_refused_before_it_is_sent(
+def test_a_body_that_the_consumer_could_not_parse_is_refused_before_it_is_sent(
     body_type: Any, body: Any, reason: str
 ) -> None:
     definition = job("t", body_type)
@@ -132,13 +132,13 @@ def test_a_body_that_the_consumer_could_not_read_is_refused_before_it_is_sent(
         asyncio.run(definition.bind(AsyncClient(NO_SERVICE, retry_for=0)).put(body))
 
 
-def test_a_body_that_another_program_put_is_checked_when_it_is_read() -> None:
+def test_a_body_of_another_program_is_validated_when_it_is_read() -> None:
     with pytest.raises(InvalidInput, match=r"^body\.number: Field required") as refused:
         job("t", Order).read(Delivery({"topic": "t", "id": "a", "body": {"no": 1}}))
     assert refused.value.faults[0].path == ("body", "number")
 
 
-def test_a_definition_that_is_wrong_is_refused_when_it_is_made() -> None:
+def test_an_invalid_definition_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"topic: .*pattern"):
         job("no topic", Order)
     with pytest.raises(InvalidInput, match=r"ttr: .*greater than or equal to 0.1"):
@@ -177,7 +177,7 @@ def test_every_option_of_a_put_is_sent() -> None:
 
 
 async def _no_touch(_context: Context) -> None:
-    raise AssertionError("nobody touches here")
+    raise AssertionError("nothing touches the job here")
 
 
 def context_of(body: Any) -> Context:

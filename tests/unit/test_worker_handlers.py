@@ -1,4 +1,4 @@
-"""What functions may be handlers, and what they are called with."""
+"""Which functions may be handlers, and their arguments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Point:
 
 
 async def _no_touch(_context: Context) -> None:
-    raise AssertionError("nobody touches here")
+    raise AssertionError("nothing touches the job here")
 
 
 def context_of(body: Any) -> Context:
@@ -54,7 +54,7 @@ def given_to(function: Callable[..., Any], body: Any) -> Any:
     return function(*positional, **named)
 
 
-def test_the_first_parameter_gets_the_body_in_the_form_it_is_annotated_with() -> None:
+def test_the_first_parameter_gets_the_body_parsed_into_its_annotation() -> None:
     def takes_model(order: Order) -> Any:
         return order
 
@@ -75,7 +75,7 @@ def test_the_first_parameter_gets_the_body_in_the_form_it_is_annotated_with() ->
     assert given_to(takes_strict, {"sent_at": "2030-01-31T09:30:00Z"}) == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
 
 
-def test_without_an_annotation_or_with_any_the_body_comes_as_it_is() -> None:
+def test_without_an_annotation_or_with_any_the_body_is_not_parsed() -> None:
     def takes_any(body: Any) -> Any:
         return body
 
@@ -84,7 +84,7 @@ def test_without_an_annotation_or_with_any_the_body_comes_as_it_is() -> None:
     assert given_to(lambda body: body, body) is body
 
 
-def test_a_handler_may_take_a_context_anywhere_or_nothing_at_all() -> None:
+def test_a_handler_may_take_a_context_anywhere_or_nothing() -> None:
     def body_first(body: int, context: Context) -> Any:
         return body, context.job.id
 
@@ -94,7 +94,7 @@ def test_a_handler_may_take_a_context_anywhere_or_nothing_at_all() -> None:
     def context_alone(context: Context) -> Any:
         return context.job.id
 
-    def by_place(context: Context, body: int, /) -> Any:
+    def by_position(context: Context, body: int, /) -> Any:
         return body, context.job.id
 
     def by_name(*, body: int, context: Context) -> Any:
@@ -103,7 +103,7 @@ def test_a_handler_may_take_a_context_anywhere_or_nothing_at_all() -> None:
     def with_default(body: int, times: int = 2) -> Any:
         return body * times
 
-    assert [given_to(one, 5) for one in (body_first, context_first, by_place, by_name)] == [(5, "a")] * 4
+    assert [given_to(one, 5) for one in (body_first, context_first, by_position, by_name)] == [(5, "a")] * 4
     assert given_to(context_alone, 5) == "a"
     assert given_to(with_default, 5) == 10
     assert given_to(lambda: "nothing", 5) == "nothing"
@@ -131,7 +131,7 @@ def test_methods_partials_and_callable_objects_are_handlers() -> None:
     assert Handler("t", functools.partial(Closer().close_async)).is_async
 
 
-def test_a_body_that_does_not_fit_is_told_by_field_and_fault() -> None:
+def test_an_invalid_body_is_reported_by_field_and_error() -> None:
     def takes_model(order: Order) -> None: ...
 
     with pytest.raises(UnfitBody) as unfit:
@@ -147,7 +147,7 @@ def test_a_body_that_does_not_fit_is_told_by_field_and_fault() -> None:
         given_to(takes_number, [1])
 
 
-def test_the_text_on_a_body_that_does_not_fit_is_bounded() -> None:
+def test_the_text_about_an_invalid_body_is_bounded() -> None:
     def takes_numbers(numbers: dict[str, int]) -> None: ...
 
     with pytest.raises(UnfitBody) as unfit:
@@ -156,7 +156,7 @@ def test_the_text_on_a_body_that_does_not_fit_is_bounded() -> None:
 
 
 class Unknown:
-    """Nothing that pydantic can parse into."""
+    """A type that pydantic cannot validate."""
 
 
 def test_functions_that_cannot_be_called_with_a_job_are_refused_when_declared() -> None:

@@ -1,4 +1,4 @@
-"""A job in hand that is stopped."""
+"""A held job whose handler is stopped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deferd.worker.handlers import Handler
 from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.outcomes import DONE, Finish, Release
 
-GIVEN_BACK = Release(0, "the worker stopped")
+RELEASED = Release(0, "the worker stopped")
 
 
 async def nothing() -> None: ...
@@ -20,7 +20,7 @@ def held() -> HeldJob:
     return HeldJob(delivery, Handler("t", nothing), lambda _: nothing(), asyncio.get_running_loop())
 
 
-async def test_a_task_that_has_not_begun_is_not_cancelled_for_then_it_would_never_run_a_line() -> None:
+async def test_a_task_that_has_not_begun_is_not_cancelled() -> None:
     one, begun = held(), []
 
     async def run() -> None:
@@ -51,17 +51,17 @@ async def test_a_task_that_has_begun_is_cancelled_once() -> None:
     one.start(None)
     one.runs_in(task)
     await asyncio.sleep(0)
-    one.stop(Stop.TIME_LIMIT, GIVEN_BACK)
+    one.stop(Stop.TIME_LIMIT, RELEASED)
     await asyncio.sleep(0)
-    one.stop(Stop.SHUTDOWN, GIVEN_BACK)
+    one.stop(Stop.SHUTDOWN, RELEASED)
     await task
     assert (cancels, one.stopped) == (1, Stop.TIME_LIMIT)
 
 
-async def test_what_a_stopped_handler_returns_counts_only_when_the_worker_stops() -> None:
-    for why, counts in ((Stop.TIME_LIMIT, GIVEN_BACK), (Stop.SHUTDOWN, Finish("saved"))):
+async def test_the_value_of_a_stopped_handler_counts_only_when_the_worker_stops() -> None:
+    for why, counts in ((Stop.TIME_LIMIT, RELEASED), (Stop.SHUTDOWN, Finish("saved"))):
         one = held()
-        one.stop(why, GIVEN_BACK)
+        one.stop(why, RELEASED)
         assert one.outcome(Finish("saved"), None) == counts
-        assert one.outcome(DONE, asyncio.CancelledError()) == GIVEN_BACK
+        assert one.outcome(DONE, asyncio.CancelledError()) == RELEASED
     assert held().outcome(DONE, None) == DONE

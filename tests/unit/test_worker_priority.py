@@ -19,7 +19,7 @@ def test_strict_is_the_order_of_the_handlers_or_that_of_a_list() -> None:
     assert list(topic_order(["c"], TOPICS)()) == ["c", "a", "b"]
 
 
-def test_weights_say_how_often_a_topic_comes_first() -> None:
+def test_weights_decide_how_often_a_topic_comes_first() -> None:
     random.seed(1)
     draw = topic_order({"a": 3, "b": 1}, ("a", "b"))
     first = Counter(draw()[0] for _ in range(10_000))
@@ -45,6 +45,6 @@ def test_every_topic_is_in_every_order_and_comes_first_at_times() -> None:
         ({"a": float("nan")}, "weight of topic 'a' must be a number above 0, not nan"),
     ],
 )
-def test_a_priority_that_makes_no_sense_is_refused(priority: Sequence[str] | Mapping[str, float], reason: str) -> None:
+def test_an_invalid_priority_is_refused(priority: Sequence[str] | Mapping[str, float], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         topic_order(priority, TOPICS)
