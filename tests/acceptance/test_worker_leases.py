@@ -14,7 +14,7 @@ import pytest
 
 from deferd import AsyncClient, Context, JobRef, Worker
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.worker_runs import gone, in_state, serving, sleeping_handler
+from tests.acceptance.worker_runs import gone, in_state, prefetching_worker, serving, sleeping_handler
 from tests.integration.store_servers import free_port
 from tests.waiting import until
 
@@ -100,18 +100,7 @@ async def test_a_prefetched_job_that_is_cancelled_never_starts(
     client: AsyncClient, shared_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "deferd.worker")
-    worker = Worker(shared_service.url, concurrency=1, prefetch=10)
-    began: list[str] = []
-    go_on = asyncio.Event()
-
-    @worker.handler(topic)
-    async def handle(context: Context) -> None:
-        began.append(context.job.id)
-        if context.job.id == "slow":
-            await go_on.wait()
-
-    # A worker prefetches only after its handlers were quick: the first job takes no time.
-    await client.put_batch([{"topic": topic, "id": name, "ttr": TTR_S} for name in ("quick", "slow", "next", "last")])
+    worker, began, may_end = await prefetching_worker(client, shared_service.url, topic, ttr_s=TTR_S)
     async with serving(worker):
         for job_id in ("slow", "next", "last"):
             await in_state(client, topic, job_id, "reserved")
@@ -121,7 +110,7 @@ async def test_a_prefetched_job_that_is_cancelled_never_starts(
             return any(vars(one).get("job_id") == "next" for one in caplog.records)
 
         await until(heard, "the worker knows of the cancel")
-        go_on.set()
+        may_end.set()
         await until(lambda: "last" in began, "the last one has begun")
     assert began == ["quick", "slow", "last"]
 

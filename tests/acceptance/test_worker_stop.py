@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deferd import AsyncClient, Context, Worker
+from deferd import AsyncClient, Worker
 from tests.acceptance.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker_process import WorkerProcess
-from tests.acceptance.worker_runs import in_state, serving, sleeping_handler
+from tests.acceptance.worker_runs import in_state, prefetching_worker, serving, sleeping_handler
 from tests.waiting import until
 
 
@@ -117,17 +117,7 @@ async def test_a_worker_that_cannot_report_ends_nevertheless_and_logs_it(
 async def test_prefetched_jobs_are_released_when_the_worker_stops(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:
-    worker = Worker(shared_service.url, concurrency=1, prefetch=10)
-    began: list[str] = []
-    may_end = asyncio.Event()
-
-    @worker.handler(topic)
-    async def handle(context: Context) -> None:
-        began.append(context.job.id)
-        if context.job.id == "slow":
-            await may_end.wait()
-
-    await client.put_batch([{"topic": topic, "id": name} for name in ("quick", "slow", "next", "last")])
+    worker, began, may_end = await prefetching_worker(client, shared_service.url, topic)
     async with serving(worker):
         for job_id in ("slow", "next", "last"):
             await in_state(client, topic, job_id, "reserved")

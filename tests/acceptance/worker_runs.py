@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from deferd import AsyncClient, Job, JobNotFound, Worker
+from deferd import AsyncClient, Context, Job, JobNotFound, Worker
 
 WITHIN_S = 20.0
 
@@ -36,6 +36,27 @@ def sleeping_handler(worker: Worker, topic: str) -> tuple[asyncio.Event, asyncio
             ended.set()
 
     return began, ended
+
+
+async def prefetching_worker(
+    client: AsyncClient, url: str, topic: str, *, ttr_s: float = 60
+) -> tuple[Worker, list[str], asyncio.Event]:
+    """A worker with one slot. When it serves, job "slow" runs until the event, and "next" and "last" are prefetched.
+
+    The list gets the ids of the jobs that have started. A worker prefetches only after a quick handler: the first job.
+    """
+    worker = Worker(url, concurrency=1, prefetch=10)
+    began: list[str] = []
+    may_end = asyncio.Event()
+
+    @worker.handler(topic)
+    async def handle(context: Context) -> None:
+        began.append(context.job.id)
+        if context.job.id == "slow":
+            await may_end.wait()
+
+    await client.put_batch([{"topic": topic, "id": name, "ttr": ttr_s} for name in ("quick", "slow", "next", "last")])
+    return worker, began, may_end
 
 
 async def in_state(client: AsyncClient, topic: str, job_id: str, state: str) -> Job:

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from deferd import AsyncClient, Client, Context, Delivery, FixedBackoff, InvalidInput, Worker, job
 from deferd.client.put_options import PutOptions, put_fields
 from deferd.worker.handlers import Handler, UnfitBody
+from tests.unit.handler_context import context_of
 
 NO_SERVICE = "http://127.0.0.1:9"
 
@@ -174,16 +175,6 @@ def test_every_option_of_a_put_is_sent() -> None:
 
 
 # Handlers
-
-
-async def _no_touch(_context: Context) -> None:
-    raise AssertionError("nothing touches the job here")
-
-
-def context_of(body: Any) -> Context:
-    loop = asyncio.new_event_loop()
-    loop.close()
-    return Context(Delivery({"topic": "t", "id": "a", "body": body}), _no_touch, loop)
 
 
 def body_given_to(function: Any, body: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from deferd import Context, Delivery, Worker
+from deferd import Context, Worker
 from deferd.contract.limits import ERROR_TEXT_MAX, POP_TOPICS_MAX
 from deferd.worker.handlers import Handler, UnfitBody
+from tests.unit.handler_context import context_of
 
 
 class Line(BaseModel):
@@ -36,16 +36,6 @@ class StrictNotice(BaseModel):
 class Point:
     x: int
     y: int
-
-
-async def _no_touch(_context: Context) -> None:
-    raise AssertionError("nothing touches the job here")
-
-
-def context_of(body: Any) -> Context:
-    loop = asyncio.new_event_loop()
-    loop.close()
-    return Context(Delivery({"topic": "t", "id": "a", "body": body}), _no_touch, loop)
 
 
 def given_to(function: Callable[..., Any], body: Any) -> Any:

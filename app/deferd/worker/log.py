@@ -25,7 +25,7 @@ class FailureLog:
         if self._since_s is not None:
             return
         self._since_s = time.monotonic()
-        # A wrong key is retried too: it can be added at the service. But somebody has to act.
+        # A refused key is retried too, because it may be added at the service; the level asks an operator to do so.
         level = logging.ERROR if isinstance(error, Unauthorized | Forbidden) else logging.WARNING
         facts = {"doing": self._doing, "error": f"{type(error).__name__}: {error}"}
         reason = str(error) or "no response in time"

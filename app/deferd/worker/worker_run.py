@@ -241,5 +241,5 @@ def _log_outcome(held: HeldJob, outcome: Outcome, error: BaseException | None, r
     facts = held.facts(seconds=round(run_s, 3), error=outcome.error)
     expected = held.stopped is not None or error is None or isinstance(error, Reject | Retry)
     level = logging.INFO if isinstance(error, Retry) or held.stopped is Stop.SHUTDOWN else logging.WARNING
-    reason = outcome.error or "as its handler asked"
+    reason = outcome.error or "requested by the handler"
     LOG.log(level, "%s %s: %s", held, verb, reason, extra=facts, exc_info=None if expected else error)
