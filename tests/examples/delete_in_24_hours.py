@@ -1,7 +1,6 @@
 """A resource is deleted after 24 hours unless that is undone; a trial on day 30, with notices on days 23, 28 and 29.
 
-The ids of a resource's jobs are made from its name, so that `undo` can cancel all of them, those of a deletion and those
-of a trial, without storing anything.
+The ids of a resource's jobs are made from its name, so that `undo` can cancel all of them without storing anything.
 
 ``tests/acceptance/test_examples.py`` runs this against a real service.
 """

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from deferd import AsyncClient, Client, Context, Delivery, FixedBackoff, InvalidInput, Worker, job
 from deferd.client.put_options import PutOptions, put_fields
-from deferd.worker.handlers import Handler, UnfitBody
+from deferd.worker.handlers import Handler, InvalidBody
 from tests.unit.handler_context import context_of
 
 NO_SERVICE = "http://127.0.0.1:9"
@@ -197,7 +197,7 @@ def test_a_handler_of_a_definition_gets_the_body_as_its_type() -> None:
 
     for function in (takes_order, takes_base, takes_any, takes_object, lambda order: order):
         assert body_given_to(function, {"number": 1}) == Order(number=1)
-    with pytest.raises(UnfitBody, match=r"^the body does not fit: number: Field required"):
+    with pytest.raises(InvalidBody, match=r"^the body does not fit: number: Field required"):
         body_given_to(takes_any, {})
 
 

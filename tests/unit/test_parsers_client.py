@@ -27,7 +27,7 @@ from deferd.client.responses import read_problem
 from deferd.client.topics import TopicView
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.model import DeadReason, JobState
-from deferd.worker.handlers import Handler, UnfitBody
+from deferd.worker.handlers import Handler, InvalidBody
 from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts
 
 REQUESTS: dict[str, ApiRequest[Any]] = {
@@ -299,7 +299,7 @@ def test_a_body_is_parsed_into_the_argument_or_does_not_fit(function: Callable[.
     loop = asyncio.new_event_loop()
     loop.close()
     context = Context(Delivery({"topic": "t", "id": "a", "body": sent}), no_touch, loop)
-    arguments, refused = outcome(lambda: Handler("t", function).arguments(sent, context), UnfitBody)
+    arguments, refused = outcome(lambda: Handler("t", function).arguments(sent, context), InvalidBody)
     if arguments is not None:
         function(*arguments[0], **arguments[1])
     else:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from deferd import Context, Worker
 from deferd.contract.limits import ERROR_TEXT_MAX, POP_TOPICS_MAX
-from deferd.worker.handlers import Handler, UnfitBody
+from deferd.worker.handlers import Handler, InvalidBody
 from tests.unit.handler_context import context_of
 
 
@@ -124,7 +124,7 @@ def test_methods_partials_and_callable_objects_are_handlers() -> None:
 def test_an_invalid_body_is_reported_by_field_and_error() -> None:
     def takes_model(order: Order) -> None: ...
 
-    with pytest.raises(UnfitBody) as unfit:
+    with pytest.raises(InvalidBody) as unfit:
         given_to(takes_model, {"lines": [{"sku": "a", "price": "ten"}]})
     assert unfit.value.reason == (
         "the body does not fit: id: Field required; lines.0.price: Input should be a valid number, "
@@ -133,14 +133,14 @@ def test_an_invalid_body_is_reported_by_field_and_error() -> None:
 
     def takes_number(number: int) -> None: ...
 
-    with pytest.raises(UnfitBody, match=r"^the body does not fit: Input should be a valid integer, not "):
+    with pytest.raises(InvalidBody, match=r"^the body does not fit: Input should be a valid integer, not "):
         given_to(takes_number, [1])
 
 
 def test_the_text_about_an_invalid_body_is_bounded() -> None:
     def takes_numbers(numbers: dict[str, int]) -> None: ...
 
-    with pytest.raises(UnfitBody) as unfit:
+    with pytest.raises(InvalidBody) as unfit:
         given_to(takes_numbers, {f"{'k' * 5000}{number}": "x" * 10_000 for number in range(100)})
     assert len(unfit.value.reason) == ERROR_TEXT_MAX
 

@@ -54,7 +54,7 @@ class ApiMethods:
         return self._sender.urls
 
     async def send(self, call: ApiRequest[Result], *, retry_for: float | None = None) -> Result:
-        """Send a request made by `deferd.client.requests`; the other methods build on this one.
+        """Send a request made by `deferd.client.requests`, for operations that have no method.
 
         `retry_for` overrides that of the client.
         """
@@ -107,7 +107,7 @@ class ApiMethods:
 
     async def look(self, topic: str, id: str) -> Job:
         """Get a job. Raises JobNotFound."""
-        return await self.send(requests.look(topic, id))
+        return await self._sender.send(requests.look(topic, id))
 
     async def change(
         self,
@@ -134,7 +134,7 @@ class ApiMethods:
         fields = without_none(delay=delay, run_at=run_at, ttr=ttr, backoff=backoff, retain=retain)
         optional = {"body": body, "max_attempts": max_attempts, "ttl": ttl}
         fields |= {name: value for name, value in optional.items() if value is not UNSET}
-        return await self.send(requests.change(topic, id, fields))
+        return await self._sender.send(requests.change(topic, id, fields))
 
     async def cancel(self, topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> Cancelled:
         """Cancel a job in any state; it is not delivered after this. `was` in the result is the state it had.
@@ -168,7 +168,7 @@ class ApiMethods:
         `consumer` is shown as the holder. A pop whose response was lost is repeated with the same `request_id`, which
         returns the same jobs; the client makes one.
         """
-        return await self.send(
+        return await self._sender.send(
             requests.pop(topics, count=count, wait=wait, ttr=ttr, consumer=consumer, request_id=request_id or new_id())
         )
 
@@ -211,15 +211,15 @@ class ApiMethods:
 
         `error` is kept as its `last_error`. Raises as `finish`.
         """
-        return await self.send(requests.release(job, delay=delay, error=error))
+        return await self._sender.send(requests.release(job, delay=delay, error=error))
 
     async def touch(self, job: Delivery | JobRef, *, ttr: Seconds | None = None) -> datetime:
         """Extend the lease to `ttr` from now, by default the job's, and return its end. Raises as `finish`."""
-        return await self.send(requests.touch(job, ttr=ttr))
+        return await self._sender.send(requests.touch(job, ttr=ttr))
 
     async def bury(self, job: Delivery | JobRef, *, error: str | None = None) -> None:
         """Make a job dead. Raises as `finish`."""
-        await self.send(requests.bury(job, error=error))
+        await self._sender.send(requests.bury(job, error=error))
 
     # Topics
 
@@ -236,7 +236,7 @@ class ApiMethods:
         """List all topics page by page, with the names of those left out. Two pages may name the same one."""
         cursor = None
         while True:
-            page = await self.send(requests.topics(cursor))
+            page = await self._sender.send(requests.topics(cursor))
             yield page
             cursor = page.next_cursor
             if cursor is None:
@@ -244,22 +244,22 @@ class ApiMethods:
 
     async def topic(self, topic: str) -> TopicView:
         """Get a topic: its settings and counts. Raises TopicNotFound."""
-        return await self.send(requests.topic(topic))
+        return await self._sender.send(requests.topic(topic))
 
     async def set_topic(self, topic: str, settings: TopicSettings | Mapping[str, Any]) -> TopicView:
         """Replace all settings of a topic: those left out fall back to the service's defaults."""
-        return await self.send(requests.set_topic(topic, settings))
+        return await self._sender.send(requests.set_topic(topic, settings))
 
     async def pause(self, topic: str) -> TopicView:
         """Stop delivering the topic's jobs; everything else continues.
 
         Raises TopicNotFound: a topic that has neither jobs nor settings yet is created by `set_topic`.
         """
-        return await self.send(requests.pause(topic))
+        return await self._sender.send(requests.pause(topic))
 
     async def resume(self, topic: str) -> TopicView:
         """End a pause. Raises TopicNotFound."""
-        return await self.send(requests.resume(topic))
+        return await self._sender.send(requests.resume(topic))
 
     async def jobs(self, topic: str, *, state: JobState | str | None = None) -> AsyncIterator[Job]:
         """List the jobs of a topic, or those in one state. One whose state changes meanwhile may be missed or repeated.
@@ -268,7 +268,7 @@ class ApiMethods:
         """
         cursor = None
         while True:
-            page, cursor = await self.send(requests.jobs(topic, state=state, cursor=cursor))
+            page, cursor = await self._sender.send(requests.jobs(topic, state=state, cursor=cursor))
             for job in page:
                 yield job
             if cursor is None:
@@ -276,14 +276,14 @@ class ApiMethods:
 
     async def redrive(self, topic: str, *, ids: Sequence[str] | None = None, limit: int = REDRIVE_DEFAULT) -> int:
         """Make dead jobs ready: those with these `ids`, otherwise the oldest `limit`. Returns how many."""
-        return await self.send(requests.redrive(topic, ids=ids, limit=limit))
+        return await self._sender.send(requests.redrive(topic, ids=ids, limit=limit))
 
     async def purge(self, topic: str, *, state: JobState | str | None = None) -> int:
         """Remove all jobs of a topic, or those in one state, and return how many.
 
         Consumers that hold one get JobCancelled. Raises TopicNotFound.
         """
-        return await self.send(requests.purge(topic, state=state))
+        return await self._sender.send(requests.purge(topic, state=state))
 
     # Operations
 
@@ -293,31 +293,31 @@ class ApiMethods:
         The time it takes grows with the number of jobs. Load on the topic causes no false findings. Raises
         TopicNotFound if the store holds nothing of the topic.
         """
-        return await self.send(requests.audit(topic))
+        return await self._sender.send(requests.audit(topic))
 
     async def repair(self, topic: str) -> TopicAudit:
         """Check a topic like `audit` and repair the findings. Returns what was repaired."""
-        return await self.send(requests.repair(topic))
+        return await self._sender.send(requests.repair(topic))
 
     async def audit_store(self) -> StoreAudit:
         """Check the store outside single topics, and look for topics that are missing from the list of topics."""
-        return await self.send(requests.audit_store())
+        return await self._sender.send(requests.audit_store())
 
     async def repair_store(self) -> StoreAudit:
         """Check like `audit_store` and repair the findings. Unlisted topics are repaired by `repair` of each."""
-        return await self.send(requests.repair_store())
+        return await self._sender.send(requests.repair_store())
 
     async def is_ready(self) -> bool:
         """Whether the service responds and is ready to work. Not retried."""
         try:
-            await self.send(requests.ready(), retry_for=0)
+            await self._sender.send(requests.ready(), retry_for_s=0)
         except DeferdError:
             return False
         return True
 
     async def metrics(self) -> str:
         """The service's metrics in the text format of Prometheus."""
-        return await self.send(requests.metrics())
+        return await self._sender.send(requests.metrics())
 
 
 async def _batches(jobs: Iterable[Item] | AsyncIterable[Item]) -> AsyncIterator[list[Item]]:

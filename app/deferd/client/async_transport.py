@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -32,6 +33,24 @@ class AsyncTransport:
         self._closed = False
 
     async def exchange(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
+        async with self._connection(request) as connection:
+            try:
+                async with asyncio.timeout(self._settings.max_exchange_s(request)):
+                    # httpx.AsyncClient, with its cookies and redirects, would take twice as long.
+                    response = await connection.handle_async_request(self._settings.http_request(url, request))
+                    try:
+                        content = await response.aread()
+                    finally:
+                        await response.aclose()
+            except TimeoutError:
+                raise self._settings.too_slow(request) from None
+            except httpx.HTTPError as error:
+                raise http_failure(url, request, error) from error
+        return http_response(response, content)
+
+    @contextlib.asynccontextmanager
+    async def _connection(self, request: ApiRequest[Any]) -> AsyncIterator[httpx.AsyncHTTPTransport]:
+        """A connection for one exchange. It is reused only if the exchange completes."""
         self._check_owner()
         slots = self._slots
         try:
@@ -42,33 +61,18 @@ class AsyncTransport:
         try:
             if self._closed:
                 raise ClientClosed("the client is closed")
+            connection = self._idle.pop() if self._idle else self._new_connection()
+            completed = False
             try:
-                async with asyncio.timeout(self._settings.max_exchange_s(request)):
-                    return await self._exchange_on_connection(url, request)
-            except TimeoutError:
-                raise self._settings.too_slow(request) from None
+                yield connection
+                completed = True
+            finally:
+                if completed and not self._closed:
+                    self._idle.append(connection)
+                else:
+                    self._close_soon(connection)
         finally:
             slots.release()
-
-    async def _exchange_on_connection(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
-        connection = self._idle.pop() if self._idle else self._new_connection()
-        completed = False
-        try:
-            # The transport alone: the cookies and redirects of httpx.AsyncClient would double the time of a request.
-            response = await connection.handle_async_request(self._settings.http_request(url, request))
-            try:
-                content = await response.aread()
-            finally:
-                await response.aclose()
-            completed = True
-            return http_response(response, content)
-        except httpx.HTTPError as error:
-            raise http_failure(url, request, error) from error
-        finally:
-            if completed and not self._closed:
-                self._idle.append(connection)
-            else:
-                self._close_soon(connection)
 
     def _check_owner(self) -> None:
         """Drop the connections of the parent process after a fork.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -30,6 +31,25 @@ class BlockingTransport:
         self._closed = False
 
     async def exchange(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
+        try:
+            with self._connection(request) as connection:
+                end_s = time.monotonic() + self._settings.max_exchange_s(request)
+                response = connection.handle_request(self._settings.http_request(url, request))
+                content = bytearray()
+                try:
+                    for piece in response.iter_bytes():
+                        content += piece
+                        if time.monotonic() > end_s:
+                            raise self._settings.too_slow(request)
+                finally:
+                    response.close()
+        except httpx.HTTPError as error:
+            raise http_failure(url, request, error) from error
+        return http_response(response, bytes(content))
+
+    @contextlib.contextmanager
+    def _connection(self, request: ApiRequest[Any]) -> Iterator[httpx.HTTPTransport]:
+        """A connection for one exchange. It is reused only if the exchange completes."""
         self._drop_inherited_connections()
         slots = self._slots
         if not slots.acquire(timeout=self._settings.timeout_s):
@@ -37,33 +57,18 @@ class BlockingTransport:
         try:
             if self._closed:
                 raise ClientClosed("the client is closed")
-            return self._exchange_on_connection(url, request)
+            connection = self._idle_or_new_connection()
+            completed = False
+            try:
+                yield connection
+                completed = True
+            finally:
+                if completed and not self._closed:
+                    self._idle.append(connection)
+                else:
+                    connection.close()
         finally:
             slots.release()
-
-    def _exchange_on_connection(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
-        end_s = time.monotonic() + self._settings.max_exchange_s(request)
-        connection = self._idle_or_new_connection()
-        completed = False
-        try:
-            response = connection.handle_request(self._settings.http_request(url, request))
-            content = bytearray()
-            try:
-                for piece in response.iter_bytes():
-                    content += piece
-                    if time.monotonic() > end_s:
-                        raise self._settings.too_slow(request)
-            finally:
-                response.close()
-            completed = True
-            return http_response(response, bytes(content))
-        except httpx.HTTPError as error:
-            raise http_failure(url, request, error) from error
-        finally:
-            if completed and not self._closed:
-                self._idle.append(connection)
-            else:
-                connection.close()
 
     def _drop_inherited_connections(self) -> None:
         """Drop the connections of the parent process after a fork."""

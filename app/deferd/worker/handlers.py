@@ -27,7 +27,7 @@ _SHOWN_CHARACTERS = 60
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-class UnfitBody(Reject):
+class InvalidBody(Reject):
     """A body that is invalid for its handler. The reason names the fields and their errors."""
 
 
@@ -68,7 +68,7 @@ class Handler:
         self._parser = None if self._body is None else self._parser_of(self._body)
 
     def arguments(self, body: Any, context: Context) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments for the function. Raises UnfitBody."""
+        """The arguments for the function. Raises InvalidBody."""
         named: dict[str, Any] = {}
         if self._body is not None:
             named[self._body.name] = body if self._parser is None else _parsed(self._parser, body)
@@ -80,7 +80,7 @@ class Handler:
         """Run the function on a job, inside the middleware; `run_plain` runs it if it is not async.
 
         Raises:
-            UnfitBody: the body is invalid.
+            InvalidBody: the body is invalid.
         """
         positional, named = self.arguments(context.job.body, context)
         if not middleware:
@@ -178,7 +178,7 @@ def _parsed(parser: TypeAdapter[Any], body: Any) -> Any:
         # From JSON, because only then does a strict model accept an instant as text.
         return parser.validate_json(to_json(body))
     except ValidationError as error:
-        raise UnfitBody(_reason(error)) from None
+        raise InvalidBody(_reason(error)) from None
 
 
 def _reason(error: ValidationError) -> str:
