@@ -27,7 +27,7 @@ class Planned(NamedTuple):
 class LossyProxy:
     """Forwards requests, one at a time on each connection; the next ones meet the planned faults, in order."""
 
-    def __init__(self, upstream_url: str) -> None:
+    def __init__(self, upstream_url: str, port: int = 0) -> None:
         parts = urlsplit(upstream_url)
         self._upstream = (parts.hostname or "", parts.port or 80)
         self._plan: deque[Planned] = deque()
@@ -35,7 +35,7 @@ class LossyProxy:
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._may_respond = threading.Event()
         self._may_respond.set()
-        self.port = 0
+        self.port = port
         self.heads: list[str] = []
         """The head of each received request, in order."""
         self.responded = 0
@@ -94,7 +94,7 @@ class LossyProxy:
     async def serve(self, ready: threading.Event) -> None:
         """Serve until `stop`."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._begin, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._begin, "127.0.0.1", self.port)
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         async with server:
@@ -179,6 +179,6 @@ async def _message(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int(fields.get(b"content-length", b"0")))
 
 
-def lossy_proxy(upstream_url: str) -> AbstractContextManager[LossyProxy]:
-    """A proxy that runs in its own thread until the end of the block."""
-    return in_thread(LossyProxy(upstream_url))
+def lossy_proxy(upstream_url: str, port: int = 0) -> AbstractContextManager[LossyProxy]:
+    """A proxy that runs in its own thread until the end of the block, on a free port by default."""
+    return in_thread(LossyProxy(upstream_url, port))

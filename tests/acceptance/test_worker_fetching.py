@@ -148,7 +148,7 @@ async def test_jobs_that_fail_at_the_same_time_are_all_released(
         raise ValueError(number)
 
     jobs = [
-        {"topic": topic, "id": f"j{n}", "body": n, "backoff": {"kind": "fixed", "seconds": 600}} for n in range(500)
+        {"topic": topic, "id": f"j{n}", "body": n, "backoff": {"kind": "fixed", "seconds": 600}} for n in range(200)
     ]
     await client.put_batch(jobs)
     async with serving(worker):
@@ -156,4 +156,4 @@ async def test_jobs_that_fail_at_the_same_time_are_all_released(
             while (await client.topic(topic)).counts["delayed"] < len(jobs):
                 await asyncio.sleep(0.02)
         errors = {job.id: job.last_error async for job in client.jobs(topic, state="delayed")}
-    assert errors == {f"j{number}": f"ValueError: {number}" for number in range(500)}
+    assert errors == {f"j{number}": f"ValueError: {number}" for number in range(200)}

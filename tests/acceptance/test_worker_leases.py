@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from deferd import AsyncClient, Context, JobRef, Worker
+from deferd.client.retry import RetryPolicy
+from deferd.worker import fetcher, reporter
+from tests.acceptance.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.worker_runs import gone, in_state, prefetching_worker, serving, sleeping_handler
 from tests.integration.store_servers import free_port
@@ -152,7 +155,11 @@ async def test_a_finish_that_is_too_late_is_logged_and_the_worker_continues(
     assert "could not be finished: its lease has ended" in record.getMessage()
 
 
-async def test_results_are_reported_when_the_service_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_results_are_reported_when_the_service_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (fetcher, reporter):  # pauses of seconds would only prolong the test
+        monkeypatch.setattr(module, "_RETRY", RetryPolicy(max_pause_s=0.2, heeds_proxies=False))
     caplog.set_level(logging.INFO, "deferd.worker")
     with running_service(data_dir=tmp_path) as service:
         worker = Worker(service.url)
@@ -208,28 +215,24 @@ async def test_results_are_reported_when_the_service_is_back(tmp_path: Path, cap
 
 
 async def test_a_worker_waits_for_a_service_that_has_not_started(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    shared_service: ServiceProcess, client: AsyncClient, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "httpcore.connection")
 
-    def tries() -> int:
+    def attempts() -> int:
         return sum(one.getMessage().startswith("connect_tcp.failed") for one in caplog.records)
 
-    service = ServiceProcess(tmp_path, port=free_port())
-    with contextlib.ExitStack() as running:
-        worker = Worker(service.url)
-
-        @worker.handler("t")
-        async def nothing() -> None: ...
-
+    port = free_port()
+    worker = Worker(f"http://127.0.0.1:{port}")
+    worker.handler(topic)(lambda: None)
+    await client.put(topic, id="a")
+    with contextlib.ExitStack() as started:
         async with serving(worker):
-            await until(lambda: tries() >= 4, "the worker has retried several times")
+            await until(lambda: attempts() >= 4, "the worker has retried several times")
             logged = [one.levelname for one in caplog.records if one.name == "deferd.worker"]
             assert logged == ["WARNING"]
-            await asyncio.to_thread(running.enter_context, service)
-            async with AsyncClient(service.url) as client:
-                await client.put("t", id="a")
-                await gone(client, "t", "a")
+            started.enter_context(lossy_proxy(shared_service.url, port))  # it starts at once, unlike a service
+            await gone(client, topic, "a")
 
 
 async def test_a_worker_with_two_urls_uses_the_reachable_one(
