@@ -153,10 +153,10 @@ class TestClient:
         self, replicated_service: ServiceProcess, pair: Pair, topic: str, own_id: str | None
     ) -> None:
         with lossy_proxy(replicated_service.url) as proxy, Client(proxy.url, timeout=5) as client:
-            proxy.lose_answers(2)
+            proxy.lose_responses(2)
             job = client.put(topic, {"n": 1}, id=own_id, delay=60, durability="replicated:1")
             assert job.durability == "replicated:1"
-            proxy.lose_answers()
+            proxy.lose_responses()
             [result] = client.put_batch([{"topic": topic, "id": "b", "durability": "replicated:1"}])
             assert (result.status, result.code, result.durability) == (201, None, "replicated:1")
         assert replica_has(pair, topic, job.id)

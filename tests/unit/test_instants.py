@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deferd.bench import service_clock
 from deferd.cli import values
 from deferd.client.jobs import Job, JobRef
-from deferd.client.requests import read_answer, touch
+from deferd.client.requests import touch
 from deferd.contract.model import ChangeJob, PutJob
 from deferd.contract.timestamps import parse_instant
 from tests.drawn_input import drawn
@@ -46,7 +46,7 @@ def test_leap_seconds_are_read_everywhere_alike(text: str) -> None:
     assert PutJob.model_validate({"topic": "t", "run_at": text}).run_at == MIDNIGHT
     assert ChangeJob.model_validate({"run_at": text}).run_at == MIDNIGHT
     assert (job.created_at, job.due_at, job.reserved_until) == (MIDNIGHT, MIDNIGHT, MIDNIGHT)
-    assert read_answer(touch(JobRef("t", "a")), 200, f'{{"reserved_until": "{text}"}}'.encode()) == MIDNIGHT
+    assert touch(JobRef("t", "a")).read_response(200, f'{{"reserved_until": "{text}"}}'.encode()) == MIDNIGHT
     assert values.instant(text) == MIDNIGHT
     assert service_clock.epoch_ms(text) == MIDNIGHT.timestamp() * 1000
 

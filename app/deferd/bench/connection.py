@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import httpx
 
 from deferd.client import NoAnswer
-from deferd.client.requests import Answer, Call, read_answer
+from deferd.client.requests import ApiRequest, Result
 
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)")
@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
         self._waiting: asyncio.Future[_Response] | None = None
         self._received = bytearray()
 
-    async def send(self, call: Call[Answer]) -> Answer:
+    async def send(self, call: ApiRequest[Result]) -> Result:
         """Send the call and read its answer. Raises the errors that the client raises."""
         loop = asyncio.get_running_loop()
         what = f"{call.method} {call.path}"
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
             self._waiting = None
         if not response.stays_open:
             self.close()
-        return read_answer(call, response.status, response.content)
+        return call.read_response(response.status, response.content)
 
     def close(self) -> None:
         """Hang up."""
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         return transport
 
-    def _request(self, call: Call[Answer]) -> bytes:
+    def _request(self, call: ApiRequest[Result]) -> bytes:
         query = f"?{urlencode(call.query)}" if call.query else ""
         head = f"{call.method} {self._prefix}{call.path}{query} HTTP/1.1\r\n{self._shared_head}"
         if call.body is None:

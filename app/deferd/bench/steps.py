@@ -16,7 +16,7 @@ from deferd.bench.errors import BenchFailed
 from deferd.bench.ledger import Ledger
 from deferd.bench.service_clock import Clock, instant
 from deferd.client import AsyncClient, requests
-from deferd.client.requests import Answer, Call
+from deferd.client.requests import ApiRequest, Result
 
 BODY = {"order": 1042, "customer": "c-17"}
 CALL_TIMEOUT_S = 30.0
@@ -116,7 +116,7 @@ class SingleCalls:
             outcome = Outcome.begin()
             end_s = outcome.began_s + self.seconds
 
-            async def timed(connection: Connection, call: Call[Answer]) -> Answer:
+            async def timed(connection: Connection, call: ApiRequest[Result]) -> Result:
                 sent_s = time.perf_counter()
                 answer = await connection.send(call)
                 outcome.values_ms.append((time.perf_counter() - sent_s) * 1000)
@@ -220,7 +220,7 @@ class TakeAll:
         outcome = Outcome.begin()
         pop = requests.pop(self.topic, count=self.count, wait=PARKED_WAIT_S)
 
-        async def consume(send: Callable[[Call[Any]], Awaitable[Any]]) -> None:
+        async def consume(send: Callable[[ApiRequest[Any]], Awaitable[Any]]) -> None:
             while ledger.missing:
                 deliveries = await send(pop)
                 at_s = time.time()

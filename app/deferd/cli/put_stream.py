@@ -17,7 +17,7 @@ from deferd.cli.connection import Connection, read_connection
 from deferd.cli.ndjson import BadLine, Batch, JobLines
 from deferd.cli.progress import PutProgress
 from deferd.client import PutResult, requests
-from deferd.client.requests import job_fields
+from deferd.client.request_body import job_fields
 from deferd.contract.errors import DeferdError, InvalidInput
 
 BATCHES_AT_A_TIME: Final = 4

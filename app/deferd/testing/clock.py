@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pydantic_core import from_json, to_json
 
 from deferd.client import Client
-from deferd.client.requests import Call
+from deferd.client.requests import ApiRequest
 from deferd.contract.timestamps import parse_instant
 
 _PATH = "/testing/clock"
@@ -24,7 +24,7 @@ class ServiceClock:
 
     def now(self) -> datetime:
         """The time in the service, in UTC."""
-        return self._client.send(Call("GET", _PATH, _read_now))
+        return self._client.send(ApiRequest("GET", _PATH, _read_now))
 
     def advance(
         self,
@@ -50,7 +50,7 @@ class ServiceClock:
         whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) + (by or timedelta())
         body = to_json({"advance": whole.total_seconds()})
         # Not repeated: after a lost answer nobody knows how far it has moved.
-        return self._client.send(Call("POST", _PATH, _read_now, body=body, repeatable=False))
+        return self._client.send(ApiRequest("POST", _PATH, _read_now, body=body, repeatable=False))
 
 
 def _read_now(content: bytes) -> datetime:

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from deferd.client import AsyncClient, Client, Delivery, JobDefinition
+from deferd.client.blocking_transport import run_blocking
 from deferd.client.put_options import check_put
-from deferd.client.transport import run
 from deferd.contract.errors import JobExists, JobNotFound, JobReserved
 from deferd.contract.limits import TTR_DEFAULT_S
 from deferd.contract.model import ExponentialBackoff, JobState, PutJob
@@ -102,7 +102,7 @@ class EagerJobs:
             ValueError: it does not wait, or no handler takes it.
             RuntimeError: its handler is async and the test runs in an event loop: use `run_async`.
         """
-        run(self._run_waiting(job, in_loop=False))
+        run_blocking(self._run_waiting(job, in_loop=False))
 
     async def run_async(self, job: EagerJob) -> None:
         """As `run`, in the event loop of the test; plain handlers in a thread."""

@@ -30,7 +30,7 @@ def run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) -
     running._key = ""
     running._grace_s = min(worker._grace_s, _GRACE_S)
     running._middleware = [count, *worker._middleware]
-    running._serving, running._stop_wanted = None, False
+    running._running, running._stop_requested = None, False
     end_s = time.monotonic() + timeout_s
     with ThreadPoolExecutor(1, "deferd-testing-worker") as thread:
         run = thread.submit(running.run)
