@@ -135,7 +135,7 @@ def test_a_body_that_the_consumer_could_not_read_is_refused_before_it_is_sent(
 def test_a_body_that_another_program_put_is_checked_when_it_is_read() -> None:
     with pytest.raises(InvalidInput, match=r"^body\.number: Field required") as refused:
         job("t", Order).read(Delivery({"topic": "t", "id": "a", "body": {"no": 1}}))
-    assert refused.value.faults[0].path == ("body", "number")
+    assert refused.value.field_errors[0].path == ("body", "number")
 
 
 def test_a_definition_that_is_wrong_is_refused_when_it_is_made() -> None:

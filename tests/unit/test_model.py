@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from deferd.api.validation_errors import faults_of
 from deferd.contract import limits
-from deferd.contract.errors import FieldFault
+from deferd.contract.errors import FieldError
 from deferd.contract.model import (
     BuryJob,
     ChangeJob,
@@ -29,7 +29,7 @@ from deferd.contract.model import (
 )
 
 
-def faults_in(model: type[BaseModel], given: Any) -> list[FieldFault]:
+def faults_in(model: type[BaseModel], given: Any) -> list[FieldError]:
     with pytest.raises(ValidationError) as caught:
         model.model_validate(given)
     return faults_of(caught.value, "body", given)

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope
 
 from deferd.api.problem_details import UnsupportedMediaType
 from deferd.contract import limits
-from deferd.contract.errors import FieldFault, InvalidInput, PayloadTooLarge
+from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge
 
 PARSED_IN_THE_LOOP_BYTES = 128 * 1024
 """The largest body that is parsed in the event loop; a larger one would keep other requests waiting."""
@@ -86,11 +86,11 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     try:
         value = _parse(raw)
     except ValueError as error:
-        raise InvalidInput([FieldFault(_ROOT, _reason(str(error)))]) from error
+        raise InvalidInput([FieldError(_ROOT, _reason(str(error)))]) from error
     if not isinstance(value, dict):
-        raise InvalidInput([FieldFault(_ROOT, "must be a JSON object", value)])
+        raise InvalidInput([FieldError(_ROOT, "must be a JSON object", value)])
     if _may_be_infinite(raw) and (path := _path_of_infinity(value)) is not None:
-        raise InvalidInput([FieldFault((*_ROOT, *path), "is a number beyond 1.8e308, the largest there can be")])
+        raise InvalidInput([FieldError((*_ROOT, *path), "is a number beyond 1.8e308, the largest there can be")])
     return value
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from deferd.contract import errors
-from deferd.contract.errors import DeferdError, FieldFault
+from deferd.contract.errors import DeferdError, FieldError
 
 _SHOWN_CHARACTERS = 500
 """Of an answer that is not the service's own."""
@@ -84,7 +84,7 @@ def read_problem(status: int, content: bytes, retry_after_s: int | None) -> Defe
 
 def _invalid_input(problem: Mapping[str, Any], detail: str, _retry_after_s: int | None) -> DeferdError:
     told = problem.get("errors") or [{"field": "", "message": detail}]
-    return errors.InvalidInput([FieldFault(_path(one["field"]), one["message"], one.get("value")) for one in told])
+    return errors.InvalidInput([FieldError(_path(one["field"]), one["message"], one.get("value")) for one in told])
 
 
 def _path(field: str) -> tuple[str | int, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Required, TypedDict
 from pydantic import ValidationError
 
 from deferd.client.durations import Seconds
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import DurabilityLevel, ExponentialBackoff, FixedBackoff, PutJob, ScheduleBackoff
 
 _NULL_HAS_A_MEANING = frozenset({"max_attempts", "ttl"})
@@ -119,9 +119,9 @@ def check_put(fields: Mapping[str, Any]) -> PutJob:
         raise InvalidInput(field_faults(error)) from None
 
 
-def field_faults(error: ValidationError) -> list[FieldFault]:
+def field_faults(error: ValidationError) -> list[FieldError]:
     """What pydantic found wrong, with paths that begin with ``"body"``."""
     return [
-        FieldFault(("body", *fault["loc"]), fault["msg"], fault["input"])
+        FieldError(("body", *fault["loc"]), fault["msg"], fault["input"])
         for fault in error.errors(include_url=False, include_context=False)
     ]

@@ -31,7 +31,7 @@ from deferd.client.jobs import (
     TopicPage,
     TopicView,
 )
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import FinishItem, JobState, PutJob, TopicSettings
 from deferd.contract.timestamps import parse_instant
@@ -270,7 +270,7 @@ def job_fields(job: JobToPut) -> dict[str, Any]:
     if isinstance(run_at, datetime):
         fields["run_at"] = instant("run_at", run_at)
     elif run_at is not None and not isinstance(run_at, str):
-        raise InvalidInput([FieldFault(("run_at",), "must be a datetime with a zone", repr(run_at))])
+        raise InvalidInput([FieldError(("run_at",), "must be a datetime with a zone", repr(run_at))])
     return fields
 
 
@@ -279,7 +279,7 @@ def as_json(job: Mapping[str, Any]) -> Any:
     try:
         return from_json(_body(job), allow_inf_nan=False)
     except ValueError as error:  # NaN and the infinities, and what is nested too deep
-        raise InvalidInput([FieldFault(("body",), f"has no form in JSON: {error}")]) from error
+        raise InvalidInput([FieldError(("body",), f"has no form in JSON: {error}")]) from error
 
 
 def _fields(given: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
@@ -305,7 +305,7 @@ def _body(value: Any) -> bytes:
     try:
         return to_json(value, inf_nan_mode="constants")
     except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidInput([FieldFault(("body",), f"has no form in JSON: {error}")]) from error
+        raise InvalidInput([FieldError(("body",), f"has no form in JSON: {error}")]) from error
 
 
 def _job_path(topic: str, id: str) -> str:

@@ -30,7 +30,7 @@ from deferd.client.retry import Sender
 from deferd.client.transport import Network
 from deferd.contract.errors import (
     DeferdError,
-    FieldFault,
+    FieldError,
     InvalidInput,
     JobExists,
     JobNotFound,
@@ -395,11 +395,11 @@ def _placed(error: DeferdError, first_index: int) -> DeferdError:
     if not isinstance(error, InvalidInput):
         return error
     faults = []
-    for fault in error.faults:
+    for fault in error.field_errors:
         path = fault.path
         if len(path) > 2 and path[:2] == ("body", "jobs") and isinstance(path[2], int):
             path = (first_index + path[2], *path[3:])
-        faults.append(FieldFault(path, fault.message, fault.value))
+        faults.append(FieldError(path, fault.message, fault.value))
     return InvalidInput(faults)
 
 

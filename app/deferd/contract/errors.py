@@ -38,7 +38,7 @@ class DeferdError(Exception):
 
 
 @dataclass(frozen=True)
-class FieldFault:
+class FieldError:
     """One refused value: where it stands, what is wrong with it, and the value itself when it is small.
 
     `path` is the way from the document's root, e.g. ``("body", "jobs", 3, "delay")``.
@@ -54,9 +54,9 @@ class InvalidInput(DeferdError):
 
     code = "validation"
 
-    def __init__(self, faults: list[FieldFault]) -> None:
-        self.faults = faults
-        super().__init__("; ".join(f"{'.'.join(map(str, fault.path))}: {fault.message}" for fault in faults))
+    def __init__(self, field_errors: list[FieldError]) -> None:
+        self.field_errors = field_errors
+        super().__init__("; ".join(f"{'.'.join(map(str, error.path))}: {error.message}" for error in field_errors))
 
 
 class PayloadTooLarge(DeferdError):
