@@ -138,21 +138,21 @@ class ServiceProcess:
         """Process id of the store's reaper; None when there is none."""
         return next(iter(self.reaper_pids()), None)
 
-    def worker_pids(self) -> list[int]:
-        """Process ids of this service's worker processes, also when the supervisor was killed."""
+    def server_process_pids(self) -> list[int]:
+        """Process ids of this service's server processes, also when the supervisor was killed."""
         inherited = f"SERVICE_OF_TEST={self.folder}".encode()
-        found = _pids_of(lambda command: "worker-process" in command)
+        found = _pids_of(lambda command: "deferd.server.server_process" in command)
         return [pid for pid in found if inherited in _read(pid, "environ").split(b"\0")]
 
-    def kill_workers(self) -> None:
-        """SIGKILL all worker processes, and wait until as many others serve."""
-        killed = self.worker_pids()
-        serving = self.output().count(" serves (process ")
+    def kill_server_processes(self) -> None:
+        """SIGKILL all server processes, and wait until as many others serve."""
+        killed = self.server_process_pids()
+        serving = self.output().count(" is serving (pid ")
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
         wanted = serving + len(killed)
         wait_until(
-            lambda: self.output().count(" serves (process ") >= wanted, START_S, "there are other worker processes"
+            lambda: self.output().count(" is serving (pid ") >= wanted, START_S, "there are other server processes"
         )
 
     def wait_ready(self, timeout_s: float = START_S) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deferd.contract import limits
-from deferd.server.run import FILES_BESIDES
+from deferd.server.http_server import RESERVED_FILES
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.tls_files import TlsFiles
 from tests.acceptance.wire import Answer, Wire, connected, request
@@ -357,7 +357,7 @@ async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_s
     flags = ("--max-connections", str(CONNECTIONS), *(files.flags() if tls else ()))
     trust = files.trust() if tls else None
     with running_service(*flags, data_dir=tmp_path) as service:
-        needed = count_of_open_files(service) + CONNECTIONS + FILES_BESIDES
+        needed = count_of_open_files(service) + CONNECTIONS + RESERVED_FILES
         resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (needed, needed))
         with silent_sockets(service.port, needed + 200):
             for number in range(5):
@@ -366,7 +366,7 @@ async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_s
                     assert 201 == (await wire.answer()).status
                     wire.send(request("GET", "/readyz"))
                     assert 200 == (await wire.answer()).status
-            assert count_of_open_files(service) <= needed - FILES_BESIDES + 20
+            assert count_of_open_files(service) <= needed - RESERVED_FILES + 20
         assert "Traceback" not in service.output()
         assert await asyncio.to_thread(service.stop) == 0
 

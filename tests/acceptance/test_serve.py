@@ -165,12 +165,12 @@ def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tm
 def test_workers_and_store_that_die_are_replaced(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug") as service:
         put_orders(service.url, 1)
-        before = [int(pid) for pid in re.findall(r"worker \d serves \(process (\d+)\)", service.output())]
+        before = [int(pid) for pid in re.findall(r"server process \d is serving \(pid (\d+)\)", service.output())]
         assert len(before) == 2
         os.kill(before[0], signal.SIGKILL)
         service.kill_store()
 
-        wait_until(lambda: service.output().count(" serves (process") == 3, START_S, "there is another worker")
+        wait_until(lambda: service.output().count(" is serving (pid") == 3, START_S, "there is another server process")
         wait_until(lambda: has_order(service.url, 0), START_S, "it works again")
         assert service.stop() == 0
-    assert re.search(r"worker \d ended by itself \(exit code -9\); another is started at once", service.output())
+    assert re.search(r"server process \d exited unexpectedly \(exit code -9\); restarting it now", service.output())

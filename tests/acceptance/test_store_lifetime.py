@@ -96,7 +96,7 @@ def test_the_store_works_until_the_workers_of_a_killed_supervisor_have_drained(t
             assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
             service.kill()
             # The one without a request has ended; the other drains.
-            wait_until(lambda: len(service.worker_pids()) == 1, GONE_S, "one worker is left")
+            wait_until(lambda: len(service.server_process_pids()) == 1, GONE_S, "one worker is left")
             client.sendall(JOB)
             assert client.recv(65536).startswith(b"HTTP/1.1 201 ")
         wait_for_the_end_of_the_store(service)
@@ -104,7 +104,7 @@ def test_the_store_works_until_the_workers_of_a_killed_supervisor_have_drained(t
 
 def test_the_store_of_a_killed_service_does_not_wait_for_a_worker_that_hangs(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--workers", "2", "--drain-timeout", "0") as service:
-        hanging = service.worker_pids()[0]
+        hanging = service.server_process_pids()[0]
         os.kill(hanging, signal.SIGSTOP)
         try:
             service.kill()

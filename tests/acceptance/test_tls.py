@@ -189,10 +189,10 @@ def test_workers_that_are_replaced_while_the_certificate_is_broken_serve_with_th
     flags = ("--workers", "2", "--log-level", "debug")
     with running_service(*files.flags(), *flags, data_dir=tmp_path) as service:
         renewed = files.renew("renewed")
-        reread = "the files of keys and certificate were read again for new workers"
+        reread = "reloaded the keys and certificate files for new server processes"
         wait_until(lambda: reread in service.output(), WITHIN_S, "the supervisor has read the files again")
         files.key.write_text("no key", encoding="utf-8")
-        service.kill_workers()
+        service.kill_server_processes()
         assert shown_certificate(service, files) == renewed
         assert "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)" in service.output()
 

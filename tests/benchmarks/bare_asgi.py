@@ -4,7 +4,7 @@
 
 FILE holds, for each of the three calls, an answer of deferd: status, headers and JSON. The application reads each
 request's JSON and writes an answer of the same shape and size; it checks nothing and stores nothing. It runs on
-uvicorn set up as `deferd.server.run` sets it up.
+uvicorn set up as `deferd.server.http_server` sets it up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import orjson
 import uvicorn
 
 from deferd.server.http.limits import KEEP_ALIVE_S
-from deferd.server.run import BACKLOG
+from deferd.server.listener import BACKLOG
 from tests.benchmarks.measuring import new_event_loop
 
 Message = dict[str, Any]

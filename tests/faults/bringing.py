@@ -80,7 +80,7 @@ async def _stop_service(fault: Fault, deployment: Deployment) -> None:
 
 def _processes_of(service: ServiceProcess) -> list[int]:
     """All but its store; the one that would replace others first."""
-    return [service.process.pid, *service.worker_pids()]
+    return [service.process.pid, *service.server_process_pids()]
 
 
 async def _kill_timer_holder(fault: Fault, deployment: Deployment) -> None:
@@ -122,7 +122,7 @@ async def _dead_for_a_while() -> None:
 
 async def _kill(service: ServiceProcess, until: Callable[[], Awaitable[None]] = _dead_for_a_while) -> None:
     process = service.process
-    workers = service.worker_pids()
+    workers = service.server_process_pids()
     if workers:
         await _stop(process.pid)  # or it would start others
         for pid in workers:
@@ -340,7 +340,7 @@ async def _break_keys(fault: Fault, deployment: Deployment) -> None:
     keys.write("[[key")
     try:
         await _until(lambda: service.output().count("the keys stay as they were") > refused, "the file was refused")
-        await asyncio.to_thread(service.kill_workers)
+        await asyncio.to_thread(service.kill_server_processes)
         answers = [await asyncio.to_thread(_status, service, token) for token in (keys.tokens[KEY_NAME], "unknown")]
         _see(answers == [200, 401], f"the other worker processes answered {answers} to the old key and to none")
     finally:

@@ -14,7 +14,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-OURS = {"deferd", "tests.faults.client_process", "tests.faults.worker_process", "tests.acceptance.chaos_worker"}
+OURS = {
+    *("deferd", "deferd.server.server_process"),
+    *("tests.faults.client_process", "tests.faults.worker_process", "tests.acceptance.chaos_worker"),
+}
 """By these words in a command line a process is told to be of a run; a store by its program's name."""
 LOOK_AGAIN_S = 0.3
 
