@@ -125,7 +125,7 @@ def test_keys_that_are_missing_are_refused_at_the_start(tmp_path: Path) -> None:
 def test_keys_are_in_one_place(tmp_path: Path) -> None:
     done = serve("--keys-file", "keys.toml", DEFERD_KEYS="[[key]]", folder=tmp_path)
     assert done.returncode == 2
-    assert "--keys (DEFERD_KEYS) cannot be had together with --keys-file" in done.stderr
+    assert "--keys (DEFERD_KEYS) cannot be combined with --keys-file" in done.stderr
 
 
 @pytest.mark.parametrize("workers", [1, 2])

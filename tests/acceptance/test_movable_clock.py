@@ -159,4 +159,4 @@ def test_with_a_store_of_ones_own_it_is_refused() -> None:
         [sys.executable, "-m", "deferd", "serve", *flags], capture_output=True, text=True, timeout=30, check=False
     )
     assert refused.returncode == 2
-    assert "cannot be had together with --redis-url" in refused.stderr
+    assert "cannot be combined with --redis-url" in refused.stderr
