@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from deferd.contract.timestamps import parse_instant
+from deferd.contract.timestamps import format_instant, parse_instant
 
 _STEP_MS = 1.0
 """The store's instants are whole milliseconds, cut off: the instant was up to one later."""
@@ -41,7 +41,7 @@ class Clock:
 
 def instant(epoch_ms: int) -> str:
     """An instant as the service writes it."""
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_instant(datetime.fromtimestamp(epoch_ms / 1000, UTC))
 
 
 def epoch_ms(instant: str) -> float:
