@@ -74,7 +74,7 @@ async def refusal(wire: Wire, status: int, code: str) -> str:
 @pytest.mark.parametrize("begin", [b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"GET /healthz HTTP/1.1\r\nA: b"])
 async def test_a_head_that_does_not_come_as_a_whole_is_given_up(wire: Wire, begin: bytes) -> None:
     wire.send(begin)
-    assert await refusal(wire, 408, "request_timeout") == "the request's head did not come within 0.6 s"
+    assert await refusal(wire, 408, "request_timeout") == "the request's head did not arrive within 0.6 s"
 
 
 async def test_a_head_behind_an_answered_request_has_its_time_too(wire: Wire) -> None:
@@ -106,7 +106,7 @@ async def test_a_body_that_does_not_come_as_a_whole_is_given_up(
     raw = request("POST", door, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
     wire.send(raw[:-3])
     if door == "/jobs":
-        assert await refusal(wire, 408, "request_timeout") == "the request's body did not come within 1.2 s"
+        assert await refusal(wire, 408, "request_timeout") == "the request's body did not arrive within 1.2 s"
     else:  # what needs no body is answered at once; the rest of the body is still waited for in vain
         assert (await wire.answer()).status == 404
         assert await wire.is_closed()

@@ -160,7 +160,7 @@ class _HttpServer(uvicorn.Server):
     async def main_loop(self) -> None:
         """Until stopped, once a second: update the Date header and close overdue connections."""
         while not await self.on_tick(0):
-            self._connections.look()
+            self._connections.close_overdue()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop_requested.wait(), 1.0)
 
