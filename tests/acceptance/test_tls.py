@@ -170,7 +170,7 @@ def test_a_renewed_certificate_counts_without_a_restart(tmp_path: Path, topic: s
         assert renewed != first
         wait_until(lambda: is_shown(renewed), WITHIN_S, "the new certificate is shown")
         client.put(topic, id="after")  # on the connection that it has
-        told = "the certificate was read again"  # twice by one that looked between the two files
+        told = "reloaded the certificate"  # twice by one that looked between the two files
         wait_until(lambda: service.output().count(told) >= workers, WITHIN_S, "it says so")
 
         files.key.write_text("no key", encoding="utf-8")
@@ -251,10 +251,10 @@ def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) ->
         (missing, files.key, f"{cert_is.format(missing)} is not readable: No such file or directory"),
         (files.cert, missing, f"{key_is.format(missing)} is not readable: No such file or directory"),
         (tmp_path, files.key, f"{cert_is.format(tmp_path)} is not readable: Is a directory"),
-        (empty, files.key, f"{cert_is.format(empty)} holds no certificate in PEM form"),
-        (files.key, files.key, f"{cert_is.format(files.key)} holds no certificate in PEM form"),
-        (files.cert, empty, f"{key_is.format(empty)} holds no private key in PEM form and without a passphrase"),
-        (files.cert, locked, f"{key_is.format(locked)} holds no private key in PEM form and without a passphrase"),
+        (empty, files.key, f"{cert_is.format(empty)} has no certificate in PEM form"),
+        (files.key, files.key, f"{cert_is.format(files.key)} has no certificate in PEM form"),
+        (files.cert, empty, f"{key_is.format(empty)} has no private key in PEM form without a passphrase"),
+        (files.cert, locked, f"{key_is.format(locked)} has no private key in PEM form without a passphrase"),
         (files.cert, other_key, f"{key_is.format(other_key)} is not the key of the certificate in --tls-cert"),
     ]
     for cert, key, sentence in cases:
