@@ -1,32 +1,29 @@
-"""A real `deferd serve` process with its embedded store, for tests that act as users do: start, kill, look."""
+"""A real `deferd serve` process with its embedded store, for tests that start, stop and kill services as users do."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import re
 import signal
 import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 import httpx
 
+from deferd.testing.serve_process import START_S, STOP_S, ServeProcess
 from tests.waiting import wait_until
 
-START_S = 30.0
-STOP_S = 15.0
 PARKED_S = 10.0
 """Less than the 20 s after which a pop ends by itself."""
 
 
 class ServiceProcess:
-    """`python -m deferd serve` on a port of its own. Folder and port stay the same across kill and start."""
+    """`python -m deferd serve` on a free port. Folder and port stay the same across kill and start."""
 
     def __init__(self, folder: Path, *flags: str, port: int = 0, environment: dict[str, str] | None = None) -> None:
         self.folder = folder
@@ -34,8 +31,8 @@ class ServiceProcess:
         self.port = port
         self._flags = flags
         self._environment = environment or {}
-        self._process: subprocess.Popen[str] | None = None
-        self._reader: threading.Thread | None = None
+        self._running: ServeProcess | None = None
+        self._log_reader: ServeProcess | None = None  # of the newest process, which may have ended
         self.lines: list[str] = []
 
     @property
@@ -46,46 +43,23 @@ class ServiceProcess:
     @property
     def process(self) -> subprocess.Popen[str]:
         """The running `deferd serve`."""
-        assert self._process is not None, "the service is not running"
-        return self._process
+        assert self._running is not None, "the service is not running"
+        return self._running.process
 
     def start(self) -> Self:
         """Start it and wait for the line that says where it listens."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "deferd", "serve", "--port", str(self.port)),
-                *("--data-dir", str(self.data_dir)),
-                *self._flags,
-            ],
-            env={**environment, **self._environment, "PYTHONUNBUFFERED": "1", "SERVICE_OF_TEST": str(self.folder)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        self._running = ServeProcess(
+            ["deferd", "serve"],
+            ["--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags],
+            environment={**self._environment, "SERVICE_OF_TEST": str(self.folder)},
+            lines=self.lines,
         )
-        found: queue.Queue[int | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, args=(self._process, found), daemon=True)
-        self._reader.start()
-        try:
-            port = found.get(timeout=START_S)
-        except queue.Empty:
-            port = None
-        if port is None:
-            self.kill()
-            raise AssertionError(f"the service did not start:\n{self.output()}")
+        self._log_reader = self._running
+        port = urlsplit(self._running.wait_for_url(START_S)).port
+        assert port is not None
         self.port = port
         return self
-
-    def _read(self, process: subprocess.Popen[str], found: queue.Queue[int | None]) -> None:
-        assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
-                self.lines.append(line)
-                if listening := re.search(r"listening on https?://[^:]+:(\d+)", line):
-                    found.put(int(listening.group(1)))
-        found.put(None)
 
     def output(self) -> str:
         """All that it has written so far, over all its lives."""
@@ -93,22 +67,13 @@ class ServiceProcess:
 
     def stop(self) -> int:
         """SIGTERM it; returns its exit code. SIGKILL, and a failure, after 15 s."""
-        process = self._take()
-        process.send_signal(signal.SIGTERM)
-        try:
-            code = process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_S)
-            raise AssertionError(f"the service did not end within {STOP_S} s:\n{self.output()}") from None
-        self._join_reader()
-        return code
+        running = self._take()
+        assert running.stop(), f"the service did not end within {STOP_S} s:\n{self.output()}"
+        return running.process.returncode
 
     def kill(self) -> None:
-        """SIGKILL the service alone, as a crash would end it; its workers and its store end by themselves, after it."""
-        process = self._take()
-        process.kill()
-        process.wait(STOP_S)
+        """SIGKILL the service alone, as a crash would end it; its server processes and its store end afterwards."""
+        self._take().kill()
 
     def kill_store(self) -> None:
         """SIGKILL the embedded store."""
@@ -177,14 +142,10 @@ class ServiceProcess:
         """Wait until so many pops wait for a job."""
         wait_until(lambda: self.parked_pops() == number, PARKED_S, f"{number} pops wait")
 
-    def _take(self) -> subprocess.Popen[str]:
-        process, self._process = self._process, None
-        assert process is not None, "the service is not running"
-        return process
-
-    def _join_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.join(STOP_S)
+    def _take(self) -> ServeProcess:
+        running, self._running = self._running, None
+        assert running is not None, "the service is not running"
+        return running
 
     def __enter__(self) -> Self:
         return self.start()
@@ -192,13 +153,14 @@ class ServiceProcess:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._process is not None:
+        if self._running is not None:
             if kind is None:
                 self.stop()
             else:
                 self.kill()
         self.kill_store()
-        self._join_reader()
+        if self._log_reader is not None:
+            self._log_reader.join_reader()
 
 
 def _pids_of(wanted: Callable[[str], bool]) -> list[int]:
