@@ -65,8 +65,8 @@ def _not_too_far(value: datetime) -> datetime:
     return value
 
 
-def _seconds(low: float, high: float, text: str) -> Any:
-    return Field(strict=True, ge=low, le=high, allow_inf_nan=False, description=text)
+def _seconds(low: float, high: float, text: str, **options: Any) -> Any:
+    return Field(strict=True, ge=low, le=high, allow_inf_nan=False, description=text, **options)
 
 
 Topic = Annotated[
@@ -192,22 +192,8 @@ class ExponentialBackoff(_BackoffKind):
     """Wait `min(cap, base^attempts)` seconds, +-jitter. The default waits 2, 4, 8 ... 128, 212, 212 ... seconds."""
 
     kind: Literal["exponential"] = "exponential"
-    base: float = Field(
-        default=2,
-        strict=True,
-        ge=1,
-        le=1000,
-        allow_inf_nan=False,
-        description="Seconds to wait after the first attempt.",
-    )
-    cap: float = Field(
-        default=212,
-        strict=True,
-        ge=0,
-        le=limits.BACKOFF_WAIT_MAX_S,
-        allow_inf_nan=False,
-        description="Longest wait in seconds.",
-    )
+    base: float = _seconds(1, 1000, "Seconds to wait after the first attempt.", default=2)
+    cap: float = _seconds(0, limits.BACKOFF_WAIT_MAX_S, "Longest wait in seconds.", default=212)
     jitter: Jitter = 0
 
 
@@ -215,14 +201,7 @@ class FixedBackoff(_BackoffKind):
     """Wait the same number of seconds after every attempt, +-jitter."""
 
     kind: Literal["fixed"] = "fixed"
-    seconds: float = Field(
-        default=10,
-        strict=True,
-        ge=0,
-        le=limits.BACKOFF_WAIT_MAX_S,
-        allow_inf_nan=False,
-        description="Wait in seconds.",
-    )
+    seconds: float = _seconds(0, limits.BACKOFF_WAIT_MAX_S, "Wait in seconds.", default=10)
     jitter: Jitter = 0
 
 
