@@ -303,7 +303,7 @@ def test_values_are_checked_as_a_service_checks_them(shop: Shop) -> None:
 
 async def test_an_async_handler_needs_the_async_client_in_a_loop(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
-    with pytest.raises(RuntimeError, match=r"'orders\.close' needs an event loop, and one runs here already"):
+    with pytest.raises(RuntimeError, match=r"'orders\.close' needs an event loop, and one is running already"):
         CLOSE.bind(jobs.client).put(Order(number=1))
     [waits] = jobs.jobs
     assert (waits.state, waits.attempts) == ("ready", 0)
