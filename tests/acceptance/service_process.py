@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from deferd.testing.serve_process import START_S, STOP_S, ServeProcess
+from deferd.testing.serve_process import START_S, STOP_S, ServeProcess, start_serve
 from tests.waiting import wait_until
 
 PARKED_S = 10.0
@@ -31,8 +31,8 @@ class ServiceProcess:
         self.port = port
         self._flags = flags
         self._environment = environment or {}
-        self._running: ServeProcess | None = None
-        self._log_reader: ServeProcess | None = None  # of the newest process, which may have ended
+        self._process: subprocess.Popen[str] | None = None
+        self._serving: ServeProcess | None = None  # the newest one, which may have ended
         self.lines: list[str] = []
 
     @property
@@ -43,37 +43,36 @@ class ServiceProcess:
     @property
     def process(self) -> subprocess.Popen[str]:
         """The running `deferd serve`."""
-        assert self._running is not None, "the service is not running"
-        return self._running.process
+        assert self._process is not None, "the service is not running"
+        return self._process
 
     def start(self) -> Self:
-        """Start it and wait for the line that says where it listens."""
+        """Start the service and wait until it listens."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._running = ServeProcess(
+        self._process, output = start_serve(
             ["deferd", "serve"],
             ["--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags],
-            environment={**self._environment, "SERVICE_OF_TEST": str(self.folder)},
-            lines=self.lines,
+            {**self._environment, "SERVICE_OF_TEST": str(self.folder)},
         )
-        self._log_reader = self._running
-        port = urlsplit(self._running.wait_for_url(START_S)).port
+        self._serving = ServeProcess(self._process, output, self.lines)
+        port = urlsplit(self._serving.wait_for_url(START_S)).port
         assert port is not None
         self.port = port
         return self
 
     def output(self) -> str:
-        """All that it has written so far, over all its lives."""
+        """The log so far, over all starts."""
         return "".join(self.lines)
 
     def stop(self) -> int:
-        """SIGTERM it; returns its exit code. SIGKILL, and a failure, after 15 s."""
-        running = self._take()
-        assert running.stop(), f"the service did not end within {STOP_S} s:\n{self.output()}"
-        return running.process.returncode
+        """SIGTERM; returns the exit code. After 15 s SIGKILL, and the test fails."""
+        process, serving = self._take()
+        assert serving.stop(), f"the service did not end within {STOP_S} s:\n{self.output()}"
+        return process.wait()
 
     def kill(self) -> None:
         """SIGKILL the service alone, as a crash would end it; its server processes and its store end afterwards."""
-        self._take().kill()
+        self._take()[1].kill()
 
     def kill_store(self) -> None:
         """SIGKILL the embedded store."""
@@ -83,7 +82,7 @@ class ServiceProcess:
                 os.kill(pid, signal.SIGKILL)
 
     def store_pid(self) -> int | None:
-        """Process id of the embedded store, found by its configuration file's folder; None when there is none."""
+        """Process id of the embedded store, found by its data directory; None when none runs."""
         wanted = str(self.data_dir.resolve())
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -95,12 +94,12 @@ class ServiceProcess:
         return None
 
     def reaper_pids(self) -> list[int]:
-        """Process ids of the reapers of stores in the data folder, also of those of earlier services."""
+        """Process ids of the reapers for this data directory, including those of earlier services."""
         lock_file = str(self.data_dir.resolve() / "valkey.lock")
         return _pids_of(lambda command: "reaper_process" in command and lock_file in command)
 
     def reaper_pid(self) -> int | None:
-        """Process id of the store's reaper; None when there is none."""
+        """Process id of the store's reaper; None when none runs."""
         return next(iter(self.reaper_pids()), None)
 
     def server_process_pids(self) -> list[int]:
@@ -121,7 +120,7 @@ class ServiceProcess:
         )
 
     def wait_ready(self, timeout_s: float = START_S) -> None:
-        """Wait until `/readyz` says that the store answers."""
+        """Wait until `/readyz` responds 200."""
         try:
             wait_until(self._is_ready, timeout_s, "the service is ready")
         except TimeoutError as late:
@@ -133,19 +132,19 @@ class ServiceProcess:
         return False
 
     def parked_pops(self) -> int:
-        """How many pops wait for a job at this moment, over all workers."""
+        """How many pops currently wait for a job, in all server processes."""
         metrics = httpx.get(f"{self.url}/metrics", timeout=5).text
         counts = re.findall(r"^deferd_parked_consumers(?:\{.*\})? (\S+)", metrics, re.MULTILINE)
         return round(sum(map(float, counts)))
 
     def wait_for_parked_pops(self, number: int) -> None:
-        """Wait until so many pops wait for a job."""
+        """Wait until this number of pops wait for a job."""
         wait_until(lambda: self.parked_pops() == number, PARKED_S, f"{number} pops wait")
 
-    def _take(self) -> ServeProcess:
-        running, self._running = self._running, None
-        assert running is not None, "the service is not running"
-        return running
+    def _take(self) -> tuple[subprocess.Popen[str], ServeProcess]:
+        process, self._process = self.process, None
+        assert self._serving is not None
+        return process, self._serving
 
     def __enter__(self) -> Self:
         return self.start()
@@ -153,18 +152,18 @@ class ServiceProcess:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._running is not None:
+        if self._process is not None:
             if kind is None:
                 self.stop()
             else:
                 self.kill()
         self.kill_store()
-        if self._log_reader is not None:
-            self._log_reader.join_reader()
+        if self._serving is not None:
+            self._serving.join_reader()
 
 
 def _pids_of(wanted: Callable[[str], bool]) -> list[int]:
-    """Ids of the running processes with such command lines, whose parts are divided by spaces."""
+    """Ids of the processes whose command line, joined by spaces, is wanted."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if wanted(_read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace"))]
 
@@ -177,6 +176,6 @@ def _read(pid: int, file: str) -> bytes:
 
 @contextlib.contextmanager
 def running_service(*flags: str, data_dir: Path, **environment: str) -> Iterator[ServiceProcess]:
-    """A service with these flags and variables, which keeps what it has below `data_dir`; stopped at the end."""
+    """A service with these flags and variables and its files below `data_dir`; stopped at the end."""
     with ServiceProcess(data_dir, *flags, environment=environment) as service:
         yield service

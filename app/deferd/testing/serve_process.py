@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import IO
+from typing import IO, Protocol
 
 START_S = 30.0
 STOP_S = 15.0
@@ -19,41 +19,56 @@ class ServiceNotStarted(Exception):
     """The service did not come to serve; the text has its whole log."""
 
 
-class ServeProcess:
-    """A service that runs as ``python -m module arguments``, and a thread that collects its log lines.
+class Process(Protocol):
+    """The part of `subprocess.Popen` that `ServeProcess` needs."""
 
-    It does not inherit variables named DEFERD_*. `lines` continues the log of an earlier process.
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired."""
+
+    def terminate(self) -> None:
+        """SIGTERM, unless it has ended."""
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended."""
+
+
+def start_serve(
+    module: Sequence[str],
+    flags: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    start_new_session: bool = False,
+) -> tuple[subprocess.Popen[str], IO[str]]:
+    """Start ``python -m module flags`` with `environment` in place of variables named DEFERD_*.
+
+    Returns the process, and its standard output and error as one stream.
     """
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("DEFERD_")}
+    process = subprocess.Popen(  # noqa: S603 (this package, with the flags of the test)
+        [sys.executable, "-m", *module, *flags],
+        env={**inherited, **environment},
+        start_new_session=start_new_session,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    assert process.stdout is not None  # noqa: S101 (it is a pipe)
+    return process, process.stdout
 
-    def __init__(
-        self,
-        module: Sequence[str],
-        arguments: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        stdin: int = subprocess.DEVNULL,
-        start_new_session: bool = False,
-        lines: list[str] | None = None,
-    ) -> None:
+
+class ServeProcess:
+    """A started service, and a thread that collects its log lines. `lines` continues the log of an earlier one."""
+
+    def __init__(self, process: Process, output: IO[str], lines: list[str] | None = None) -> None:
         self.lines: list[str] = [] if lines is None else lines
+        self._process = process
         self._url: str | None = None
         self._url_or_end = threading.Event()
-        inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("DEFERD_")}
-        self.process = subprocess.Popen(  # noqa: S603 (this package, with the flags of the test)
-            [sys.executable, "-m", *module, *arguments],
-            env={**inherited, **environment},
-            start_new_session=start_new_session,
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
-        assert self.process.stdout is not None  # noqa: S101 (it is a pipe)
-        self._reader = threading.Thread(
-            target=self._read, args=(self.process.stdout,), daemon=True, name="deferd-testing-log"
-        )
+        self._reader = threading.Thread(target=self._read, args=(output,), daemon=True, name="deferd-testing-log")
         self._reader.start()
 
     @property
@@ -86,21 +101,19 @@ class ServeProcess:
     def stop(self) -> bool:
         """SIGTERM, then SIGKILL after 15 s; True when SIGTERM was enough. May be called again."""
         in_time = True
-        self.process.terminate()
+        self._process.terminate()
         try:
-            self.process.wait(STOP_S)
+            self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             in_time = False
             self.kill()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
         self.join_reader()
         return in_time
 
     def kill(self) -> None:
         """SIGKILL the service, not its store or its server processes; they end by themselves, later."""
-        self.process.kill()
-        self.process.wait(STOP_S)
+        self._process.kill()
+        self._process.wait(STOP_S)
 
     def join_reader(self) -> None:
         """Wait until all processes that share the log have ended."""

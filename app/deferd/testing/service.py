@@ -15,7 +15,7 @@ from deferd.client import AsyncClient, Client
 from deferd.contract.errors import TopicNotFound
 from deferd.testing.clock import ServiceClock
 from deferd.testing.idle_worker import run_until_idle
-from deferd.testing.serve_process import START_S, ServeProcess
+from deferd.testing.serve_process import START_S, ServeProcess, start_serve
 from deferd.worker import Worker
 
 
@@ -32,14 +32,15 @@ def start_service(*flags: str, start_timeout: float = START_S) -> Iterator[Servi
     """
     with tempfile.TemporaryDirectory(prefix="deferd-testing-", ignore_cleanup_errors=True) as directory:
         data_dir = Path(directory) / "data"
-        process = ServeProcess(
+        popen, output = start_serve(
             ["deferd.testing.attached_serve"],
             ["--test-clock", "--port", "0", "--data-dir", str(data_dir), *flags],
             # The tests' directory is not on the import path: it may contain a redis.py.
-            environment={"PYTHONSAFEPATH": "1"},
+            {"PYTHONSAFEPATH": "1"},
             start_new_session=True,  # Ctrl-C goes to the tests, which then stop the service
             stdin=subprocess.PIPE,  # its end tells the service that this process is gone
         )
+        process = ServeProcess(popen, output)
         try:
             service = ServiceForTests(process.wait_for_url(start_timeout), process)
             with contextlib.closing(service):
@@ -47,6 +48,8 @@ def start_service(*flags: str, start_timeout: float = START_S) -> Iterator[Servi
         finally:
             if not process.stop():
                 _kill_store(data_dir)
+            if popen.stdin is not None:
+                popen.stdin.close()
 
 
 class ServiceForTests:
