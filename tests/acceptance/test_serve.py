@@ -78,7 +78,7 @@ def unfinished_request(service: ServiceProcess) -> Iterator[None]:
 
 
 @workers
-def test_it_says_where_it_listens_and_ends_with_0_after_answering_those_who_wait(tmp_path: Path, workers: int) -> None:
+def test_it_logs_where_it_listens_and_exits_with_0_after_answering_waiting_pops(tmp_path: Path, workers: int) -> None:
     with ServiceProcess(tmp_path, "--workers", str(workers)) as service:
         [greeting] = service.lines
         assert f"listening on {service.url}  docs: {service.url}/docs  store: embedded valkey " in greeting
@@ -92,7 +92,7 @@ def test_it_says_where_it_listens_and_ends_with_0_after_answering_those_who_wait
     assert [line.split(": ", 1)[1] for line in service.lines[1:]] == ["stopping: SIGTERM\n", "stopped\n"]
 
 
-def test_a_request_that_does_not_end_is_cut_off_after_the_drain_time(tmp_path: Path) -> None:
+def test_an_unfinished_request_is_aborted_after_the_drain_timeout(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--drain-timeout", "0.5") as service, unfinished_request(service):
         began = time.monotonic()
         service.process.send_signal(signal.SIGINT)
@@ -111,7 +111,7 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, workers: int) -> None:
         assert service.process.wait(STOP_S) == 1
 
 
-def test_a_second_service_on_the_folder_or_the_port_says_so_and_stops(tmp_path: Path) -> None:
+def test_a_second_service_on_the_same_directory_or_port_is_refused(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path) as first:
         same_folder = refused("--data-dir", str(first.data_dir))
         same_port = refused("--data-dir", str(tmp_path / "other"), "--port", str(first.port))
@@ -121,7 +121,7 @@ def test_a_second_service_on_the_folder_or_the_port_says_so_and_stops(tmp_path: 
         assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before it knew"
 
 
-def test_a_store_that_is_refused_is_one_line(tmp_path: Path) -> None:
+def test_a_refused_store_is_one_line(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "v", maxmemory_policy="volatile-ttl", requirepass="sesame") as server:
         line = refused("--redis-url", server.url)
 
@@ -129,7 +129,7 @@ def test_a_store_that_is_refused_is_one_line(tmp_path: Path) -> None:
     assert "sesame" not in line
 
 
-def test_workers_get_the_secrets_of_a_store_without_showing_them(tmp_path: Path) -> None:
+def test_server_processes_get_the_secrets_of_a_store_without_showing_them(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "v", requirepass="sesame") as server:
         with ServiceProcess(tmp_path, "--workers", "2", environment={"DEFERD_REDIS_URL": server.url}) as service:
             put_orders(service.url, 1)
@@ -162,7 +162,7 @@ def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tm
         assert all(has_order(service.url, n) for n in range(20))
 
 
-def test_workers_and_store_that_die_are_replaced(tmp_path: Path) -> None:
+def test_server_processes_and_a_store_that_die_are_restarted(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug") as service:
         put_orders(service.url, 1)
         before = [int(pid) for pid in re.findall(r"server process \d is serving \(pid (\d+)\)", service.output())]

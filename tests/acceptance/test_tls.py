@@ -78,18 +78,18 @@ def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: s
     assert "Traceback" not in service.output()
 
 
-def test_a_certificate_that_nobody_vouches_for_is_not_believed(service: ServiceProcess) -> None:
+def test_an_untrusted_certificate_is_refused_by_the_client(service: ServiceProcess) -> None:
     with Client(https(service), retry_for=0) as client, pytest.raises(Unreachable, match="certificate"):
         client.put("orders", 1)
 
 
-def test_plain_http_is_not_answered_on_the_port_of_https(service: ServiceProcess, files: TlsFiles) -> None:
+def test_plain_http_gets_no_response_on_an_https_port(service: ServiceProcess, files: TlsFiles) -> None:
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"http://127.0.0.1:{service.port}/healthz", timeout=10)
     assert httpx.get(f"{https(service)}/healthz", verify=files.trust()).status_code == 200
 
 
-def test_tls_is_1_2_at_least(service: ServiceProcess, files: TlsFiles) -> None:
+def test_tls_below_1_2_is_refused(service: ServiceProcess, files: TlsFiles) -> None:
     context = files.trust()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     assert httpx.get(f"{https(service)}/healthz", verify=context).status_code == 200
@@ -105,14 +105,14 @@ async def test_the_limits_hold_over_https(service: ServiceProcess, files: TlsFil
         assert (await wire.answer()).status == 431
 
 
-async def test_a_slow_request_is_given_up_over_https(service: ServiceProcess, files: TlsFiles) -> None:
+async def test_a_slow_request_times_out_over_https(service: ServiceProcess, files: TlsFiles) -> None:
     async with connected(service.port, files.trust()) as wire:
         wire.send(request("GET", "/healthz"), b"GET /hea")
         assert [200, 408] == [(await wire.answer()).status, (await wire.answer()).status]
         assert await wire.is_closed()
 
 
-async def test_the_last_answer_of_a_connection_is_taken_slowly_over_https(
+async def test_the_last_response_of_a_connection_may_be_read_slowly_over_https(
     service: ServiceProcess, files: TlsFiles, topic: str
 ) -> None:
     async with AsyncClient(https(service), tls=files.trust()) as client:
@@ -137,7 +137,7 @@ async def test_the_last_answer_of_a_connection_is_taken_slowly_over_https(
     assert 8 == len(json.loads(body)["jobs"])
 
 
-async def test_a_client_that_does_not_begin_to_speak_tls_is_given_up(service: ServiceProcess) -> None:
+async def test_a_client_that_does_not_start_a_handshake_is_disconnected(service: ServiceProcess) -> None:
     """It costs a connection, as one does that stops within a head."""
     async with connected(service.port) as wire:
         with contextlib.suppress(ConnectionError):
@@ -154,7 +154,7 @@ def shown_certificate(service: ServiceProcess, files: TlsFiles) -> bytes | None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_renewed_certificate_counts_without_a_restart(tmp_path: Path, topic: str, workers: int) -> None:
+def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, topic: str, workers: int) -> None:
     files = TlsFiles(tmp_path / "files")
     with (
         running_service(*files.flags(), "--workers", str(workers), data_dir=tmp_path) as service,
@@ -184,7 +184,7 @@ def test_a_renewed_certificate_counts_without_a_restart(tmp_path: Path, topic: s
     assert "Traceback" not in service.output()
 
 
-def test_workers_that_are_replaced_while_the_certificate_is_broken_serve_with_the_last_good_one(tmp_path: Path) -> None:
+def test_server_processes_restarted_with_a_broken_certificate_file_use_the_last_good_one(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "files")
     flags = ("--workers", "2", "--log-level", "debug")
     with running_service(*files.flags(), *flags, data_dir=tmp_path) as service:
@@ -202,7 +202,7 @@ def test_workers_that_are_replaced_while_the_certificate_is_broken_serve_with_th
     assert "did not start to serve" not in service.output()
 
 
-def test_a_certificate_is_renewed_when_both_of_its_files_fit(tmp_path: Path) -> None:
+def test_a_certificate_is_reloaded_once_both_files_match(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path)
     certificate = Certificate(files.cert, files.key)
     assert not certificate.read_if_changed()
@@ -218,7 +218,7 @@ def test_a_certificate_is_renewed_when_both_of_its_files_fit(tmp_path: Path) -> 
         certificate.read_if_changed()
 
 
-def test_a_certificate_that_is_too_weak_is_called_so(tmp_path: Path) -> None:
+def test_a_certificate_that_is_too_weak_is_refused(tmp_path: Path) -> None:
     cert, key = tmp_path / "weak.pem", tmp_path / "weak-key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:1024", "-nodes", "-subj", "/CN=localhost"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
@@ -228,7 +228,7 @@ def test_a_certificate_that_is_too_weak_is_called_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["tls_cert", "tls_key"])
-def test_a_certificate_and_its_key_come_together(files: TlsFiles, given: str) -> None:
+def test_a_certificate_needs_a_key_and_a_key_a_certificate(files: TlsFiles, given: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings({given: str(getattr(files, given.removeprefix("tls_")))})
     [sentence] = caught.value.problems
@@ -237,7 +237,7 @@ def test_a_certificate_and_its_key_come_together(files: TlsFiles, given: str) ->
         assert name in sentence
 
 
-def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) -> None:
+def test_unusable_files_are_named(files: TlsFiles, tmp_path: Path) -> None:
     locked = tmp_path / "locked.pem"
     command = ["openssl", "rsa", "-aes128", "-passout", "pass:x", "-in", str(files.key), "-out", str(locked)]
     if b"EC PRIVATE" in files.key.read_bytes():
@@ -264,7 +264,7 @@ def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) ->
     assert refused("--tls-cert", str(missing), "--tls-key", str(missing), folder=tmp_path).endswith(cases[0][2])
 
 
-def test_without_keys_https_too_is_for_this_machine_alone(files: TlsFiles, tmp_path: Path) -> None:
+def test_without_keys_https_listens_on_loopback_addresses_only(files: TlsFiles, tmp_path: Path) -> None:
     line = refused("--host", "0.0.0.0", *files.flags(), folder=tmp_path)  # noqa: S104 (it is refused)
     assert "which others can reach, and no key is asked for" in line
 

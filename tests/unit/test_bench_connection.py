@@ -62,7 +62,7 @@ def whole(content: bytes = ANSWER, *, head: str = "HTTP/1.1 200 OK", more: str =
     return f"{head}\r\nContent-Length: {len(content)}\r\n{more}\r\n".encode() + content
 
 
-async def test_it_asks_as_the_contract_says_and_keeps_the_connection() -> None:
+async def test_it_sends_the_request_of_the_client_and_keeps_the_connection() -> None:
     async with serving([whole()], [whole()]) as (server, connection):
         assert await connection.send(CALL) == 3
         assert await connection.send(CALL) == 3
@@ -80,13 +80,13 @@ async def test_it_asks_as_the_contract_says_and_keeps_the_connection() -> None:
     ],
     ids=["in pieces", "in chunks", "until the end"],
 )
-async def test_an_answer_is_read_however_it_is_framed(pieces: list[bytes | None]) -> None:
+async def test_a_response_is_read_in_every_framing(pieces: list[bytes | None]) -> None:
     async with serving(pieces) as (_, connection):
         assert await connection.send(CALL) == 3
 
 
 @pytest.mark.parametrize("closing", [whole(more="Connection: close\r\n"), whole(head="HTTP/1.0 200 OK")])
-async def test_it_connects_anew_when_the_server_wants_to_close(closing: bytes) -> None:
+async def test_it_reconnects_when_the_server_closes(closing: bytes) -> None:
     async with serving([closing], [whole()]) as (server, connection):
         assert await connection.send(CALL) == 3
         assert await connection.send(CALL) == 3
@@ -94,7 +94,7 @@ async def test_it_connects_anew_when_the_server_wants_to_close(closing: bytes) -
     assert server.connections == 2
 
 
-async def test_a_refusal_is_that_of_the_client() -> None:
+async def test_an_error_response_raises_the_error_of_the_client() -> None:
     problem = b'{"code":"topic_not_found","detail":"there is no topic","topic":"orders"}'
     refusal = whole(problem, head="HTTP/1.1 404 Not Found")
     async with serving([refusal]) as (_, connection):
@@ -114,12 +114,12 @@ async def test_a_refusal_is_that_of_the_client() -> None:
     ],
     ids=["half an answer", "none", "no HTTP", "never ending"],
 )
-async def test_what_is_no_answer_is_said(pieces: list[bytes | None], said: str) -> None:
+async def test_an_unusable_response_is_reported(pieces: list[bytes | None], said: str) -> None:
     async with serving(pieces, []) as (_, connection):
         with pytest.raises(NoAnswer, match=said):
             await connection.send(CALL)
 
 
-async def test_nobody_there_is_no_answer() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     with pytest.raises(NoAnswer, match="DELETE /topics/orders: "):
         await Connection("http://127.0.0.1:9", timeout_s=2).send(CALL)
