@@ -143,7 +143,7 @@ bodies = st.one_of(
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 @drawn(30)
 @given(data=st.data())
-def test_any_request_is_bound_or_refused(operation: Operation, data: st.DataObject) -> None:
+def test_whatever_is_sent_is_understood_or_refused(operation: Operation, data: st.DataObject) -> None:
     path_values = {name: data.draw(names | texts) for name in operation.param_convertors}
     bind(operation, path_values, data.draw(queries), data.draw(bodies))
 
@@ -161,7 +161,7 @@ def body_model(operation: Operation) -> list[str]:
 )
 @drawn(30)
 @given(data=st.data())
-def test_an_object_with_the_fields_of_an_operation_is_bound_or_refused(
+def test_an_object_with_the_fields_of_a_call_is_understood_or_refused(
     operation: Operation, data: st.DataObject
 ) -> None:
     known = {name: fields[name] for name in body_model(operation) if name in fields}
@@ -189,7 +189,7 @@ def can_be_sent_to_the_store(value: Any) -> None:
 
 @drawn(200)
 @given(value=json_objects, ascii_only=st.booleans(), indent=st.sampled_from([None, 1]))
-def test_a_written_object_is_parsed_unchanged(value: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
+def test_an_object_is_read_as_it_was_written(value: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
     raw = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
     assert value == parse_object(raw)
 
@@ -208,7 +208,7 @@ def test_bytes_are_an_object_or_refused_and_what_is_read_can_be_written(raw: byt
 
 @drawn(200)
 @given(given_pairs=st.dictionaries(plain_texts, plain_texts, max_size=5))
-def test_a_written_query_is_parsed_unchanged(given_pairs: dict[str, str]) -> None:
+def test_a_query_is_read_as_it_was_written(given_pairs: dict[str, str]) -> None:
     [pop] = [operation for operation in OPERATIONS if operation.name == "pop_jobs"]
     query = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in given_pairs.items()).encode()
     with pytest.raises((InvalidInput, Bound)) as ended:
@@ -247,7 +247,7 @@ def test_a_traceparent_is_the_one_header_that_is_valid_or_none(values: list[byte
 
 @drawn(200)
 @given(nonce=st.integers(0, 2**47 - 1), attempt=st.integers(1, 2**31))
-def test_a_written_receipt_is_parsed_unchanged(nonce: int, attempt: int) -> None:
+def test_a_receipt_is_read_as_it_was_written(nonce: int, attempt: int) -> None:
     receipt = Receipt(nonce, attempt)
     assert receipt == Receipt.of(str(receipt))
     assert len(str(receipt)) <= limits.RECEIPT_MAX
