@@ -1,4 +1,4 @@
-"""`deferd serve --test-clock`: a clock that tests move over HTTP, and that no other service has."""
+"""`deferd serve --test-clock`: a clock that tests move over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY_S = 86_400
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 worker", "2 workers"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """With the longest tick and several shards: what is done in time is done because the jump was noticed."""
+    """With the longest tick and several shards, so that only the jump itself can wake the timer."""
     flags = ("--test-clock", "--workers", str(request.param), "--shards", "3", "--tick", "60")
     with running_service(*flags, data_dir=tmp_path_factory.mktemp("moved")) as service:
         yield service
@@ -61,7 +61,7 @@ def test_the_clock_is_read_and_moved(http_client: httpx.Client) -> None:
 
 
 def test_a_job_a_day_ahead_is_delivered_at_once(http_client: httpx.Client, topic: str) -> None:
-    for number in range(6):  # of all shards, and asked for on connections to all workers
+    for number in range(6):  # on all shards, popped on connections to all server processes
         put(http_client, f"{topic}-{number}", id="j", delay=DAY_S)
     assert pop(http_client, f"{topic}-0") == []
     advance(http_client, DAY_S)
@@ -97,8 +97,8 @@ def test_consumers_that_wait_get_their_jobs_within_milliseconds(
 
 
 def pop_waiting(client: httpx.Client, topic: str) -> list[str]:
-    answer = httpx.get(f"{client.base_url}/topics/{topic}/pop?wait=20", timeout=30)
-    return [job["id"] for job in ok(answer)["jobs"]]
+    response = httpx.get(f"{client.base_url}/topics/{topic}/pop?wait=20", timeout=30)
+    return [job["id"] for job in ok(response)["jobs"]]
 
 
 def test_a_lease_expires(http_client: httpx.Client, topic: str) -> None:
@@ -119,8 +119,8 @@ def test_a_lease_expires(http_client: httpx.Client, topic: str) -> None:
     ],
 )
 def test_the_clock_does_not_go_back_or_too_far(http_client: httpx.Client, seconds: object, message: str) -> None:
-    answer = http_client.post("/testing/clock", json={"advance": seconds})
-    assert refusal(answer, "body.advance") == message
+    response = http_client.post("/testing/clock", json={"advance": seconds})
+    assert refusal(response, "body.advance") == message
 
 
 def test_the_clock_is_not_part_of_the_api_document(http_client: httpx.Client) -> None:
@@ -133,7 +133,7 @@ async def test_a_normal_service_has_no_movable_clock(http: Http) -> None:
 
 
 def test_the_clock_stays_moved_and_its_data_directory_is_for_tests_only(tmp_path: Path) -> None:
-    """A service on the true clock would have its jobs wait for as long as the clock was moved."""
+    """Under a real clock its jobs would be late by as much as the clock was moved."""
     with ServiceProcess(tmp_path, "--test-clock") as service, httpx.Client(base_url=service.url) as client:
         put(client, "t", id="j", delay=2 * DAY_S)
         advance(client, DAY_S)

@@ -1,4 +1,4 @@
-"""`deferd serve` as processes: who owns what, what is said when it cannot start, how it stops, what survives."""
+"""`deferd serve` as processes: ownership, failed starts, shutdown, restarts, and what survives a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ workers = pytest.mark.parametrize("workers", [1, 2])
 
 
 def refused(*flags: str) -> str:
-    """The one line in which a service says that it cannot start; it ends with exit code 1."""
+    """The one log line of a service that cannot start; its exit code is 1."""
     done = subprocess.run(
         [sys.executable, "-m", "deferd", "serve", "--port", "0", *flags],
         capture_output=True,
@@ -56,19 +56,19 @@ def has_order(url: str, n: int) -> bool:
 
 @contextlib.contextmanager
 def parked_pops(service: ServiceProcess, number: int) -> Iterator[list[httpx.Response]]:
-    """So many consumers wait on an empty topic; after the block their answers are in the list."""
-    answers: list[httpx.Response] = []
+    """This number of consumers wait on an empty topic; after the block their responses are in the list."""
+    responses: list[httpx.Response] = []
     with ThreadPoolExecutor(number) as consumers:
         url = f"{service.url}/topics/empty/pop?wait=60"
         pops = [consumers.submit(httpx.get, url, timeout=70) for _ in range(number)]
         service.wait_for_parked_pops(number)
-        yield answers
-        answers.extend(pop.result(STOP_S) for pop in pops)
+        yield responses
+        responses.extend(pop.result(STOP_S) for pop in pops)
 
 
 @contextlib.contextmanager
 def unfinished_request(service: ServiceProcess) -> Iterator[None]:
-    """A client whose request is under way, and who sends half of its body and says no more."""
+    """A request in progress whose client has sent only half of its body."""
     head = "POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
     with socket.create_connection(("127.0.0.1", service.port), START_S) as slow:
         slow.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
@@ -83,12 +83,12 @@ def test_it_logs_where_it_listens_and_exits_with_0_after_answering_waiting_pops(
         [greeting] = service.lines
         assert f"listening on {service.url}  docs: {service.url}/docs  store: embedded valkey " in greeting
         assert greeting.endswith(f" in {service.data_dir}\n")
-        with httpx.Client() as idle, parked_pops(service, 5) as answers:
+        with httpx.Client() as idle, parked_pops(service, 5) as responses:
             assert idle.get(f"{service.url}/healthz").status_code == 200
             began = time.monotonic()
             assert service.stop() == 0
             assert time.monotonic() - began < 5
-    assert [(answer.status_code, answer.json()) for answer in answers] == [(200, {"jobs": []})] * 5
+    assert [(response.status_code, response.json()) for response in responses] == [(200, {"jobs": []})] * 5
     assert [line.split(": ", 1)[1] for line in service.lines[1:]] == ["stopping: SIGTERM\n", "stopped\n"]
 
 
@@ -113,10 +113,10 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, workers: int) -> None:
 
 def test_a_second_service_on_the_same_directory_or_port_is_refused(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path) as first:
-        same_folder = refused("--data-dir", str(first.data_dir))
+        same_directory = refused("--data-dir", str(first.data_dir))
         same_port = refused("--data-dir", str(tmp_path / "other"), "--port", str(first.port))
 
-        assert f"in use by another deferd service (process {first.process.pid})" in same_folder
+        assert f"in use by another deferd service (process {first.process.pid})" in same_directory
         assert f"cannot listen on 127.0.0.1 port {first.port}" in same_port
         assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before it knew"
 

@@ -25,7 +25,7 @@ workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 @contextlib.contextmanager
 def sighup_ignored() -> Iterator[None]:
-    """As `nohup` starts what it starts."""
+    """As under `nohup`."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
@@ -64,7 +64,7 @@ def test_a_service_under_nohup_ignores_sighup(tmp_path: Path) -> None:
 
 
 def test_closing_its_terminal_stops_a_service_cleanly(tmp_path: Path) -> None:
-    """Like a terminal window, the program in between has the service on a terminal of its own, and is killed."""
+    """Like a terminal window, a program runs the service on its own terminal and is killed."""
     service = ServiceProcess(tmp_path, "--workers", "2")
     program = "import pty, sys; pty.spawn(sys.argv[1:])"
     command = [*(sys.executable, "-m", "deferd", "serve", "--port", "0"), *("--data-dir", str(service.data_dir))]

@@ -1,4 +1,4 @@
-"""`deferd.testing`: what users' tests get, from the context manager and from the pytest plugin of the built package."""
+"""`deferd.testing` as users' tests see it: the context manager, and the pytest plugin of the built package."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def service(running: ServiceForTests) -> ServiceForTests:
 
 
 def processes_of(folder: str) -> list[str]:
-    """Command lines of the processes that work in this folder."""
+    """Command lines of the processes with this directory."""
     commands = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -201,7 +201,7 @@ def test_a_worker_that_is_never_idle_is_stopped_with_an_error(service: ServiceFo
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a package as it is installed, with its entry points; its libraries are those of this run."""
+    """Directory of an installed package with its entry points; its dependencies are those of this run."""
     folder = tmp_path_factory.mktemp("installed")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder / "wheel")]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
@@ -212,7 +212,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_pytest(installed: Path, project: Path, source: str) -> subprocess.CompletedProcess[str]:
-    """Run tests of a project that has the package installed and no configuration of its own."""
+    """Run the tests of a project that has the package installed and no configuration."""
     project.mkdir(exist_ok=True)
     (project / "test_it.py").write_text(source, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
@@ -240,7 +240,7 @@ def run_pytest(installed: Path, project: Path, source: str) -> subprocess.Comple
 
 
 def test_the_plugin_costs_nothing_until_it_is_used(installed: Path, tmp_path: Path) -> None:
-    """So it can do no harm either where the libraries of the service are not installed."""
+    """So it is harmless where the dependencies of the service are not installed."""
     ran = run_pytest(
         installed,
         tmp_path,
@@ -308,7 +308,7 @@ def test_that_passes(deferd_service):
 
 
 def test_without_the_service_installed_only_tests_that_use_it_fail_and_say_why(installed: Path, tmp_path: Path) -> None:
-    """As with the base install. The project's own folder hides a library of the service from every process."""
+    """As with the base install: the project hides a dependency of the service from all its processes."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pydantic_settings'] = None\n")
     ran = run_pytest(
         installed,

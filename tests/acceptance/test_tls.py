@@ -1,4 +1,4 @@
-"""HTTPS by the service itself, and a store that is reached over TLS as a user of its ACL."""
+"""HTTPS of the service itself, and stores over TLS with ACL users."""
 
 from __future__ import annotations
 
@@ -138,14 +138,14 @@ async def test_the_last_response_of_a_connection_may_be_read_slowly_over_https(
 
 
 async def test_a_client_that_does_not_start_a_handshake_is_disconnected(service: ServiceProcess) -> None:
-    """It costs a connection, as one does that stops within a head."""
+    """It occupies a connection, like a client that stops within a head."""
     async with connected(service.port) as wire:
         with contextlib.suppress(ConnectionError):
             assert await wire.is_closed()
 
 
 def shown_certificate(service: ServiceProcess, files: TlsFiles) -> bytes | None:
-    """What a new connection is shown."""
+    """The certificate that a new connection gets."""
     with (
         socket.create_connection(("127.0.0.1", service.port), timeout=10) as raw,
         files.trust().wrap_socket(raw, server_hostname="localhost") as connection,
@@ -170,17 +170,17 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, topic: 
         assert renewed != first
         wait_until(lambda: is_shown(renewed), WITHIN_S, "the new certificate is shown")
         client.put(topic, id="after")  # on the connection that it has
-        told = "reloaded the certificate"  # twice by one that looked between the two files
-        wait_until(lambda: service.output().count(told) >= workers, WITHIN_S, "it says so")
+        reloaded = "reloaded the certificate"  # twice by a process that checked between the two writes
+        wait_until(lambda: service.output().count(reloaded) >= workers, WITHIN_S, "it is reloaded")
 
         files.key.write_text("no key", encoding="utf-8")
-        said = "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)"
-        wait_until(lambda: service.output().count(said) == workers, WITHIN_S, "it says what is wrong")
+        refused_once = "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)"
+        wait_until(lambda: service.output().count(refused_once) == workers, WITHIN_S, "the error is logged")
         assert is_shown(renewed)
 
         again = files.renew("again")
         wait_until(lambda: is_shown(again), WITHIN_S, "it reads on")
-        assert workers == service.output().count(said)
+        assert workers == service.output().count(refused_once)
     assert "Traceback" not in service.output()
 
 
@@ -305,5 +305,5 @@ def run_a_job_over_tls(port: int, files: TlsFiles, folder: Path, topic: str) -> 
     unknown_authority = refused(folder=folder, DEFERD_REDIS_URL=url.partition("?")[0])
     assert f"the store at rediss://localhost:{port} does not let the service in" in wrong_password
     assert "certificate verify failed" in unknown_authority
-    told = service.output() + wrong_password + unknown_authority
-    assert not [secret for secret in (PASSWORD, "not-this") if secret in told]
+    log = service.output() + wrong_password + unknown_authority
+    assert not [secret for secret in (PASSWORD, "not-this") if secret in log]

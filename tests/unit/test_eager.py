@@ -1,4 +1,4 @@
-"""EagerJobs: what runs, in which order, what is recorded of it, and what it says it cannot do."""
+"""EagerJobs: what runs, in which order, what is recorded, and what is unsupported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLOSE = job("orders.close", Order)
 
 
 class Shop:
-    """A program as users write it: a worker with an async and a plain handler, and what these have done."""
+    """A user's program: a worker with an async and a plain handler, and a record of what they did."""
 
     def __init__(self) -> None:
         self.worker = Worker()

@@ -1,4 +1,4 @@
-"""RFC 3339 timestamps as the service, the client and the command line read them."""
+"""RFC 3339 timestamps in the service, the client and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: one a record, for people or for machines."""
+"""Log lines: one per record, for people or for machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests may say, and in which words the rest is refused."""
+"""Which requests are accepted, and the error messages for the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators write (settings, store URLs, keys) is understood, or refused by a sentence that shows no secret."""
+"""Settings, store URLs and keys are parsed, or refused with a sentence that shows no secret."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def is_encodable(text: str) -> bool:
 @drawn(200)
 @given(names=st.lists(texts | texts.map("DEFERD_{}".format) | st.just("deferd_prot"), max_size=4))
 def test_variables_are_known_or_reported(names: list[str]) -> None:
-    told = unknown_variables(names)
-    assert len(told) == len([name for name in names if name.upper().startswith("DEFERD_")])
+    sentences = unknown_variables(names)
+    assert len(sentences) == len([name for name in names if name.upper().startswith("DEFERD_")])
 
 
 # Store URLs
