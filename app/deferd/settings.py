@@ -104,7 +104,7 @@ class Settings(BaseSettings):
         "is reloaded when it changes.",
     )
     keys: SecretStr | None = Field(
-        None, description="The content of such a file. Set it as a variable to keep it out of the process list."
+        None, description="The content of a keys file as text. Set it as a variable to keep it out of the process list."
     )
     tls_cert: Annotated[Path, AfterValidator(_from_home)] | None = Field(
         None,
@@ -134,7 +134,7 @@ class Settings(BaseSettings):
         1,
         1024,
         "Number of hash slots over which topics are spread",
-        "A cluster needs more than one. The number is stored at the first start and cannot be changed afterwards.",
+        "A cluster uses more than one. The number is stored at the first start and cannot be changed afterwards.",
     )
     tick: float = _seconds(1.0, 0.01, 60.0, "Longest sleep of the timer", "It wakes earlier when a job is due.")
     dead_retention: float = _seconds(30 * 86_400.0, 1.0, TEN_YEARS_S, "How long a dead job is kept")
@@ -160,8 +160,8 @@ class Settings(BaseSettings):
         UNSENT_DEFAULT_BYTES,
         1024 * 1024,
         1024**4,
-        "Most bytes of unread responses that one server process buffers; the clients of one key may use half",
-        "Above it stalled clients are disconnected and large responses refused.",
+        "Most bytes of unread responses that one server process buffers",
+        "The clients of one key may use half. Above it stalled clients are disconnected and large responses refused.",
     )
     head_timeout: float = _seconds(10.0, 0.1, 600.0, "How long a client may take to send a request head")
     body_timeout: float = _seconds(30.0, 0.1, 3600.0, "How long a client may take to send a request body")
@@ -169,13 +169,13 @@ class Settings(BaseSettings):
         60.0, 0.1, 3600.0, "How long a client may take to read a response that is too large to be sent at once"
     )
     max_topic_labels: int = whole_number(
-        100, 0, 10_000, "Number of topics with metrics of their own", "The other topics are counted together."
+        100, 0, 10_000, "Number of topics with their own metrics", "The other topics are counted together."
     )
     drain_timeout: float = _seconds(8.0, 0.0, 60.0, "How long requests in progress may take to finish at shutdown")
     test_clock: bool = Field(
         False,
         description="For tests only: offer POST /testing/clock, which moves the clock of the embedded store; true or "
-        "false. It excludes --redis-url.",
+        "false. It cannot be combined with --redis-url.",
     )
     log_format: Annotated[Literal["console", "json"], BeforeValidator(_lower_case)] = Field(
         "console", description="Format of the log lines on standard error: console or json."
