@@ -83,7 +83,7 @@ def test_a_naive_datetime_is_refused_before_it_is_sent(client: Client, topic: st
 def test_an_invalid_input_names_field_value_and_bound(client: Client, topic: str) -> None:
     with pytest.raises(InvalidInput, match=r"ttr") as refused:
         client.put(topic, ttr=0.01)
-    [fault] = refused.value.faults
+    [fault] = refused.value.field_errors
     assert (fault.path, fault.value) == (("body", "ttr"), 0.01)
     assert "0.1" in fault.message
 
@@ -196,7 +196,7 @@ def test_an_invalid_job_in_put_many_is_named_by_its_position(client: Client, top
     jobs[1050]["id"] = "not an id"
     with pytest.raises(InvalidInput) as refused:
         [*client.put_many(jobs)]
-    assert (1050, "id") == refused.value.faults[0].path
+    assert (1050, "id") == refused.value.field_errors[0].path
     assert client.topic(topic).counts["ready"] == 1000
 
 

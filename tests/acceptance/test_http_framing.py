@@ -136,14 +136,14 @@ async def test_what_is_behind_chunks_in_a_rare_form_is_the_next_request(http: Ht
 @pytest.mark.parametrize(
     ("hosts", "detail"),
     [
-        (b"", "the request has no Host header, which HTTP/1.1 asks for"),
-        (b"X-Host: x\r\n", "the request has no Host header, which HTTP/1.1 asks for"),
+        (b"", "the request has no Host header, which HTTP/1.1 requires"),
+        (b"X-Host: x\r\n", "the request has no Host header, which HTTP/1.1 requires"),
         (b"Host: x\r\nHost: x\r\n", "the request has 2 Host headers"),
         (b"Host: x\r\nhost: y\r\n", "the request has 2 Host headers"),
         (b"Host: x\r\nHost:\r\n", "the request has 2 Host headers"),
         (b"Host:\r\nHOST: x\r\n", "the request has 2 Host headers"),
         *(
-            (b"Host: %b\r\n" % value, "what the Host header has is no host")
+            (b"Host: %b\r\n" % value, "the value of the Host header is not a host")
             for value in (b"x y", b"x, y", b"x/", b"u@x", b"x:y", b"x:1:2", b"::1", b"[::1", b"x?", b"\xc3\xa9", b"[]")
         ),
     ],

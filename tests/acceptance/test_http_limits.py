@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deferd.contract import limits
-from deferd.server.run import FILES_BESIDES
+from deferd.server.http_server import RESERVED_FILES
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.tls_files import TlsFiles
 from tests.acceptance.wire import Answer, Wire, connected, request
@@ -74,7 +74,7 @@ async def refusal(wire: Wire, status: int, code: str) -> str:
 @pytest.mark.parametrize("begin", [b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"GET /healthz HTTP/1.1\r\nA: b"])
 async def test_a_head_that_does_not_come_as_a_whole_is_given_up(wire: Wire, begin: bytes) -> None:
     wire.send(begin)
-    assert await refusal(wire, 408, "request_timeout") == "the request's head did not come within 0.6 s"
+    assert await refusal(wire, 408, "request_timeout") == "the request's head did not arrive within 0.6 s"
 
 
 async def test_a_head_behind_an_answered_request_has_its_time_too(wire: Wire) -> None:
@@ -106,7 +106,7 @@ async def test_a_body_that_does_not_come_as_a_whole_is_given_up(
     raw = request("POST", door, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
     wire.send(raw[:-3])
     if door == "/jobs":
-        assert await refusal(wire, 408, "request_timeout") == "the request's body did not come within 1.2 s"
+        assert await refusal(wire, 408, "request_timeout") == "the request's body did not arrive within 1.2 s"
     else:  # what needs no body is answered at once; the rest of the body is still waited for in vain
         assert (await wire.answer()).status == 404
         assert await wire.is_closed()
@@ -356,7 +356,7 @@ async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_s
     flags = ("--max-connections", str(CONNECTIONS), *(files.flags() if tls else ()))
     trust = files.trust() if tls else None
     with running_service(*flags, data_dir=tmp_path) as service:
-        needed = count_of_open_files(service) + CONNECTIONS + FILES_BESIDES
+        needed = count_of_open_files(service) + CONNECTIONS + RESERVED_FILES
         resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (needed, needed))
         with silent_sockets(service.port, needed + 200):
             for number in range(5):
@@ -365,7 +365,7 @@ async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_s
                     assert 201 == (await wire.answer()).status
                     wire.send(request("GET", "/readyz"))
                     assert 200 == (await wire.answer()).status
-            assert count_of_open_files(service) <= needed - FILES_BESIDES + 20
+            assert count_of_open_files(service) <= needed - RESERVED_FILES + 20
         assert "Traceback" not in service.output()
         assert await asyncio.to_thread(service.stop) == 0
 

@@ -17,7 +17,7 @@ import pytest
 from deferd.api.auth.api_keys import Bounds, hash_of, parse_keys
 from deferd.client import Client
 from deferd.contract.errors import Forbidden, Unauthorized
-from deferd.server.run import listen
+from deferd.server.listener import listen
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Answer
@@ -71,7 +71,7 @@ def test_without_keys_it_listens_on_addresses_of_this_machine(tmp_path: Path, ho
 def test_all_addresses_that_only_this_machine_reaches_are_known(host: str) -> None:
     if ":" in host and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
-    with listen(host, 0, anywhere=False) as listener:
+    with listen(host, 0, allow_public=False) as listener:
         assert listener.getsockname()[1] > 0
 
 
@@ -125,7 +125,7 @@ def test_keys_that_are_missing_are_refused_at_the_start(tmp_path: Path) -> None:
 def test_keys_are_in_one_place(tmp_path: Path) -> None:
     done = serve("--keys-file", "keys.toml", DEFERD_KEYS="[[key]]", folder=tmp_path)
     assert done.returncode == 2
-    assert "--keys (DEFERD_KEYS) cannot be had together with --keys-file" in done.stderr
+    assert "--keys (DEFERD_KEYS) cannot be combined with --keys-file" in done.stderr
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -162,14 +162,14 @@ def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_
     flags = ("--keys-file", str(keys.path), "--workers", "2", "--log-level", "debug")
     with running_service(*flags, data_dir=tmp_path) as service:
         keys.remove("put")
-        reread = "the files of keys and certificate were read again for new workers"
+        reread = "reloaded the keys and certificate files for new server processes"
         wait_until(lambda: reread in service.output(), WITHIN_S, "the supervisor has read the file again")
         for broken in ("[[key]]\n", None):
             if broken is None:
                 keys.path.unlink()
             else:
                 keys.write(broken)
-            service.kill_workers()
+            service.kill_server_processes()
             assert status(service, keys.tokens["read"]) == 200
             assert status(service, keys.tokens["put"]) == 401
             assert status(service, "unknown") == 401

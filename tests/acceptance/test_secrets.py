@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from deferd.client import AsyncClient, Client
 from deferd.client.errors import Unreachable
 from deferd.contract.errors import DeferdError
-from deferd.server.run import Premises
+from deferd.server.serve_context import ServeContext
 from deferd.settings import Settings, SettingsError, load_settings
 from deferd.store.connection import connect
 from deferd.store.url import parse_store_url
@@ -142,7 +142,7 @@ def test_settings_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_service_works_with_shows_no_secret() -> None:
     with socket.socket() as listener:
-        assert [] == shown(repr(Premises(listener, store_url(6379), "greeting", {})), SECRETS)
+        assert [] == shown(repr(ServeContext(listener, store_url(6379), "greeting", {})), SECRETS)
 
 
 async def test_objects_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@
 
 FILE has a response of deferd for each of the three calls: status, headers and JSON. The application parses each
 request's JSON and sends a response of the same shape and size; it validates and stores nothing. It runs on uvicorn with
-the settings of `deferd.server.run`.
+the settings of `deferd.server.http_server`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import orjson
 import uvicorn
 
 from deferd.server.http.limits import KEEP_ALIVE_S
-from deferd.server.run import BACKLOG
+from deferd.server.listener import BACKLOG
 from tests.benchmarks.measuring import new_event_loop
 
 Message = dict[str, Any]

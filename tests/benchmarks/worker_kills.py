@@ -44,7 +44,7 @@ async def kill_holders(service: ServiceProcess, kills: int, every_s: float) -> i
     killed = 0
     for _ in range(kills):
         holder = await asyncio.to_thread(timer_holder, service)
-        if holder in service.worker_pids():
+        if holder in service.server_process_pids():
             os.kill(holder, signal.SIGKILL)
             killed += 1
         await asyncio.sleep(every_s)

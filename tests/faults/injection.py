@@ -80,7 +80,7 @@ async def _freeze_service(fault: Fault, deployment: Deployment) -> None:
 
 def _processes_of(service: ServiceProcess) -> list[int]:
     """Its process ids without its store, the supervisor first, which would replace the others."""
-    return [service.process.pid, *service.worker_pids()]
+    return [service.process.pid, *service.server_process_pids()]
 
 
 async def _kill_timer_holder(fault: Fault, deployment: Deployment) -> None:
@@ -122,7 +122,7 @@ async def _dead_for_a_while() -> None:
 
 async def _kill(service: ServiceProcess, until: Callable[[], Awaitable[None]] = _dead_for_a_while) -> None:
     process = service.process
-    workers = service.worker_pids()
+    workers = service.server_process_pids()
     if workers:
         await _freeze(process.pid)  # otherwise it would start others
         for pid in workers:
@@ -340,7 +340,7 @@ async def _break_key_file(fault: Fault, deployment: Deployment) -> None:
     keys.write("[[key")
     try:
         await _until(lambda: service.output().count("the keys stay as they were") > refused, "the key file was refused")
-        await asyncio.to_thread(service.kill_workers)
+        await asyncio.to_thread(service.kill_server_processes)
         statuses = [await asyncio.to_thread(_status, service, token) for token in (keys.tokens[KEY_NAME], "unknown")]
         _require(statuses == [200, 401], f"the new server processes responded with {statuses}")
     finally:

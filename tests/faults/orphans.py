@@ -14,7 +14,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-OURS = {"deferd", "tests.faults.client_process", "tests.faults.worker_process", "tests.acceptance.chaos_worker"}
+OURS = {
+    *("deferd", "deferd.server.server_process"),
+    *("tests.faults.client_process", "tests.faults.worker_process", "tests.acceptance.chaos_worker"),
+}
 """Words in the command line of a run's processes; a store is recognised by its program's name."""
 POLL_S = 0.3
 

@@ -246,7 +246,7 @@ def test_config_tells_of_wrong_and_unknown_settings(
 
     said = capsys.readouterr()
     assert [
-        "deferd: the environment variable DEFERD_PROT is no setting of deferd; is DEFERD_PORT meant?",
+        "deferd: the environment variable DEFERD_PROT is not a setting of deferd; did you mean DEFERD_PORT?",
         "deferd: --port (DEFERD_PORT) is 'x', but must be a whole number from 0 to 65535",
     ] == said.err.splitlines()
     assert ["--port", "x", "env", "DEFERD_PORT"] in [line.split() for line in said.out.splitlines()]

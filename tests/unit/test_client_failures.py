@@ -10,7 +10,7 @@ from deferd.client.responses import read_problem
 from deferd.contract import errors
 
 RAISED: list[errors.DeferdError] = [
-    errors.InvalidInput([errors.FieldFault(("body", "jobs", 3, "ttr"), "must be at least 0.1", 0.01)]),
+    errors.InvalidInput([errors.FieldError(("body", "jobs", 3, "ttr"), "must be at least 0.1", 0.01)]),
     errors.PayloadTooLarge(1000),
     errors.Unauthorized("a key is needed"),
     errors.Forbidden("this key may only pop"),

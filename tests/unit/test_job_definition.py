@@ -136,7 +136,7 @@ def test_a_body_that_the_consumer_could_not_parse_is_refused_before_it_is_sent(
 def test_a_body_of_another_program_is_validated_when_it_is_read() -> None:
     with pytest.raises(InvalidInput, match=r"^body\.number: Field required") as refused:
         job("t", Order).read(Delivery({"topic": "t", "id": "a", "body": {"no": 1}}))
-    assert refused.value.faults[0].path == ("body", "number")
+    assert refused.value.field_errors[0].path == ("body", "number")
 
 
 def test_an_invalid_definition_is_refused() -> None:

@@ -105,7 +105,7 @@ async def test_faults_of_a_large_batch_are_named_like_those_of_a_small_one() -> 
     jobs[7]["delay"] = -1
     jobs[299]["backoff"] = {"kind": "fixed", "seconds": "x"}
     large = await refused(PUT_MANY, {"jobs": jobs, "more": 1})
-    named = {fault.path: fault.message for fault in large.faults}
+    named = {fault.path: fault.message for fault in large.field_errors}
     assert named == {
         ("body", "jobs", 7, "delay"): "must be at least 0 seconds",
         ("body", "jobs", 299, "backoff", "seconds"): "must be a number",
@@ -116,11 +116,11 @@ async def test_faults_of_a_large_batch_are_named_like_those_of_a_small_one() -> 
 @pytest.mark.parametrize("jobs", [{}, [], [0] * 100_000, [{"topic": "t"}] * 1001])
 async def test_a_large_batch_of_the_wrong_shape_is_refused(jobs: Any) -> None:
     error = await refused(PUT_MANY, {"jobs": jobs, "x" * PARSED_IN_THE_LOOP_BYTES: 1})
-    assert ("body", "jobs") in [fault.path for fault in error.faults]
+    assert ("body", "jobs") in [fault.path for fault in error.field_errors]
 
 
 async def test_of_a_large_batch_with_very_many_faults_the_number_is_bounded() -> None:
     job = {"topic": "t"} | {f"{number}": 0 for number in range(60)}
     error = await refused(PUT_MANY, {"jobs": [job] * 1000})
-    [fault] = error.faults
+    [fault] = error.field_errors
     assert fault.message == f"has more than {FAULTS_MAX} values that are refused, too many to name"

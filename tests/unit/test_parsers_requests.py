@@ -214,8 +214,8 @@ def test_a_query_is_read_as_it_was_written(given_pairs: dict[str, str]) -> None:
     with pytest.raises((InvalidInput, Bound)) as ended:
         pop.answer(sent_call({"topic": "t"}, query=query), EndBound()).send(None)
     if isinstance(ended.value, InvalidInput):
-        assert {fault.path[1] for fault in ended.value.faults} <= given_pairs.keys()
-        for fault in ended.value.faults:
+        assert {fault.path[1] for fault in ended.value.field_errors} <= given_pairs.keys()
+        for fault in ended.value.field_errors:
             if fault.value is not None:
                 assert given_pairs[str(fault.path[1])] == fault.value
     else:

@@ -13,7 +13,7 @@ from deferd.api.responses import JsonAnswer
 from deferd.api.unsent_bytes import TooManyUnsentBytes
 from deferd.client import CallFailed
 from deferd.contract import errors
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 
 _CONTRACT = {
     "validation": 422,
@@ -31,7 +31,7 @@ _CONTRACT = {
     "store_unavailable": 503,
 }
 _ONE_OF_EACH: list[errors.DeferdError] = [
-    InvalidInput([FieldFault(("body",), "must be a JSON object")]),
+    InvalidInput([FieldError(("body",), "must be a JSON object")]),
     errors.PayloadTooLarge(1024),
     errors.Unauthorized(),
     errors.Forbidden(),
@@ -62,7 +62,7 @@ def members_of(answer: JsonAnswer) -> dict[str, Any]:
     return members
 
 
-def fault_of(fault: FieldFault) -> dict[str, Any]:
+def fault_of(fault: FieldError) -> dict[str, Any]:
     shown: dict[str, Any] = members_of(problem_details.answer(InvalidInput([fault])))["errors"][0]
     return shown
 
@@ -126,7 +126,7 @@ def test_a_wrong_method_is_told_the_right_ones() -> None:
 
 
 def test_a_fault_names_field_pointer_and_value() -> None:
-    shown = fault_of(FieldFault(("body", "jobs", 3, "delay"), "must be at least 0 seconds", -1))
+    shown = fault_of(FieldError(("body", "jobs", 3, "delay"), "must be at least 0 seconds", -1))
     assert shown == {
         "field": "body.jobs.3.delay",
         "message": "must be at least 0 seconds",
@@ -136,7 +136,7 @@ def test_a_fault_names_field_pointer_and_value() -> None:
 
 
 def test_only_faults_of_a_body_have_a_pointer() -> None:
-    assert fault_of(FieldFault(("query", "wait"), "must be at most 60 seconds", "61")) == {
+    assert fault_of(FieldError(("query", "wait"), "must be at most 60 seconds", "61")) == {
         "field": "query.wait",
         "message": "must be at most 60 seconds",
         "value": "61",
@@ -144,24 +144,24 @@ def test_only_faults_of_a_body_have_a_pointer() -> None:
 
 
 def test_a_pointer_escapes_what_pointers_escape() -> None:
-    assert fault_of(FieldFault(("body", "a/b~c"), "is not a known field"))["pointer"] == "#/a~1b~0c"
+    assert fault_of(FieldError(("body", "a/b~c"), "is not a known field"))["pointer"] == "#/a~1b~0c"
 
 
 def test_a_long_text_is_cut() -> None:
-    assert fault_of(FieldFault(("body", "topic"), "is long", "x" * 1000))["value"] == "x" * 100 + "…"
+    assert fault_of(FieldError(("body", "topic"), "is long", "x" * 1000))["value"] == "x" * 100 + "…"
 
 
 def test_a_long_field_name_is_cut() -> None:
-    assert fault_of(FieldFault(("body", "x" * 1000), "is not a known field"))["field"] == "body." + "x" * 100 + "…"
+    assert fault_of(FieldError(("body", "x" * 1000), "is not a known field"))["field"] == "body." + "x" * 100 + "…"
 
 
 @pytest.mark.parametrize("value", [list(range(1000)), 10**400, {"deep": "x" * 200}], ids=["list", "number", "object"])
 def test_a_value_that_is_not_small_is_left_out(value: Any) -> None:
-    assert "value" not in fault_of(FieldFault(("body", "topic"), "must be a string", value))
+    assert "value" not in fault_of(FieldError(("body", "topic"), "must be a string", value))
 
 
 def test_a_hundred_faults_are_shown_and_the_rest_counted() -> None:
-    faults = [FieldFault(("body", "jobs", index), "must be a JSON object", index) for index in range(150)]
+    faults = [FieldError(("body", "jobs", index), "must be a JSON object", index) for index in range(150)]
     members = members_of(problem_details.answer(InvalidInput(faults)))
     assert len(members["errors"]) == 100
     assert members["detail"] == "body.jobs.0 must be a JSON object (and 149 more)"

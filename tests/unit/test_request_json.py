@@ -15,7 +15,7 @@ from starlette.types import Message, Receive
 from deferd.api.problem_details import UnsupportedMediaType
 from deferd.api.request_body import is_deeper, parse_object, read_body
 from deferd.contract import limits
-from deferd.contract.errors import FieldFault, InvalidInput, PayloadTooLarge
+from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge
 
 _LIMIT = 10
 
@@ -36,11 +36,11 @@ async def read(messages: list[Message], headers: Sequence[tuple[bytes, bytes]] =
     return await read_body({"type": "http", "headers": list(headers)}, receive_from(messages), _LIMIT)
 
 
-def fault_in(raw: bytes) -> FieldFault:
+def fault_in(raw: bytes) -> FieldError:
     with pytest.raises(InvalidInput) as caught:
         parse_object(raw)
-    assert len(caught.value.faults) == 1
-    return caught.value.faults[0]
+    assert len(caught.value.field_errors) == 1
+    return caught.value.field_errors[0]
 
 
 async def test_pieces_are_put_together() -> None:

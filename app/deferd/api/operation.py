@@ -31,7 +31,7 @@ from deferd.api.call import Call
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
 from deferd.api.validation_errors import FAULTS_MAX, faults_of
 from deferd.contract import limits
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 
 _QUERY_PARAMETERS_MAX = 100
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
@@ -61,7 +61,7 @@ class _Body(NamedTuple):
     def read(self, raw: bytes, check: Check | None = None) -> BaseModel:
         if not raw:
             if self.left_out is None:
-                raise InvalidInput([FieldFault(("body",), "is missing: a JSON object is needed")])
+                raise InvalidInput([FieldError(("body",), "is missing: a JSON object is needed")])
             return self.left_out
         if self.left_out is not None and request_body.is_null(raw):
             return self.left_out
@@ -95,7 +95,7 @@ class _Body(NamedTuple):
                 faults += error.error_count()
                 if faults > FAULTS_MAX:
                     text = f"has more than {FAULTS_MAX} values that are refused, too many to name"
-                    raise InvalidInput([FieldFault(("body",), text)]) from None
+                    raise InvalidInput([FieldError(("body",), text)]) from None
 
 
 def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | None:
@@ -165,7 +165,7 @@ class Operation(APIRoute):
         Raises InvalidInput for what does not fit the signature, else what `check` or the function raises.
         """
         arguments: dict[str, Any] = {}
-        faults: list[FieldFault] = []
+        faults: list[FieldError] = []
         if self._path_values:
             self._bind_path(call.path_values, arguments, faults)
         if self._query_model is not None or call.query:
@@ -188,19 +188,19 @@ class Operation(APIRoute):
         answer: Response = await self.endpoint(**arguments)
         return answer
 
-    def _bind_path(self, given: dict[str, str], arguments: dict[str, Any], faults: list[FieldFault]) -> None:
+    def _bind_path(self, given: dict[str, str], arguments: dict[str, Any], faults: list[FieldError]) -> None:
         for name, validate in self._path_values:
             try:
                 arguments[name] = validate(given[name])
             except ValidationError as error:
                 faults.extend(
-                    FieldFault(("path", name), fault.message, given[name]) for fault in faults_of(error, "path", given)
+                    FieldError(("path", name), fault.message, given[name]) for fault in faults_of(error, "path", given)
                 )
 
-    def _bind_query(self, query_string: bytes, arguments: dict[str, Any], faults: list[FieldFault]) -> None:
+    def _bind_query(self, query_string: bytes, arguments: dict[str, Any], faults: list[FieldError]) -> None:
         given = _query_values(query_string, faults)
         if self._query_model is None:
-            faults.extend(FieldFault(("query", name), "is not a known parameter") for name in given)
+            faults.extend(FieldError(("query", name), "is not a known parameter") for name in given)
             return
         name, model = self._query_model
         try:
@@ -209,7 +209,7 @@ class Operation(APIRoute):
             faults.extend(faults_of(error, "query", given))
 
 
-def _query_values(query_string: bytes, faults: list[FieldFault]) -> dict[str, str]:
+def _query_values(query_string: bytes, faults: list[FieldError]) -> dict[str, str]:
     """The parameters by name. One that is given twice, or that is not UTF-8, is a fault."""
     values: dict[str, str] = {}
     if not query_string:
@@ -222,13 +222,13 @@ def _query_values(query_string: bytes, faults: list[FieldFault]) -> dict[str, st
             max_num_fields=_QUERY_PARAMETERS_MAX,
         )
     except UnicodeDecodeError:
-        faults.append(FieldFault(("query",), "must be UTF-8"))
+        faults.append(FieldError(("query",), "must be UTF-8"))
         return values
     except ValueError:
-        faults.append(FieldFault(("query",), f"must have at most {_QUERY_PARAMETERS_MAX} parameters"))
+        faults.append(FieldError(("query",), f"must have at most {_QUERY_PARAMETERS_MAX} parameters"))
         return values
     for name, value in pairs:
         if name in values:
-            faults.append(FieldFault(("query", name), "is given more than once", value))
+            faults.append(FieldError(("query", name), "is given more than once", value))
         values[name] = value
     return values

@@ -150,8 +150,8 @@ def answer(error: errors.DeferdError) -> JsonAnswer:
     facts = {shown: fact for name, shown in _FACTS.items() if (fact := getattr(error, name, None)) is not None}
     detail = str(error) or BY_CODE[error.code].title
     if isinstance(error, errors.InvalidInput):
-        facts["errors"] = [_fault_json(fault) for fault in error.faults[:FAULTS_SHOWN]]
-        detail = _summary(error.faults)
+        facts["errors"] = [_fault_json(fault) for fault in error.field_errors[:FAULTS_SHOWN]]
+        detail = _summary(error.field_errors)
     elif isinstance(error, errors.TryLater):
         headers.append((b"retry-after", b"%d" % max(1, error.retry_after_s)))
     elif isinstance(error, MethodNotAllowed):
@@ -180,7 +180,7 @@ def _problem(members: dict[str, Any], headers: list[Header]) -> JsonAnswer:
     return JsonAnswer(members, members["status"], headers, MEDIA_TYPE.encode())
 
 
-def _summary(faults: list[errors.FieldFault]) -> str:
+def _summary(faults: list[errors.FieldError]) -> str:
     first = faults[0]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return f"{_dotted(first.path)} {first.message}{more}"
@@ -190,7 +190,7 @@ def _dotted(path: tuple[str | int, ...]) -> str:
     return ".".join(_printable(str(part)) for part in path)
 
 
-def _fault_json(fault: errors.FieldFault) -> dict[str, Any]:
+def _fault_json(fault: errors.FieldError) -> dict[str, Any]:
     shown: dict[str, Any] = {"field": _dotted(fault.path), "message": fault.message}
     if fault.value is not None:
         small = _small(fault.value)

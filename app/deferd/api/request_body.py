@@ -20,7 +20,8 @@ from starlette.types import Receive, Scope
 
 from deferd.api.problem_details import UnsupportedMediaType
 from deferd.contract import limits
-from deferd.contract.errors import FieldFault, InvalidInput, PayloadTooLarge
+from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge
+from deferd.contract.json_numbers import may_be_infinite
 
 PARSED_IN_THE_LOOP_BYTES = 128 * 1024
 """The largest body that is parsed in the event loop; a larger one would keep other requests waiting."""
@@ -28,9 +29,6 @@ _ROOT = ("body",)
 _WHITESPACE = b" \t\r\n"
 _PLAIN_JSON_TYPE = b"application/json"
 _JSON_TYPE = re.compile(rb"\s*application/(?:[!#$&^_.+a-z0-9-]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
-_NUMBERS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
-_LARGE_EXPONENT = b"e000"
-_MANY_DIGITS = b"0" * 200
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
@@ -86,11 +84,11 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     try:
         value = _parse(raw)
     except ValueError as error:
-        raise InvalidInput([FieldFault(_ROOT, _reason(str(error)))]) from error
+        raise InvalidInput([FieldError(_ROOT, _reason(str(error)))]) from error
     if not isinstance(value, dict):
-        raise InvalidInput([FieldFault(_ROOT, "must be a JSON object", value)])
-    if _may_be_infinite(raw) and (path := _path_of_infinity(value)) is not None:
-        raise InvalidInput([FieldFault((*_ROOT, *path), "is a number beyond 1.8e308, the largest there can be")])
+        raise InvalidInput([FieldError(_ROOT, "must be a JSON object", value)])
+    if may_be_infinite(raw) and (path := _path_of_infinity(value)) is not None:
+        raise InvalidInput([FieldError((*_ROOT, *path), "is a number beyond 1.8e308, the largest there can be")])
     return value
 
 
@@ -120,15 +118,6 @@ def is_deeper(value: Any, levels: int) -> bool:
         if not containers:
             return False
     return bool(containers)
-
-
-def _may_be_infinite(raw: bytes) -> bool:
-    """Whether `raw` has an exponent of three digits or a number of 200 digits; no other number exceeds a float's range.
-
-    The parser makes an infinity of such a number without an error. May be true of a string too.
-    """
-    alike = raw.translate(_NUMBERS_ALIKE, b"+")
-    return _LARGE_EXPONENT in alike or _MANY_DIGITS in alike
 
 
 def _reason(parser_says: str) -> str:

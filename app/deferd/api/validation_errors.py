@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in plain words: one `FieldFault` a value, with its path and the bound it broke."""
+"""What pydantic found wrong, in plain words: one `FieldError` a value, with its path and the bound it broke."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from deferd.contract import limits, model
-from deferd.contract.errors import FieldFault
+from deferd.contract.errors import FieldError
 
 FAULTS_MAX = 1000
 _SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait", "advance"})
@@ -48,7 +48,7 @@ _WITH_BOUND = {
 }
 
 
-def faults_of(error: ValidationError, root: str, given: Any) -> list[FieldFault]:
+def faults_of(error: ValidationError, root: str, given: Any) -> list[FieldError]:
     """The faults of `error`, which came from validating `given`; their paths start with `root`.
 
     `root` is "body", "query" or "path". More than 1000 faults are told as one: to spell them out takes so long that
@@ -56,9 +56,9 @@ def faults_of(error: ValidationError, root: str, given: Any) -> list[FieldFault]
     """
     count = error.error_count()
     if count > FAULTS_MAX:
-        return [FieldFault((root,), f"has {count} values that are refused, too many to name")]
+        return [FieldError((root,), f"has {count} values that are refused, too many to name")]
     return [
-        FieldFault((root, *_path(detail["loc"], given)), _message(detail, root), _value(detail))
+        FieldError((root, *_path(detail["loc"], given)), _message(detail, root), _value(detail))
         for detail in error.errors(include_url=False)
     ]
 

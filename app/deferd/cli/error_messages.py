@@ -6,7 +6,7 @@ import argparse
 import re
 
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.contract.errors import DeferdError, FieldFault, InvalidInput, PayloadTooLarge, Unauthorized
+from deferd.contract.errors import DeferdError, FieldError, InvalidInput, PayloadTooLarge, Unauthorized
 
 _POSITIONALS = {"topic": "TOPIC", "topics": "TOPIC", "id": "ID", "ids": "ID", "body": "BODY"}
 _PARTS_OF_A_REQUEST = ("body", "query", "path")
@@ -15,7 +15,7 @@ _PARTS_OF_A_REQUEST = ("body", "query", "path")
 def sentences(error: DeferdError, given: argparse.Namespace) -> list[str]:
     """What went wrong, a line each."""
     if isinstance(error, InvalidInput):
-        return [_refused(fault, given) for fault in error.faults]
+        return [_refused(fault, given) for fault in error.field_errors]
     return [sentence(error)]
 
 
@@ -36,7 +36,7 @@ def sentence(error: DeferdError) -> str:
     return text
 
 
-def _refused(fault: FieldFault, given: argparse.Namespace) -> str:
+def _refused(fault: FieldError, given: argparse.Namespace) -> str:
     path = list(fault.path)
     if path and path[0] in _PARTS_OF_A_REQUEST:
         del path[0]

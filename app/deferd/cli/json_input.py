@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from typing import Any, Final
+from typing import Any
 
 from pydantic_core import from_json
 
-_MAYBE_INFINITE: Final = re.compile(rb"[eE]\+?\d{3}|\d{200}")
-"""Only a number with such an exponent, or with so many digits, can be beyond a float's range."""
+from deferd.contract.json_numbers import may_be_infinite
 
 
 def read_json(text: str | bytes) -> Any:
@@ -20,6 +18,6 @@ def read_json(text: str | bytes) -> Any:
     """
     raw = text.encode() if isinstance(text, str) else text
     value = from_json(raw, allow_inf_nan=False, cache_strings="keys")
-    if _MAYBE_INFINITE.search(raw):
+    if may_be_infinite(raw):
         json.dumps(value, allow_nan=False, check_circular=False)
     return value

@@ -35,7 +35,6 @@ _KEY = "make, list and revoke the keys of a service"
 _KNOWN = ("serve", "bench", "key", *COMMANDS)
 _WORDS = ("help", "version")
 """Commands that are other words for flags."""
-_WORKER_PROCESS = "worker-process"
 _EXTRAS = {
     "rich": ("tables and progress bars", "cli"),
     "shtab": ("completion scripts", "cli"),
@@ -68,10 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> int:
-    if words[:1] == [_WORKER_PROCESS]:  # how a supervisor starts its workers; not for people
-        from deferd.server.supervisor import work
-
-        return work(int(words[1]))
     words, asked = _command_in(words)
     if asked is not None and asked not in _KNOWN:
         close = difflib.get_close_matches(asked, [*_KNOWN, *_WORDS, *ALIASES], n=1)

@@ -116,7 +116,7 @@ class _Outcome:
     def add_failure(self, batch: Batch, error: DeferdError) -> None:
         """A batch came to nothing, or nobody knows to what."""
         if isinstance(error, InvalidInput):
-            for fault in error.faults:
+            for fault in error.field_errors:
                 at, *field = fault.path
                 where = f"line {batch.lines[at]}" if isinstance(at, int) else _span(batch)
                 self._fail(f"{where}: {'.'.join(map(str, field))} {fault.message}", exit_codes.USAGE)

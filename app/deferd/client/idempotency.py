@@ -16,7 +16,7 @@ from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.jobs import Job, PutResult, read_backoff
 from deferd.client.request_body import as_json, job_fields
 from deferd.client.sender import Sender
-from deferd.contract.errors import FieldFault, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
+from deferd.contract.errors import FieldError, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
 from deferd.contract.timestamps import parse_instant
 
 TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=None)
@@ -120,11 +120,11 @@ def _gone_text(fields: Mapping[str, Any]) -> str:
 def _with_index(error: InvalidInput, first_index: int) -> InvalidInput:
     """An InvalidInput of one batch with paths that begin with the job's position in the whole stream."""
     faults = []
-    for fault in error.faults:
+    for fault in error.field_errors:
         path = fault.path
         if len(path) > 2 and path[:2] == ("body", "jobs") and isinstance(path[2], int):
             path = (first_index + path[2], *path[3:])
-        faults.append(FieldFault(path, fault.message, fault.value))
+        faults.append(FieldError(path, fault.message, fault.value))
     return InvalidInput(faults)
 
 

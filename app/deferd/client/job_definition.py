@@ -21,7 +21,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from deferd.client.jobs import Cancelled, Job
 from deferd.client.put_options import PutDefaults, PutOptions, body_errors, check_put, set_options
 from deferd.client.request_body import as_json, job_fields
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 
 Body = TypeVar("Body")
 Put_co = TypeVar("Put_co", covariant=True)
@@ -93,14 +93,14 @@ class JobDefinition(Generic[Body]):
         except ValidationError as error:
             raise InvalidInput(body_errors(error)) from None
         except (PydanticSerializationError, RecursionError) as error:
-            raise InvalidInput([FieldFault(("body",), f"cannot be written as JSON: {error}")]) from error
+            raise InvalidInput([FieldError(("body",), f"cannot be written as JSON: {error}")]) from error
         return from_json(written)
 
 
 def _check_finite(value: Any, at: tuple[str | int, ...]) -> None:
     """Raise InvalidInput if `value` contains NaN or an infinity, which would be written as null."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInput([FieldFault(at, f"is {value}, which JSON cannot represent")])
+        raise InvalidInput([FieldError(at, f"is {value}, which JSON cannot represent")])
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_finite(item, (*at, str(key)))

@@ -12,7 +12,7 @@ from typing import Any, Literal, Required, TypedDict
 from pydantic import ValidationError
 
 from deferd.client.durations import Seconds
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import DurabilityLevel, ExponentialBackoff, FixedBackoff, PutJob, ScheduleBackoff
 
 _NONE_IS_A_VALUE = frozenset({"max_attempts", "ttl"})
@@ -119,9 +119,9 @@ def check_put(fields: Mapping[str, Any]) -> PutJob:
         raise InvalidInput(body_errors(error)) from None
 
 
-def body_errors(error: ValidationError) -> list[FieldFault]:
+def body_errors(error: ValidationError) -> list[FieldError]:
     """The errors that pydantic found, with paths that begin with ``"body"``."""
     return [
-        FieldFault(("body", *details["loc"]), details["msg"], details["input"])
+        FieldError(("body", *details["loc"]), details["msg"], details["input"])
         for details in error.errors(include_url=False, include_context=False)
     ]

@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 
 from deferd.client.durations import instant
 from deferd.client.jobs import Delivery, JobRef
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import FinishItem, PutJob
 
 JobToPut = PutJob | Mapping[str, Any]
@@ -37,7 +37,7 @@ def as_json(job: Mapping[str, Any]) -> Any:
 
 
 def _not_json(error: Exception) -> InvalidInput:
-    return InvalidInput([FieldFault(("body",), f"cannot be written as JSON: {error}")])
+    return InvalidInput([FieldError(("body",), f"cannot be written as JSON: {error}")])
 
 
 def job_fields(job: JobToPut) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def job_fields(job: JobToPut) -> dict[str, Any]:
     if isinstance(run_at, datetime):
         fields["run_at"] = instant("run_at", run_at)
     elif run_at is not None and not isinstance(run_at, str):
-        raise InvalidInput([FieldFault(("run_at",), "must be a datetime with a zone", repr(run_at))])
+        raise InvalidInput([FieldError(("run_at",), "must be a datetime with a zone", repr(run_at))])
     return fields
 
 

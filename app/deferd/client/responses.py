@@ -12,7 +12,7 @@ from deferd.client.errors import UnexpectedAnswer
 from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, PutResult, Released
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract import errors
-from deferd.contract.errors import DeferdError, FieldFault
+from deferd.contract.errors import DeferdError, FieldError
 from deferd.contract.model import JobState
 from deferd.contract.timestamps import parse_instant
 
@@ -166,7 +166,7 @@ def read_problem(status: int, content: bytes, retry_after_s: int | None) -> Defe
 
 def _invalid_input(problem: Mapping[str, Any], detail: str, _retry_after_s: int | None) -> DeferdError:
     listed = problem.get("errors") or [{"field": "", "message": detail}]
-    return errors.InvalidInput([FieldFault(_path(one["field"]), one["message"], one.get("value")) for one in listed])
+    return errors.InvalidInput([FieldError(_path(one["field"]), one["message"], one.get("value")) for one in listed])
 
 
 def _path(field: str) -> tuple[str | int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 
 
 def write_cursor(*parts: int | str) -> str:
@@ -32,4 +32,4 @@ def read_cursor(cursor: str | None, first: tuple[Any, ...], kinds: tuple[type, .
 def bad_cursor(cursor: str | None) -> InvalidInput:
     """The error for a cursor that the list did not return."""
     message = "must be the `next_cursor` of an earlier response for the same list"
-    return InvalidInput([FieldFault(("query", "cursor"), message, cursor)])
+    return InvalidInput([FieldError(("query", "cursor"), message, cursor)])

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.limits import TEN_YEARS_S
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -47,7 +47,7 @@ class MovableClock:
         reply = await self._scripts.run("advance", self._keys, (by_ms, MOVED_MAX_S * 1000))
         if reply is None:
             message = f"must not move the clock by more than {MOVED_MAX_S} seconds (1000 years) in all"
-            raise InvalidInput([FieldFault(("body", "advance"), message, by_ms / 1000)])
+            raise InvalidInput([FieldError(("body", "advance"), message, by_ms / 1000)])
         reading = Reading(*reply)
         if by_ms > 0:
             await asyncio.gather(*(timer.catch_up(reading.now_ms) for timer in self._timers))

@@ -1,4 +1,4 @@
-"""The clients of an EagerJobs: the real ones, with it in place of the network."""
+"""The clients of EagerJobs: the real ones, with EagerJobs in place of the network."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NO_SERVICE = "http://eager.invalid"
 
 
 class EagerUnsupported(NotImplementedError):
-    """A call that needs a service, such as a pop: EagerJobs has no store. Use the fixture `deferd_service`."""
+    """The call needs a service, such as a pop: EagerJobs has no store. Use the fixture `deferd_service`."""
 
 
-class CarriesOut(Protocol):
-    """What carries out the calls of the clients. Both raise the errors that a service would name."""
+class EagerBackend(Protocol):
+    """Performs the calls of the clients, raising the same errors as a service."""
 
     async def put(self, fields: dict[str, Any], *, in_loop: bool) -> tuple[int, Mapping[str, Any]]:
         """`POST /jobs`; returns the status and the job."""
@@ -36,7 +36,7 @@ class CarriesOut(Protocol):
 
 
 class _EagerBuffer(PutBuffer):
-    """Sends each put by itself: a handler that runs inside a put may use the same buffer."""
+    """Sends each put separately, since a handler that runs during a put may use the same buffer."""
 
     async def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> PutResult:
         [result] = await put_batch_once(self._sender, [checked_put(topic, body, options)])
@@ -49,28 +49,28 @@ class _EagerMethods(ApiMethods):
 
 
 class EagerClient(Client):
-    """A Client whose puts and cancels are carried out in this process."""
+    """A Client whose puts and cancels are performed in this process."""
 
-    def __init__(self, jobs: CarriesOut) -> None:
+    def __init__(self, jobs: EagerBackend) -> None:
         super().__init__(_NO_SERVICE, key="")
         self._methods = _EagerMethods(self._transport, _EagerSender(self._transport, jobs, in_loop=False))
 
 
 class EagerAsyncClient(_EagerMethods, AsyncClient):
-    """An AsyncClient whose puts and cancels are carried out in this process."""
+    """An AsyncClient whose puts and cancels are performed in this process."""
 
-    def __init__(self, jobs: CarriesOut) -> None:
+    def __init__(self, jobs: EagerBackend) -> None:
         AsyncClient.__init__(self, _NO_SERVICE, key="")
         self._sender = _EagerSender(self._transport, jobs, in_loop=True)
 
 
 class _EagerSender(Sender):
-    def __init__(self, transport: Transport, jobs: CarriesOut, *, in_loop: bool) -> None:
+    def __init__(self, transport: Transport, jobs: EagerBackend, *, in_loop: bool) -> None:
         super().__init__(transport, [_NO_SERVICE], retry_for_s=0)
         self._jobs = jobs
         self._in_loop = in_loop
 
-    async def try_to_send(self, call: ApiRequest[Result], *, retry_for_s: float | None = None) -> SendOutcome[Result]:  # noqa: ARG002 (nothing is tried twice)
+    async def try_to_send(self, call: ApiRequest[Result], *, retry_for_s: float | None = None) -> SendOutcome[Result]:  # noqa: ARG002 (nothing is retried)
         try:
             response = await self._respond(call)
         except DeferdError as error:
@@ -91,7 +91,7 @@ class _EagerSender(Sender):
                 refuse = (call.query or {}).get("if_reserved") == "refuse"
                 return self._jobs.cancel(unquote(topic), unquote(job_id), refuse_reserved=refuse)
         raise EagerUnsupported(
-            f"{call.method} {call.path}: EagerJobs carries out puts and cancels only; for other calls use the fixture "
+            f"{call.method} {call.path}: EagerJobs supports puts and cancels only; for other calls use the fixture "
             "`deferd_service`"
         )
 

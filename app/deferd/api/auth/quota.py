@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deferd.api.auth.api_keys import Bounds, TopicPatterns
-from deferd.contract.errors import FieldFault, InvalidInput, RateLimited, StoreUnavailable
+from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.engine.record import json_bytes
 from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, TopicUsage
@@ -148,7 +148,7 @@ class Quota:
             return
         if needed > most:  # another try could not help
             text = f"needs room for {needed} {what}, but key {self._key_name!r} may have at most {most} ({bound})"
-            raise InvalidInput([FieldFault(("body",), text)])
+            raise InvalidInput([FieldError(("body",), text)])
         if held + needed > most:
             raise RateLimited(
                 f"the topics of key {self._key_name!r} are full: {bound} is {most}, all that is kept included; "

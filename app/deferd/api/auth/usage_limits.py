@@ -15,7 +15,7 @@ from deferd.api.auth.quota import Quota
 from deferd.api.auth.rate_limit import Bucket
 from deferd.api.request_body import is_deeper
 from deferd.api.responses import Header
-from deferd.contract.errors import FieldFault, InvalidInput, PayloadTooLarge, RateLimited
+from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge, RateLimited
 from deferd.contract.model import ChangeJob, JobPolicy, PutBatch, PutJob
 from deferd.engine.script_arguments import PutBounds
 
@@ -77,7 +77,7 @@ class Account:
         most = self.bounds.max_depth
         if most is not None and is_deeper(value, most):
             text = f"is nested deeper than {most} levels, the most for key {self._name!r}"
-            raise InvalidInput([FieldFault(("body",), text)])
+            raise InvalidInput([FieldError(("body",), text)])
 
     def check_batch(self, given: Mapping[str, Any]) -> None:
         """Raise InvalidInput when a call has more jobs in its body than the key may send at once."""
@@ -88,11 +88,11 @@ class Account:
             jobs = getattr(value, "jobs", ())
             if len(jobs) > most:
                 text = f"must have at most {most} items, the most for key {self._name!r}"
-                raise InvalidInput([FieldFault(("body", "jobs"), text)])
+                raise InvalidInput([FieldError(("body", "jobs"), text)])
 
     def check_times(self, given: Mapping[str, Any]) -> None:
         """Raise InvalidInput when a job would be kept, or watched, for longer than the key may ask for."""
-        faults: list[FieldFault] = []
+        faults: list[FieldError] = []
         for value in given.values():
             if isinstance(value, JobPolicy):
                 self._check_times(value, ("body",), faults)
@@ -102,7 +102,7 @@ class Account:
         if faults:
             raise InvalidInput(faults)
 
-    def _check_times(self, policy: JobPolicy, at: tuple[str | int, ...], faults: list[FieldFault]) -> None:
+    def _check_times(self, policy: JobPolicy, at: tuple[str | int, ...], faults: list[FieldError]) -> None:
         for field, most in (("retain", self.bounds.max_retain), ("ttl", self.bounds.max_ttl)):
             asked = getattr(policy, field)
             is_unbounded = (
@@ -110,10 +110,10 @@ class Account:
             )
             if most is not None and asked is None and is_unbounded:  # a null ttl is no bound at all
                 text = f"must be a number, at most {most} seconds, the most for key {self._name!r}; null is no bound"
-                faults.append(FieldFault((*at, field), text, asked))
+                faults.append(FieldError((*at, field), text, asked))
             if most is not None and asked is not None and asked > most:
                 text = f"must be at most {most} seconds, the most for key {self._name!r}"
-                faults.append(FieldFault((*at, field), text, asked))
+                faults.append(FieldError((*at, field), text, asked))
 
     def headers(self) -> list[Header]:
         """How it stands, for the answer: see Bucket, and the same for pops."""
