@@ -1,9 +1,10 @@
-"""`deferd` commands as a shell runs them, against a service."""
+"""`deferd` commands as a shell runs them, against a service: in this process, or as a process with a terminal."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -13,10 +14,14 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
+
+from deferd.cli import main as cli
 
 RUN_S = 40.0
 
@@ -27,14 +32,39 @@ def environment(url: str, **variables: str) -> dict[str, str]:
     return {**kept, "DEFERD_URL": url, **variables}
 
 
+def run_in_process(
+    *words: str, stdin: str = "", env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `deferd` with these words in this process: most commands take less time than the start of a process."""
+    output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
+    variables = mock.patch.dict(os.environ, os.environ if env is None else env, clear=True)
+    with tempfile.TemporaryFile() as file, variables:
+        file.write(stdin.encode())
+        file.seek(0)
+        with (
+            io.TextIOWrapper(file, encoding="utf-8") as standard_input,
+            mock.patch.multiple(sys, stdin=standard_input, stdout=output, stderr=errors),
+        ):
+            code = cli.main(words)
+    texts = []
+    for stream in (output, errors):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined] # it is a BytesIO
+    return subprocess.CompletedProcess(words, code, *texts)
+
+
 class Shell:
     """Runs commands against the service at `url`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def run(self, *words: str, stdin: str | None = "", **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run `deferd` with these words to its end."""
+    def run(self, *words: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `deferd` with these words in this process."""
+        return run_in_process(*words, stdin=stdin, env=environment(self.url, **variables))
+
+    def run_process(self, *words: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `deferd` with these words in a process of its own, with pipes."""
         return subprocess.run(
             [sys.executable, "-m", "deferd", *words],
             input=stdin,

@@ -101,7 +101,7 @@ def test_a_full_topic_ends_with_3(shell: Shell, topic: str) -> None:
 
 def test_jobs_are_listed_by_state_and_limit(shell: Shell, topic: str) -> None:
     seed(
-        shell, topic, *({"id": f"j{number}", "body": {"n": number}, "delay": 3600} for number in range(5)), {"id": "r"}
+        shell, topic, *({"id": f"j{number}", "body": {"n": number}, "delay": 3590} for number in range(5)), {"id": "r"}
     )
 
     assert {f"j{number}" for number in range(5)} | {"r"} == set(ids(shell.json("jobs", topic)))

@@ -48,7 +48,7 @@ def program(tmp_path: Path, topic: str) -> Path:
 
 def started(folder: Path, *words: str, url: str) -> subprocess.Popen[str]:
     # As the installed script does, which unlike `python -m` does not put the current folder on the path.
-    script = "import sys; sys.path.remove(''); from deferd.cli import main; sys.exit(main())"
+    script = "import sys; sys.path.remove(''); from deferd.cli.main import main; sys.exit(main())"
     root = Path(__file__).resolve().parents[2]
     return subprocess.Popen(
         [sys.executable, "-c", script, "worker", *words],

@@ -1,4 +1,4 @@
-"""What people type or pipe into the command line: values that are right, or an error that argparse shows."""
+"""What people type or pipe into the command line: values that are right, or a usage error."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import itertools
 import json
 import math
 import os
-from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,6 @@ READERS: list[Callable[[str], Any]] = [
     values.key,
     values.timeout,
     values.retry_time,
-    values.interval,
     values.count_from_1,
 ]
 near_values = st.one_of(
@@ -63,7 +62,7 @@ near_values = st.one_of(
 @drawn(200)
 @given(text=near_values)
 def test_a_text_is_read_or_refused_in_a_few_words(read: Callable[[str], Any], text: str) -> None:
-    value, refused = outcome(lambda: read(text), ArgumentTypeError)
+    value, refused = outcome(lambda: read(text), click.BadParameter)
     assert len(str(refused)) < 1000
     if isinstance(value, float):
         assert math.isfinite(value)

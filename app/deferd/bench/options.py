@@ -1,8 +1,7 @@
-"""The flags of `deferd bench`. Each is declared once: flag, help and error text are made from the field."""
+"""The options of `deferd bench`. Each is declared once: option, help and error text are made from the field."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
@@ -11,34 +10,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from deferd.contract.limits import BATCH_MAX
 from deferd.contract.service_url import parse_service_url
 
-DESCRIPTION = """\
-Measure a running deployment through its HTTP port, and check every answer. Three loads, one after the other:
-
-  single    single-job calls: each connection sends its next call when the last one is answered. First puts alone,
-            then the full cycle put, pop, finish, which is three calls.
-  batch     batches by the official client, 4 at a time from each process: all jobs are put, due at one instant, made
-            ready by the timer, popped and finished.
-  lateness  jobs due at random instants, at a given rate: from the instant a job is due until it is in the hands of a
-            waiting consumer.
-
-Each job must be answered 201, come exactly once, not before it is due, and the counts must add up. The jobs go to
-topics of their own, bench-<random>.*, which are removed at the end, also after a failure or Ctrl-C.
-
-The load is made in Python: one process can send some thousands of single calls a second, whatever the service could
-take. `busy` is the share of a core that this process used; near 100 % it was the load generator that set the pace, and
-not the service. Then add --processes. On the service's own machine the two take cores away from each other, so the
-figures are lower there than from another machine.
-"""
-EXAMPLES = """\
-examples:
-  deferd bench
-  deferd bench --url http://deferd.example:8000 --processes 4
-  deferd bench --only single --connections 256 --seconds 20
-  deferd bench --only lateness --rate 2000 --seconds 30 --histogram
-  deferd bench --only batch --jobs 200000 --batch 1000 --json > figures.json
-
-exit codes: 0 measured; 1 the service could not be reached, failed, or answered wrongly; 2 wrong usage; 130 Ctrl-C
-"""
 _LATENESS_JOBS_MAX = 1_000_000
 LoadName = Literal["single", "batch", "lateness"]
 
@@ -90,21 +61,6 @@ class OptionsError(Exception):
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
         super().__init__("; ".join(problems))
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Give the parser a flag for each option, whose values stay text for `read_options`, and those of the output."""
-    for name, field in Options.model_fields.items():
-        default = "" if field.default is None else f" Default: {_shown(field.default)}."
-        parser.add_argument(
-            _flag(name),
-            dest=name,
-            metavar={"seconds": "SECONDS", "timeout": "SECONDS", "only": "LOAD", "url": "URL"}.get(name, "N"),
-            help=f"{field.description}{default}".replace("%", "%%"),
-            default=argparse.SUPPRESS,
-        )
-    parser.add_argument("--histogram", action="store_true", help="Draw how late the jobs were.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON object, and nothing else, on stdout.")
 
 
 def read_options(given: Mapping[str, Any]) -> Options:
@@ -162,5 +118,6 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _shown(default: object) -> str:
+def default_text(default: object) -> str:
+    """A default as one would write it."""
     return _plain(default) if isinstance(default, int | float) else str(default)

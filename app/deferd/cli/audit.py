@@ -1,13 +1,16 @@
-"""Whether the store agrees with itself, and mending it: `audit`."""
+"""`deferd audit`: checks that the store is consistent, and repairs it."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import Any
 
+import click
+
 from deferd.cli import exit_codes, output
-from deferd.cli.connection import read_connection
+from deferd.cli.command import command
+from deferd.cli.connection import Connection
+from deferd.cli.options import connection_options, json_option, topic_argument
 from deferd.cli.output import Column
 from deferd.client import Client, StoreAudit, TopicAudit, UnexpectedAnswer
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
@@ -20,39 +23,47 @@ _SHOWN_EXAMPLES = 5
 _OVERDUE_S = 5.0
 
 
-def audit(given: argparse.Namespace) -> int:
-    """Check topics, or all of them and what is beyond them; with --repair, mend and check again."""
-    with read_connection(vars(given)).open() as client:
-        is_sound = _run(client, given)
+@command("deferd audit", "deferd audit orders.close --repair", "deferd audit --json | jq 'select(.clean | not)'")
+@topic_argument("these topics; without any, all topics of the store", name="topics", metavar="TOPIC", nargs=-1)
+@click.option("--repair", is_flag=True, help="repair what is found, and check again")
+@json_option()
+@connection_options
+def audit(topics: tuple[str, ...], repair: bool, as_json: bool, connection: Connection) -> int:
+    """Check what the store holds of each topic while the service runs: every job is in exactly one place, and all that
+    were ever put are accounted for. Without TOPIC, also look for topics that are missing from the list. With --repair,
+    repair what is found and check again. With keys, this takes one with the scope admin.
+    """
+    with connection.open() as client:
+        is_sound = _run(client, topics, repair=repair, as_json=as_json)
     return exit_codes.DONE if is_sound else exit_codes.DAMAGED
 
 
-def _run(client: Client, given: argparse.Namespace) -> bool:
-    topics: list[TopicAudit] = []
+def _run(client: Client, topics: tuple[str, ...], *, repair: bool, as_json: bool) -> bool:
+    shown: list[TopicAudit] = []
     checked, was_clean, is_sound = 0, True, True
     store: StoreAudit | None = None
-    names: Iterator[str] = iter(dict.fromkeys(given.topics))
-    if not given.topics:
-        store = client.repair_store() if given.repair else client.audit_store()
+    names: Iterator[str] = iter(dict.fromkeys(topics))
+    if not topics:
+        store = client.repair_store() if repair else client.audit_store()
         names = _all_names(client, store)
-        if given.json:
+        if as_json:
             output.json_line(store.fields)
         was_clean = not store.damage
-        is_sound = was_clean or (given.repair and not client.audit_store().damage)
+        is_sound = was_clean or (repair and not client.audit_store().damage)
     for name in names:
-        found = _check(client, name, repair=given.repair, may_be_gone=not given.topics)
+        found = _check(client, name, repair=repair, may_be_gone=not topics)
         if found is None:
             continue
         checked += 1
-        if given.json:
+        if as_json:
             output.json_line(found.fields)
         elif not found.clean or _is_late(found) or checked <= _SHOWN_TOPICS:
-            topics.append(found)
+            shown.append(found)
         was_clean = was_clean and found.clean
-        is_sound = is_sound and (found.clean or (given.repair and _is_mended(client, name)))
-    if not given.json:
-        _show(topics, store, checked)
-        _conclude(checked, is_sound, was_clean, given)
+        is_sound = is_sound and (found.clean or (repair and _is_repaired(client, name)))
+    if not as_json:
+        _show(shown, store, checked)
+        _conclude(checked, is_sound, was_clean, topics, repair=repair)
     return is_sound
 
 
@@ -81,7 +92,7 @@ def _check(client: Client, name: str, *, repair: bool, may_be_gone: bool) -> Top
         raise
 
 
-def _is_mended(client: Client, name: str) -> bool:
+def _is_repaired(client: Client, name: str) -> bool:
     again = _check(client, name, repair=False, may_be_gone=True)
     return again is None or again.clean
 
@@ -138,12 +149,12 @@ def _show_damage(name: str, found: StoreAudit | TopicAudit) -> None:
         output.line(f"\n{name}: not checked: {found.unchecked}")
 
 
-def _conclude(checked: int, is_sound: bool, was_clean: bool, given: argparse.Namespace) -> None:
+def _conclude(checked: int, is_sound: bool, was_clean: bool, topics: tuple[str, ...], *, repair: bool) -> None:
     what = f"\n{checked:,} {'topic' if checked == 1 else 'topics'} checked: "
     if was_clean:
         output.line(f"{what}no damage")
-    elif given.repair:
+    elif repair:
         output.line(f"{what}{'mended, and checked again: no damage' if is_sound else 'damage is left: see above'}")
     else:
-        again = " ".join(["deferd audit", *given.topics, "--repair"])
+        again = " ".join(["deferd audit", *topics, "--repair"])
         output.line(f"{what}there is damage. To mend it: {again}")

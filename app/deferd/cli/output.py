@@ -148,9 +148,14 @@ def _whole(seconds: float) -> float:
     return float(round(seconds))
 
 
+def rfc3339(instant: datetime) -> str:
+    """``2030-01-31T09:30:00.000Z``."""
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def when(instant: datetime) -> str:
     """``2030-01-31T09:30:00.000Z (in 30m)``."""
-    return f"{instant.astimezone(UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')} ({from_now(instant)})"
+    return f"{rfc3339(instant)} ({from_now(instant)})"
 
 
 def cell(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import sys
@@ -13,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from deferd.cli import error_messages, exit_codes, output
-from deferd.cli.connection import Connection, read_connection
+from deferd.cli.connection import Connection
 from deferd.cli.ndjson import BadLine, Batch, JobLines
 from deferd.cli.progress import PutProgress
 from deferd.client import PutResult, requests
@@ -22,7 +21,7 @@ from deferd.contract.errors import DeferdError, InvalidInput
 
 BATCHES_AT_A_TIME: Final = 4
 """A service of one process is busy with two; the others hide the way to it and back."""
-RETRY_FOR: Final = "60s"
+RETRY_FOR_S: Final = 60.0
 """Longer than for one job: a restart of the service should not end the put of millions."""
 _FIRST_RETRY_FOR_S: Final = 5.0
 _REFUSALS_SHOWN: Final = 10
@@ -35,17 +34,16 @@ class _Sent(NamedTuple):
     results: asyncio.Task[list[PutResult]]
 
 
-def put_lines(given: argparse.Namespace, job: Mapping[str, Any]) -> int:
-    """Put a job for each line of standard input; `job` is what all of them have in common."""
-    connection = read_connection(vars(given), retry_for=RETRY_FOR)
-    common = job_fields({**job, **({} if given.topic is None else {"topic": given.topic})})
+def put_lines(common: Mapping[str, Any], *, connection: Connection, whole_jobs: bool, as_json: bool) -> int:
+    """Put a job for each line of standard input; `common` are the fields that all of them have."""
+    connection = connection.with_defaults(retry_for=RETRY_FOR_S)
     descriptor = sys.stdin.fileno()
     if sys.stdin.isatty():
         output.hint("one JSON value a line; Ctrl-D ends")
-    outcome = _Outcome(given)
+    outcome = _Outcome(as_json=as_json, on_conflict=common.get("on_conflict"))
     try:
         with PutProgress(descriptor) as progress:
-            lines = JobLines(descriptor, common, whole_jobs=given.jobs)
+            lines = JobLines(descriptor, job_fields(common), whole_jobs=whole_jobs)
             asyncio.run(_put_all(connection, lines, outcome, progress))
     except DeferdError:  # before the first line
         raise
@@ -59,9 +57,9 @@ def put_lines(given: argparse.Namespace, job: Mapping[str, Any]) -> int:
 class _Outcome:
     """What became of the lines so far."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self._as_json: bool = given.json
-        self._of_200 = {"keep": "kept", "replace": "replaced"}.get(given.on_conflict, "kept or replaced")
+    def __init__(self, *, as_json: bool, on_conflict: str | None) -> None:
+        self._as_json = as_json
+        self._meaning_of_200 = {"keep": "kept", "replace": "replaced"}.get(on_conflict or "", "kept or replaced")
         self._counts: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
         self._gaps: list[tuple[int, int, str]] = []
@@ -96,7 +94,7 @@ class _Outcome:
         """A batch was answered."""
         for line, result in zip(batch.lines, results, strict=True):
             if result.code is None:
-                self._counts["put" if result.status == 201 else self._of_200] += 1
+                self._counts["put" if result.status == 201 else self._meaning_of_200] += 1
             else:
                 self._codes[result.code] += 1
                 if not self._as_json and self._codes.total() <= _REFUSALS_SHOWN:
@@ -176,7 +174,7 @@ async def _put_all(connection: Connection, lines: JobLines, outcome: _Outcome, p
     at_end = False
     async with connection.open_async() as client:
         # A service that is not there at all should not be waited for as one that goes away meanwhile.
-        await client.send(requests.ready(), retry_for=min(connection.retry_for_s, _FIRST_RETRY_FOR_S))
+        await client.send(requests.ready(), retry_for=min(connection.retry_for, _FIRST_RETRY_FOR_S))
         try:
             while True:
                 at_end = at_end or outcome.failed

@@ -6,7 +6,6 @@ aside and they take its place, by two renames. A service refuses a data folder t
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,32 +13,42 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
+
 from deferd.cli import exit_codes, output
-from deferd.cli.store_access import Contents, data_folder, load_and_count, run_to_end
+from deferd.cli.command import command
+from deferd.cli.options import json_option
+from deferd.cli.store_access import Contents, data_dir_option, load_and_count, run_to_end
 from deferd.store.append_only import sync_folder
 from deferd.store.backup import Backup, copy_backup, read_backup
 from deferd.store.data_dir import APPEND_ONLY_FOLDER, MOVED_ASIDE, UNFINISHED_RESTORE, DataFolder
 from deferd.store.preflight import StoreRefused
 
 
-def restore(given: argparse.Namespace) -> int:
-    """Restore a backup into a data folder that no service uses."""
-    return run_to_end(lambda: _restore(given))
+@command("deferd restore /backups/deferd-1 --data-dir /var/lib/deferd", "deferd restore /backups/deferd-1 --force")
+@click.argument("source", metavar="DIR", type=click.Path(path_type=Path), help="the backup")
+@data_dir_option
+@json_option("print JSON")
+@click.option("--force", is_flag=True, help="if there are data already, move them aside and keep them")
+def restore(source: Path, data_dir: Path, as_json: bool, force: bool) -> int:
+    """Restore the backup in DIR into a data directory that no service uses. The backup is checked and loaded first.
+    Jobs are as they were at the time of the backup: one that was finished or cancelled since then runs again.
+    """
+    return run_to_end(lambda: _restore(source, data_dir.expanduser(), as_json=as_json, force=force))
 
 
-def _restore(given: argparse.Namespace) -> int:
-    source, target = Path(given.folder), data_folder(given)
+def _restore(source: Path, target: Path, *, as_json: bool, force: bool) -> int:
     backup = read_backup(source)
     with _owned(target):
         old_data = target / APPEND_ONLY_FOLDER
-        if old_data.exists() and not given.force:
+        if old_data.exists() and not force:
             raise StoreRefused(
                 f"the data folder {target} has data already: name another one (--data-dir), or give --force, which "
                 "moves the old data aside and keeps it"
             )
         contents = _prove(source, backup, target / UNFINISHED_RESTORE)
         aside = _swap(target)
-    if given.json:
+    if as_json:
         restored = {"data_dir": str(target), "topics": contents.topics, "counts": contents.counts}
         output.json_line({**restored, "old_data": None if aside is None else str(aside)})
         return exit_codes.DONE

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import click
 
 from deferd.cli import exit_codes
 from deferd.cli.exit_codes import UsageError
@@ -19,7 +19,7 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.copying import shards_of
 from deferd.engine.inventory import count_jobs
-from deferd.settings import Settings, variable
+from deferd.settings import default_text, flag, variable
 from deferd.store.append_only import has_data
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
@@ -30,18 +30,28 @@ from deferd.store.url import AddressError, parse_address
 CALL_TIMEOUT_S = 60.0
 """A step takes some milliseconds; a store that syncs a few MiB to a slow disk may take longer."""
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+")
+data_dir_option: Final = click.option(
+    flag("data_dir"),
+    type=click.Path(path_type=Path),
+    envvar=variable("data_dir"),
+    default=default_text("data_dir"),
+    metavar="DIR",
+    help=f"the data directory of the service; default {default_text('data_dir')} [{variable('data_dir')}]",
+)
 
 
 def run_to_end(work: Callable[[], int]) -> int:
-    """Do a command's work and return its exit code. SIGTERM and SIGHUP end it in order, as Ctrl-C does."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    """Do a command's work and return its exit code. SIGTERM and SIGHUP end it cleanly, as Ctrl-C does."""
+    handlers = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         return work()
     except StoreRefused as exc:
         complain(str(exc))
     except OSError as exc:
         complain(f"{exc.filename or 'a file'} cannot be read or written: {exc.strerror or exc}")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return exit_codes.FAILED
 
 
@@ -133,9 +143,3 @@ async def _load_and_count(folder: Path) -> Contents:
             raise StoreRefused(f"the store on {folder} failed: {exc}") from exc
         counts = {state.value: sum(of_topic.get(state, 0) for of_topic in jobs.values()) for state in JobState}
         return Contents(shards, counts, len(jobs), server_name(server))
-
-
-def data_folder(given: argparse.Namespace) -> Path:
-    """The folder of the flag --data-dir, of its variable, or the default one."""
-    default: Path = Settings.model_fields["data_dir"].default
-    return Path(given.data_dir or os.environ.get(variable("data_dir")) or default).expanduser()

@@ -1,20 +1,22 @@
-"""`top`: a live view of the topics, or one look at them where there is no terminal."""
+"""`deferd top`: a live view of the topics, or one look at them where there is no terminal."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import signal
 import sys
 from datetime import UTC, datetime
 
+import click
 from rich.console import Console
 from rich.live import Live
 
-from deferd.cli import error_messages, exit_codes, output
-from deferd.cli.connection import Connection, read_connection
+from deferd.cli import error_messages, exit_codes, output, values
+from deferd.cli.command import command
+from deferd.cli.connection import Connection
 from deferd.cli.keyboard import pressed_keys
+from deferd.cli.options import connection_options, json_option
 from deferd.cli.top_snapshot import SORTS, Look, Looker, in_order
 from deferd.cli.top_view import draw, topic_table
 from deferd.contract.errors import DeferdError
@@ -23,16 +25,28 @@ _TERMINATED = 128 + signal.SIGTERM
 _UNLIMITED_WIDTH = 100_000
 
 
-def top(given: argparse.Namespace) -> int:
-    """Watch until q, Ctrl-C or SIGTERM; or print one look."""
-    connection = read_connection(vars(given))
-    if given.json or not sys.stdout.isatty():
-        look = asyncio.run(_look_twice(connection, given.interval))
-        _print(look, connection, given)
+@command("deferd top", "deferd top --url http://a:8000,http://b:8000 --sort ready", "deferd top --json | jq .")
+@click.option(
+    "--interval", type=values.timeout, default="1s", metavar="DURATION", help="time between updates; default 1s"
+)
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="busy",
+    help="what comes first; default busy: most put, finished and ready",
+)
+@json_option("print the topics once as JSON, and end")
+@connection_options
+def top(interval: float, sort: str, as_json: bool, connection: Connection) -> int:
+    """Watch the topics until q or Ctrl-C; s changes the order. Without a terminal the topics are printed once. Rates
+    come from the services at --url: behind a load balancer, name each replica.
+    """
+    if as_json or not sys.stdout.isatty():
+        _print(asyncio.run(_look_twice(connection, interval)), connection, sort, as_json=as_json)
         return exit_codes.DONE
     try:
-        return asyncio.run(_Screen(connection, given).watch())
-    except KeyboardInterrupt:  # how one leaves it
+        return asyncio.run(_Screen(connection, interval, sort).watch())
+    except KeyboardInterrupt:  # the usual way to leave it
         return exit_codes.DONE
 
 
@@ -44,14 +58,13 @@ async def _look_twice(connection: Connection, interval_s: float) -> Look:
         return await looker.look()
 
 
-def _print(look: Look, connection: Connection, given: argparse.Namespace) -> None:
-    topics = in_order(look.topics, given.sort)
-    if given.json:
-        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _print(look: Look, connection: Connection, sort: str, *, as_json: bool) -> None:
+    topics = in_order(look.topics, sort)
+    if as_json:
         output.json_line(
             {
-                "at": at,
-                "urls": connection.urls,
+                "at": output.rfc3339(datetime.now(UTC)),
+                "urls": connection.url,
                 "silent": look.silent,
                 "unavailable": look.left_out.topics,
                 "unreadable_shards": look.left_out.shards,
@@ -70,10 +83,10 @@ def _print(look: Look, connection: Connection, given: argparse.Namespace) -> Non
 class _Screen:
     """The live view: one task looks, the other one draws and listens to the keys."""
 
-    def __init__(self, connection: Connection, given: argparse.Namespace) -> None:
+    def __init__(self, connection: Connection, interval_s: float, sort: str) -> None:
         self._connection = connection
-        self._interval_s: float = given.interval
-        self._sort: str = given.sort
+        self._interval_s = interval_s
+        self._sort = sort
         self._look: Look | None = None
         self._away: str | None = None
         self._away_since: datetime | None = None
@@ -126,7 +139,7 @@ class _Screen:
                 live.update(
                     draw(
                         self._look,
-                        where=",".join(self._connection.urls),
+                        where=",".join(self._connection.url),
                         sort=self._sort,
                         width=width,
                         height=height,

@@ -87,8 +87,8 @@ class Looker:
     """Looks at the topics of a service and at the counts of each of its replicas. A context."""
 
     def __init__(self, connection: Connection) -> None:
-        self._topics = connection.open_async(retry_for_s=0)
-        self._replicas = {url: connection.one(url).open_async(retry_for_s=0) for url in connection.urls}
+        self._topics = connection.open_async(retry_for=0)
+        self._replicas = {url: connection.one(url).open_async(retry_for=0) for url in connection.url}
         self._meter = RateMeter()
 
     async def look(self) -> Look:

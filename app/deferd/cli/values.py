@@ -1,15 +1,16 @@
 """Values as people write them on a command line: durations, instants, backoffs, JSON.
 
-Each function reads the text of one argument and raises ArgumentTypeError, whose text argparse shows after the
-argument's name.
+Each function reads the text of one argument and raises click.BadParameter if it is wrong; `deferd.cli.main` shows the
+message after the name of the argument.
 """
 
 from __future__ import annotations
 
 import re
-from argparse import ArgumentTypeError
 from datetime import datetime
 from typing import Any, Final
+
+import click
 
 from deferd.contract.service_url import parse_service_url, refuse_passwords
 from deferd.contract.timestamps import parse_instant
@@ -32,7 +33,7 @@ def duration(text: str) -> float:
     parts = _PART.findall(text) if fits else []
     units = {unit for _, unit in parts}
     if not parts or len(units) != len(parts) or "".join(number + unit for number, unit in parts) != text:
-        raise ArgumentTypeError(
+        raise click.BadParameter(
             f"{_shown(text)} is no duration: write seconds, such as 90, or 90s, 30m, 24h, 7d, 1h30m, 250ms"
         )
     return round(sum(float(number) * UNITS_S[unit] for number, unit in parts), 3)
@@ -48,7 +49,7 @@ def whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ArgumentTypeError(f"{_shown(text)} is no whole number") from None
+        raise click.BadParameter(f"{_shown(text)} is no whole number") from None
 
 
 def whole_or_none(text: str) -> int | None:
@@ -58,7 +59,7 @@ def whole_or_none(text: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise ArgumentTypeError(f"{_shown(text)} is neither a whole number nor none") from None
+        raise click.BadParameter(f"{_shown(text)} is neither a whole number nor none") from None
 
 
 def instant(text: str) -> datetime:
@@ -66,7 +67,7 @@ def instant(text: str) -> datetime:
     try:
         return parse_instant(_WITHOUT_SECONDS.sub(r"\1:00\2", text))
     except ValueError as error:
-        raise ArgumentTypeError(f"{_shown(text)} is not an instant with a zone: {error}") from None
+        raise click.BadParameter(f"{_shown(text)} is not an instant with a zone: {error}") from None
 
 
 def json_value(text: str) -> Any:
@@ -78,14 +79,14 @@ def json_value(text: str) -> Any:
     except ValueError as error:
         looks_plain = not re.search(r"""[\[\]{}"'\\]""", text)
         hint = f"""; as a text it needs quotes of its own: '"{text[:_SHOWN_CHARACTERS]}"'""" if looks_plain else ""
-        raise ArgumentTypeError(f"{_shown(text)} is no JSON ({error}){hint}") from None
+        raise click.BadParameter(f"{_shown(text)} is no JSON ({error}){hint}") from None
 
 
 def json_object(text: str) -> dict[str, Any]:
     """A JSON object."""
     value = json_value(text)
     if not isinstance(value, dict):
-        raise ArgumentTypeError(f"{_shown(text)} is no JSON object, such as '{{\"ttr\": 60}}'")
+        raise click.BadParameter(f"{_shown(text)} is no JSON object, such as '{{\"ttr\": 60}}'")
     return value
 
 
@@ -113,8 +114,8 @@ def backoff(text: str) -> dict[str, Any]:
     kind, *parts = text.split(":")
     try:
         made = _BACKOFFS[kind](parts)
-    except (KeyError, ValueError, IndexError, ArgumentTypeError):
-        raise ArgumentTypeError(
+    except (KeyError, ValueError, IndexError, click.BadParameter):
+        raise click.BadParameter(
             f"{_shown(text)} is no backoff: write exponential:2:212 (base, cap), fixed:10, schedule:2m,10m,1h "
             "or schedule:2m,10m:repeat_last, a jitter such as :0.1 after it, or a JSON object"
         ) from None
@@ -160,20 +161,20 @@ def service_urls(text: str) -> list[str]:
     try:
         refuse_passwords(text)  # before commas in a password divide it
     except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+        raise click.BadParameter(str(error)) from None
     texts = [url for url in text.split(",") if url.strip()]
     if not texts:
-        raise ArgumentTypeError("is empty, but must be a URL such as http://127.0.0.1:8000")
+        raise click.BadParameter("is empty, but must be a URL such as http://127.0.0.1:8000")
     try:
         return [parse_service_url(url) for url in texts]
     except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+        raise click.BadParameter(str(error)) from None
 
 
 def key(text: str) -> str:
     """A bearer key. Never shown."""
     if not _KEY.fullmatch(text):
-        raise ArgumentTypeError("has a value that is not shown, but must be printable ASCII without spaces")
+        raise click.BadParameter("has a value that is not shown, but must be printable ASCII without spaces")
     return text
 
 
@@ -181,7 +182,7 @@ def timeout(text: str) -> float:
     """A duration from 0.1 s to an hour."""
     value = duration(text)
     if not 0.1 <= value <= 3600:
-        raise ArgumentTypeError(f"{_shown(text)} is not from 0.1 s to 1 h")
+        raise click.BadParameter(f"{_shown(text)} is not from 0.1 s to 1 h")
     return value
 
 
@@ -189,20 +190,15 @@ def retry_time(text: str) -> float:
     """A duration from 0 to a day."""
     value = duration(text)
     if not 0 <= value <= 86400:
-        raise ArgumentTypeError(f"{_shown(text)} is not from 0 to 24 h")
+        raise click.BadParameter(f"{_shown(text)} is not from 0 to 24 h")
     return value
-
-
-def interval(text: str) -> float:
-    """A duration from 0.1 s to an hour."""
-    return timeout(text)
 
 
 def count_from_1(text: str) -> int:
     """A whole number of at least 1."""
     value = whole(text)
     if value < 1:
-        raise ArgumentTypeError(f"{_shown(text)} is not at least 1")
+        raise click.BadParameter(f"{_shown(text)} is not at least 1")
     return value
 
 
