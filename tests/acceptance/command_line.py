@@ -49,7 +49,7 @@ def run_in_process(
     texts = []
     for stream in (output, errors):
         stream.flush()
-        texts.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined] # it is a BytesIO
+        texts.append(stream.buffer.getvalue().decode())
     return subprocess.CompletedProcess(words, code, *texts)
 
 

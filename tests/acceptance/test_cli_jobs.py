@@ -169,7 +169,7 @@ def test_pop_of_nothing_ends_with_4(shell: Shell, topic: str) -> None:
         (["topic", "t", "--ttr", "2d"], "deferd: --ttr must be at most 86400 seconds"),
         (["topic", "t", "--set", '{"ttl": 0}'], "deferd: ttl must be at least 0.001 seconds"),
         (["redrive", "t", "--limit", "0"], "deferd: --limit must be at least 1"),
-        (["put", "t", "hello"], "deferd: BODY: 'hello' is no JSON"),
+        (["put", "t", "hello"], "deferd: BODY: 'hello' is not JSON"),
     ],
 )
 def test_a_refused_value_is_named_as_its_flag_with_its_bound(shell: Shell, words: list[str], line: str) -> None:

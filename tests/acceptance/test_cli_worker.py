@@ -118,8 +118,12 @@ def test_without_flag_and_variable_the_url_of_the_program_counts(shell: Shell, p
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
-        (["shop.jobs"], 2, "MODULE:WORKER is 'shop.jobs', but must be a module and a name in it, as shop.jobs:worker"),
-        (["shop/jobs.py"], 2, "is shop.jobs:worker meant?"),
+        (
+            ["shop.jobs"],
+            2,
+            "MODULE:WORKER is 'shop.jobs', but must be a module and a name in it, such as shop.jobs:worker",
+        ),
+        (["shop/jobs.py"], 2, "did you mean shop.jobs:worker?"),
         (["shop.nothing:worker"], 2, "there is no module 'shop.nothing', neither in "),
         (["nothing.jobs:worker"], 2, "there is no module 'nothing', neither in "),
         (["shop.jobs:wroker"], 2, "module shop.jobs has no 'wroker'; it has worker, elsewhere, idle"),

@@ -59,19 +59,19 @@ def test_the_help_of_a_command_has_examples_of_it_and_the_exit_codes(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["putt"], "deferd: there is no command 'putt': is put meant? see `deferd help put`"),
-        (["delte"], "deferd: there is no command 'delte': is cancel meant? see `deferd help cancel`"),
-        (["help", "putt"], "deferd: there is no command 'putt': is put meant? see `deferd help put`"),
+        (["putt"], "deferd: there is no command 'putt': did you mean put? see `deferd help put`"),
+        (["delte"], "deferd: there is no command 'delte': did you mean cancel? see `deferd help cancel`"),
+        (["help", "putt"], "deferd: there is no command 'putt': did you mean put? see `deferd help put`"),
         (["xyzzy"], "deferd: there is no command 'xyzzy'; `deferd --help` lists them"),
         (["put"], "deferd: TOPIC is missing (see deferd put --help)"),
         (
             ["put", "t", "1", "--delai", "5"],
-            "deferd: there is no option --delai: is --delay meant? (see deferd put --help)",
+            "deferd: there is no option --delai: did you mean --delay? (see deferd put --help)",
         ),
         (["rm", "t", "a", "--xyz"], "deferd: there is no option --xyz (see deferd cancel --help)"),
         (
             ["topic", "t", "--set-ttr", "5"],
-            "deferd: there is no option --set-ttr: is --ttr meant? (see deferd topic --help)",
+            "deferd: there is no option --set-ttr: did you mean --ttr? (see deferd topic --help)",
         ),
         (["topics", "t"], "deferd: got unexpected extra argument (t) (see deferd topics --help)"),
         (["ls", "--state", "dead"], "deferd: --state is for the jobs of a topic: give TOPIC"),

@@ -46,7 +46,7 @@ def test_a_duration_is_seconds_or_parts_with_units(text: str, seconds: float) ->
     "text", ["", "m", "30 m", "30M", "5x", "1h1h", "30m5", "-30m", "1e3", "inf", "nan", "٣m", "1_0"]
 )
 def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no duration: write seconds, such as 90, or 90s, 30m, 24h"):
+    with pytest.raises(click.BadParameter, match="is not a duration: write seconds, such as 90, or 90s, 30m, 24h"):
         values.duration(text)
 
 
@@ -90,7 +90,7 @@ def test_a_backoff_has_short_forms_that_the_contract_takes(text: str, made: dict
 
 @pytest.mark.parametrize("text", ["", "linear:2", "fixed", "fixed:", "fixed:1:2:3", "exponential:a", "schedule:1,,2"])
 def test_what_is_no_backoff_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no backoff: write exponential:2:212"):
+    with pytest.raises(click.BadParameter, match="is not a backoff: write exponential:2:212"):
         values.backoff(text)
 
 
@@ -98,12 +98,12 @@ def test_json_is_read_and_a_text_without_quotes_is_told_how_to_have_them() -> No
     assert {"order": 1042} == values.json_value('{"order": 1042}')
     with pytest.raises(click.BadParameter) as refused:
         values.json_value("hello")
-    assert "'hello' is no JSON" in str(refused.value)
-    assert str(refused.value).endswith("""it needs quotes of its own: '"hello"'""")
+    assert "'hello' is not JSON" in str(refused.value)
+    assert str(refused.value).endswith("""a JSON string needs quotes of its own: '"hello"'""")
     for text in ("{order: 1}", "NaN", "", '{"a": 1', "[" * 100_000):
-        with pytest.raises(click.BadParameter, match="is no JSON"):
+        with pytest.raises(click.BadParameter, match="is not JSON"):
             values.json_value(text)
-    with pytest.raises(click.BadParameter, match="is no JSON object"):
+    with pytest.raises(click.BadParameter, match="is not a JSON object"):
         values.json_object("[1]")
 
 
@@ -211,7 +211,7 @@ def test_flags_win_over_variables_and_those_over_defaults() -> None:
     ("words", "variables", "sentence"),
     [
         (["--timeout", "2h"], {}, "--timeout: '2h' is not from 0.1 s to 1 h"),
-        ([], {"DEFERD_TIMEOUT": "soon"}, "DEFERD_TIMEOUT (--timeout): 'soon' is no duration"),
+        ([], {"DEFERD_TIMEOUT": "soon"}, "DEFERD_TIMEOUT (--timeout): 'soon' is not a duration"),
         (["--retry-for", "2d"], {}, "--retry-for: '2d' is not from 0 to 24 h"),
         ([], {"DEFERD_URL": "ftp://a"}, "DEFERD_URL (--url): is 'ftp://a', but must be an http:// or https:// URL"),
         ([], {"DEFERD_KEY": "ses ame"}, "DEFERD_KEY (--key): has a value that is not shown"),

@@ -192,7 +192,7 @@ def test_a_line_of_nothing_but_a_nul_is_no_long_line() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"\0\n")
     os.close(writing)
-    with os.fdopen(reading), pytest.raises(BadLine, match="no JSON"):
+    with os.fdopen(reading), pytest.raises(BadLine, match="not JSON"):
         JobLines(reading, {"topic": "t"}, whole_jobs=False).batch()
 
 

@@ -18,7 +18,7 @@ from deferd.contract.errors import StoreUnavailable, TopicNotFound
 _SUMS = ("put", "finished", "cancelled", "dropped", "lost", "dead", "live")
 _COLUMNS = [Column("TOPIC"), *(Column(name.upper(), right=True) for name in _SUMS), Column("RESULT")]
 _SHOWN_TOPICS = 40
-"""Most clean topics that are shown each by a line of their own."""
+"""Most clean topics in the table."""
 _SHOWN_EXAMPLES = 5
 _OVERDUE_S = 5.0
 
@@ -68,19 +68,21 @@ def _run(client: Client, topics: tuple[str, ...], *, repair: bool, as_json: bool
 
 
 def _all_names(client: Client, store: StoreAudit) -> Iterator[str]:
-    """Those that no list shows first: until they are mended, a list may fail over them."""
+    """The topics that the list lacks come first: until they are repaired, reading the list may fail."""
     unlisted = store.unlisted
     yield from unlisted
-    met = set(unlisted)
+    seen = set(unlisted)
     try:
         for page in client.topic_pages():
-            yield from (view.topic for view in page.topics if view.topic not in met)
+            yield from (view.topic for view in page.topics if view.topic not in seen)
             if page.unreadable_shards:
                 raise StoreUnavailable("a part of the store cannot be reached: its topics were not checked")
     except UnexpectedAnswer:
         if store.clean:
             raise
-        output.complain("the list of topics cannot be read before this damage is mended; others were not checked")
+        output.complain(
+            "the list of topics cannot be read until this damage is repaired; other topics were not checked"
+        )
 
 
 def _check(client: Client, name: str, *, repair: bool, may_be_gone: bool) -> TopicAudit | None:
@@ -114,12 +116,12 @@ def _show(topics: list[TopicAudit], store: StoreAudit | None, checked: int) -> N
         if store.fields["stray_count"]:
             count = store.fields["stray_count"]
             shown = ", ".join(store.fields["stray_keys"][:_SHOWN_EXAMPLES])
-            output.line(output.printable(f"\nno damage: {count:,} keys of no topic, such as {shown}"))
+            output.line(output.printable(f"\nno damage: {count:,} keys that belong to no topic, such as {shown}"))
     for found in topics:
         _show_damage(found.topic, found)
         if _is_late(found):
             overdue = output.span(found.fields["timer_overdue"])
-            output.line(f"\n{found.topic}: the timer is {overdue} behind: does a service run on this store?")
+            output.line(f"\n{found.topic}: the timer is {overdue} behind: is a service running on this store?")
 
 
 def _row(found: TopicAudit, number: Any) -> list[str]:
@@ -131,13 +133,13 @@ def _result(found: TopicAudit) -> str:
     count = sum(found.damage.values())
     if not count:
         return "clean" if found.clean else "NOT CHECKED"
-    return f"{count:,} {'MENDED' if found.repaired else 'DAMAGED'}"
+    return f"{count:,} {'REPAIRED' if found.repaired else 'DAMAGED'}"
 
 
 def _show_damage(name: str, found: StoreAudit | TopicAudit) -> None:
     for damage in found.fields["damage"]:
         kind = damage["kind"]
-        output.line(f"\n{name}: {damage['found']:,} {kind}{' mended' if found.repaired else ''}")
+        output.line(f"\n{name}: {damage['found']:,} {kind}{' repaired' if found.repaired else ''}")
         output.line(f"  what it means: {damage['meaning']}")
         output.line(f"  what --repair {'did' if found.repaired else 'does'}: {damage['mend']}")
         examples = [example for example in found.examples if example.kind == kind]
@@ -154,7 +156,7 @@ def _conclude(checked: int, is_sound: bool, was_clean: bool, topics: tuple[str, 
     if was_clean:
         output.line(f"{what}no damage")
     elif repair:
-        output.line(f"{what}{'mended, and checked again: no damage' if is_sound else 'damage is left: see above'}")
+        output.line(f"{what}{'repaired, and checked again: no damage' if is_sound else 'damage is left: see above'}")
     else:
-        again = " ".join(["deferd audit", *topics, "--repair"])
-        output.line(f"{what}there is damage. To mend it: {again}")
+        repair_command = " ".join(["deferd audit", *topics, "--repair"])
+        output.line(f"{what}there is damage. To repair it: {repair_command}")

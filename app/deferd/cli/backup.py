@@ -1,7 +1,7 @@
-"""`deferd backup`: a copy of an embedded store's data, of a running service or a stopped one, that was tried out.
+"""`deferd backup`: a verified copy of an embedded store's data, of a running service or a stopped one.
 
-Until it is complete it is in the folder `unfinished` inside the target, which is made exclusively: a backup that was
-killed leaves that, and no second one is mixed with it.
+An incomplete backup is in the subdirectory `unfinished` of the target, which is created exclusively: a backup that was
+killed leaves it, and a second backup is never mixed with the first.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def _make_staging(target: Path) -> Path:
     staging = target / _UNFINISHED
     if staging.exists():
         raise StoreRefused(
-            f"{target} has a backup that is under way or was cut short: if none runs, empty that folder and try again"
+            f"{target} has a backup that is running or was interrupted: if none is running, empty it and try again"
         )
     if any(target.iterdir()):
-        raise StoreRefused(f"{target} is not empty: name a folder that is, or a new one, such as {target}-2")
+        raise StoreRefused(f"{target} is not empty: name an empty or a new directory, such as {target}-2")
     staging.mkdir(mode=0o700)
     return staging
 
@@ -89,5 +89,5 @@ def _fill(staging: Path, source: Path, *, verify: bool) -> Backup:
     made = Backup(metadata.version("deferd"), None, taken_at, None, None, None, ())
     if verify:
         made = replace(made, **load_and_count(staging)._asdict())
-    # Loading cuts off an incomplete command at the end, so the checksums come after it.
+    # Loading truncates an incomplete command at the end of the file, so the checksums are taken afterwards.
     return replace(made, files=tuple(files_of(staging)))

@@ -66,6 +66,11 @@ class Command(click.Command):
             return _fail(exit_codes.USAGE, str(error))
 
 
+def parameter_name(parameter: click.Parameter) -> str:
+    """An option as people write it, or an argument as the help names it."""
+    return parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[0]
+
+
 def _fail(code: int, *sentences: str) -> int:
     from deferd.cli.output import complain
 
@@ -75,6 +80,6 @@ def _fail(code: int, *sentences: str) -> int:
 
 
 def command(*examples: str, **attributes: Any) -> Callable[[Callable[..., int | None]], Command]:
-    """Make a function a command. Its docstring is the help; its name is the command's, if `name` gives no other."""
+    """Make a function a command, with its name and its docstring as help, and with these examples."""
     lines = "".join(f"  {example}\n" for example in examples)
     return click.command(cls=Command, epilog=f"examples:\n{lines}\n{EXIT_CODES}", **attributes)

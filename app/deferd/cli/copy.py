@@ -1,4 +1,4 @@
-"""`deferd copy`: moves everything from one store to another, and shows that the counts add up."""
+"""`deferd copy`: copies everything from one store to another, and compares the counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deferd.engine.inventory import Inventory
 from deferd.store.connection import Store
 
 _SHOWN_TOPICS = 40
-"""Most topics with right counts that are shown each by a line of their own."""
+"""Most topics with equal counts in the table."""
 _CLOCKS_APART_MS = 1000
 _REPORT_EVERY_S = 5.0
 
@@ -73,7 +73,7 @@ async def _copy(
 
 
 def clock_warning(apart_ms: int) -> str | None:
-    """What to say when the clock of the target is so far ahead of the source's, or None for a little."""
+    """The warning if the clock of the target is `apart_ms` ahead of the source's; None for a small difference."""
     if abs(apart_ms) <= _CLOCKS_APART_MS:
         return None
     place, effect = ("ahead of", "earlier") if apart_ms > 0 else ("behind", "later")
@@ -95,12 +95,12 @@ def _read_places(source: str | None, target: str | None) -> tuple[str | Path, st
 
 
 def _name(store: Store, place: str | Path) -> str:
-    """What to call a store; a URL may hold a password."""
+    """The name of a store in messages, without a password."""
     return str(place) if isinstance(place, Path) else store.description
 
 
 def conclude(report: CopyReport, source: str, target: str) -> int:
-    """Say how it ended; the exit code."""
+    """Report the result and return the exit code."""
     if report.adds_up:
         jobs = sum(report.before.totals().values())
         output.hint(
@@ -109,7 +109,9 @@ def conclude(report: CopyReport, source: str, target: str) -> int:
         )
         return exit_codes.DONE
     if report.source_changed:
-        output.complain(f"the store at {source} changed while it was copied: stop what works on it, and run this again")
+        output.complain(
+            f"the store at {source} changed while it was copied: stop the services that use it, and run this again"
+        )
     else:
         wrong = [
             f"{name}: {report.target.elements.get(name, 0)} instead of {report.before.elements.get(name, 0)}"
@@ -142,7 +144,7 @@ def _show_json(report: CopyReport, apart_ms: int) -> None:
 
 
 def show_table(report: CopyReport) -> None:
-    """Jobs by topic and state, and which of them did not come over."""
+    """Print the jobs by topic and state, and which of them were not copied."""
     columns = [Column("TOPIC"), *(Column(state.upper(), right=True) for state in JobState), Column("COPIED")]
     rows: list[list[str]] = []
     not_shown = 0
@@ -182,7 +184,7 @@ class _Progress:
         self._next_s = time.monotonic() + _REPORT_EVERY_S
 
     def show(self, copied: int, of: int) -> None:
-        """So many of the elements of all keys are copied."""
+        """Report that `copied` of the elements of all keys are copied."""
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _REPORT_EVERY_S
             output.hint(f"copied {copied:,} of {of:,} entries")

@@ -7,6 +7,7 @@ import re
 import click
 from click.core import ParameterSource
 
+from deferd.cli.command import parameter_name
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.contract.errors import DeferdError, FieldFault, InvalidInput, PayloadTooLarge, Unauthorized
 
@@ -55,7 +56,7 @@ def _argument(path: list[str], ctx: click.Context) -> str:
     first, *more = path
     rest = "".join(f"[{step}]" if re.fullmatch(r"\d+", step) else f".{step}" for step in more)
     names = {
-        parameter.name: parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[0]
+        parameter.name: parameter_name(parameter)
         for parameter in ctx.command.params
         if parameter.name and ctx.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
     }

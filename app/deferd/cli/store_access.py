@@ -1,4 +1,4 @@
-"""The stores that maintenance works on, and how its commands end."""
+"""The stores that `backup`, `restore` and `copy` work on, and how these commands end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from deferd.store.server_info import server_name
 from deferd.store.url import AddressError, parse_address
 
 CALL_TIMEOUT_S = 60.0
-"""A step takes some milliseconds; a store that syncs a few MiB to a slow disk may take longer."""
+"""A call takes some milliseconds, but more when the store syncs a few MiB to a slow disk."""
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+")
 data_dir_option: Final = click.option(
     flag("data_dir"),
@@ -57,10 +57,10 @@ def run_to_end(work: Callable[[], int]) -> int:
 
 @asynccontextmanager
 async def embedded_store(folder: Path) -> AsyncIterator[Store]:
-    """A store that runs on a data folder nobody uses, for as long as the context.
+    """Run an embedded store on a data directory that nobody uses.
 
     Raises:
-        StoreRefused: a service uses the folder, or the store does not start on it.
+        StoreRefused: a service uses the directory, or the store does not start.
     """
     embedded = EmbeddedStore(folder)
     embedded.claim()
@@ -76,30 +76,30 @@ async def embedded_store(folder: Path) -> AsyncIterator[Store]:
 
 
 def read_place(flag: str, text: str, *, must_exist: bool) -> str | Path:
-    """A store as it is named on the command line: a URL, or the data folder of an embedded one.
+    """A store as named on the command line: a URL, or the data directory of an embedded store.
 
     Raises:
         UsageError: it is neither.
-        StoreRefused: it is a folder without data, and must have some.
+        StoreRefused: it is a directory without data, and `must_exist`.
     """
     if "://" in text:
         try:
             parse_address(text)
         except AddressError as exc:
-            wanted = f"{exc}, or a data folder"
+            wanted = f"{exc}, or a data directory"
             raise UsageError(f"{flag} has a value that is not shown, but must be {wanted}") from None
         return text
     if _HOST_AND_PORT.fullmatch(text):
-        raise UsageError(f"{flag} is {text!r}, but must be a store URL, such as redis://{text}, or a data folder")
-    folder = Path(text).expanduser()
-    if must_exist and not has_data(folder):
-        raise StoreRefused(f"the data folder {folder} ({flag}) has no data of an embedded store")
-    return folder
+        raise UsageError(f"{flag} is {text!r}, but must be a store URL, such as redis://{text}, or a data directory")
+    directory = Path(text).expanduser()
+    if must_exist and not has_data(directory):
+        raise StoreRefused(f"the data directory {directory} ({flag}) has no data of an embedded store")
+    return directory
 
 
 @asynccontextmanager
 async def open_store(place: str | Path) -> AsyncIterator[Store]:
-    """The store at a URL, or an embedded one on a data folder.
+    """The store at a URL, or an embedded one on a data directory.
 
     Raises:
         StoreRefused: as `embedded_store`.
@@ -116,7 +116,7 @@ async def open_store(place: str | Path) -> AsyncIterator[Store]:
 
 
 class Contents(NamedTuple):
-    """What a data folder holds: `shards` is None when no service ever used it, `counts` are jobs by state."""
+    """What a data directory holds. `shards` is None if no service ever used it; `counts` are jobs by state."""
 
     shards: int | None
     counts: dict[str, int]
@@ -125,7 +125,7 @@ class Contents(NamedTuple):
 
 
 def load_and_count(folder: Path) -> Contents:
-    """Load the data in a folder into a store, for a moment, and count.
+    """Load the data of a directory into a temporary store, and count its jobs.
 
     Raises:
         StoreRefused: it cannot be loaded.

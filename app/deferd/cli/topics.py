@@ -33,13 +33,13 @@ def topics(as_json: bool, connection: Connection) -> int:
 
 def list_topics(connection: Connection, *, as_json: bool) -> int:
     """List all topics; fails after those that can be read when a part of the store cannot be reached."""
-    from deferd.cli.unavailable_topics import LeftOut
+    from deferd.cli.unavailable_topics import UnavailableTopics
 
     views: list[TopicView] = []
-    left_out = LeftOut()
+    unavailable = UnavailableTopics()
     with connection.open() as client:
         for page in client.topic_pages():
-            left_out.note(page)
+            unavailable.note(page)
             if as_json:
                 for view in page.topics:
                     output.json_line(view.fields)
@@ -47,9 +47,9 @@ def list_topics(connection: Connection, *, as_json: bool) -> int:
                 views += page.topics
     if not as_json:
         _show_table(views)
-    for sentence in left_out.sentences():
+    for sentence in unavailable.sentences():
         output.complain(sentence)
-    return exit_codes.FAILED if left_out.shards else exit_codes.DONE
+    return exit_codes.FAILED if unavailable.shards else exit_codes.DONE
 
 
 def _show_table(views: list[TopicView]) -> None:

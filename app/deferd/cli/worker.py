@@ -71,8 +71,10 @@ def _target(text: str) -> tuple[str, str]:
     module_name, colon, name = text.partition(":")
     steps = [*module_name.split("."), *name.split(".")]
     if not colon or not all(step.isidentifier() for step in steps):
-        hint = f": is {text.removesuffix('.py').replace('/', '.')}:worker meant?" if text.endswith(".py") else ""
-        raise UsageError(f"MODULE:WORKER is {text!r}, but must be a module and a name in it, as shop.jobs:worker{hint}")
+        hint = f": did you mean {text.removesuffix('.py').replace('/', '.')}:worker?" if text.endswith(".py") else ""
+        raise UsageError(
+            f"MODULE:WORKER is {text!r}, but must be a module and a name in it, such as shop.jobs:worker{hint}"
+        )
     return module_name, name
 
 
