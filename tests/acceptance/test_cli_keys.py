@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.command_line import Shell, environment
+from tests.acceptance.command_line import Shell
 from tests.acceptance.service_process import running_service
 
 
@@ -16,14 +14,8 @@ from tests.acceptance.service_process import running_service
 def shell_and_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shell, str]]:
     """A service with one key, which may put, and the key."""
     folder = tmp_path_factory.mktemp("keys")
-    made = subprocess.run(
-        [sys.executable, "-m", "deferd", "key", "new", "--name", "shop", "--scope", "put", "--topic", "orders.*"],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=True,
-        env=environment(""),
-    )
+    made = Shell("").run("key", "new", "--name", "shop", "--scope", "put", "--topic", "orders.*")
+    assert made.returncode == 0
     keys = folder / "keys.toml"
     keys.write_text(made.stdout)
     [token] = [word for word in made.stderr.split() if word.startswith("deferd_")]
