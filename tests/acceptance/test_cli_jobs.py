@@ -36,6 +36,29 @@ def test_a_job_is_put_shown_changed_and_cancelled(shell: Shell, topic: str) -> N
     assert f"deferd: topic {topic!r} has no job 'o-1'" == shell.refused(3, "show", topic, "o-1")
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, ["put", "{topic}", "-5", "--id", "a", "--on-conflict", "keep"]),
+        (0, ["show", "{topic}", "a", "--json"]),
+        (3, ["show", "{topic}", "missing"]),
+        (2, ["put", "{topic}", "1", "--delai", "5"]),
+        (4, ["pop", "{topic}", "--wait", "0"]),
+        (0, ["audit", "{topic}", "--json"]),
+        (2, ["copy"]),
+    ],
+)
+def test_a_process_does_the_same_as_a_call_of_main(shell: Shell, topic: str, code: int, words: list[str]) -> None:
+    """The other tests call `main`."""
+    shell.good("put", topic, "-5", "--id", "a", "--run-at", "2030-01-31T09:30:00Z")
+    words = [word.replace("{topic}", topic) for word in words]
+
+    called, done = shell.run(*words), shell.run_process(*words)
+
+    assert code == done.returncode
+    assert (called.returncode, called.stdout, called.stderr) == (done.returncode, done.stdout, done.stderr)
+
+
 def test_every_flag_of_put_reaches_the_job(shell: Shell, topic: str) -> None:
     run_at = (datetime.now(UTC) + timedelta(days=2)).replace(microsecond=0)
     flags = ["--ttr", "2m", "--max-attempts", "3", "--backoff", "fixed:10:0.5", "--ttl", "1h", "--retain", "1d"]
