@@ -268,7 +268,9 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
         assert [job.id for job in client.jobs("orders")] == ["saved", "later"]
 
 
-def test_a_restore_ends_no_store_that_a_killed_service_left(saved: Path, service: ServiceProcess, shell: Shell) -> None:
+def test_a_restore_is_refused_while_a_store_of_a_killed_service_runs(
+    saved: Path, service: ServiceProcess, shell: Shell
+) -> None:
     pid, reaper = service.store_pid(), service.reaper_pid()
     assert pid is not None
     assert reaper is not None

@@ -57,7 +57,7 @@ def test_damage_ends_with_6_and_is_explained_and_repaired(shell: Shell, broken: 
     assert {"j1", "j2"} == {job["id"] for job in jobs}
 
 
-def test_topics_that_no_list_shows_are_checked_and_repaired(shell: Shell, broken: BreakableService) -> None:
+def test_unlisted_topics_are_checked_and_repaired(shell: Shell, broken: BreakableService) -> None:
     shell.good("put", "hidden")
     broken.unlist("hidden")
     assert shell.run("audit").returncode == 6
@@ -80,9 +80,7 @@ def test_a_store_whose_lists_are_broken_is_repaired(shell: Shell, broken: Breaka
     assert shell.good("audit", "orders").endswith("no damage\n")
 
 
-def test_settings_that_cannot_be_read_hide_no_other_topic_and_are_repaired(
-    shell: Shell, broken: BreakableService
-) -> None:
+def test_unreadable_settings_hide_only_their_topic_and_are_repaired(shell: Shell, broken: BreakableService) -> None:
     shell.good("put", "a")
     shell.good("put", "b")
     broken.store.command("HSET", "deferd:{0}:settings", "b", "{{")

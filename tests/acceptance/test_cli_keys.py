@@ -30,7 +30,7 @@ def test_without_a_key_or_with_an_unknown_one_it_ends_with_5(shell_and_key: tupl
     assert "sesame" not in shell.refused(5, "put", "orders.close", "1", "--key", "sesame")
 
 
-def test_a_key_goes_as_far_as_it_may(shell_and_key: tuple[Shell, str]) -> None:
+def test_a_key_is_limited_to_its_scope_and_topics(shell_and_key: tuple[Shell, str]) -> None:
     shell, token = shell_and_key
 
     done = shell.run("put", "orders.close", "1", "--id", "a", DEFERD_KEY=token)

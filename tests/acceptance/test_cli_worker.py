@@ -134,7 +134,7 @@ def test_without_flag_and_variable_the_url_of_the_program_counts(shell: Shell, p
         (["shop.needs:worker"], 1, "module shop.needs cannot be imported: ModuleNotFoundError: No module named 'not_"),
     ],
 )
-def test_what_is_no_worker_is_told_in_a_line(
+def test_an_invalid_worker_is_reported_in_one_line(
     shell: Shell, program: Path, words: list[str], code: int, line: str
 ) -> None:
     worker = started(program, *words, url=shell.url)

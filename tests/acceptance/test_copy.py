@@ -155,7 +155,9 @@ def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
         (["--from", "redis://127.0.0.1:1", "--to", "redis://127.0.0.1:2"], 1, "redis://127.0.0.1:1 failed: the store"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(shell: Shell, words: list[str], code: int, text: str) -> None:
+def test_wrong_arguments_and_stores_are_reported_in_one_line(
+    shell: Shell, words: list[str], code: int, text: str
+) -> None:
     told = shell.refused(code, "copy", *words)
     assert text in told
     assert "sesame" not in told
@@ -200,6 +202,6 @@ def test_counts_that_do_not_add_up_end_with_1_and_are_shown(
         (-90_000, "90.0 s behind the source's: jobs will be due so much later"),
     ],
 )
-def test_clocks_that_differ_are_told(apart_ms: int, text: str | None) -> None:
+def test_a_clock_difference_is_reported(apart_ms: int, text: str | None) -> None:
     warning = clock_warning(apart_ms)
     assert warning == (None if text is None else f"the clock of the target is {text}")

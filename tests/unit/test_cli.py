@@ -19,7 +19,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_help_of_serve_tells_of_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_serve_has_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.main(["serve", "--help"])
 
     text = "".join(capsys.readouterr().out.split())  # lines may break at a hyphen

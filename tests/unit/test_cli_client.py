@@ -198,7 +198,7 @@ def config_json(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, di
     }
 
 
-def test_config_tells_where_each_setting_is_from(
+def test_config_shows_the_source_of_each_setting(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEFERD_PORT", "9000")
@@ -230,7 +230,7 @@ def test_config_shows_no_secret(
     assert "DEFERD_REDIS_URL" in said.out
 
 
-def test_config_tells_of_wrong_and_unknown_settings(
+def test_config_reports_wrong_and_unknown_settings(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEFERD_PORT", "x")

@@ -144,7 +144,7 @@ def test_a_whole_job_is_checked(pipe: Pipe, line: bytes, problem: str) -> None:
         pipe.lines(line, whole_jobs=True).batch()
 
 
-def test_what_a_whole_job_says_wins_over_the_flags(pipe: Pipe) -> None:
+def test_the_fields_of_a_whole_job_override_the_options(pipe: Pipe) -> None:
     text = b'{"id": "a"}\n{"topic": "u", "delay": 5}\n{"run_at": "2030-01-31T09:30:00Z", "body": 1}\n'
     [batch] = batches(pipe.lines(text, whole_jobs=True, delay=60, ttr=7))
 

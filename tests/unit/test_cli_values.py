@@ -45,7 +45,7 @@ def test_a_duration_is_seconds_or_parts_with_units(text: str, seconds: float) ->
 @pytest.mark.parametrize(
     "text", ["", "m", "30 m", "30M", "5x", "1h1h", "30m5", "-30m", "1e3", "inf", "nan", "٣m", "1_0"]
 )
-def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a duration: write seconds, such as 90, or 90s, 30m, 24h"):
         values.duration(text)
 
@@ -89,12 +89,12 @@ def test_a_backoff_has_short_forms_that_the_contract_takes(text: str, made: dict
 
 
 @pytest.mark.parametrize("text", ["", "linear:2", "fixed", "fixed:", "fixed:1:2:3", "exponential:a", "schedule:1,,2"])
-def test_what_is_no_backoff_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_backoff_is_refused_with_examples(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not a backoff: write exponential:2:212"):
         values.backoff(text)
 
 
-def test_json_is_read_and_a_text_without_quotes_is_told_how_to_have_them() -> None:
+def test_json_is_parsed_and_an_unquoted_text_gets_a_hint() -> None:
     assert {"order": 1042} == values.json_value('{"order": 1042}')
     with pytest.raises(click.BadParameter) as refused:
         values.json_value("hello")
@@ -142,7 +142,7 @@ WRONG_URLS = [
 
 
 @pytest.mark.parametrize("text", WRONG_URLS)
-def test_what_is_no_url_is_refused(text: str) -> None:
+def test_an_invalid_url_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="URL"):
         values.service_urls(text)
 
@@ -242,7 +242,7 @@ def test_a_span_is_shown_in_its_two_largest_units(seconds: float, shown: str) ->
     assert shown == output.span(seconds)
 
 
-def test_text_of_others_cannot_steer_the_terminal() -> None:
+def test_text_of_jobs_cannot_control_the_terminal() -> None:
     assert r"a\x1b[2Jb\n\x9bc\u202e" == output.printable("a\x1b[2Jb\n\x9bc\u202e")
     assert "Zoë 日本" == output.printable("Zoë 日本")
 
@@ -261,7 +261,7 @@ _READERS: list[Callable[[str], object]] = [
 
 
 @pytest.mark.parametrize("text", ["\udcff", "\x00", "9" * 5000, "1" + "0" * 400, "{" * 5000])
-def test_no_text_gets_past_the_readers_as_another_error(text: str) -> None:
+def test_any_text_is_read_or_refused_as_a_usage_error(text: str) -> None:
     for read in _READERS:
         try:
             read(text)

@@ -188,7 +188,7 @@ def test_bytes_are_jobs_up_to_a_line_that_is_named(lines: list[bytes], whole: bo
     assert bad is None or (numbers[-1:] < [bad] and bad <= count)
 
 
-def test_a_line_of_nothing_but_a_nul_is_no_long_line() -> None:
+def test_a_line_with_only_a_nul_is_not_reported_as_too_long() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"\0\n")
     os.close(writing)
@@ -197,5 +197,5 @@ def test_a_line_of_nothing_but_a_nul_is_no_long_line() -> None:
 
 
 @pytest.mark.parametrize("line", [b"1e999", b"[1, -1E+400]", b"9" * 400 + b".0"])
-def test_a_line_whose_number_no_json_could_be_written_of_is_named(line: bytes) -> None:
+def test_a_line_with_an_infinite_number_is_named(line: bytes) -> None:
     assert taken(b"1\n" + line, [], whole_jobs=False)[2] == 2

@@ -24,7 +24,7 @@ _OVERDUE_S = 5.0
 
 
 @command("deferd audit", "deferd audit orders.close --repair", "deferd audit --json | jq 'select(.clean | not)'")
-@topic_argument("these topics; without any, all topics of the store", name="topics", metavar="TOPIC", nargs=-1)
+@topic_argument("these topics; without any, all topics of the store", name="topics", metavar="[TOPIC]...", nargs=-1)
 @click.option("--repair", is_flag=True, help="repair what is found, and check again")
 @json_option()
 @connection_options

@@ -67,8 +67,9 @@ class Command(click.Command):
 
 
 def parameter_name(parameter: click.Parameter) -> str:
-    """An option as people write it, or an argument as the help names it."""
-    return parameter.human_readable_name if isinstance(parameter, click.Argument) else parameter.opts[0]
+    """An option as people write it, such as ``--delay``; or the name of an argument, such as ``TOPIC``."""
+    is_argument = isinstance(parameter, click.Argument)
+    return parameter.human_readable_name.strip("[].") if is_argument else parameter.opts[0]
 
 
 def _fail(code: int, *sentences: str) -> int:

@@ -139,7 +139,7 @@ def change(
 
 @command("deferd cancel orders.close order-1042", "deferd cancel notices n-23 n-28 n-29 --refuse-reserved")
 @topic_argument("the jobs' topic")
-@click.argument("ids", metavar="ID", nargs=-1, required=True, help="the jobs' ids")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, help="the jobs' ids")
 @click.option("--refuse-reserved", is_flag=True, help="do not cancel a job that a consumer holds")
 @json_option()
 @connection_options

@@ -64,7 +64,7 @@ def ls(
 
 @command("deferd redrive orders.close", "deferd redrive orders.close order-1042 order-1043")
 @topic_argument()
-@click.argument("ids", metavar="ID", nargs=-1, help="these jobs; without any, those that have been dead longest")
+@click.argument("ids", metavar="[ID]...", nargs=-1, help="these jobs; without any, those that have been dead longest")
 @click.option("--limit", type=values.whole, default=1000, metavar="N", help="most jobs, without ID; default 1000")
 @json_option()
 @connection_options
