@@ -18,8 +18,8 @@ _EPILOG = """examples:
   deferd bench --only lateness --rate 2000 --seconds 30 --histogram
   deferd bench --only batch --jobs 200000 --batch 1000 --json > figures.json
 
-exit codes: 0 measured; 1 the service could not be reached, failed, or returned a wrong response;
-2 wrong usage; 130 Ctrl-C"""
+exit codes: 0 measured; 1 the service was unreachable, failed, or responded wrongly; 2 wrong usage;
+130 Ctrl-C"""
 _METAVARS = {"seconds": "SECONDS", "timeout": "SECONDS", "only": "LOAD", "url": "URL"}
 
 
@@ -33,28 +33,28 @@ def _bench_options() -> list[click.Parameter]:
 
 
 @click.command(cls=Command, params=_bench_options(), epilog=_EPILOG)
-@click.option("--histogram", is_flag=True, help="Draw how late the jobs were.")
-@json_option("Print one JSON object, and nothing else, on stdout.")
+@click.option("--histogram", is_flag=True, help="Draw a histogram of the lateness.")
+@json_option("Print one JSON object and nothing else on stdout.")
 def bench(histogram: bool, as_json: bool, **options: str | None) -> int:
-    """Measure a running deployment through its HTTP port, and check every response. Three loads, one after the other:
+    """Measure a running deployment over HTTP and check every response. Three loads run one after the other:
 
     \b
-      single    single-job requests: each connection sends its next request
-                after the response to the last one. First puts alone, then the
-                full cycle put, pop, finish, which is three requests.
+      single    single-job calls: each connection sends its next call when the
+                last one has its response. First puts alone, then the full
+                cycle put, pop, finish, which is three calls.
       batch     batches by the official client, 4 at a time from each process:
                 all jobs are put, due at one instant, made ready by the timer,
                 popped and finished.
       lateness  jobs due at random instants, at a given rate: from the instant
                 a job is due until a waiting consumer has it.
 
-    Each put must return 201, each job must come exactly once and not before it is due, and the counts must add up. The
-    jobs are in topics of the benchmark, bench-<random>.*, which are removed at the end, also after a failure or Ctrl-C.
+    Each put must get 201, each job must be delivered exactly once and not before it is due, and the counts must add up.
+    The jobs go to new topics, bench-<random>.*, which are removed at the end, also after an error or Ctrl-C.
 
-    The load is generated in Python: one process can send some thousands of single requests a second, whatever the
-    service could take. `busy` is the share of a core that this process used; near 100 % the load generator is the
-    bottleneck, and not the service. Then raise --processes. On the service's own machine the two compete for cores, so
-    the figures are lower there than from another machine.
+    The load is generated in Python: one process can send a few thousand single calls per second, whatever the service
+    could handle. `busy` is the share of a core that this process used; near 100 % the load generator set the pace, not
+    the service. Then add --processes. On the service's own machine both compete for cores, so the figures are lower
+    there than from another machine.
     """
     from deferd.bench import command
 

@@ -27,8 +27,8 @@ _NEW_EPILOG = """examples:
   deferd key new --name shop --scope put --scope cancel --topic 'orders.*' >> keys.toml
   deferd key new --name closer --scope pop --topic orders.close --requests-per-second 50 --burst 100
 
-The entry is written to standard output and the token to standard error. The token is shown only this
-once: the file has its hash."""
+The entry is written to standard output, the token to standard error. The token is shown only now; the
+service keeps its hash."""
 _REVOKE_EPILOG = """exit codes: 0 done; 1 the file cannot be replaced; 2 wrong usage or a wrong file; 3 no such key"""
 
 
@@ -64,24 +64,24 @@ _keys_file_option: Final = click.option(
 
 
 @key.command("new", epilog=_NEW_EPILOG)
-@click.option("--name", required=True, help="its name in logs; it must be unique")
+@click.option("--name", required=True, help="its unique name, which logs show")
 @click.option(
     "--scope",
     "scopes",
     required=True,
     multiple=True,
     type=click.Choice([scope.value for scope in Scope]),
-    help="what it allows; may be given several times. admin allows everything",
+    help="what it allows; repeatable. admin allows everything",
 )
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     metavar="PATTERN",
-    help="a topic that it is for, `*` stands for any characters; may be given several times. Default: all",
+    help="a topic that it is for; `*` stands for any characters; repeatable. Default: all topics",
 )
-@click.option("--requests-per-second", type=float, metavar="RATE", help="most requests in the long run")
-@click.option("--burst", type=int, metavar="NUMBER", help="most requests at once. Default: those of a second")
+@click.option("--requests-per-second", type=float, metavar="RATE", help="its average request rate")
+@click.option("--burst", type=int, metavar="NUMBER", help="most requests at once. Default: one second's")
 @_bound_options()
 def new(name: str, scopes: tuple[str, ...], topics: tuple[str, ...], **bounds: float | None) -> None:
     """Make a token, and the entry with its hash for the --keys-file of `deferd serve`."""
@@ -89,7 +89,7 @@ def new(name: str, scopes: tuple[str, ...], topics: tuple[str, ...], **bounds: f
         token, entry = make_key(name, scopes, topics, bounds)
     except KeysRefused as error:
         raise UsageError(f"the key would be {error}") from None
-    sys.stdout.write(f"\n{entry}")  # the empty line first: the file that it is appended to may not end in a newline
+    sys.stdout.write(f"\n{entry}")  # the file it is appended to may not end in a newline
     sys.stdout.flush()
     sys.stderr.write(f"the token, shown this once: {token}\n")
 

@@ -1,4 +1,4 @@
-"""`deferd key new`: a token for a caller, and the entry with its hash for the service's keys."""
+"""`deferd key new`: make a token for a client, and the entry with its hash for the keys of the service."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping
 from deferd.api.auth.api_keys import hash_of, parse_keys
 
 TOKEN_BYTES = 32
-TOKEN_PREFIX = "deferd_"  # noqa: S105 (by it people, and programs that look for secrets, see what the rest is)
+TOKEN_PREFIX = "deferd_"  # noqa: S105 (people and secret scanners recognize a token by it)
 BOUNDS = {
-    "max_jobs": "live jobs of a topic with which it may put no more there",
-    "max_jobs_total": "jobs kept in all its topics together, dead and retained ones too, with which it may put no more",
-    "max_bytes_total": "bytes kept in all its topics together with which it may put no more",
-    "max_topics": "topics in use with which it may put into no other",
+    "max_jobs": "most live jobs in one topic",
+    "max_jobs_total": "most jobs in all its topics together, including dead and retained ones",
+    "max_bytes_total": "most bytes in all its topics together",
+    "max_topics": "most topics in use",
     "max_retain": "longest retain of its jobs, in seconds",
     "max_ttl": "longest ttl of its jobs, in seconds",
-    "max_dead_retain": "for how many seconds its dead jobs are kept at most",
-    "max_parked_pops": "most pops that wait, in each serving process",
+    "max_dead_retain": "how long its dead jobs are kept at most, in seconds",
+    "max_parked_pops": "most waiting pops, in each server process",
     "max_body_bytes": "largest request body",
     "max_batch": "most jobs in one request",
     "max_depth": "deepest nesting of a request's JSON",
