@@ -27,7 +27,7 @@ RUN_S = 40.0
 
 
 def environment(url: str, **variables: str) -> dict[str, str]:
-    """Of a process whose commands call the service at `url`."""
+    """The environment of a command that calls the service at `url`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_") and name != "COLUMNS"}
     return {**kept, "DEFERD_URL": url, **variables}
 
@@ -76,17 +76,17 @@ class Shell:
         )
 
     def good(self, *words: str, stdin: str = "") -> str:
-        """What a command that must succeed without a word on stderr prints."""
+        """The output of a command that must succeed with nothing on stderr."""
         done = self.run(*words, stdin=stdin)
         assert (0, "") == (done.returncode, done.stderr)
         return done.stdout
 
     def json(self, *words: str, stdin: str = "") -> list[Any]:
-        """The JSON lines that a command that must succeed prints."""
+        """The JSON lines of a command that must succeed."""
         return [json.loads(line) for line in self.good(*words, "--json", stdin=stdin).splitlines()]
 
     def refused(self, code: int, *words: str, stdin: str = "") -> str:
-        """The one line of a command that must end with `code` and print nothing."""
+        """The error line of a command that must end with `code` and print nothing else."""
         done = self.run(*words, stdin=stdin)
         assert (code, "") == (done.returncode, done.stdout), done.stderr
         [line] = done.stderr.splitlines()
@@ -95,7 +95,7 @@ class Shell:
 
 
 class Terminal:
-    """A command on a terminal of its own, of which what it wrote is read and to which keys are pressed."""
+    """A command on its own terminal: reads its output and types keys."""
 
     def __init__(self, process: subprocess.Popen[bytes], controller: int) -> None:
         self.process = process
@@ -103,7 +103,7 @@ class Terminal:
         self.text = ""
 
     def wait_for(self, pattern: str, timeout_s: float = 20.0) -> str:
-        """Read until what was written since the last wait has the pattern; returns all that."""
+        """Read until the output since the last wait has the pattern; returns that output."""
         deadline = time.monotonic() + timeout_s
         while not re.search(pattern, self.text):
             assert time.monotonic() < deadline, f"no {pattern!r} in {self.text!r}"
@@ -117,7 +117,7 @@ class Terminal:
         os.write(self._controller, keys.encode())
 
     def end(self, timeout_s: float = 20.0) -> int:
-        """Wait for the end and return the exit code; what is written meanwhile is read."""
+        """Wait for the end and return the exit code; the output is read meanwhile."""
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"still there: {self.text!r}"
@@ -127,16 +127,16 @@ class Terminal:
         return self.process.returncode
 
     def settings(self) -> list[Any]:
-        """Of the terminal, as termios has them."""
+        """The termios settings of the terminal."""
         return termios.tcgetattr(self._controller)
 
     def read(self, wait_s: float) -> bool:
-        """Read what it writes within so long; whether there was anything."""
+        """Read its output for at most `wait_s`; returns whether there was any."""
         if not select.select([self._controller], [], [], wait_s)[0]:
             return False
         try:
             data = os.read(self._controller, 65536)
-        except OSError:  # nobody has it open any more
+        except OSError:  # no process has it open any more
             return False
         self.text += data.decode(errors="replace")
         return bool(data)
@@ -146,7 +146,7 @@ class Terminal:
 def terminal(
     url: str, *words: str, size: tuple[int, int] = (24, 80), program: Sequence[str] = (sys.executable, "-m", "deferd")
 ) -> Iterator[Terminal]:
-    """`deferd`, or another program, with these words on a terminal of so many rows and columns."""
+    """`deferd`, or another program, with these words on a terminal of `size` rows and columns."""
     controller, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     process = subprocess.Popen(
@@ -169,10 +169,10 @@ def terminal(
 
 
 def _take_terminal() -> None:
-    """So that Ctrl-C on the terminal is a SIGINT for the command."""
+    """Make Ctrl-C on the terminal a SIGINT for the command."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def ids(jobs: Sequence[Any]) -> list[str]:
-    """Of jobs as JSON."""
+    """The ids of jobs as JSON."""
     return [job["id"] for job in jobs]

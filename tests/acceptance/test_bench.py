@@ -168,7 +168,7 @@ def test_a_run_that_is_ended_removes_what_it_put(shared_service: ServiceProcess,
     assert bench_topics(shared_service.url) == []
 
 
-def test_a_service_that_dies_is_reported_with_the_topic_that_is_left(tmp_path: Path) -> None:
+def test_a_service_that_dies_is_told_in_lines_with_the_topic_that_is_left(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         run = subprocess.Popen(
             command("--url", service.url, "--only", "single", "--seconds", "30", "--json"),
@@ -191,7 +191,7 @@ def test_a_service_that_dies_is_reported_with_the_topic_that_is_left(tmp_path: P
     assert json.loads(output)["error"] == failed.removeprefix("deferd: ")
 
 
-def test_an_unreachable_url_ends_it_with_1_and_one_line() -> None:
+def test_a_url_where_nobody_answers_ends_it_with_1_and_one_line() -> None:
     done = bench("--url", "http://127.0.0.1:9", "--json")
 
     assert done.returncode == 1
@@ -199,7 +199,7 @@ def test_an_unreachable_url_ends_it_with_1_and_one_line() -> None:
     assert json.loads(done.stdout)["error"] == done.stderr.removeprefix("deferd: ").strip()
 
 
-def test_a_server_that_is_not_deferd_ends_it_with_1_and_one_line() -> None:
+def test_a_server_of_something_else_ends_it_with_1_and_one_line() -> None:
     with server_of_something_else() as url:
         done = bench("--url", url)
 
@@ -208,7 +208,7 @@ def test_a_server_that_is_not_deferd_ends_it_with_1_and_one_line() -> None:
     assert line.startswith(f"deferd: {url} answers, but not as a deferd service does: status 501: ")
 
 
-def test_invalid_options_end_it_with_2_and_a_line_each() -> None:
+def test_wrong_flags_end_it_with_2_and_a_line_each() -> None:
     done = bench("--url", "ftp://x", "--only", "all", "--connections", "0", "--seconds", "nan", "--batch", "1001")
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -221,7 +221,7 @@ def test_invalid_options_end_it_with_2_and_a_line_each() -> None:
     ]
 
 
-def test_contradicting_options_end_it_with_2() -> None:
+def test_flags_that_do_not_go_together_end_it_with_2() -> None:
     done = bench("--processes", "9", "--connections", "4", "--rate", "100000", "--seconds", "600")
 
     assert done.returncode == 2
