@@ -75,6 +75,8 @@ def test_the_help_of_a_command_has_examples_of_it_and_the_exit_codes(
         ),
         (["topics", "t"], "deferd: got unexpected extra argument (t) (see deferd topics --help)"),
         (["ls", "--state", "dead"], "deferd: --state is for the jobs of a topic: give TOPIC"),
+        (["key", "nwe"], "deferd: there is no command 'nwe': did you mean new? see `deferd help key new`"),
+        (["--jsn"], "deferd: there is no option --jsn (see deferd --help)"),
         (["key"], "deferd: missing command (see deferd key --help)"),
         (["key", "revoke"], "deferd: NAME is missing (see deferd key revoke --help)"),
         (["key", "list"], "deferd: --keys-file (DEFERD_KEYS_FILE) is missing: it names the file of the keys"),

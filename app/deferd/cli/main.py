@@ -155,11 +155,13 @@ def _main(words: list[str]) -> int:
 
 def _describe(error: click.UsageError) -> str:
     """A usage error in one line, with where to read more."""
+    path = error.ctx.command_path if error.ctx else "deferd"
     if isinstance(error, click.NoSuchCommand):
         if not error.possibilities:
-            return f"there is no command {error.command_name!r}; `deferd --help` lists them"
+            return f"there is no command {error.command_name!r}; `{path} --help` lists them"
         name = ALIASES.get(error.possibilities[0], error.possibilities[0])
-        return f"there is no command {error.command_name!r}: did you mean {name}? see `deferd help {name}`"
+        help_command = f"{path} {name}".replace("deferd", "deferd help", 1)
+        return f"there is no command {error.command_name!r}: did you mean {name}? see `{help_command}`"
     match error:
         case click.NoSuchOption():
             known = [name.lstrip("-") for name in error.possibilities or ()]
@@ -171,7 +173,7 @@ def _describe(error: click.UsageError) -> str:
             text = f"{_name(parameter, error.ctx)}: {error.message.rstrip('.')}"
         case _:
             text = error.message[:1].lower() + error.message[1:].rstrip(".")
-    return f"{text} (see {error.ctx.command_path if error.ctx else 'deferd'} --help)"
+    return f"{text} (see {path} --help)"
 
 
 def _name(parameter: click.Parameter, ctx: click.Context | None = None) -> str:
