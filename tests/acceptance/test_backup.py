@@ -209,13 +209,13 @@ def test_a_backup_that_is_not_loaded_is_counted_when_it_is_restored(
 
 def test_a_backup_overwrites_nothing(saved: Path, service: ServiceProcess, shell: Shell, tmp_path: Path) -> None:
     before = (saved / "backup.json").read_bytes()
-    assert f"{saved} is not empty: name a folder that is" in shell.refused(
+    assert f"{saved} is not empty: name an empty or a new directory" in shell.refused(
         1, "backup", str(saved), *text_of(service.data_dir)
     )
     assert (saved / "backup.json").read_bytes() == before
     unfinished = tmp_path / "other" / "unfinished"
     unfinished.mkdir(parents=True)
-    assert "if none runs, empty that folder and try again" in shell.refused(
+    assert "if none is running, empty it and try again" in shell.refused(
         1, "backup", str(unfinished.parent), *text_of(service.data_dir)
     )
     assert "has no data of an embedded store" in shell.refused(1, "backup", str(tmp_path / "b"), *text_of(saved.parent))
@@ -250,7 +250,7 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
     data_dir = text_of(service.data_dir)
     assert "is in use by another deferd service" in shell.refused(1, "restore", str(saved), *data_dir, "--force")
     service.stop()
-    assert "has data already: name another one (--data-dir), or give --force" in shell.refused(
+    assert "has data already: choose another one (--data-dir), or give --force" in shell.refused(
         1, "restore", str(saved), *data_dir
     )
 
@@ -268,7 +268,9 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
         assert [job.id for job in client.jobs("orders")] == ["saved", "later"]
 
 
-def test_a_restore_ends_no_store_that_a_killed_service_left(saved: Path, service: ServiceProcess, shell: Shell) -> None:
+def test_a_restore_is_refused_while_a_store_of_a_killed_service_runs(
+    saved: Path, service: ServiceProcess, shell: Shell
+) -> None:
     pid, reaper = service.store_pid(), service.reaper_pid()
     assert pid is not None
     assert reaper is not None
@@ -303,7 +305,7 @@ def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: P
 
     said = json.loads(good)
     described.write_text(json.dumps(said | {"counts": said["counts"] | {"delayed": 2}}))
-    assert "holds 1 delayed, 0 ready, 0 reserved, 0 dead, 0 finished, and was saved with 2 delayed" in refusal()
+    assert "holds 1 delayed, 0 ready, 0 reserved, 0 dead, 0 finished, but had 2 delayed" in refusal()
     described.write_text(json.dumps(said | {"format": 2, "deferd": "9.9.9"}))
     assert "was made by a newer deferd: restore it with deferd 9.9.9" in refusal()
     described.write_text(good[:-20])

@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.acceptance.command_line import run_in_process
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 RUN_S = 50
@@ -32,7 +33,7 @@ def command(*flags: str) -> list[str]:
 
 
 def bench(*flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*flags), capture_output=True, text=True, timeout=RUN_S, check=False)
+    return run_in_process("bench", *flags)
 
 
 def figures(*flags: str) -> dict[str, Any]:
@@ -53,10 +54,15 @@ def bench_topics(url: str) -> list[str]:
     return [topic["topic"] for topic in topics if topic["topic"].startswith("bench-")]
 
 
+class _NotDeferd(http.server.BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # it would log to the stderr of the command
+        pass
+
+
 @contextlib.contextmanager
 def server_of_something_else() -> Iterator[str]:
     """The URL of an HTTP server that is not deferd."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _NotDeferd) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"

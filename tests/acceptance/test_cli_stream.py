@@ -120,7 +120,7 @@ def test_what_was_written_is_put_before_the_next_line_comes(shell: Shell, topic:
     assert rest[1].startswith("3 put in ")
 
 
-def test_ctrl_c_tells_how_far_it_came(shell: Shell, topic: str) -> None:
+def test_ctrl_c_reports_which_lines_are_put(shell: Shell, topic: str) -> None:
     process, stdin, stdout = start_put(shell, topic)
     stdin.write("1\n2\n")
     stdin.flush()
@@ -148,7 +148,7 @@ def test_a_bar_shows_how_far_it_is_on_a_terminal(shell: Shell, topic: str, tmp_p
     assert "jobs" in text
 
 
-def test_a_service_that_is_away_is_told_before_the_first_line(topic: str) -> None:
+def test_an_unreachable_service_is_reported_before_the_first_line(topic: str) -> None:
     done = Shell("http://127.0.0.1:9").run("put", topic, "-", "--retry-for", "0", stdin="1\n")
 
     assert (1, "") == (done.returncode, done.stdout)

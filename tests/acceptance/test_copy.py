@@ -141,17 +141,23 @@ def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["--to", "redis://h"], 2, "--from (DEFERD_COPY_FROM) is missing: a store URL, or the data folder"),
+        (["--to", "redis://h"], 2, "--from (DEFERD_COPY_FROM) is missing: a store URL, or the data directory"),
         (["--from", "redis://h"], 2, "--to (DEFERD_COPY_TO) is missing"),
         (["--from", "redis://h", "--to", "redis://h"], 2, "--from and --to are the same store"),
-        (["--from", "redis://h", "--to", "h:6379"], 2, "must be a store URL, such as redis://h:6379, or a data folder"),
+        (
+            ["--from", "redis://h", "--to", "h:6379"],
+            2,
+            "must be a store URL, such as redis://h:6379, or a data directory",
+        ),
         (["--from", "redis://:sesame@", "--to", "x"], 2, "--from has a value that is not shown, but must be a store"),
-        (["--from", "no-folder", "--to", "x"], 1, "the data folder no-folder (--from) has no data"),
+        (["--from", "no-folder", "--to", "x"], 1, "the data directory no-folder (--from) has no data"),
         (["--from", "redis://127.0.0.1:1", "--to", "redis://h", "--shards", "0"], 2, "--shards: '0' is not at least 1"),
         (["--from", "redis://127.0.0.1:1", "--to", "redis://127.0.0.1:2"], 1, "redis://127.0.0.1:1 failed: the store"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(shell: Shell, words: list[str], code: int, text: str) -> None:
+def test_wrong_arguments_and_stores_are_reported_in_one_line(
+    shell: Shell, words: list[str], code: int, text: str
+) -> None:
     told = shell.refused(code, "copy", *words)
     assert text in told
     assert "sesame" not in told
@@ -170,7 +176,7 @@ ONE_LESS = Inventory({"t": {JobState.READY: 1}}, {"pool": 1, "topics": 1})
     ("report", "told"),
     [
         (CopyReport(COUNTED, COUNTED, ONE_LESS, 1), "b does not hold what a holds (pool: 1 instead of 2)"),
-        (CopyReport(COUNTED, ONE_LESS, COUNTED, 1), "a changed while it was copied: stop what works on it"),
+        (CopyReport(COUNTED, ONE_LESS, COUNTED, 1), "a changed while it was copied: stop the services that use it"),
     ],
 )
 def test_counts_that_do_not_add_up_end_with_1_and_are_shown(
@@ -196,6 +202,6 @@ def test_counts_that_do_not_add_up_end_with_1_and_are_shown(
         (-90_000, "90.0 s behind the source's: jobs will be due so much later"),
     ],
 )
-def test_clocks_that_differ_are_told(apart_ms: int, text: str | None) -> None:
+def test_a_clock_difference_is_reported(apart_ms: int, text: str | None) -> None:
     warning = clock_warning(apart_ms)
     assert warning == (None if text is None else f"the clock of the target is {text}")

@@ -375,7 +375,7 @@ def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:
         (("--name", "a b", "--scope", "put"), "`name` must be 1 to 64"),
         (("--name", "a", "--scope", "put", "--topic", "a b"), "`topics` must be a list of patterns"),
         (("--name", "a", "--scope", "put", "--burst", "5"), "`burst` needs `requests_per_second`"),
-        (("--name", "a", "--scope", "write"), "invalid choice: 'write'"),
+        (("--name", "a", "--scope", "write"), "--scope: 'write' is not one of"),
         (("--name", "a"), "--scope"),
     ],
 )

@@ -42,7 +42,7 @@ MOST_S = 5.0
 """A size that takes longer is not measured a second time."""
 
 ROOT = Path(deferd.__file__).parent
-SERVICE = ("api", "cli/main.py", "contract", "engine", "server", "settings.py", "store")
+SERVICE = ("api", "cli/serve.py", "contract", "engine", "server", "settings.py", "store")
 """What reads input of others. The client, the commands and the benchmark read what their own user gives them."""
 OPERATIONS = [route for route in create_app(settings.Settings(), "").routes if isinstance(route, Operation)]
 

@@ -1,8 +1,7 @@
-"""The flags of `deferd bench`, each declared once: help and error text derive from the field."""
+"""The options of `deferd bench`, each declared once: help and error text derive from the field."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
@@ -12,34 +11,6 @@ from deferd.contract.flag_fields import accepted_numbers, flag, number, plain, q
 from deferd.contract.limits import BATCH_MAX
 from deferd.contract.service_url import parse_service_url
 
-DESCRIPTION = """\
-Measure a running deployment over HTTP and check every response. Three loads run one after the other:
-
-  single    single-job calls: each connection sends its next call when the last one has its response. First puts
-            alone, then the full cycle put, pop, finish, which is three calls.
-  batch     batches by the official client, 4 at a time from each process: all jobs are put, due at one instant, made
-            ready by the timer, popped and finished.
-  lateness  jobs due at random instants, at a given rate: from the instant a job is due until a waiting consumer has
-            it.
-
-Each put must get 201, each job must be delivered exactly once and not before it is due, and the counts must add up.
-The jobs go to new topics, bench-<random>.*, which are removed at the end, also after an error or Ctrl-C.
-
-The load is generated in Python: one process can send a few thousand single calls per second, whatever the service
-could handle. `busy` is the share of a core that this process used; near 100 % the load generator set the pace, not the
-service. Then add --processes. On the service's own machine both compete for cores, so the figures are lower there than
-from another machine.
-"""
-EXAMPLES = """\
-examples:
-  deferd bench
-  deferd bench --url http://deferd.example:8000 --processes 4
-  deferd bench --only single --connections 256 --seconds 20
-  deferd bench --only lateness --rate 2000 --seconds 30 --histogram
-  deferd bench --only batch --jobs 200000 --batch 1000 --json > figures.json
-
-exit codes: 0 measured; 1 the service was unreachable, failed, or responded wrongly; 2 wrong usage; 130 Ctrl-C
-"""
 _LATENESS_JOBS_MAX = 1_000_000
 LoadName = Literal["single", "batch", "lateness"]
 
@@ -79,21 +50,6 @@ class OptionsError(Exception):
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
         super().__init__("; ".join(problems))
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for each option, whose value stays text for `read_options`, and the output flags."""
-    for name, field in Options.model_fields.items():
-        default = "" if field.default is None else f" Default: {_shown(field.default)}."
-        parser.add_argument(
-            flag(name),
-            dest=name,
-            metavar={"seconds": "SECONDS", "timeout": "SECONDS", "only": "LOAD", "url": "URL"}.get(name, "N"),
-            help=f"{field.description}{default}".replace("%", "%%"),
-            default=argparse.SUPPRESS,
-        )
-    parser.add_argument("--histogram", action="store_true", help="Draw a histogram of the lateness.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON object and nothing else on stdout.")
 
 
 def read_options(flags: Mapping[str, Any]) -> Options:
@@ -140,5 +96,6 @@ def _problem(name: str, value: object) -> str:
     return f"{flag(name)} is {quoted(value)}, but must be {wanted}"
 
 
-def _shown(default: object) -> str:
+def default_text(default: object) -> str:
+    """A default as one would write it."""
     return plain(default) if isinstance(default, int | float) else str(default)

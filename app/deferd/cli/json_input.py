@@ -1,4 +1,4 @@
-"""JSON that people type or pipe in: read as strictly as the service reads it."""
+"""JSON from arguments and standard input, parsed as strictly as the service parses it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from deferd.contract.json_numbers import may_be_infinite
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: it is none, as NaN, or has a number beyond 1.8e308, which no JSON could be written of again.
+        ValueError: it is not JSON (as NaN), or has a number beyond 1.8e308, which cannot be written as JSON again.
     """
     raw = text.encode() if isinstance(text, str) else text
     value = from_json(raw, allow_inf_nan=False, cache_strings="keys")
