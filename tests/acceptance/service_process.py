@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import httpx
 
+from tests.preloaded import Process, start_preloaded
 from tests.waiting import wait_until
 
 START_S = 30.0
@@ -26,15 +27,26 @@ PARKED_S = 10.0
 
 
 class ServiceProcess:
-    """`python -m deferd serve` on a port of its own. Folder and port stay the same across kill and start."""
+    """`python -m deferd serve` on a port of its own. Folder and port stay the same across kill and start.
 
-    def __init__(self, folder: Path, *flags: str, port: int = 0, environment: dict[str, str] | None = None) -> None:
+    With `preloaded` it is forked from a process that has imported deferd already, see `tests.preloaded`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        port: int = 0,
+        environment: dict[str, str] | None = None,
+        preloaded: bool = False,
+    ) -> None:
         self.folder = folder
         self.data_dir = folder / "data"
         self.port = port
         self._flags = flags
         self._environment = environment or {}
-        self._process: subprocess.Popen[str] | None = None
+        self._preloaded = preloaded
+        self._process: Process | None = None
         self._reader: threading.Thread | None = None
         self.lines: list[str] = []
 
@@ -44,7 +56,7 @@ class ServiceProcess:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def process(self) -> subprocess.Popen[str]:
+    def process(self) -> Process:
         """The running `deferd serve`."""
         assert self._process is not None, "the service is not running"
         return self._process
@@ -52,21 +64,18 @@ class ServiceProcess:
     def start(self) -> Self:
         """Start it and wait for the line that says where it listens."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "deferd", "serve", "--port", str(self.port)),
-                *("--data-dir", str(self.data_dir)),
-                *self._flags,
-            ],
-            env={**environment, **self._environment, "PYTHONUNBUFFERED": "1", "SERVICE_OF_TEST": str(self.folder)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
+        environment = {
+            **inherited,
+            **self._environment,
+            "PYTHONUNBUFFERED": "1",
+            "SERVICE_OF_TEST": str(self.folder),
+        }
+        words = ["serve", "--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags]
+        process, output = (start_preloaded if self._preloaded else _start)(words, environment)
+        self._process = process
         found: queue.Queue[int | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, args=(self._process, found), daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(output, found), daemon=True)
         self._reader.start()
         try:
             port = found.get(timeout=START_S)
@@ -78,10 +87,9 @@ class ServiceProcess:
         self.port = port
         return self
 
-    def _read(self, process: subprocess.Popen[str], found: queue.Queue[int | None]) -> None:
-        assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
+    def _read(self, output: IO[str], found: queue.Queue[int | None]) -> None:
+        with output:
+            for line in output:
                 self.lines.append(line)
                 if listening := re.search(r"listening on https?://[^:]+:(\d+)", line):
                     found.put(int(listening.group(1)))
@@ -177,7 +185,7 @@ class ServiceProcess:
         """Wait until so many pops wait for a job."""
         wait_until(lambda: self.parked_pops() == number, PARKED_S, f"{number} pops wait")
 
-    def _take(self) -> subprocess.Popen[str]:
+    def _take(self) -> Process:
         process, self._process = self._process, None
         assert process is not None, "the service is not running"
         return process
@@ -201,6 +209,19 @@ class ServiceProcess:
         self._join_reader()
 
 
+def _start(words: Sequence[str], environment: Mapping[str, str]) -> tuple[Process, IO[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deferd", *words],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, process.stdout
+
+
 def _pids_of(wanted: Callable[[str], bool]) -> list[int]:
     """Ids of the running processes with such command lines, whose parts are divided by spaces."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
@@ -215,6 +236,6 @@ def _read(pid: int, file: str) -> bytes:
 
 @contextlib.contextmanager
 def running_service(*flags: str, data_dir: Path, **environment: str) -> Iterator[ServiceProcess]:
-    """A service with these flags and variables, which keeps what it has below `data_dir`; stopped at the end."""
-    with ServiceProcess(data_dir, *flags, environment=environment) as service:
+    """A preloaded service with these flags and variables, which keeps what it has below `data_dir`."""
+    with ServiceProcess(data_dir, *flags, environment=environment, preloaded=True) as service:
         yield service

@@ -22,6 +22,7 @@ from deferd import Client
 from deferd.store.data_dir import APPEND_ONLY_FOLDER, DataFolder
 from tests.acceptance.command_line import Shell, environment
 from tests.acceptance.every_state import assert_goes_on, assert_sound, fill
+from tests.acceptance.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
 
@@ -32,7 +33,7 @@ LOADED = "loaded"
 @pytest.fixture
 def shell() -> Shell:
     """Of commands that need no service."""
-    return Shell("http://127.0.0.1:9")
+    return PreloadedShell("http://127.0.0.1:9")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from deferd.engine.copying import CopyReport
 from deferd.engine.inventory import Inventory
 from tests.acceptance.command_line import Shell
 from tests.acceptance.every_state import BIG, PAUSED, TOPIC, Filled, assert_goes_on, fill
+from tests.acceptance.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import running_service
 from tests.integration import store_servers
 from tests.integration.store_servers import ClusterSet, StoreServer
@@ -31,13 +32,13 @@ TOTALS = {"delayed": 7, "ready": 31, "reserved": 2, "dead": 1, "finished": 1}
 @pytest.fixture
 def shell() -> Shell:
     """Of commands that need no service."""
-    return Shell("http://127.0.0.1:9")
+    return PreloadedShell("http://127.0.0.1:9")
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StoreServer]:
     with StoreServer(tmp_path / "store") as store:
-        yield store
+        yield store.used_before()
 
 
 @pytest.fixture
@@ -89,6 +90,7 @@ def test_an_embedded_store_is_moved_to_an_older_redis(
 def test_an_embedded_store_is_moved_to_a_cluster(source: tuple[str, Filled], shell: Shell, tmp_path: Path) -> None:
     data_dir, filled = source
     with ClusterSet(tmp_path / "cluster") as cluster:
+        cluster.used_before(shards=5)
         *_, total = shell.json("copy", "--from", data_dir, "--to", cluster.url, "--shards", "5")
         assert (total["to"], total["shards"]) == (TOTALS, 5)
         flags = ("--redis-url", cluster.url, "--shards", "5")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import pytest
 
 from tests.acceptance.http_calls import Http, moment, ok, problem, refusal
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.preloaded import run_preloaded
 
 DAY_S = 86_400
 
@@ -134,17 +134,12 @@ async def test_a_service_that_is_not_for_tests_has_none(http: Http) -> None:
 
 def test_it_stays_moved_and_its_folder_is_for_tests_alone(tmp_path: Path) -> None:
     """A service on the true clock would have its jobs wait for as long as the clock was moved."""
-    with ServiceProcess(tmp_path, "--test-clock") as service, httpx.Client(base_url=service.url) as client:
+    with running_service("--test-clock", data_dir=tmp_path) as service, httpx.Client(base_url=service.url) as client:
         put(client, "t", id="j", delay=2 * DAY_S)
         advance(client, DAY_S)
         service.stop()
-        refused = subprocess.run(
-            [sys.executable, "-m", "deferd", "serve", "--port", "0", "--data-dir", str(service.data_dir)],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        words = ("serve", "--port", "0", "--data-dir", str(service.data_dir))
+        refused = run_preloaded(*words, environment=os.environ)
         assert refused.returncode == 1
         [line] = refused.stderr.splitlines()
         assert "is one for tests, which moved its clock by 86400 s: serve it with --test-clock" in line
@@ -155,8 +150,6 @@ def test_it_stays_moved_and_its_folder_is_for_tests_alone(tmp_path: Path) -> Non
 
 def test_with_a_store_of_ones_own_it_is_refused() -> None:
     flags = ("--test-clock", "--redis-url", "redis://127.0.0.1:1")
-    refused = subprocess.run(
-        [sys.executable, "-m", "deferd", "serve", *flags], capture_output=True, text=True, timeout=30, check=False
-    )
+    refused = run_preloaded("serve", *flags, environment=os.environ)
     assert refused.returncode == 2
     assert "cannot be had together with --redis-url" in refused.stderr

