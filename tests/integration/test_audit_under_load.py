@@ -14,6 +14,7 @@ from deferd.contract.errors import DeferdError, TopicNotFound
 from deferd.contract.model import ChangeJob, TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
+from tests.drawn_input import counted
 from tests.integration.engine_and_model import OutOfTimeError
 from tests.integration.engine_driver import TOPIC, job
 from tests.integration.store_servers import StoreServer
@@ -118,13 +119,14 @@ class AuditedCalls(EveryCall):
             self.out_of_time = True
 
 
+@pytest.mark.hypothesis
 @pytest.mark.timeout(240)
 def test_no_order_of_calls_looks_like_damage(running_server: StoreServer) -> None:
     machine = type("AuditedCallsOnServer", (AuditedCalls,), {"server": running_server})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=20,
+            max_examples=counted(20),
             stateful_step_count=40,
             deadline=None,
             print_blob=True,
