@@ -118,6 +118,7 @@ def test_jobs_in_every_state_go_on_after_a_restore(service: ServiceProcess, fold
         assert_goes_on(client, filled)
 
 
+@pytest.mark.slow
 def test_a_backup_during_a_rewrite_has_all_that_was_acknowledged_before(
     service: ServiceProcess, folder: Path, shell: Shell, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_backup_during_a_rewrite_has_all_that_was_acknowledged_before(
     assert_has(service.url, load.acknowledged)
 
 
+@pytest.mark.slow
 def test_backups_while_one_rewrite_follows_the_other_have_all_that_was_acknowledged_before(
     service: ServiceProcess, folder: Path, shell: Shell, tmp_path: Path
 ) -> None:
@@ -223,6 +225,7 @@ def test_a_backup_overwrites_nothing(saved: Path, service: ServiceProcess, shell
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_a_backup_that_is_stopped_leaves_nothing(service: ServiceProcess, folder: Path, number: signal.Signals) -> None:
     with Client(service.url) as client:
@@ -243,6 +246,7 @@ def test_a_backup_that_is_stopped_leaves_nothing(service: ServiceProcess, folder
         os.kill(store_pid, 0)
 
 
+@pytest.mark.slow
 def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
     saved: Path, service: ServiceProcess, shell: Shell
 ) -> None:
@@ -269,6 +273,7 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
         assert [job.id for job in client.jobs("orders")] == ["saved", "later"]
 
 
+@pytest.mark.slow
 def test_a_restore_ends_no_store_that_a_killed_service_left(saved: Path, service: ServiceProcess, shell: Shell) -> None:
     pid, reaper = service.store_pid(), service.reaper_pid()
     assert pid is not None
@@ -283,6 +288,7 @@ def test_a_restore_ends_no_store_that_a_killed_service_left(saved: Path, service
     service.start()
 
 
+@pytest.mark.slow
 def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: Path) -> None:
     described = saved / "backup.json"
     good = described.read_text()

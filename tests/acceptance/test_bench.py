@@ -81,6 +81,7 @@ def test_single_calls_are_counted_and_leave_nothing_behind(shared_service: Servi
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_batches_are_spread_over_processes(shared_service: ServiceProcess) -> None:
     found = figures("--url", shared_service.url, "--only", "batch", *SMALL, "--jobs", "601", "--processes", "2")
 
@@ -95,6 +96,7 @@ def test_batches_are_spread_over_processes(shared_service: ServiceProcess) -> No
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_lateness_is_that_of_each_job(shared_service: ServiceProcess) -> None:
     found = figures("--url", shared_service.url, "--only", "lateness", *SMALL, "--consumers", "2")
 
@@ -110,6 +112,7 @@ def test_lateness_is_that_of_each_job(shared_service: ServiceProcess) -> None:
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_people_get_a_table_for_each_load(shared_service: ServiceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     done = bench("--url", shared_service.url, *SMALL, "--histogram")
@@ -122,6 +125,7 @@ def test_people_get_a_table_for_each_load(shared_service: ServiceProcess, monkey
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_on_a_terminal_there_is_a_progress_bar_beside_the_json(shared_service: ServiceProcess) -> None:
     ours, theirs = pty.openpty()
     shown = bytearray()
@@ -141,6 +145,7 @@ def test_on_a_terminal_there_is_a_progress_bar_beside_the_json(shared_service: S
         assert text in shown.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_run_that_is_ended_removes_what_it_put(shared_service: ServiceProcess, ending: signal.Signals) -> None:
     flags = ("--url", shared_service.url, "--only", "single", "--seconds", "30", "--processes", "2")
@@ -162,6 +167,7 @@ def test_a_run_that_is_ended_removes_what_it_put(shared_service: ServiceProcess,
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_a_service_that_dies_is_told_in_lines_with_the_topic_that_is_left(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         run = subprocess.Popen(

@@ -449,6 +449,7 @@ async def test_jobs_of_a_batch_that_was_given_up_are_sent_again_as_the_same(prox
         assert (await client.topic(topic)).counts["ready"] == 5
 
 
+@pytest.mark.slow
 def test_a_client_goes_on_when_its_service_was_killed_and_came_back(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service, Client(service.url, timeout=5) as client:
         client.put("orders", id="a")

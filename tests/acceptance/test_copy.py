@@ -71,6 +71,7 @@ def test_an_embedded_store_is_moved_to_a_server_and_back(
             assert_goes_on(client, filled)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(DEBIAN_REDIS is None, reason="there is no redis-server on this machine")
 def test_an_embedded_store_is_moved_to_an_older_redis(
     source: tuple[str, Filled], shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,6 +88,7 @@ def test_an_embedded_store_is_moved_to_an_older_redis(
             assert_goes_on(client, filled)
 
 
+@pytest.mark.slow
 def test_an_embedded_store_is_moved_to_a_cluster(source: tuple[str, Filled], shell: Shell, tmp_path: Path) -> None:
     data_dir, filled = source
     with ClusterSet(tmp_path / "cluster") as cluster:
@@ -98,6 +100,7 @@ def test_an_embedded_store_is_moved_to_a_cluster(source: tuple[str, Filled], she
             assert_goes_on(client, filled)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_served_is_refused(shell: Shell, store: StoreServer, tmp_path: Path) -> None:
     with running_service("--redis-url", store.url, data_dir=tmp_path / "a") as service, Client(service.url) as client:
         client.put("orders", id="a", delay=3600)
@@ -113,6 +116,7 @@ def test_a_store_that_is_served_is_refused(shell: Shell, store: StoreServer, tmp
         ]
 
 
+@pytest.mark.slow
 def test_a_target_with_jobs_is_refused_and_keeps_them(
     source: tuple[str, Filled], shell: Shell, store: StoreServer
 ) -> None:
@@ -126,6 +130,7 @@ def test_a_target_with_jobs_is_refused_and_keeps_them(
     assert shell.good("copy", "--from", source[0], "--to", f"{store.url}/1")
 
 
+@pytest.mark.slow
 def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
     source: tuple[str, Filled], shell: Shell, store: StoreServer, tmp_path: Path
 ) -> None:
@@ -159,6 +164,7 @@ def test_what_is_wrong_is_told_in_one_line(shell: Shell, words: list[str], code:
     assert "sesame" not in told
 
 
+@pytest.mark.slow
 def test_the_stores_may_come_from_variables(source: tuple[str, Filled], shell: Shell, store: StoreServer) -> None:
     done = shell.run("copy", "--json", DEFERD_COPY_FROM=source[0], DEFERD_COPY_TO=store.url)
     assert (done.returncode, done.stderr) == (0, "")

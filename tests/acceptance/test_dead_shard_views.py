@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 
 from deferd import Client
 from deferd.engine.redis_keys import Keys
 from tests.acceptance.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import running_service
 from tests.integration.store_servers import ClusterSet
+
+pytestmark = pytest.mark.slow
 
 SHARDS = 6
 KEYS = Keys(SHARDS)

@@ -101,6 +101,7 @@ def most_resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 async def test_one_pop_repeated_on_many_connections_takes_a_bounded_memory(
     tmp_path: Path, topic: str, through_asgi: bool
@@ -189,6 +190,7 @@ async def test_nothing_is_popped_behind_a_response_that_is_not_read(open_service
         assert 200 == (await wire.answer()).status
 
 
+@pytest.mark.slow
 async def test_what_is_not_read_over_tls_counts(tmp_path: Path, topic: str) -> None:
     files = TlsFiles(tmp_path / "files")
     flags = (*files.flags(), "--max-unsent-bytes", str(MOST_BYTES))

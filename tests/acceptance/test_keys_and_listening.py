@@ -122,6 +122,7 @@ def test_keys_are_in_one_place(tmp_path: Path) -> None:
     assert "--keys (DEFERD_KEYS) cannot be had together with --keys-file" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
@@ -151,6 +152,7 @@ def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
 
+@pytest.mark.slow
 def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_last_good_keys(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     flags = ("--keys-file", str(keys.path), "--workers", "2", "--log-level", "debug")
@@ -211,6 +213,7 @@ async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_
     assert [line["outcome"] for line in audit_lines(service)] == ["forbidden"]
 
 
+@pytest.mark.slow
 async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.001\nburst = 2")

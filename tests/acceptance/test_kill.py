@@ -17,6 +17,8 @@ import pytest
 
 from tests.acceptance.service_process import ServiceProcess
 
+pytestmark = pytest.mark.slow
+
 TOPIC = "orders.close"
 KILLS = 8
 TTR_S = 3.0

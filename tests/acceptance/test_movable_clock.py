@@ -19,7 +19,7 @@ from tests.preloaded import run_preloaded
 DAY_S = 86_400
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 worker", "2 workers"])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["1 worker", "2 workers"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """With the longest tick and several shards: what is done in time is done because the jump was noticed."""
     flags = ("--test-clock", "--workers", str(request.param), "--shards", "3", "--tick", "60")

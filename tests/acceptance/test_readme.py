@@ -115,6 +115,7 @@ def test_the_programs_of_the_readme_the_docstrings_and_the_examples_are_strictly
     assert mypy_errors(programs, tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_a_thousand_orders_add_up(shared_service: ServiceProcess, topic: str) -> None:
     assert "250 + 750 = 1000" in await run(shared_service.url, topic)
 

@@ -75,6 +75,7 @@ async def test_without_a_right_every_call_is_a_503_that_names_it(
     assert (await shop.look("before"))["state"] == "delayed"
 
 
+@pytest.mark.slow
 def test_after_a_flushall_only_services_with_the_same_number_of_shards_start(
     store: StoreServer, service: ServiceProcess, tmp_path: Path
 ) -> None:

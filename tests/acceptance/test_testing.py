@@ -67,6 +67,7 @@ def test_at_the_end_nothing_of_it_is_left() -> None:
     assert not Path(folder).exists()
 
 
+@pytest.mark.slow
 def test_a_service_whose_tests_were_killed_ends_by_itself() -> None:
     script = (
         "import sys, time\nfrom deferd.testing import start_service\n"
@@ -239,6 +240,7 @@ def run_pytest(installed: Path, project: Path, source: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.slow
 def test_the_plugin_costs_nothing_until_it_is_used(installed: Path, tmp_path: Path) -> None:
     """So it can do no harm either where the libraries of the service are not installed."""
     ran = run_pytest(
@@ -288,6 +290,7 @@ def test_it_was_one_service_whose_clock_stays_moved(deferd_service):
     assert "3 passed" in ran.stdout
 
 
+@pytest.mark.slow
 def test_the_plugin_shows_the_log_of_the_service_with_a_test_that_fails(installed: Path, tmp_path: Path) -> None:
     ran = run_pytest(
         installed,
@@ -307,6 +310,7 @@ def test_that_passes(deferd_service):
     assert "1 failed, 1 passed" in ran.stdout
 
 
+@pytest.mark.slow
 def test_without_the_service_installed_only_tests_that_use_it_fail_and_say_why(installed: Path, tmp_path: Path) -> None:
     """As with the base install. The project's own folder hides a library of the service from every process."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pydantic_settings'] = None\n")

@@ -112,6 +112,7 @@ async def test_a_slow_request_is_given_up_over_https(service: ServiceProcess, fi
         assert await wire.is_closed()
 
 
+@pytest.mark.slow
 async def test_the_last_answer_of_a_connection_is_taken_slowly_over_https(
     service: ServiceProcess, files: TlsFiles, topic: str
 ) -> None:
@@ -153,6 +154,7 @@ def shown_certificate(service: ServiceProcess, files: TlsFiles) -> bytes | None:
         return connection.getpeercert(binary_form=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_renewed_certificate_counts_without_a_restart(tmp_path: Path, topic: str, workers: int) -> None:
     files = TlsFiles(tmp_path / "files")
@@ -184,6 +186,7 @@ def test_a_renewed_certificate_counts_without_a_restart(tmp_path: Path, topic: s
     assert "Traceback" not in service.output()
 
 
+@pytest.mark.slow
 def test_workers_that_are_replaced_while_the_certificate_is_broken_serve_with_the_last_good_one(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "files")
     flags = ("--workers", "2", "--log-level", "debug")
@@ -237,6 +240,7 @@ def test_a_certificate_and_its_key_come_together(files: TlsFiles, given: str) ->
         assert name in sentence
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) -> None:
     locked = tmp_path / "locked.pem"
     command = ["openssl", "rsa", "-aes128", "-passout", "pass:x", "-in", str(files.key), "-out", str(locked)]
@@ -272,6 +276,7 @@ def test_without_keys_https_too_is_for_this_machine_alone(files: TlsFiles, tmp_p
 ACL = (f"user {USER} on >{PASSWORD} ~* &* +@all", "user default on nopass -@all +ping +info +shutdown")
 
 
+@pytest.mark.slow
 def test_a_store_is_reached_over_tls_as_a_user_of_its_acl(files: TlsFiles, tmp_path: Path, topic: str) -> None:
     with (
         StoreServer(tmp_path / "store", lines=ACL) as store,
@@ -280,6 +285,7 @@ def test_a_store_is_reached_over_tls_as_a_user_of_its_acl(files: TlsFiles, tmp_p
         run_a_job_over_tls(port, files, tmp_path, topic)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     DEBIAN_REDIS is None, reason="there is no redis-server on this machine, and the embedded has no TLS"
 )

@@ -163,6 +163,7 @@ async def test_a_finish_that_comes_too_late_is_logged_and_the_worker_goes_on(
     assert "could not be finished: its lease has ended" in record.getMessage()
 
 
+@pytest.mark.slow
 async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "deferd.worker")
     with running_service(data_dir=tmp_path) as service:
@@ -218,6 +219,7 @@ async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, ca
     ]
 
 
+@pytest.mark.slow
 async def test_a_worker_waits_for_a_service_that_is_not_there_yet(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

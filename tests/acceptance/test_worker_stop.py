@@ -48,6 +48,7 @@ async def test_a_signal_gives_handlers_time_to_end_and_fetches_nothing_more(
     assert not any("cancelled" in line for line in worker.lines)
 
 
+@pytest.mark.slow
 async def test_what_is_left_after_the_grace_time_is_released_at_once(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:
@@ -97,6 +98,7 @@ async def test_a_second_interrupt_ends_the_process_at_once(
     assert (await client.look(f"{topic}.async", "a")).state == "reserved"
 
 
+@pytest.mark.slow
 async def test_a_worker_that_cannot_report_ends_all_the_same_and_says_so(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         async with AsyncClient(service.url) as client:

@@ -82,7 +82,7 @@ class Load:
 
 
 @pytest.mark.parametrize("repair", [False, True], ids=["audit", "repair"])
-@pytest.mark.parametrize("waiting", [0, 3000], ids=["short list", "long list"])
+@pytest.mark.parametrize("waiting", [0, pytest.param(3000, marks=pytest.mark.slow)], ids=["short list", "long list"])
 async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, repair: bool) -> None:
     await engine.topics.configure(TOPIC, TopicSettings())
     await engine.queue.put_many([job(f"waiting{number}") for number in range(waiting)])

@@ -24,6 +24,8 @@ from deferd.store.preflight import StoreRefused, check
 from tests.integration.store_servers import ClusterSet, StoreServer
 from tests.waiting import until, wait_until
 
+pytestmark = pytest.mark.slow
+
 SHARDS = 12
 STORE_TIMEOUT_S = 1.0
 WOKEN_S = 3 * HEARTBEAT_S + 2 * STORE_TIMEOUT_S

@@ -112,7 +112,7 @@ async def test_what_is_published_is_heard(clustered_store: Store) -> None:
     await subscription.aclose()
 
 
-@pytest.mark.parametrize("how", ["kill", "pause"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("pause", marks=pytest.mark.slow)])
 async def test_a_node_that_fails_takes_only_its_own_keys_with_it(
     cluster: ClusterSet, clustered_store: Store, how: str
 ) -> None:
@@ -136,6 +136,7 @@ async def test_a_node_that_fails_takes_only_its_own_keys_with_it(
         assert int(cluster.masters[1].command("GET", key)) <= sent
 
 
+@pytest.mark.slow
 async def test_a_restarted_node_is_used_again_without_an_error(cluster: ClusterSet, clustered_store: Store) -> None:
     await counted(clustered_store, KEYS)
     node = cluster.masters[0]
@@ -147,6 +148,7 @@ async def test_a_restarted_node_is_used_again_without_an_error(cluster: ClusterS
     assert await counted(clustered_store, others) == [2] * len(others)
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_is_gone_fails_in_time_and_is_found_again(
     cluster: ClusterSet, clustered_store: Store
 ) -> None:
@@ -160,6 +162,7 @@ async def test_a_cluster_that_is_gone_fails_in_time_and_is_found_again(
     await all_counted(clustered_store, KEYS)
 
 
+@pytest.mark.slow
 async def test_calls_work_again_after_a_failover(tmp_path: Path) -> None:
     with ClusterSet(tmp_path, replicas=1, node_timeout_ms=500) as cluster:
         store = await connect(cluster.url, timeout_s=TIMEOUT_S)

@@ -14,6 +14,8 @@ from deferd.store.connection import Store, connect
 from deferd.store.preflight import check
 from tests.integration.store_servers import SentinelSet, StoreServer
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 1.0
 SLACK_S = 0.4
 FAILOVER_S = 30.0
