@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zipfile
@@ -73,13 +74,17 @@ def test_a_service_whose_tests_were_killed_ends_by_itself() -> None:
         "import sys, time\nfrom deferd.testing import start_service\n"
         "with start_service('--workers', '2') as service:\n    print(service.log, flush=True)\n    time.sleep(60)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as tests:
-        assert tests.stdout is not None
-        found = next(match for line in tests.stdout if (match := re.search(r" in (\S+deferd-testing-\w+)/data", line)))
-        folder = found[1]
-        assert processes_of(folder)
-        tests.send_signal(signal.SIGKILL)
-    wait_until(lambda: not processes_of(folder), GONE_S, "its processes have ended")
+    with tempfile.TemporaryDirectory() as temporary:  # who is killed leaves a folder behind
+        environment = {**os.environ, "TMPDIR": temporary}
+        with subprocess.Popen(
+            [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
+        ) as tests:
+            assert tests.stdout is not None
+            said = (re.search(r" in (\S+deferd-testing-\w+)/data", line) for line in tests.stdout)
+            folder = next(found[1] for found in said if found)
+            assert processes_of(folder)
+            tests.send_signal(signal.SIGKILL)
+        wait_until(lambda: not processes_of(folder), GONE_S, "its processes have ended")
 
 
 def test_one_that_does_not_start_shows_what_it_said() -> None:
@@ -248,6 +253,7 @@ def test_the_plugin_costs_nothing_until_it_is_used(installed: Path, tmp_path: Pa
         tmp_path,
         """
 import sys
+import tempfile
 
 def test_nothing_is_imported(pytestconfig):
     assert pytestconfig.pluginmanager.get_plugin("deferd") is not None
