@@ -12,6 +12,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -227,8 +228,9 @@ class _Preloader:
         os.chdir(str(request["folder"]))
         time.tzset()
         sys.argv = ["deferd", *request["words"]]  # type: ignore[misc]
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        for written in (sys.stdout, sys.stderr):
+            assert isinstance(written, io.TextIOWrapper)
+            written.reconfigure(line_buffering=True)
 
 
 def _receive(requests: socket.socket) -> tuple[bytes, list[int], int, object]:
