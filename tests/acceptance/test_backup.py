@@ -210,6 +210,7 @@ def test_a_backup_that_is_not_loaded_is_counted_when_it_is_restored(
     assert "delayed      1\n" in text
 
 
+@pytest.mark.slow
 def test_a_backup_overwrites_nothing(saved: Path, service: ServiceProcess, shell: Shell, tmp_path: Path) -> None:
     before = (saved / "backup.json").read_bytes()
     assert f"{saved} is not empty: name a folder that is" in shell.refused(

@@ -161,6 +161,7 @@ class TestClient:
             assert (result.status, result.code, result.durability) == (201, None, "replicated:1")
         assert replica_has(pair, topic, job.id)
 
+    @pytest.mark.slow
     def test_a_put_in_doubt_is_asked_again_until_the_replica_has_it(
         self, client: Client, pair: Pair, topic: str
     ) -> None:

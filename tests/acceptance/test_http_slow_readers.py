@@ -147,6 +147,7 @@ async def test_a_key_over_its_share_is_refused_and_others_are_not(
         assert [1] * JOBS == [job["attempt"] for job in given]  # the refused pop was taken back
 
 
+@pytest.mark.slow
 async def test_without_room_a_large_response_is_refused_until_a_stalled_client_is_cut_off(
     open_service: ServiceProcess, topic: str
 ) -> None:

@@ -166,6 +166,7 @@ def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tm
         assert all(has_order(service.url, n) for n in range(20))
 
 
+@pytest.mark.slow
 def test_workers_and_store_that_die_are_replaced(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug") as service:
         put_orders(service.url, 1)

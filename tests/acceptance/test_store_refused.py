@@ -90,6 +90,7 @@ def test_after_a_flushall_only_services_with_the_same_number_of_shards_start(
         assert [httpx.post(f"{one.url}/jobs", json=job).status_code for one in (service, second)] == [201, 409]
 
 
+@pytest.mark.slow
 async def test_a_store_that_was_given_another_number_of_shards_is_refused_loudly(
     shop: Http, store: StoreServer, service: ServiceProcess
 ) -> None:
@@ -102,6 +103,7 @@ async def test_a_store_that_was_given_another_number_of_shards_is_refused_loudly
     await assert_serves_again(shop)
 
 
+@pytest.mark.slow
 def test_a_service_on_an_empty_store_starts_and_writes_the_guard(store: StoreServer, tmp_path: Path) -> None:
     with running_service("--redis-url", store.url, data_dir=tmp_path):
         wait_until(lambda: store.command("GET", "deferd:shards") == b"1", 5, "the guard is there")

@@ -69,6 +69,7 @@ async def test_the_async_client_works_over_https(service: ServiceProcess, files:
         assert 20 == len(await client.pop(topic, count=20, wait=0))
 
 
+@pytest.mark.slow
 def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: str) -> None:
     with (
         running_service(*files.flags(), "--workers", "2", data_dir=tmp_path) as service,

@@ -112,6 +112,7 @@ async def test_strict_priority_takes_the_first_topic_first(
     assert order == ["b"] * 10 + ["a"] * 10 + ["c"] * 10
 
 
+@pytest.mark.slow
 async def test_weighted_priority_starves_no_topic(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:
@@ -138,6 +139,7 @@ async def test_a_job_is_taken_as_soon_as_it_is_due(
         await gone(client, topic, "a")
 
 
+@pytest.mark.slow
 async def test_jobs_that_fail_all_at_once_are_all_released(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:

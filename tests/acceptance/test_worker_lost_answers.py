@@ -93,6 +93,7 @@ async def test_a_report_whose_answer_was_lost_is_repeated_and_not_told_as_a_fail
     assert not any("could not be" in one.getMessage() for one in caplog.records)
 
 
+@pytest.mark.slow
 async def test_a_touch_that_is_never_answered_does_not_cost_the_lease(
     client: AsyncClient, proxy: LossyProxy, topic: str
 ) -> None:
@@ -108,6 +109,7 @@ async def test_a_touch_that_is_never_answered_does_not_cost_the_lease(
         assert (await in_state(client, topic, "a", "finished")).attempts == 1
 
 
+@pytest.mark.slow
 async def test_a_handler_goes_on_while_touches_fail_and_its_lease_is_kept(
     client: AsyncClient, proxy: LossyProxy, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

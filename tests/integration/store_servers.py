@@ -190,19 +190,44 @@ class Pair:
         source = f"127.0.0.1 {self.primary.port}"
         self.replica = StoreServer(folder / "b", repl_diskless_sync_delay=0, replicaof=source)
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
+        """Start both and wait until they are in step, which takes a second."""
         try:
             self.primary.start()
             self.replica.start()
             wait_until(lambda: in_step(self.primary, self.replica), SETTLE_S, "the replica is in step")
         except BaseException:
-            self.__exit__(None, None, None)
+            self.stop()
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def stop(self) -> None:
+        """End both."""
         self.replica.kill()
         self.primary.kill()
+
+    def is_well(self) -> bool:
+        """Whether both run as they did at the start, and are in step; what is paused goes on."""
+        if not (self.primary.running and self.replica.running):
+            return False
+        self.primary.unpause()
+        self.replica.unpause()
+        is_primary = bool(self.primary.command("INFO", "replication")["role"] == "master")
+        return is_primary and in_step(self.primary, self.replica)
+
+    def clear(self) -> None:
+        """Remove data, scripts, users and statistics."""
+        for user in self.primary.command("ACL", "USERS"):
+            if user != b"default":
+                self.primary.command("ACL", "DELUSER", user)
+        for words in (("FLUSHALL",), ("SCRIPT", "FLUSH"), ("CONFIG", "RESETSTAT")):
+            self.primary.command(*words)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
 
 
 class SentinelSet:
@@ -301,7 +326,11 @@ class ClusterSet:
     @property
     def url(self) -> str:
         """The address of the cluster, as deferd takes it."""
-        return f"redis+cluster://{','.join(one.address for one in self.masters)}"
+        return self.url_from(0)
+
+    def url_from(self, first: int) -> str:
+        """The address with the masters in another order."""
+        return f"redis+cluster://{','.join(one.address for one in [*self.masters[first:], *self.masters[:first]])}"
 
     def start(self) -> Self:
         """Start and join all nodes, give the masters equal parts of the slots, and wait until each sees all."""

@@ -33,10 +33,26 @@ SLACK_S = 0.7
 DEBIAN_REDIS = shutil.which("redis-server")
 
 
+@pytest.fixture(scope="module")
+def unharmed() -> Iterator[list[Pair]]:
+    """Pairs that tests have left as they found them: a new one takes a second."""
+    pairs: list[Pair] = []
+    yield pairs
+    for pair in pairs:
+        pair.stop()
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    with Pair(tmp_path) as pair:
+def pair(unharmed: list[Pair], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    pair = unharmed.pop() if unharmed else Pair(tmp_path_factory.mktemp("pair")).start()
+    try:
         yield pair
+    finally:
+        if pair.is_well():
+            pair.clear()
+            unharmed.append(pair)
+        else:
+            pair.stop()
 
 
 @pytest.fixture

@@ -112,6 +112,7 @@ async def test_what_is_published_is_heard(clustered_store: Store) -> None:
     await subscription.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", pytest.param("pause", marks=pytest.mark.slow)])
 async def test_a_node_that_fails_takes_only_its_own_keys_with_it(
     cluster: ClusterSet, clustered_store: Store, how: str
