@@ -79,7 +79,9 @@ class PreloadedProcess:
         with theirs:
             socket.send_fds(_preloader(), [request], [theirs.fileno(), stdin, stdout, stderr])
         self._file = self._status.makefile("r")
-        self.pid = int(self._file.readline())
+        pid = self._file.readline()
+        assert pid, "the preloader has ended: see what it wrote to standard error"
+        self.pid = int(pid)
 
     def poll(self) -> int | None:
         return self._end(0)

@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.preloaded import run_preloaded
 
 RUN_S = 50
 SMALL = ("--seconds", "0.5", "--connections", "4", "--jobs", "600", "--batch", "100", "--rate", "200")
@@ -32,7 +33,7 @@ def command(*flags: str) -> list[str]:
 
 
 def bench(*flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*flags), capture_output=True, text=True, timeout=RUN_S, check=False)
+    return run_preloaded("bench", *flags, environment=os.environ, timeout=RUN_S)
 
 
 def figures(*flags: str) -> dict[str, Any]:
