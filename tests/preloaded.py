@@ -16,6 +16,7 @@ import io
 import json
 import os
 import pkgutil
+import runpy
 import selectors
 import signal
 import socket
@@ -25,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NoReturn, Protocol
+from typing import IO, Protocol
 
 _MESSAGE_BYTES = 1 << 20
 _RUN_S = 40.0
@@ -186,20 +187,20 @@ class _Preloader:
         self._requests = requests
         self._children: dict[int, socket.socket] = {}
 
-    def serve(self) -> list[str] | None:
-        """Returns the words in each child, and None at the end in the parent."""
+    def serve(self) -> bool:
+        """Returns True in each child, and False at the end in the parent."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, and for the children
         signal.signal(signal.SIGCHLD, self._reap)
         while True:
             data, (status, *streams), _, _ = _receive(self._requests)
             if not data:
-                return None
+                return False
             request = json.loads(data)
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
             pid = os.fork()
             if pid == 0:
                 self._become(request, status, streams)
-                return list(request["words"])
+                return True
             with socket.socket(fileno=status) as connection:
                 self._children[pid] = connection.dup()
             for stream in streams:
@@ -240,7 +241,7 @@ def _receive(requests: socket.socket) -> tuple[bytes, list[int], int, object]:
     return data, fds or [-1], flags, address
 
 
-def _main() -> NoReturn:
+def _main() -> None:
     import deferd  # noqa: PLC0415
 
     for module in pkgutil.walk_packages(deferd.__path__, "deferd."):
@@ -248,11 +249,8 @@ def _main() -> NoReturn:
             importlib.import_module(module.name)
     gc.collect()
     gc.freeze()  # a child does not look through, and thereby copy, what was imported
-    words = _Preloader(socket.socket(fileno=int(sys.argv[1]))).serve()
-    if words is None:
-        sys.exit()
-    main = importlib.import_module("deferd.cli.main").main
-    sys.exit(main(words))
+    if _Preloader(socket.socket(fileno=int(sys.argv[1]))).serve():
+        runpy.run_module("deferd", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
     source: tuple[str, Filled], shell: Shell, store: StoreServer, tmp_path: Path
 ) -> None:
     used = int(store.command("INFO", "memory")["used_memory"])
-    store.command("CONFIG", "SET", "maxmemory", used + 2_000_000)  # enough to begin, and less than the jobs take
+    store.command("CONFIG", "SET", "maxmemory", used + 1_000_000)  # half of what the jobs take
     failed = shell.refused(1, "copy", "--from", source[0], "--to", store.url)
     assert f"the store at {store.url} failed: the store is out of memory" in failed
     store.command("CONFIG", "SET", "maxmemory", 0)
