@@ -132,11 +132,14 @@ def test_a_target_with_jobs_is_refused_and_keeps_them(
 
 @pytest.mark.slow
 def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
-    source: tuple[str, Filled], shell: Shell, store: StoreServer, tmp_path: Path
+    shell: Shell, store: StoreServer, tmp_path: Path
 ) -> None:
+    with running_service(data_dir=tmp_path / "large") as service, Client(service.url) as client:
+        for _ in range(30):
+            client.put("large", "x" * 500_000, delay=3600)
     used = int(store.command("INFO", "memory")["used_memory"])
-    store.command("CONFIG", "SET", "maxmemory", used + 1_000_000)  # half of what the jobs take
-    failed = shell.refused(1, "copy", "--from", source[0], "--to", store.url)
+    store.command("CONFIG", "SET", "maxmemory", used + 8_000_000)  # half of the jobs, far more than connections take
+    failed = shell.refused(1, "copy", "--from", str(service.data_dir), "--to", store.url)
     assert f"the store at {store.url} failed: the store is out of memory" in failed
     store.command("CONFIG", "SET", "maxmemory", 0)
 
