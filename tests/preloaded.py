@@ -245,7 +245,7 @@ def _main() -> None:
     import deferd  # noqa: PLC0415
 
     for module in pkgutil.walk_packages(deferd.__path__, "deferd."):
-        if not module.name.endswith(("__main__", "pytest_plugin", "testing.serving", "reaper_process")):
+        if not module.name.endswith(("__main__", "pytest_plugin", "serving", "reaper_process", "server_process")):
             importlib.import_module(module.name)
     gc.collect()
     gc.freeze()  # a child does not look through, and thereby copy, what was imported
