@@ -2,7 +2,7 @@
 
 They need npm, Go and the registries of their packages, so the suite does not collect this file; `.ci/run` names it::
 
-    python -m pytest tests/acceptance/generated_programs.py
+    python -m pytest -m slow tests/acceptance/generated_programs.py
 
 A language whose tools are not installed is skipped. For Python see test_generated_client.py.
 """
@@ -54,6 +54,7 @@ def without_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceP
         yield service
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # building the Go generator takes most of a minute where nothing is cached
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_program_on_a_generated_client_works(

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from deferd.testing.serve_process import START_S, STOP_S, ServeProcess, start_serve
+from tests.preloaded import Process, start_preloaded
 from tests.waiting import wait_until
 
 PARKED_S = 10.0
@@ -23,15 +23,26 @@ PARKED_S = 10.0
 
 
 class ServiceProcess:
-    """`python -m deferd serve` on a free port. Folder and port stay the same across kill and start."""
+    """`python -m deferd serve` on a free port. Folder and port stay the same across kill and start.
 
-    def __init__(self, folder: Path, *flags: str, port: int = 0, environment: dict[str, str] | None = None) -> None:
+    With `preloaded` it is forked from a process that has imported deferd already, see `tests.preloaded`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        port: int = 0,
+        environment: dict[str, str] | None = None,
+        preloaded: bool = False,
+    ) -> None:
         self.folder = folder
         self.data_dir = folder / "data"
         self.port = port
         self._flags = flags
         self._environment = environment or {}
-        self._process: subprocess.Popen[str] | None = None
+        self._preloaded = preloaded
+        self._process: Process | None = None
         self._serving: ServeProcess | None = None  # the newest one, which may have ended
         self.lines: list[str] = []
 
@@ -41,7 +52,7 @@ class ServiceProcess:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def process(self) -> subprocess.Popen[str]:
+    def process(self) -> Process:
         """The running `deferd serve`."""
         assert self._process is not None, "the service is not running"
         return self._process
@@ -49,12 +60,15 @@ class ServiceProcess:
     def start(self) -> Self:
         """Start the service and wait until it listens."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._process, output = start_serve(
-            ["deferd", "serve"],
-            ["--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags],
-            {**self._environment, "SERVICE_OF_TEST": str(self.folder)},
-        )
-        self._serving = ServeProcess(self._process, output, self.lines)
+        flags = ["--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags]
+        environment = {**self._environment, "SERVICE_OF_TEST": str(self.folder)}
+        process: Process
+        if self._preloaded:
+            inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
+            process, output = start_preloaded(["serve", *flags], {**inherited, **environment})
+        else:
+            process, output = start_serve(["deferd", "serve"], flags, environment)
+        self._process, self._serving = process, ServeProcess(process, output, self.lines)
         port = urlsplit(self._serving.wait_for_url(START_S)).port
         assert port is not None
         self.port = port
@@ -141,7 +155,7 @@ class ServiceProcess:
         """Wait until this number of pops wait for a job."""
         wait_until(lambda: self.parked_pops() == number, PARKED_S, f"{number} pops wait")
 
-    def _take(self) -> tuple[subprocess.Popen[str], ServeProcess]:
+    def _take(self) -> tuple[Process, ServeProcess]:
         process, self._process = self.process, None
         assert self._serving is not None
         return process, self._serving
@@ -176,6 +190,6 @@ def _read(pid: int, file: str) -> bytes:
 
 @contextlib.contextmanager
 def running_service(*flags: str, data_dir: Path, **environment: str) -> Iterator[ServiceProcess]:
-    """A service with these flags and variables and its files below `data_dir`; stopped at the end."""
-    with ServiceProcess(data_dir, *flags, environment=environment) as service:
+    """A preloaded service with these flags and variables and its files below `data_dir`; stopped at the end."""
+    with ServiceProcess(data_dir, *flags, environment=environment, preloaded=True) as service:
         yield service

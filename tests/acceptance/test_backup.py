@@ -22,6 +22,7 @@ from deferd import Client
 from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from tests.acceptance.command_line import Shell, environment
 from tests.acceptance.every_state import assert_goes_on, assert_sound, fill
+from tests.acceptance.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
 
@@ -32,7 +33,7 @@ LOADED = "loaded"
 @pytest.fixture
 def shell() -> Shell:
     """Of commands that need no service."""
-    return Shell("http://127.0.0.1:9")
+    return PreloadedShell("http://127.0.0.1:9")
 
 
 @pytest.fixture
@@ -117,6 +118,7 @@ def test_jobs_in_every_state_go_on_after_a_restore(service: ServiceProcess, fold
         assert_goes_on(client, filled)
 
 
+@pytest.mark.slow
 def test_a_backup_during_a_rewrite_has_all_that_was_acknowledged_before(
     service: ServiceProcess, folder: Path, shell: Shell, tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_backup_during_a_rewrite_has_all_that_was_acknowledged_before(
     assert_has(service.url, load.acknowledged)
 
 
+@pytest.mark.slow
 def test_backups_while_one_rewrite_follows_the_other_have_all_that_was_acknowledged_before(
     service: ServiceProcess, folder: Path, shell: Shell, tmp_path: Path
 ) -> None:
@@ -207,6 +210,7 @@ def test_a_backup_that_is_not_loaded_is_counted_when_it_is_restored(
     assert "delayed      1\n" in text
 
 
+@pytest.mark.slow
 def test_a_backup_overwrites_nothing(saved: Path, service: ServiceProcess, shell: Shell, tmp_path: Path) -> None:
     before = (saved / "backup.json").read_bytes()
     assert f"{saved} is not empty: name an empty or a new directory" in shell.refused(
@@ -222,6 +226,7 @@ def test_a_backup_overwrites_nothing(saved: Path, service: ServiceProcess, shell
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_a_backup_that_is_stopped_leaves_nothing(service: ServiceProcess, folder: Path, number: signal.Signals) -> None:
     with Client(service.url) as client:
@@ -242,6 +247,7 @@ def test_a_backup_that_is_stopped_leaves_nothing(service: ServiceProcess, folder
         os.kill(store_pid, 0)
 
 
+@pytest.mark.slow
 def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
     saved: Path, service: ServiceProcess, shell: Shell
 ) -> None:
@@ -268,6 +274,7 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
         assert [job.id for job in client.jobs("orders")] == ["saved", "later"]
 
 
+@pytest.mark.slow
 def test_a_restore_is_refused_while_a_store_of_a_killed_service_runs(
     saved: Path, service: ServiceProcess, shell: Shell
 ) -> None:
@@ -284,6 +291,7 @@ def test_a_restore_is_refused_while_a_store_of_a_killed_service_runs(
     service.start()
 
 
+@pytest.mark.slow
 def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: Path) -> None:
     described = saved / "backup.json"
     good = described.read_text()

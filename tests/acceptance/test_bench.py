@@ -87,6 +87,7 @@ def test_single_calls_are_counted_and_leave_no_topic_behind(shared_service: Serv
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_batches_are_spread_over_processes(shared_service: ServiceProcess) -> None:
     found = figures("--url", shared_service.url, "--only", "batch", *SMALL, "--jobs", "601", "--processes", "2")
 
@@ -101,6 +102,7 @@ def test_batches_are_spread_over_processes(shared_service: ServiceProcess) -> No
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_lateness_is_measured_for_each_job(shared_service: ServiceProcess) -> None:
     found = figures("--url", shared_service.url, "--only", "lateness", *SMALL, "--consumers", "2")
 
@@ -116,6 +118,7 @@ def test_lateness_is_measured_for_each_job(shared_service: ServiceProcess) -> No
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_the_output_has_a_table_for_each_load(shared_service: ServiceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     done = bench("--url", shared_service.url, *SMALL, "--histogram")
@@ -128,6 +131,7 @@ def test_the_output_has_a_table_for_each_load(shared_service: ServiceProcess, mo
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_progress_bar_beside_the_json(shared_service: ServiceProcess) -> None:
     ours, theirs = pty.openpty()
     shown = bytearray()
@@ -147,6 +151,7 @@ def test_a_terminal_shows_a_progress_bar_beside_the_json(shared_service: Service
         assert text in shown.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_removes_its_topics(shared_service: ServiceProcess, ending: signal.Signals) -> None:
     flags = ("--url", shared_service.url, "--only", "single", "--seconds", "30", "--processes", "2")
@@ -168,6 +173,7 @@ def test_an_interrupted_run_removes_its_topics(shared_service: ServiceProcess, e
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_when_the_service_dies_the_remaining_topic_is_named(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         run = subprocess.Popen(

@@ -27,6 +27,8 @@ from tests.faults.orphans import no_orphans
 from tests.integration.store_servers import StoreServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 JOBS = 20_000
 BATCHES = 20
 SERVICES = 2

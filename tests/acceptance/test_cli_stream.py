@@ -43,6 +43,7 @@ def start_put(shell: Shell, topic: str) -> tuple[subprocess.Popen[str], IO[str],
     return process, process.stdin, process.stdout
 
 
+@pytest.mark.slow
 def test_20000_bodies_are_put_and_counted(shell: Shell, topic: str) -> None:
     bodies = "".join(f'{{"n": {number}}}\n' for number in range(MANY))
 

@@ -443,6 +443,7 @@ async def test_jobs_of_a_cancelled_batch_are_not_put_twice(proxy: LossyProxy, to
         assert (await client.topic(topic)).counts["ready"] == 5
 
 
+@pytest.mark.slow
 def test_a_client_survives_a_restart_of_a_killed_service(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service, Client(service.url, timeout=5) as client:
         client.put("orders", id="a")

@@ -9,6 +9,8 @@ import pytest
 
 from tests.faults.cluster_run import report_cluster, run_cluster_faults
 
+pytestmark = pytest.mark.slow
+
 SEED = 20_252
 
 

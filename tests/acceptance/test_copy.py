@@ -15,6 +15,7 @@ from deferd.engine.store_copy import CopyReport
 from deferd.engine.store_inventory import Inventory
 from tests.acceptance.command_line import Shell
 from tests.acceptance.every_state import BIG, PAUSED, TOPIC, Filled, assert_goes_on, fill
+from tests.acceptance.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import running_service
 from tests.integration import store_servers
 from tests.integration.store_servers import ClusterSet, StoreServer
@@ -31,13 +32,13 @@ TOTALS = {"delayed": 7, "ready": 31, "reserved": 2, "dead": 1, "finished": 1}
 @pytest.fixture
 def shell() -> Shell:
     """Of commands that need no service."""
-    return Shell("http://127.0.0.1:9")
+    return PreloadedShell("http://127.0.0.1:9")
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StoreServer]:
     with StoreServer(tmp_path / "store") as store:
-        yield store
+        yield store.used_before()
 
 
 @pytest.fixture
@@ -70,6 +71,7 @@ def test_an_embedded_store_is_moved_to_a_server_and_back(
             assert_goes_on(client, filled)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(DEBIAN_REDIS is None, reason="there is no redis-server on this machine")
 def test_an_embedded_store_is_moved_to_an_older_redis(
     source: tuple[str, Filled], shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,9 +88,11 @@ def test_an_embedded_store_is_moved_to_an_older_redis(
             assert_goes_on(client, filled)
 
 
+@pytest.mark.slow
 def test_an_embedded_store_is_moved_to_a_cluster(source: tuple[str, Filled], shell: Shell, tmp_path: Path) -> None:
     data_dir, filled = source
     with ClusterSet(tmp_path / "cluster") as cluster:
+        cluster.used_before(shards=5)
         *_, total = shell.json("copy", "--from", data_dir, "--to", cluster.url, "--shards", "5")
         assert (total["to"], total["shards"]) == (TOTALS, 5)
         flags = ("--redis-url", cluster.url, "--shards", "5")
@@ -96,6 +100,7 @@ def test_an_embedded_store_is_moved_to_a_cluster(source: tuple[str, Filled], she
             assert_goes_on(client, filled)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_served_is_refused(shell: Shell, store: StoreServer, tmp_path: Path) -> None:
     with running_service("--redis-url", store.url, data_dir=tmp_path / "a") as service, Client(service.url) as client:
         client.put("orders", id="a", delay=3600)
@@ -111,6 +116,7 @@ def test_a_store_that_is_served_is_refused(shell: Shell, store: StoreServer, tmp
         ]
 
 
+@pytest.mark.slow
 def test_a_target_with_jobs_is_refused_and_keeps_them(
     source: tuple[str, Filled], shell: Shell, store: StoreServer
 ) -> None:
@@ -124,12 +130,16 @@ def test_a_target_with_jobs_is_refused_and_keeps_them(
     assert shell.good("copy", "--from", source[0], "--to", f"{store.url}/1")
 
 
+@pytest.mark.slow
 def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
-    source: tuple[str, Filled], shell: Shell, store: StoreServer, tmp_path: Path
+    shell: Shell, store: StoreServer, tmp_path: Path
 ) -> None:
+    with running_service(data_dir=tmp_path / "large") as service, Client(service.url) as client:
+        for _ in range(30):
+            client.put("large", "x" * 500_000, delay=3600)
     used = int(store.command("INFO", "memory")["used_memory"])
-    store.command("CONFIG", "SET", "maxmemory", used + 2_000_000)  # enough to begin, and less than the jobs take
-    failed = shell.refused(1, "copy", "--from", source[0], "--to", store.url)
+    store.command("CONFIG", "SET", "maxmemory", used + 8_000_000)  # half of the jobs, far more than connections take
+    failed = shell.refused(1, "copy", "--from", str(service.data_dir), "--to", store.url)
     assert f"the store at {store.url} failed: the store is out of memory" in failed
     store.command("CONFIG", "SET", "maxmemory", 0)
 
@@ -163,6 +173,7 @@ def test_wrong_arguments_and_stores_are_reported_in_one_line(
     assert "sesame" not in told
 
 
+@pytest.mark.slow
 def test_the_stores_may_come_from_variables(source: tuple[str, Filled], shell: Shell, store: StoreServer) -> None:
     done = shell.run("copy", "--json", DEFERD_COPY_FROM=source[0], DEFERD_COPY_TO=store.url)
     assert (done.returncode, done.stderr) == (0, "")

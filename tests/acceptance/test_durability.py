@@ -30,7 +30,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def replicated_service(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    flags = ("--redis-url", pair.primary.url, "--replication-timeout", str(REPLICATION_TIMEOUT_S))
+    flags = ("--redis-url", pair.primary.used_before().url, "--replication-timeout", str(REPLICATION_TIMEOUT_S))
     with running_service(*flags, data_dir=tmp_path_factory.mktemp("service")) as service:
         yield service
 
@@ -161,6 +161,7 @@ class TestClient:
             assert (result.status, result.code, result.durability) == (201, None, "replicated:1")
         assert replica_has(pair, topic, job.id)
 
+    @pytest.mark.slow
     def test_a_put_in_doubt_is_asked_again_until_the_replica_has_it(
         self, client: Client, pair: Pair, topic: str
     ) -> None:

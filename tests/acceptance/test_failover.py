@@ -18,6 +18,8 @@ from tests.faults.failover import DOWN_AFTER_MS, leave_behind, stored_at_the_end
 from tests.integration.store_servers import SentinelSet, StoreServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 PRODUCERS = 12
 BEFORE = 300
 AFTER = 200

@@ -30,6 +30,8 @@ from tests.drawn_input import FACTOR
 from tests.integration.store_servers import StoreServer
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 3 * max(FACTOR, 1)
 DROPPED_A_ROUND = 10_000 // 3 + 1
 """10,000 connections opened and dropped in all, in the suite."""

@@ -185,6 +185,7 @@ async def test_the_end_of_a_delivery_is_never_refused_and_what_it_stores_counts(
     assert (429, "rate_limited") == (answer.status, answer.json()["code"])
 
 
+@pytest.mark.slow
 async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "topics")
     for number in range(MOST_TOPICS):
@@ -199,6 +200,7 @@ async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: Keys
     await caller.put_when_counted("topics.more")
 
 
+@pytest.mark.slow
 async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "times")
     for field, most in (("retain", 60), ("ttl", 30)):

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from deferd.server.listener import listen
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Answer
+from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
 START_S = 30.0
@@ -30,14 +30,8 @@ WITHIN_S = 10.0
 def serve(*flags: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """A service that does not come to serve."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
-    return subprocess.run(
-        [sys.executable, "-m", "deferd", "serve", "--port", "0", "--data-dir", str(folder / "data"), *flags],
-        env={**bare, **environment},
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        check=False,
-    )
+    words = ("serve", "--port", "0", "--data-dir", str(folder / "data"), *flags)
+    return run_preloaded(*words, environment={**bare, **environment}, timeout=START_S)
 
 
 def refused(*flags: str, folder: Path, **environment: str) -> str:
@@ -128,6 +122,7 @@ def test_keys_are_in_one_place(tmp_path: Path) -> None:
     assert "--keys (DEFERD_KEYS) cannot be combined with --keys-file" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
@@ -157,6 +152,7 @@ def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
 
+@pytest.mark.slow
 def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_last_good_keys(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     flags = ("--keys-file", str(keys.path), "--workers", "2", "--log-level", "debug")
@@ -217,6 +213,7 @@ async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_
     assert [line["outcome"] for line in audit_lines(service)] == ["forbidden"]
 
 
+@pytest.mark.slow
 async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.001\nburst = 2")
@@ -314,13 +311,8 @@ def test_an_admin_action_without_an_answer_of_the_store_is_recorded_as_unknown(t
 
 def new_key(*flags: str) -> tuple[str, str]:
     """The entry and the token that `deferd key new` gives."""
-    done = subprocess.run(
-        [sys.executable, "-m", "deferd", "key", "new", *flags],
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        check=True,
-    )
+    done = run_preloaded("key", "new", *flags, environment=os.environ)
+    done.check_returncode()
     return done.stdout, done.stderr.rsplit(maxsplit=1)[-1]
 
 
@@ -345,8 +337,8 @@ def test_a_revoked_key_is_refused_by_a_running_service(tmp_path: Path) -> None:
     file.write_text("".join(entry for entry, _ in made.values()), encoding="utf-8")
     with running_service("--keys-file", str(file), data_dir=tmp_path) as service:
         assert [status(service, token) for _, token in made.values()] == [200, 200]
-        revoke = [sys.executable, "-m", "deferd", "key", "revoke", "shop", "--keys-file", str(file)]
-        subprocess.run(revoke, check=True, timeout=START_S, capture_output=True)
+        revoke = ("key", "revoke", "shop", "--keys-file", str(file))
+        run_preloaded(*revoke, environment=os.environ).check_returncode()
         wait_until(lambda: status(service, made["shop"][1]) == 401, WITHIN_S, "the key is refused")
         assert status(service, made["other"][1]) == 200
 
@@ -380,13 +372,7 @@ def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:
     ],
 )
 def test_a_key_that_the_service_would_refuse_is_not_made(flags: tuple[str, ...], says: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "deferd", "key", "new", *flags],
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        check=False,
-    )
+    done = run_preloaded("key", "new", *flags, environment=os.environ)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr

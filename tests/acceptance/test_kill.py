@@ -15,7 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import ServiceProcess
+
+pytestmark = pytest.mark.slow
 
 TOPIC = "orders.close"
 KILLS = 8
@@ -109,7 +111,7 @@ async def inject_kills(service: ServiceProcess, kills: Counter[str]) -> None:
 @pytest.mark.timeout(150)
 async def test_no_acknowledged_job_is_lost_and_none_is_delivered_twice_at_a_time(tmp_path: Path) -> None:
     history, kills = History(), Counter[str]()
-    with running_service(data_dir=tmp_path) as service:
+    with ServiceProcess(tmp_path) as service:
         killer = asyncio.create_task(inject_kills(service, kills))
 
         def under_load() -> bool:

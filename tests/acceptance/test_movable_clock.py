@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +14,12 @@ import pytest
 
 from tests.acceptance.http_calls import Http, moment, ok, problem, refusal
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.preloaded import run_preloaded
 
 DAY_S = 86_400
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 worker", "2 workers"])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["1 worker", "2 workers"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """With the longest tick and several shards, so that only the jump itself can wake the timer."""
     flags = ("--test-clock", "--workers", str(request.param), "--shards", "3", "--tick", "60")
@@ -134,17 +134,12 @@ async def test_a_normal_service_has_no_movable_clock(http: Http) -> None:
 
 def test_the_clock_stays_moved_and_its_data_directory_is_for_tests_only(tmp_path: Path) -> None:
     """Under a real clock its jobs would be late by as much as the clock was moved."""
-    with ServiceProcess(tmp_path, "--test-clock") as service, httpx.Client(base_url=service.url) as client:
+    with running_service("--test-clock", data_dir=tmp_path) as service, httpx.Client(base_url=service.url) as client:
         put(client, "t", id="j", delay=2 * DAY_S)
         advance(client, DAY_S)
         service.stop()
-        refused = subprocess.run(
-            [sys.executable, "-m", "deferd", "serve", "--port", "0", "--data-dir", str(service.data_dir)],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        words = ("serve", "--port", "0", "--data-dir", str(service.data_dir))
+        refused = run_preloaded(*words, environment=os.environ)
         assert refused.returncode == 1
         [line] = refused.stderr.splitlines()
         assert "is one for tests, which moved its clock by 86400 s: serve it with --test-clock" in line
@@ -155,8 +150,6 @@ def test_the_clock_stays_moved_and_its_data_directory_is_for_tests_only(tmp_path
 
 def test_the_clock_is_refused_with_an_external_store() -> None:
     flags = ("--test-clock", "--redis-url", "redis://127.0.0.1:1")
-    refused = subprocess.run(
-        [sys.executable, "-m", "deferd", "serve", *flags], capture_output=True, text=True, timeout=30, check=False
-    )
+    refused = run_preloaded("serve", *flags, environment=os.environ)
     assert refused.returncode == 2
     assert "cannot be combined with --redis-url" in refused.stderr

@@ -13,7 +13,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from deferd.contract.limits import URL_MAX_BYTES
 from tests.acceptance.service_process import ServiceProcess
-from tests.drawn_input import FACTOR
+from tests.drawn_input import FACTOR, counted
 
 CONTRACT = Path(__file__).resolve().parents[2] / "openapi" / "openapi.yaml"
 EXAMPLES_PER_OPERATION = 60
@@ -58,7 +58,7 @@ def is_url_too_long(answer: Any) -> bool:
 @pytest.mark.timeout(120 * LONGER)
 @schema.parametrize()
 @settings(
-    max_examples=EXAMPLES_PER_OPERATION * LONGER,
+    max_examples=counted(EXAMPLES_PER_OPERATION),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -28,6 +28,8 @@ from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.test_schemathesis import contract, is_url_too_long, without_waiting
 from tests.drawn_input import FACTOR
 
+pytestmark = pytest.mark.slow
+
 METHODS = ("get", "post", "put", "patch", "delete")
 OF_A_DELIVERY = ("finish_job", "release_job", "touch_job", "bury_job")
 TTL_LEAST_S = 60

@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 START_S = 30.0
 STOP_S = 10.0
-workers = pytest.mark.parametrize("workers", [1, 2])
+workers = pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 
 
 def refused(*flags: str) -> str:
@@ -92,6 +92,7 @@ def test_it_logs_where_it_listens_and_exits_with_0_after_answering_waiting_pops(
     assert [line.split(": ", 1)[1] for line in service.lines[1:]] == ["stopping: SIGTERM\n", "stopped\n"]
 
 
+@pytest.mark.slow
 def test_an_unfinished_request_is_aborted_after_the_drain_timeout(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--drain-timeout", "0.5") as service, unfinished_request(service):
         began = time.monotonic()
@@ -111,6 +112,7 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, workers: int) -> None:
         assert service.process.wait(STOP_S) == 1
 
 
+@pytest.mark.slow
 def test_a_second_service_on_the_same_directory_or_port_is_refused(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path) as first:
         same_directory = refused("--data-dir", str(first.data_dir))
@@ -129,6 +131,7 @@ def test_a_refused_store_is_one_line(tmp_path: Path) -> None:
     assert "sesame" not in line
 
 
+@pytest.mark.slow
 def test_server_processes_get_the_secrets_of_a_store_without_showing_them(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "v", requirepass="sesame") as server:
         with ServiceProcess(tmp_path, "--workers", "2", environment={"DEFERD_REDIS_URL": server.url}) as service:
@@ -152,6 +155,7 @@ def test_json_logs_are_json_from_the_first_line_to_the_last(tmp_path: Path) -> N
     assert records[-1]["message"] == "stopped"
 
 
+@pytest.mark.slow
 def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--workers", "2") as service:
         put_orders(service.url, 20)
@@ -162,6 +166,7 @@ def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tm
         assert all(has_order(service.url, n) for n in range(20))
 
 
+@pytest.mark.slow
 def test_server_processes_and_a_store_that_die_are_restarted(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug") as service:
         put_orders(service.url, 1)

@@ -17,6 +17,8 @@ import pytest
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 GONE_S = 15.0
 START_S = 30.0
 JOB = b'{"topic": "t", "id": "late"}'

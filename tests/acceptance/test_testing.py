@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zipfile
@@ -67,18 +68,23 @@ def test_at_the_end_no_process_and_no_file_is_left() -> None:
     assert not Path(folder).exists()
 
 
+@pytest.mark.slow
 def test_a_service_ends_when_its_tests_are_killed() -> None:
     script = (
         "import sys, time\nfrom deferd.testing import start_service\n"
         "with start_service('--workers', '2') as service:\n    print(service.log, flush=True)\n    time.sleep(60)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as tests:
-        assert tests.stdout is not None
-        found = next(match for line in tests.stdout if (match := re.search(r" in (\S+deferd-testing-\w+)/data", line)))
-        folder = found[1]
-        assert processes_of(folder)
-        tests.send_signal(signal.SIGKILL)
-    wait_until(lambda: not processes_of(folder), GONE_S, "its processes have ended")
+    with tempfile.TemporaryDirectory() as temporary:  # who is killed leaves a folder behind
+        environment = {**os.environ, "TMPDIR": temporary}
+        with subprocess.Popen(
+            [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
+        ) as tests:
+            assert tests.stdout is not None
+            said = (re.search(r" in (\S+deferd-testing-\w+)/data", line) for line in tests.stdout)
+            folder = next(found[1] for found in said if found)
+            assert processes_of(folder)
+            tests.send_signal(signal.SIGKILL)
+        wait_until(lambda: not processes_of(folder), GONE_S, "its processes have ended")
 
 
 def test_a_failed_start_shows_the_log() -> None:
@@ -239,6 +245,7 @@ def run_pytest(installed: Path, project: Path, source: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.slow
 def test_the_plugin_costs_nothing_until_it_is_used(installed: Path, tmp_path: Path) -> None:
     """So it is harmless where the dependencies of the service are not installed."""
     ran = run_pytest(
@@ -246,6 +253,7 @@ def test_the_plugin_costs_nothing_until_it_is_used(installed: Path, tmp_path: Pa
         tmp_path,
         """
 import sys
+import tempfile
 
 def test_nothing_is_imported(pytestconfig):
     assert pytestconfig.pluginmanager.get_plugin("deferd") is not None
@@ -288,6 +296,7 @@ def test_it_was_one_service_whose_clock_stays_moved(deferd_service):
     assert "3 passed" in ran.stdout
 
 
+@pytest.mark.slow
 def test_the_plugin_shows_the_log_of_the_service_with_a_test_that_fails(installed: Path, tmp_path: Path) -> None:
     ran = run_pytest(
         installed,
@@ -307,6 +316,7 @@ def test_that_passes(deferd_service):
     assert "1 failed, 1 passed" in ran.stdout
 
 
+@pytest.mark.slow
 def test_without_the_service_installed_only_tests_that_use_it_fail_and_say_why(installed: Path, tmp_path: Path) -> None:
     """As with the base install: the project hides a dependency of the service from all its processes."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pydantic_settings'] = None\n")

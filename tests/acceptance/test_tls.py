@@ -69,6 +69,7 @@ async def test_the_async_client_works_over_https(service: ServiceProcess, files:
         assert 20 == len(await client.pop(topic, count=20, wait=0))
 
 
+@pytest.mark.slow
 def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: str) -> None:
     with (
         running_service(*files.flags(), "--workers", "2", data_dir=tmp_path) as service,
@@ -112,6 +113,7 @@ async def test_a_slow_request_times_out_over_https(service: ServiceProcess, file
         assert await wire.is_closed()
 
 
+@pytest.mark.slow
 async def test_the_last_response_of_a_connection_may_be_read_slowly_over_https(
     service: ServiceProcess, files: TlsFiles, topic: str
 ) -> None:
@@ -152,6 +154,7 @@ def shown_certificate(service: ServiceProcess, files: TlsFiles) -> bytes | None:
         return connection.getpeercert(binary_form=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, topic: str, workers: int) -> None:
     files = TlsFiles(tmp_path / "files")
@@ -183,6 +186,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, topic: 
     assert "Traceback" not in service.output()
 
 
+@pytest.mark.slow
 def test_server_processes_restarted_with_a_broken_certificate_file_use_the_last_good_one(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "files")
     flags = ("--workers", "2", "--log-level", "debug")
@@ -236,6 +240,7 @@ def test_a_certificate_needs_a_key_and_a_key_a_certificate(files: TlsFiles, give
         assert name in sentence
 
 
+@pytest.mark.slow
 def test_unusable_files_are_named(files: TlsFiles, tmp_path: Path) -> None:
     locked = tmp_path / "locked.pem"
     command = ["openssl", "rsa", "-aes128", "-passout", "pass:x", "-in", str(files.key), "-out", str(locked)]
@@ -271,6 +276,7 @@ def test_without_keys_https_listens_on_loopback_addresses_only(files: TlsFiles, 
 ACL = (f"user {USER} on >{PASSWORD} ~* &* +@all", "user default on nopass -@all +ping +info +shutdown")
 
 
+@pytest.mark.slow
 def test_a_store_is_reached_over_tls_as_a_user_of_its_acl(files: TlsFiles, tmp_path: Path, topic: str) -> None:
     with (
         StoreServer(tmp_path / "store", lines=ACL) as store,
@@ -279,6 +285,7 @@ def test_a_store_is_reached_over_tls_as_a_user_of_its_acl(files: TlsFiles, tmp_p
         run_a_job_over_tls(port, files, tmp_path, topic)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     DEBIAN_REDIS is None, reason="there is no redis-server on this machine, and the embedded has no TLS"
 )

@@ -112,6 +112,7 @@ async def test_strict_priority_serves_the_first_topic_first(
     assert order == ["b"] * 10 + ["a"] * 10 + ["c"] * 10
 
 
+@pytest.mark.slow
 async def test_weighted_priority_starves_no_topic(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:
@@ -138,6 +139,7 @@ async def test_a_delayed_job_runs_when_it_is_due(
         await gone(client, topic, "a")
 
 
+@pytest.mark.slow
 async def test_jobs_that_fail_at_the_same_time_are_all_released(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:

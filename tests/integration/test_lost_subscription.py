@@ -20,6 +20,8 @@ from tests.integration.engine_driver import TOPIC, started_engine
 from tests.integration.store_servers import ClusterSet, StoreServer
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 BOUND_S = 3 * HEARTBEAT_S
 """What docs/guarantees.md promises."""
 SLACK_S = 1.5

@@ -14,6 +14,7 @@ from deferd.contract.errors import JobNotFound
 from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.queue import PopRequest, Released
 from deferd.engine.record import ANY_RECEIPT, JobRecord
+from tests.drawn_input import counted
 from tests.integration import drawn_calls as drawn
 from tests.integration.drawn_calls import TOPICS
 from tests.integration.engine_and_model import EngineAndModel, OutOfTimeError, receipt_of, result_of
@@ -261,13 +262,14 @@ def _put_job(topic: str, put: dict[str, Any]) -> PutJob:
     )
 
 
+@pytest.mark.hypothesis
 @pytest.mark.timeout(240)
 def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> None:
     machine = type("EveryCallOnServer", (EveryCall,), {"server": running_server})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=120,
+            max_examples=counted(120),
             stateful_step_count=50,
             deadline=None,
             print_blob=True,

@@ -112,6 +112,7 @@ async def test_a_subscription_receives_what_is_published(clustered_store: Store)
     await subscription.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "pause"])
 async def test_a_failed_node_affects_only_its_own_keys(cluster: ClusterSet, clustered_store: Store, how: str) -> None:
     await counted(clustered_store, KEYS)
@@ -134,6 +135,7 @@ async def test_a_failed_node_affects_only_its_own_keys(cluster: ClusterSet, clus
         assert int(cluster.masters[1].command("GET", key)) <= sent
 
 
+@pytest.mark.slow
 async def test_a_restarted_node_is_used_again_without_an_error(cluster: ClusterSet, clustered_store: Store) -> None:
     await counted(clustered_store, KEYS)
     node = cluster.masters[0]
@@ -145,6 +147,7 @@ async def test_a_restarted_node_is_used_again_without_an_error(cluster: ClusterS
     assert await counted(clustered_store, others) == [2] * len(others)
 
 
+@pytest.mark.slow
 async def test_calls_to_a_dead_cluster_fail_in_time_and_succeed_after_its_restart(
     cluster: ClusterSet, clustered_store: Store
 ) -> None:
@@ -158,6 +161,7 @@ async def test_calls_to_a_dead_cluster_fail_in_time_and_succeed_after_its_restar
     await all_counted(clustered_store, KEYS)
 
 
+@pytest.mark.slow
 async def test_calls_work_again_after_a_failover(tmp_path: Path) -> None:
     with ClusterSet(tmp_path, replicas=1, node_timeout_ms=500) as cluster:
         store = await connect(cluster.url, timeout_s=TIMEOUT_S)

@@ -153,7 +153,7 @@ async def test_the_store_of_a_killed_owner_is_taken_over(
         assert await store.client.get("key") == b"value"
 
 
-@pytest.mark.parametrize("leftover", ["lives", "hangs"])
+@pytest.mark.parametrize("leftover", ["lives", pytest.param("hangs", marks=pytest.mark.slow)])
 async def test_the_store_of_a_killed_owner_is_ended_by_its_reaper(data_dir: Path, leftover: str) -> None:
     await kill_owner(data_dir, leftover, "with a reaper")
     folder = DataDirectory(data_dir)

@@ -15,6 +15,8 @@ from deferd.store.preflight import check
 from tests.faults.tcp_proxy import tcp_proxy
 from tests.integration.store_servers import SentinelSet, StoreServer
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 1.0
 SLACK_S = 0.4
 FAILOVER_S = 30.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -14,6 +15,7 @@ from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.store.connection import Store, connect
 from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer
+from tests.waiting import until
 
 LOCK = "deferd:{0}:lock"
 LOCK_MS = 2500
@@ -70,10 +72,10 @@ async def test_only_one_of_two_timers_works_and_the_other_takes_over(driver: Eng
 
 
 async def test_the_timer_takes_the_lock_of_a_dead_one_when_it_ends(driver: EngineDriver) -> None:
-    driver.server.command("SET", LOCK, "dead", "PX", 30)
-    wait_s = await driver.engine.timers[0].run_once()
-    assert 0 < wait_s <= 0.031
-    await asyncio.sleep(wait_s)  # the lock ends by the server's clock, which tests do not move
+    driver.server.command("SET", LOCK, "dead", "PX", 60_000)
+    assert 0 < await driver.engine.timers[0].run_once() <= 60.001
+    driver.server.command("PEXPIRE", LOCK, 1)  # it ends by the server's own time, which no test moves
+    await until(lambda: driver.server.command("EXISTS", LOCK) == 0, "the lock has ended")
     await driver.put(delay=1)
     await driver.pass_time(2)
     assert await driver.state() is JobState.READY
@@ -124,7 +126,8 @@ async def test_a_promotion_renews_the_lock_of_its_timer_and_of_no_other(driver: 
     await driver.put("b", delay=1)
     driver.move_clock(2)
     driver.server.command("SET", LOCK, "other", "PX", 1300)
-    await timer.catch_up(2**53)  # whoever holds the lock
+    now_ms = time.time() * 1000 + int(driver.server.command("GET", "deferd:{0}:clock"))
+    await timer.catch_up(round(now_ms))  # whoever holds the lock
     assert await driver.state("b") is JobState.READY
     assert driver.server.command("PTTL", LOCK) <= 1300
 
