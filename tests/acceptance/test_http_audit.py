@@ -53,7 +53,7 @@ def test_damage_is_told_and_changed_only_by_a_repair(broken: BreakableService, t
             "no_record": 1,
             "tally_off": 1,
         }
-        assert all(one["meaning"] and one["mend"] for one in found["damage"])
+        assert all(one["meaning"] and one["repair"] for one in found["damage"])
         assert {"a", "b", topic} == {example["subject"] for example in found["examples"]}
 
     mended = call(broken, "POST", f"/topics/{topic}/repair")

@@ -41,7 +41,7 @@ ONLY_HTTP = {
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: error.code)
 def test_an_error_comes_out_as_it_went_in(error: errors.DeferdError) -> None:
-    answer = problem_details.answer(error)
+    answer = problem_details.response(error)
     headers = {name.decode(): value.decode() for name, value in answer.raw_headers}
     retry_after = headers.get("retry-after")
     read = read_problem(answer.status_code, bytes(answer.body), None if retry_after is None else int(retry_after))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from deferd.api.validation_errors import faults_of
+from deferd.api.validation_errors import field_errors
 from deferd.contract import limits
 from deferd.contract.errors import FieldFault
 from deferd.contract.model import (
@@ -32,7 +32,7 @@ from deferd.contract.model import (
 def faults_in(model: type[BaseModel], given: Any) -> list[FieldFault]:
     with pytest.raises(ValidationError) as caught:
         model.model_validate(given)
-    return faults_of(caught.value, "body", given)
+    return field_errors(caught.value, "body", given)
 
 
 def the_fault_in(model: type[BaseModel], given: Any) -> tuple[str, str]:

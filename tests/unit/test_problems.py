@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deferd.api import problem_details
-from deferd.api.responses import JsonAnswer
+from deferd.api.responses import JsonResponse
 from deferd.api.unsent_bytes import TooManyUnsentBytes
 from deferd.client import CallFailed
 from deferd.contract import errors
@@ -57,13 +57,13 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
 ]
 
 
-def members_of(answer: JsonAnswer) -> dict[str, Any]:
+def members_of(answer: JsonResponse) -> dict[str, Any]:
     members: dict[str, Any] = json.loads(bytes(answer.body))
     return members
 
 
 def fault_of(fault: FieldFault) -> dict[str, Any]:
-    shown: dict[str, Any] = members_of(problem_details.answer(InvalidInput([fault])))["errors"][0]
+    shown: dict[str, Any] = members_of(problem_details.response(InvalidInput([fault])))["errors"][0]
     return shown
 
 
@@ -81,7 +81,7 @@ def test_statuses_are_those_of_the_contract() -> None:
 
 @pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
 def test_a_problem_has_all_members(error: errors.DeferdError) -> None:
-    answer = problem_details.answer(error)
+    answer = problem_details.response(error)
     members = members_of(answer)
     assert answer.headers["content-type"] == "application/problem+json"
     assert members["type"] == f"urn:problem-type:deferd:{error.code}"
@@ -93,17 +93,17 @@ def test_a_problem_has_all_members(error: errors.DeferdError) -> None:
 
 @pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
 def test_only_answers_that_say_try_later_say_when(error: errors.DeferdError) -> None:
-    answer = problem_details.answer(error)
+    answer = problem_details.response(error)
     expected = {429: True, 503: True}.get(answer.status_code, False)
     assert ("retry-after" in answer.headers) is expected
 
 
 def test_the_wait_is_a_whole_number_of_seconds() -> None:
-    assert problem_details.answer(errors.RateLimited("too many requests", 7)).headers["retry-after"] == "7"
+    assert problem_details.response(errors.RateLimited("too many requests", 7)).headers["retry-after"] == "7"
 
 
 def test_a_problem_tells_the_facts_of_its_error() -> None:
-    assert members_of(problem_details.answer(errors.JobExists("orders", "o-1"))) == {
+    assert members_of(problem_details.response(errors.JobExists("orders", "o-1"))) == {
         "type": "urn:problem-type:deferd:job_exists",
         "title": "The id is taken",
         "status": 409,
@@ -112,17 +112,16 @@ def test_a_problem_tells_the_facts_of_its_error() -> None:
         "topic": "orders",
         "id": "o-1",
     }
-    refused = members_of(problem_details.answer(errors.DurabilityUnavailable("fsync", ["memory"], "it is off")))
+    refused = members_of(problem_details.response(errors.DurabilityUnavailable("fsync", ["memory"], "it is off")))
     assert (refused["durability"], refused["available"]) == ("fsync", ["memory"])
-    assert members_of(problem_details.answer(errors.JobReserved("orders", "o-1", "fsync")))["durability"] == "fsync"
-    assert members_of(problem_details.answer(errors.PayloadTooLarge(1024)))["limit_bytes"] == 1024
-    assert members_of(problem_details.answer(errors.TopicFull("orders", 5)))["max_jobs"] == 5
+    assert members_of(problem_details.response(errors.JobReserved("orders", "o-1", "fsync")))["durability"] == "fsync"
+    assert members_of(problem_details.response(errors.PayloadTooLarge(1024)))["limit_bytes"] == 1024
+    assert members_of(problem_details.response(errors.TopicFull("orders", 5)))["max_jobs"] == 5
 
 
 def test_a_wrong_method_is_told_the_right_ones() -> None:
-    assert (
-        problem_details.answer(problem_details.MethodNotAllowed("PUT", ["GET", "POST"])).headers["allow"] == "GET, POST"
-    )
+    error = problem_details.MethodNotAllowed("PUT", ["GET", "POST"])
+    assert problem_details.response(error).headers["allow"] == "GET, POST"
 
 
 def test_a_fault_names_field_pointer_and_value() -> None:
@@ -135,7 +134,7 @@ def test_a_fault_names_field_pointer_and_value() -> None:
     }
 
 
-def test_only_faults_of_a_body_have_a_pointer() -> None:
+def test_only_field_errors_a_body_have_a_pointer() -> None:
     assert fault_of(FieldFault(("query", "wait"), "must be at most 60 seconds", "61")) == {
         "field": "query.wait",
         "message": "must be at most 60 seconds",
@@ -162,14 +161,14 @@ def test_a_value_that_is_not_small_is_left_out(value: Any) -> None:
 
 def test_a_hundred_faults_are_shown_and_the_rest_counted() -> None:
     faults = [FieldFault(("body", "jobs", index), "must be a JSON object", index) for index in range(150)]
-    members = members_of(problem_details.answer(InvalidInput(faults)))
+    members = members_of(problem_details.response(InvalidInput(faults)))
     assert len(members["errors"]) == 100
     assert members["detail"] == "body.jobs.0 must be a JSON object (and 149 more)"
 
 
 def test_an_unexpected_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        answer = problem_details.answer_unexpected(RuntimeError("the password is 1234"))
+        answer = problem_details.internal_error_response(RuntimeError("the password is 1234"))
     assert answer.status_code == 500
     assert members_of(answer)["code"] == "internal_error"
     assert "1234" not in bytes(answer.body).decode()

@@ -42,7 +42,7 @@ def store(survey: Survey) -> dict[str, Any]:
 def _found(findings: Findings) -> dict[str, Any]:
     return {
         "damage": [
-            {"kind": kind.value, "found": count, "meaning": kind.meaning, "mend": kind.mend}
+            {"kind": kind.value, "found": count, "meaning": kind.meaning, "repair": kind.mend}
             for kind, count in findings.counts.items()
         ],
         "examples": [

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from deferd.api.responses import Header, JsonAnswer
+from deferd.api.responses import Header, JsonResponse
 from deferd.api.unsent_bytes import TooManyUnsentBytes
 from deferd.contract import errors
 
@@ -144,7 +144,7 @@ def document(code: str, detail: str, **facts: Any) -> dict[str, Any]:
     }
 
 
-def answer(error: errors.DeferdError) -> JsonAnswer:
+def response(error: errors.DeferdError) -> JsonResponse:
     """The answer that tells of `error`, with the headers its status asks for."""
     headers: list[Header] = []
     facts = {shown: fact for name, shown in _FACTS.items() if (fact := getattr(error, name, None)) is not None}
@@ -161,7 +161,7 @@ def answer(error: errors.DeferdError) -> JsonAnswer:
     return _problem(document(error.code, detail, **facts), headers)
 
 
-def answer_unexpected(error: Exception) -> JsonAnswer:
+def internal_error_response(error: Exception) -> JsonResponse:
     """The answer for an error that nobody raised on purpose: it is logged whole, and nothing of it is shown."""
     _log.error("unexpected error while answering a request", exc_info=error)
     return _problem(document(INTERNAL_CODE, "the service's log says more"), [])
@@ -176,8 +176,8 @@ def leaves(root: type[errors.DeferdError] = errors.DeferdError) -> Iterator[type
         yield from leaves(kind)
 
 
-def _problem(members: dict[str, Any], headers: list[Header]) -> JsonAnswer:
-    return JsonAnswer(members, members["status"], headers, MEDIA_TYPE.encode())
+def _problem(members: dict[str, Any], headers: list[Header]) -> JsonResponse:
+    return JsonResponse(members, members["status"], headers, MEDIA_TYPE.encode())
 
 
 def _summary(faults: list[errors.FieldFault]) -> str:

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from deferd.contract import limits, model
 from deferd.contract.errors import FieldFault
 
-FAULTS_MAX = 1000
+FIELD_ERRORS_MAX = 1000
 _SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait", "advance"})
 _BACKOFF_KINDS = tuple(
     get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(model.Backoff)[0])
@@ -48,14 +48,14 @@ _WITH_BOUND = {
 }
 
 
-def faults_of(error: ValidationError, root: str, given: Any) -> list[FieldFault]:
+def field_errors(error: ValidationError, root: str, given: Any) -> list[FieldFault]:
     """The faults of `error`, which came from validating `given`; their paths start with `root`.
 
     `root` is "body", "query" or "path". More than 1000 faults are told as one: to spell them out takes so long that
     other requests would wait.
     """
     count = error.error_count()
-    if count > FAULTS_MAX:
+    if count > FIELD_ERRORS_MAX:
         return [FieldFault((root,), f"has {count} values that are refused, too many to name")]
     return [
         FieldFault((root, *_path(detail["loc"], given)), _message(detail, root), _value(detail))

@@ -23,15 +23,14 @@ import uvicorn
 import uvloop
 from redis.exceptions import RedisError
 
-from deferd.api.app import create_app
+from deferd.api.app import Service, create_app
 from deferd.api.auth.api_keys import KeysRefused
 from deferd.api.auth.key_source import key_source
-from deferd.api.service import Service
 from deferd.contract.errors import DeferdError
 from deferd.engine.movable_clock import clock_key
 from deferd.engine.redis_keys import Keys
 from deferd.server import logs
-from deferd.server.http.fast_path import PlainCallProtocol
+from deferd.server.http.fast_path import FastPathProtocol
 from deferd.server.http.limits import KEEP_ALIVE_S, Connections
 from deferd.server.http.tls_handshake import TlsHandshake
 from deferd.server.last_good import LastGood
@@ -290,7 +289,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 self._lifespan,
                 # a maker of protocols
-                http=cast("type[asyncio.Protocol]", partial(PlainCallProtocol, application, self._connections)),
+                http=cast("type[asyncio.Protocol]", partial(FastPathProtocol, application, self._connections)),
                 ws="none",
                 lifespan="on",
                 interface="asgi3",

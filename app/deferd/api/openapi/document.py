@@ -11,7 +11,7 @@ from typing import Any
 from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
-from deferd.api import problem_details as faces
+from deferd.api import problem_details
 from deferd.api.auth.api_keys import Scope
 from deferd.api.openapi.examples import EXAMPLES
 from deferd.api.openapi.postprocess import tidy
@@ -131,27 +131,27 @@ _RATE_LIMIT = {
 }
 _ANY_PROBLEM = {
     "description": "Any other error, such as a request that is not valid HTTP or an error inside the service.",
-    "content": {faces.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    "content": {problem_details.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 _WWW_AUTHENTICATE = {
     "WWW-Authenticate": {"description": "`Bearer`.", "schema": {"type": "string", "examples": ["Bearer"]}}
 }
 
 
-def problems(*codes: str, body: bool = False) -> dict[int | str, dict[str, Any]]:
+def error_responses(*codes: str, body: bool = False) -> dict[int | str, dict[str, Any]]:
     """The error answers of a call for its `responses`; `body` adds those of every call that reads a body."""
     by_status: dict[int, list[str]] = {}
     for code in (*codes, *(_BODY_CODES if body else ())):
-        by_status.setdefault(faces.BY_CODE[code].status, []).append(code)
-    return {status: _problem_answer(status, by_status[status]) for status in sorted(by_status)}
+        by_status.setdefault(problem_details.BY_CODE[code].status, []).append(code)
+    return {status: _error_response(status, by_status[status]) for status in sorted(by_status)}
 
 
-def _problem_answer(status: int, codes: list[str]) -> dict[str, Any]:
-    told = [f"`{code}`: {_lower_first(faces.BY_CODE[code].title)}" for code in codes]
+def _error_response(status: int, codes: list[str]) -> dict[str, Any]:
+    told = [f"`{code}`: {_lower_first(problem_details.BY_CODE[code].title)}" for code in codes]
     answer: dict[str, Any] = {
         "description": "; ".join(told) + ".",
         "content": {
-            faces.MEDIA_TYPE: {
+            problem_details.MEDIA_TYPE: {
                 "schema": {"$ref": "#/components/schemas/Problem"},
                 "examples": {code: {"$ref": f"#/components/examples/{code}"} for code in codes},
             }
@@ -186,7 +186,7 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
         if isinstance(route, Operation) and route.include_in_schema:
             for method in route.methods or ():
                 operation = drawn["paths"][route.path][method.lower()]
-                _say_what_key_is_needed(operation, route.need.scope)
+                _say_what_key_is_needed(operation, route.permission.scope)
                 operation["responses"]["default"] = _ANY_PROBLEM
     schemas = drawn["components"]["schemas"]
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -198,7 +198,8 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     drawn["components"] = {
         "schemas": dict(sorted(schemas.items())),
         "examples": {
-            code: {"value": faces.document(code, detail, **_FACTS.get(code, {}))} for code, detail in _DETAILS.items()
+            code: {"value": problem_details.document(code, detail, **_FACTS.get(code, {}))}
+            for code, detail in _DETAILS.items()
         },
         "securitySchemes": {"key": _SECURITY_SCHEME},
     }
@@ -213,7 +214,7 @@ def _say_what_key_is_needed(operation: dict[str, Any], scope: Scope | None) -> N
     operation["security"] = [{"key": [scope.value]}, {}]
     answers: dict[str, Any] = operation["responses"]
     for code in _KEY_CODES:
-        status = faces.BY_CODE[code].status
-        told = answers.get(str(status), {}).get("content", {}).get(faces.MEDIA_TYPE, {}).get("examples", {})
-        answers[str(status)] = _problem_answer(status, [*told, code])
+        status = problem_details.BY_CODE[code].status
+        told = answers.get(str(status), {}).get("content", {}).get(problem_details.MEDIA_TYPE, {}).get("examples", {})
+        answers[str(status)] = _error_response(status, [*told, code])
     operation["responses"] = dict(sorted(answers.items()))

@@ -21,7 +21,7 @@ ProblemCode = Annotated[
 _BATCH_STATUS = "The HTTP status that the call for this one job would have had."
 
 
-class Fault(BaseModel):
+class FieldError(BaseModel):
     """One refused value."""
 
     field: str = Field(description="Where it stands: `body`, `query` or `path`, then the way to it, with dots.")
@@ -40,7 +40,7 @@ class Problem(BaseModel):
     code: ProblemCode
     topic: str | None = Field(None, description="The topic it is about.")
     id: str | None = Field(None, description="The job it is about.")
-    errors: list[Fault] | None = Field(None, description="With `validation`: each refused value, at most 100.")
+    errors: list[FieldError] | None = Field(None, description="With `validation`: each refused value, at most 100.")
     limit_bytes: int | None = Field(None, description="With `payload_too_large`: the most bytes a body may have.")
     max_jobs: int | None = Field(None, description="With `topic_full`: the most live jobs the topic may hold.")
     durability: str | None = Field(
@@ -203,7 +203,7 @@ class Damage(BaseModel):
     kind: DamageKind
     found: int = Field(description="How often.")
     meaning: str = Field(description="What it means, for people.")
-    mend: str = Field(description="What a repair does about it, for people.")
+    repair: str = Field(description="What a repair does about it, for people.")
 
 
 class DamageExample(BaseModel):

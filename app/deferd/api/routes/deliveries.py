@@ -7,12 +7,12 @@ from starlette.responses import Response
 
 from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import needs
-from deferd.api.call import CurrentCall
+from deferd.api.auth.permissions import requires
 from deferd.api.openapi import schemas
-from deferd.api.openapi.document import problems
+from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
-from deferd.api.responses import JsonAnswer
+from deferd.api.request_context import CurrentRequest
+from deferd.api.responses import JsonResponse
 from deferd.contract.model import BuryJob, FinishBatch, FinishJob, JobId, JobState, ReleaseJob, Topic, TouchJob
 from deferd.engine.record import Receipt, to_ms
 
@@ -24,7 +24,9 @@ _ENDED = (
     " Without a `receipt` whichever delivery is live is meant. 409 `receipt_stale`: the delivery is over, another one "
     "may be under way. 410 `job_cancelled`: the job was cancelled meanwhile, so stop working on it."
 )
-_PROBLEMS = problems("job_not_found", "receipt_stale", "job_cancelled", "validation", "store_unavailable", body=True)
+_PROBLEMS = error_responses(
+    "job_not_found", "receipt_stale", "job_cancelled", "validation", "store_unavailable", body=True
+)
 
 
 @router.post(
@@ -36,11 +38,11 @@ _PROBLEMS = problems("job_not_found", "receipt_stale", "job_cancelled", "validat
     response_description="The job is finished.",
     responses=_PROBLEMS,
 )
-@needs(Scope.POP)
-async def finish_job(call: CurrentCall, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
-    with call.counting(finish.result):
-        await call.engine.queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
-    return JsonAnswer({"topic": topic, "id": id, "state": JobState.FINISHED})
+@requires(Scope.POP)
+async def finish_job(request: CurrentRequest, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
+    with request.counting(finish.result):
+        await request.engine.queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
+    return JsonResponse({"topic": topic, "id": id, "state": JobState.FINISHED})
 
 
 @router.post(
@@ -53,10 +55,10 @@ async def finish_job(call: CurrentCall, topic: Topic, id: JobId, finish: FinishJ
     response_description="Where the job is now.",
     responses=_PROBLEMS,
 )
-@needs(Scope.POP)
-async def release_job(call: CurrentCall, topic: Topic, id: JobId, release: ReleaseJob = _RELEASE) -> Response:
-    with call.counting(release.error):
-        released = await call.engine.queue.release(
+@requires(Scope.POP)
+async def release_job(request: CurrentRequest, topic: Topic, id: JobId, release: ReleaseJob = _RELEASE) -> Response:
+    with request.counting(release.error):
+        released = await request.engine.queue.release(
             topic,
             id,
             Receipt.of(release.receipt),
@@ -65,7 +67,7 @@ async def release_job(call: CurrentCall, topic: Topic, id: JobId, release: Relea
         )
     due_at_ms = released.due_at_ms
     due = {} if due_at_ms is None else {"due_at": serialization.instant(due_at_ms)}
-    return JsonAnswer({"state": released.state, **due, "attempts": released.attempts})
+    return JsonResponse({"state": released.state, **due, "attempts": released.attempts})
 
 
 @router.post(
@@ -77,11 +79,11 @@ async def release_job(call: CurrentCall, topic: Topic, id: JobId, release: Relea
     response_description="The lease goes on.",
     responses=_PROBLEMS,
 )
-@needs(Scope.POP)
-async def touch_job(call: CurrentCall, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> Response:
+@requires(Scope.POP)
+async def touch_job(request: CurrentRequest, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> Response:
     ttr_ms = None if touch.ttr is None else to_ms(touch.ttr)
-    reserved_until_ms = await call.engine.queue.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
-    return JsonAnswer({"reserved_until": serialization.instant(reserved_until_ms)})
+    reserved_until_ms = await request.engine.queue.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
+    return JsonResponse({"reserved_until": serialization.instant(reserved_until_ms)})
 
 
 @router.post(
@@ -93,11 +95,11 @@ async def touch_job(call: CurrentCall, topic: Topic, id: JobId, touch: TouchJob 
     response_description="The job is dead.",
     responses=_PROBLEMS,
 )
-@needs(Scope.POP)
-async def bury_job(call: CurrentCall, topic: Topic, id: JobId, bury: BuryJob = _BURY) -> Response:
-    with call.counting(bury.error):
-        await call.engine.queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
-    return JsonAnswer({"state": JobState.DEAD})
+@requires(Scope.POP)
+async def bury_job(request: CurrentRequest, topic: Topic, id: JobId, bury: BuryJob = _BURY) -> Response:
+    with request.counting(bury.error):
+        await request.engine.queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
+    return JsonResponse({"state": JobState.DEAD})
 
 
 @router.post(
@@ -107,9 +109,9 @@ async def bury_job(call: CurrentCall, topic: Topic, id: JobId, bury: BuryJob = _
     description="Finishes up to 1000 jobs of one topic. Each is answered on its own, in the order of the request.",
     response_model=schemas.FinishResults,
     response_description="What became of each job.",
-    responses=problems("validation", "store_unavailable", body=True),
+    responses=error_responses("validation", "store_unavailable", body=True),
 )
-@needs(Scope.POP)
-async def finish_jobs(call: CurrentCall, topic: Topic, batch: FinishBatch) -> Response:
-    with call.counting(*(job.result for job in batch.jobs)):
-        return JsonAnswer(serialization.finish_results(await call.engine.queue.finish_many(topic, batch.jobs)))
+@requires(Scope.POP)
+async def finish_jobs(request: CurrentRequest, topic: Topic, batch: FinishBatch) -> Response:
+    with request.counting(*(job.result for job in batch.jobs)):
+        return JsonResponse(serialization.finish_results(await request.engine.queue.finish_many(topic, batch.jobs)))

@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import needs
-from deferd.api.call import CurrentCall
+from deferd.api.auth.permissions import requires
 from deferd.api.openapi import schemas
-from deferd.api.openapi.document import problems
+from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
-from deferd.api.responses import JsonAnswer
+from deferd.api.request_context import CurrentRequest
+from deferd.api.responses import JsonResponse
 from deferd.contract.model import ChangeJob, Job, JobId, PutBatch, PutJob, Topic
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
@@ -42,22 +42,22 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
             "description": "The topic had a job of this id: with `keep` this is the old job, with `replace` the new "
             "one that took its place.",
         },
-        **problems(
+        **error_responses(
             *("job_exists", "job_reserved", "validation", "durability_unavailable", "topic_full", "store_unavailable"),
             body=True,
         ),
     },
 )
-@needs(Scope.PUT, topics=lambda given: (given["job"].topic,))
-async def put_job(call: CurrentCall, job: PutJob) -> Response:
-    if job.traceparent is None and (traceparent := call.traceparent()) is not None:
+@requires(Scope.PUT, topics=lambda arguments: (arguments["job"].topic,))
+async def put_job(request: CurrentRequest, job: PutJob) -> Response:
+    if job.traceparent is None and (traceparent := request.incoming.traceparent()) is not None:
         job = job.model_copy(update={"traceparent": traceparent})
-    with call.room_for((job,)):
-        put = await call.engine.queue.put(job, call.put_bounds())
+    with request.room_for((job,)):
+        put = await request.engine.queue.put(job, request.put_bounds())
     if put.outcome != "created":
-        return JsonAnswer(serialization.put_job(put))
+        return JsonResponse(serialization.put_job(put))
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
-    return JsonAnswer(serialization.put_job(put), 201, ((b"location", location),))
+    return JsonResponse(serialization.put_job(put), 201, ((b"location", location),))
 
 
 @router.post(
@@ -69,13 +69,13 @@ async def put_job(call: CurrentCall, job: PutJob) -> Response:
     "line in the answer, in the order of the request. Jobs may name different levels of `durability`.",
     response_model=schemas.PutResults,
     response_description="What became of each job.",
-    responses=problems("validation", "durability_unavailable", "store_unavailable", body=True),
+    responses=error_responses("validation", "durability_unavailable", "store_unavailable", body=True),
 )
-@needs(Scope.PUT, topics=lambda given: {job.topic for job in given["batch"].jobs})
-async def put_jobs(call: CurrentCall, batch: PutBatch) -> Response:
-    with call.room_for(batch.jobs):
-        results = await call.engine.queue.put_many(batch.jobs, call.put_bounds())
-    return JsonAnswer(serialization.put_results(results))
+@requires(Scope.PUT, topics=lambda arguments: {job.topic for job in arguments["batch"].jobs})
+async def put_jobs(request: CurrentRequest, batch: PutBatch) -> Response:
+    with request.room_for(batch.jobs):
+        results = await request.engine.queue.put_many(batch.jobs, request.put_bounds())
+    return JsonResponse(serialization.put_results(results))
 
 
 @router.get(
@@ -85,11 +85,11 @@ async def put_jobs(call: CurrentCall, batch: PutBatch) -> Response:
     description="Shows the job as it is now and changes nothing.",
     response_model=Job,
     response_description="The job.",
-    responses=problems("job_not_found", "validation", "store_unavailable"),
+    responses=error_responses("job_not_found", "validation", "store_unavailable"),
 )
-@needs(Scope.READ)
-async def get_job(call: CurrentCall, topic: Topic, id: JobId) -> Response:
-    return JsonAnswer(serialization.job(await call.engine.queue.look(topic, id)))
+@requires(Scope.READ)
+async def get_job(request: CurrentRequest, topic: Topic, id: JobId) -> Response:
+    return JsonResponse(serialization.job(await request.engine.queue.look(topic, id)))
 
 
 @router.patch(
@@ -101,12 +101,12 @@ async def get_job(call: CurrentCall, topic: Topic, id: JobId) -> Response:
     "answers 404.",
     response_model=Job,
     response_description="The job as it is now.",
-    responses=problems("job_not_found", "job_reserved", "validation", "store_unavailable", body=True),
+    responses=error_responses("job_not_found", "job_reserved", "validation", "store_unavailable", body=True),
 )
-@needs(Scope.PUT)
-async def change_job(call: CurrentCall, topic: Topic, id: JobId, change: ChangeJob) -> Response:
-    with call.room_for_change(change):
-        return JsonAnswer(serialization.job(await call.engine.queue.change(topic, id, change)))
+@requires(Scope.PUT)
+async def change_job(request: CurrentRequest, topic: Topic, id: JobId, change: ChangeJob) -> Response:
+    with request.room_for_change(change):
+        return JsonResponse(serialization.job(await request.engine.queue.change(topic, id, change)))
 
 
 class CancelQuery(BaseModel):
@@ -129,10 +129,12 @@ class CancelQuery(BaseModel):
     "was in time: `reserved` means that a consumer had it already.",
     response_model=schemas.Cancelled,
     response_description="The job is cancelled.",
-    responses=problems("job_not_found", "job_reserved", "validation", "store_unavailable"),
+    responses=error_responses("job_not_found", "job_reserved", "validation", "store_unavailable"),
 )
-@needs(Scope.CANCEL)
-async def cancel_job(call: CurrentCall, topic: Topic, id: JobId, query: Annotated[CancelQuery, Query()]) -> Response:
+@requires(Scope.CANCEL)
+async def cancel_job(
+    request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[CancelQuery, Query()]
+) -> Response:
     refuse = query.if_reserved == "refuse"
-    was = await call.engine.queue.cancel(topic, id, refuse_reserved=refuse)
-    return JsonAnswer({"topic": topic, "id": id, "state": "cancelled", "was": was})
+    was = await request.engine.queue.cancel(topic, id, refuse_reserved=refuse)
+    return JsonResponse({"topic": topic, "id": id, "state": "cancelled", "was": was})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -12,12 +11,12 @@ from starlette.responses import Response
 
 from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import needs
-from deferd.api.call import Call, CurrentCall
+from deferd.api.auth.permissions import requires
 from deferd.api.openapi import schemas
-from deferd.api.openapi.document import problems
-from deferd.api.operation import NOTHING, NoFields, Operation
-from deferd.api.responses import JsonAnswer
+from deferd.api.openapi.document import error_responses
+from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
+from deferd.api.request_context import CurrentRequest, RequestContext
+from deferd.api.responses import JsonResponse
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract import limits
 from deferd.contract.errors import DeferdError
@@ -89,50 +88,47 @@ class PopQuery(BaseModel):
     )
 
 
-async def _pop(call: Call, topics: str, query: PopQuery) -> Response:
-    if query.wait and call.account is not None:
-        with call.account.parked_pop():
-            return await _answer(call, topics, query)
-    return await _answer(call, topics, query)
+async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Response:
+    usage = request.admission.usage
+    if query.wait and usage is not None:
+        with usage.parked_pop():
+            return await _respond(request, topics, query)
+    return await _respond(request, topics, query)
 
 
-async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
+async def _respond(request: RequestContext, topics: str, query: PopQuery) -> Response:
     names = topics.split(",")
-    call.service.unsent.check(topics, call.key_name)
-    jobs = await call.unless_gone(
-        call.engine.dispatcher.pop(
+    key_name = request.incoming.key_name
+    unsent = request.app.unsent
+    unsent.check(topics, key_name)
+    jobs = await request.incoming.cancel_on_disconnect(
+        request.engine.dispatcher.pop(
             names,
             count=query.count,
             wait_ms=to_ms(query.wait),
             ttr_ms=None if query.ttr is None else to_ms(query.ttr),
             consumer=query.consumer,
             request_id=query.request_id,
-        ),
-        undo=partial(give_back, call.engine),
+        )
     )
-    access = call.service.access
-    if jobs and access is not None:
-        try:
-            access.check_again(call, Scope.POP, f"{call.method} /topics/{{topic}}/pop", names)
-        except DeferdError:
-            await give_back(call.engine, jobs)
-            raise
-    answer = JsonAnswer(b'{"jobs":[%b]}' % b",".join(map(serialization.delivery, jobs)), headers=_NO_STORE)
-    if len(answer.body) > LARGE_BYTES:
-        try:
-            call.service.unsent.claim(len(answer.body), call.key_name, topics)
-        except DeferdError:
-            await give_back(call.engine, jobs)
-            raise
-    return answer
+    try:
+        if jobs:
+            request.admission.check_again(names)
+        response = JsonResponse(b'{"jobs":[%b]}' % b",".join(map(serialization.delivery, jobs)), headers=_NO_STORE)
+        if len(response.body) > LARGE_BYTES:
+            unsent.claim(len(response.body), key_name, topics)
+    except DeferdError:
+        await _return_to_queue(request.engine, jobs)
+        raise
+    return response
 
 
-async def give_back(engine: Engine, jobs: list[JobRecord]) -> None:
-    """Back to the head, as if they had not been popped; where that fails, when their leases end."""
+async def _return_to_queue(engine: Engine, jobs: list[JobRecord]) -> None:
+    """Return jobs of a refused response to the head of their queues; if that fails, they come back by their leases."""
     try:
         await engine.queue.give_back(jobs)
     except DeferdError as error:
-        _log.warning("%d jobs that nobody got come back when their leases end: %s", len(jobs), error)
+        _log.warning("%d jobs of a refused pop become ready only when their leases end: %s", len(jobs), error)
 
 
 _SUMMARY = "Take jobs that are ready"
@@ -156,11 +152,11 @@ hangs up while it waits strands nothing.
     "better one for programs: an HTTP library may repeat a GET by itself when its response is lost.",
     response_model=schemas.Deliveries,
     response_description=_ANSWER,
-    responses=problems("validation", "store_unavailable"),
+    responses=error_responses("validation", "store_unavailable"),
 )
-@needs(Scope.POP)
-async def pop_jobs_by_get(call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
-    return await _pop(call, topic, query)
+@requires(Scope.POP)
+async def pop_jobs_by_get(request: CurrentRequest, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
+    return await _pop(request, topic, query)
 
 
 @router.post(
@@ -170,10 +166,10 @@ async def pop_jobs_by_get(call: CurrentCall, topic: PopTopics, query: Annotated[
     description=_TEXT + "\nGET on the same path does the same.",
     response_model=schemas.Deliveries,
     response_description=_ANSWER,
-    responses=problems("validation", "store_unavailable", body=True),
+    responses=error_responses("validation", "store_unavailable", body=True),
 )
-@needs(Scope.POP)
+@requires(Scope.POP)
 async def pop_jobs(
-    call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()], _nothing: NoFields = NOTHING
+    request: CurrentRequest, topic: PopTopics, query: Annotated[PopQuery, Query()], _body: EmptyBody = EMPTY_BODY
 ) -> Response:
-    return await _pop(call, topic, query)
+    return await _pop(request, topic, query)

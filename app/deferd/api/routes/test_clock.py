@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import needs
-from deferd.api.call import Call, CurrentCall
+from deferd.api.auth.permissions import requires
 from deferd.api.operation import Operation
-from deferd.api.responses import JsonAnswer
+from deferd.api.request_context import CurrentRequest, RequestContext
+from deferd.api.responses import JsonResponse
 from deferd.contract import limits
 from deferd.engine.movable_clock import MovableClock, Reading
 from deferd.engine.record import to_ms
@@ -31,24 +31,26 @@ class MoveClock(BaseModel):
 
 
 @router.get("/testing/clock")
-@needs(Scope.ADMIN, all_topics=True)
-async def read_clock(call: CurrentCall) -> Response:
+@requires(Scope.ADMIN, all_topics=True)
+async def read_clock(request: CurrentRequest) -> Response:
     """What the clock shows, and by how many seconds it was moved so far."""
-    return _answer(await _clock(call).read())
+    return _answer(await _clock(request).read())
 
 
 @router.post("/testing/clock")
-@needs(Scope.ADMIN, all_topics=True)
-async def move_clock(call: CurrentCall, move: MoveClock) -> Response:
+@requires(Scope.ADMIN, all_topics=True)
+async def move_clock(request: CurrentRequest, move: MoveClock) -> Response:
     """Move the clock on, and do what has come due by that; then the same answer."""
-    return _answer(await _clock(call).advance(to_ms(move.advance)))
+    return _answer(await _clock(request).advance(to_ms(move.advance)))
 
 
-def _clock(call: Call) -> MovableClock:
-    if call.engine.clock is None:
+def _clock(request: RequestContext) -> MovableClock:
+    if request.engine.clock is None:
         raise RuntimeError("a service without a movable clock has no route to move it")
-    return call.engine.clock
+    return request.engine.clock
 
 
 def _answer(reading: Reading) -> Response:
-    return JsonAnswer({"now": serialization.instant(reading.now_ms), "offset": serialization.seconds(reading.moved_ms)})
+    return JsonResponse(
+        {"now": serialization.instant(reading.now_ms), "offset": serialization.seconds(reading.moved_ms)}
+    )

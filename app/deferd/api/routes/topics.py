@@ -11,13 +11,13 @@ from starlette.responses import Response
 
 from deferd.api import consistency_json, serialization
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import needs
+from deferd.api.auth.permissions import requires
 from deferd.api.auth.visible_topics import list_visible
-from deferd.api.call import CurrentCall
 from deferd.api.openapi import schemas
-from deferd.api.openapi.document import problems
-from deferd.api.operation import NOTHING, NoFields, Operation
-from deferd.api.responses import JsonAnswer
+from deferd.api.openapi.document import error_responses
+from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
+from deferd.api.request_context import CurrentRequest
+from deferd.api.responses import JsonResponse
 from deferd.contract import limits
 from deferd.contract.model import JobState, Redrive, Topic, TopicSettings
 
@@ -79,16 +79,17 @@ class PurgeQuery(_Strict):
     "that no part can be.",
     response_model=schemas.TopicPage,
     response_description="One page of topics.",
-    responses=problems("validation", "store_unavailable"),
+    responses=error_responses("validation", "store_unavailable"),
 )
-@needs(Scope.READ)
-async def list_topics(call: CurrentCall, query: Annotated[TopicsQuery, Query()]) -> Response:
-    topics = call.engine.topics.all
-    if call.service.access is None or call.key.topics.everything:
+@requires(Scope.READ)
+async def list_topics(request: CurrentRequest, query: Annotated[TopicsQuery, Query()]) -> Response:
+    topics = request.engine.topics.all
+    visible = request.admission.visible_topics
+    if visible is None:
         page = await topics.page(query.cursor, query.limit)
     else:
-        page = await list_visible(topics, call.key.topics, query.cursor, query.limit)
-    return JsonAnswer(
+        page = await list_visible(topics, visible, query.cursor, query.limit)
+    return JsonResponse(
         {
             "topics": [serialization.topic(view) for view in page.views],
             "next_cursor": page.next_cursor,
@@ -106,11 +107,11 @@ async def list_topics(call: CurrentCall, query: Annotated[TopicsQuery, Query()])
     "is due, and the topic's settings.",
     response_model=schemas.Topic,
     response_description="The topic.",
-    responses=problems("topic_not_found", "validation", "store_unavailable"),
+    responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
-@needs(Scope.READ)
-async def get_topic(call: CurrentCall, topic: Topic) -> Response:
-    return JsonAnswer(serialization.topic(await call.engine.topics.show(topic)))
+@requires(Scope.READ)
+async def get_topic(request: CurrentRequest, topic: Topic) -> Response:
+    return JsonResponse(serialization.topic(await request.engine.topics.show(topic)))
 
 
 @router.put(
@@ -121,11 +122,11 @@ async def get_topic(call: CurrentCall, topic: Topic) -> Response:
     "count for jobs put from now on. A topic needs no setting up: it comes into being with its first job.",
     response_model=schemas.Topic,
     response_description="The topic as it is now.",
-    responses=problems("validation", "store_unavailable", body=True),
+    responses=error_responses("validation", "store_unavailable", body=True),
 )
-@needs(Scope.ADMIN)
-async def set_topic(call: CurrentCall, topic: Topic, settings: TopicSettings) -> Response:
-    return JsonAnswer(serialization.topic(await call.engine.topics.configure(topic, settings)))
+@requires(Scope.ADMIN)
+async def set_topic(request: CurrentRequest, topic: Topic, settings: TopicSettings) -> Response:
+    return JsonResponse(serialization.topic(await request.engine.topics.configure(topic, settings)))
 
 
 @router.post(
@@ -136,11 +137,11 @@ async def set_topic(call: CurrentCall, topic: Topic, settings: TopicSettings) ->
     "that does not exist yet is created by `PUT /topics/{topic}`, and can then be paused before its first job.",
     response_model=schemas.Topic,
     response_description="The topic as it is now.",
-    responses=problems("topic_not_found", "validation", "store_unavailable", body=True),
+    responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
-@needs(Scope.ADMIN)
-async def pause_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
-    return JsonAnswer(serialization.topic(await call.engine.topics.pause(topic)))
+@requires(Scope.ADMIN)
+async def pause_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> Response:
+    return JsonResponse(serialization.topic(await request.engine.topics.pause(topic)))
 
 
 @router.post(
@@ -150,11 +151,11 @@ async def pause_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTH
     description="Ends a pause; consumers that wait get what is ready at once.",
     response_model=schemas.Topic,
     response_description="The topic as it is now.",
-    responses=problems("topic_not_found", "validation", "store_unavailable", body=True),
+    responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
-@needs(Scope.ADMIN)
-async def resume_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
-    return JsonAnswer(serialization.topic(await call.engine.topics.resume(topic)))
+@requires(Scope.ADMIN)
+async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> Response:
+    return JsonResponse(serialization.topic(await request.engine.topics.resume(topic)))
 
 
 @router.get(
@@ -164,12 +165,14 @@ async def resume_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOT
     description="Jobs page by page. A job that changes its state between two pages may be missed or met twice.",
     response_model=schemas.JobPage,
     response_description="One page of jobs.",
-    responses=problems("topic_not_found", "validation", "store_unavailable"),
+    responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
-@needs(Scope.READ)
-async def list_jobs(call: CurrentCall, topic: Topic, query: Annotated[JobsQuery, Query()]) -> Response:
-    records, next_cursor = await call.engine.topics.jobs(topic, query.state, query.cursor, query.limit)
-    return JsonAnswer({"jobs": [Fragment(serialization.job(record)) for record in records], "next_cursor": next_cursor})
+@requires(Scope.READ)
+async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[JobsQuery, Query()]) -> Response:
+    records, next_cursor = await request.engine.topics.jobs(topic, query.state, query.cursor, query.limit)
+    return JsonResponse(
+        {"jobs": [Fragment(serialization.job(record)) for record in records], "next_cursor": next_cursor}
+    )
 
 
 @router.post(
@@ -180,12 +183,12 @@ async def list_jobs(call: CurrentCall, topic: Topic, query: Annotated[JobsQuery,
     "attempts counted.",
     response_model=schemas.Redriven,
     response_description="How many are ready again.",
-    responses=problems("topic_not_found", "validation", "store_unavailable", body=True),
+    responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
-@needs(Scope.ADMIN)
-async def redrive_jobs(call: CurrentCall, topic: Topic, redrive: Redrive = _OLDEST) -> Response:
-    redriven = await call.engine.topics.redrive(topic, redrive.ids, redrive.limit)
-    return JsonAnswer({"redriven": redriven})
+@requires(Scope.ADMIN)
+async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive = _OLDEST) -> Response:
+    redriven = await request.engine.topics.redrive(topic, redrive.ids, redrive.limit)
+    return JsonResponse({"redriven": redriven})
 
 
 @router.get(
@@ -197,11 +200,13 @@ async def redrive_jobs(call: CurrentCall, topic: Topic, redrive: Redrive = _OLDE
     "nothing and goes in small steps beside the load: about half a minute for a million jobs.",
     response_model=schemas.Audit,
     response_description="What was found.",
-    responses=problems("topic_not_found", "validation", "store_unavailable"),
+    responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
-@needs(Scope.ADMIN)
-async def audit_topic(call: CurrentCall, topic: Topic) -> Response:
-    return JsonAnswer(consistency_json.topic(await call.unless_gone(call.engine.auditor.audit(topic))))
+@requires(Scope.ADMIN)
+async def audit_topic(request: CurrentRequest, topic: Topic) -> Response:
+    return JsonResponse(
+        consistency_json.topic(await request.incoming.cancel_on_disconnect(request.engine.auditor.audit(topic)))
+    )
 
 
 @router.post(
@@ -212,11 +217,15 @@ async def audit_topic(call: CurrentCall, topic: Topic) -> Response:
     "read is lost, and none that was finished or is dead is handed out for it.",
     response_model=schemas.Audit,
     response_description="What was mended.",
-    responses=problems("topic_not_found", "validation", "store_unavailable", body=True),
+    responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
-@needs(Scope.ADMIN)
-async def repair_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOTHING) -> Response:
-    return JsonAnswer(consistency_json.topic(await call.unless_gone(call.engine.auditor.audit(topic, repair=True))))
+@requires(Scope.ADMIN)
+async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody = EMPTY_BODY) -> Response:
+    return JsonResponse(
+        consistency_json.topic(
+            await request.incoming.cancel_on_disconnect(request.engine.auditor.audit(topic, repair=True))
+        )
+    )
 
 
 @router.delete(
@@ -227,8 +236,8 @@ async def repair_topic(call: CurrentCall, topic: Topic, _nothing: NoFields = NOT
     "cancelled. The topic's settings stay.",
     response_model=schemas.Removed,
     response_description="How many were removed.",
-    responses=problems("topic_not_found", "validation", "store_unavailable"),
+    responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
-@needs(Scope.ADMIN)
-async def purge_topic(call: CurrentCall, topic: Topic, query: Annotated[PurgeQuery, Query()]) -> Response:
-    return JsonAnswer({"removed": await call.engine.topics.purge(topic, query.state)})
+@requires(Scope.ADMIN)
+async def purge_topic(request: CurrentRequest, topic: Topic, query: Annotated[PurgeQuery, Query()]) -> Response:
+    return JsonResponse({"removed": await request.engine.topics.purge(topic, query.state)})

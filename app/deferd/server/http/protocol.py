@@ -387,7 +387,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Answer with `error` and hang up. Answers that are under way go first; then only they are given."""
         self.parser = cast("httptools.HttpRequestParser", _Deaf())
         if self._gave_up_on_part():
-            answer = problem_details.answer(error)
+            answer = problem_details.response(error)
             metrics.observe_request(None, "other", answer.status_code, 0)
             self.transport.write(self._bytes_of(answer, keep_alive=False))
         elif self._has_answers_under_way():
