@@ -179,7 +179,7 @@ async def test_more_waiting_pops_than_a_key_may_have_are_refused(ask: Caller, to
         await until_refused(ask, topic)
         refused = await ask("parks", "GET", f"/topics/{topic}/pop?wait=30")
         assert (429, "rate_limited") == (refused.status, refused.json()["code"])
-        assert refused.json()["detail"] == "key 'parks' has 3 pops waiting here, and may have no more"
+        assert refused.json()["detail"] == "key 'parks' already has 3 waiting pops, its maximum"
         assert "1" == refused.headers["retry-after"]
         assert '"parked-pops";q=3;qu="concurrent-requests"' == refused.headers["ratelimit-policy"]
         assert '"parked-pops";r=0' == refused.headers["ratelimit"]

@@ -220,7 +220,7 @@ async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess
     for method, path, without in nulls:
         answer = await caller(method, path, without)
         assert (422, "validation") == (answer.status, answer.json()["code"]), method
-        assert "null is no bound" in answer.json()["errors"][0]["message"]
+        assert "null means no bound" in answer.json()["errors"][0]["message"]
     held = (await caller("POST", "/topics/times.a/pop?wait=0&count=2")).json()["jobs"]
     assert 2 == len(held)
     assert 200 == (await caller("POST", "/jobs/times.a/ttl/bury", {})).status
