@@ -7,7 +7,6 @@ place that turns errors into responses; `problem_details` says what they look li
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
@@ -30,7 +29,6 @@ KEY_NAME = "deferd.key_name"
 """Where the ASGI scope of an answered request holds the name of its key, for the server."""
 _NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
 _NO_RESPONSE = 0
-_NOT_AUDITED = nullcontext()
 _PATH_LOGGED = 200
 _ASK_FOR_PASSWORD = (b"www-authenticate", b'Basic realm="deferd: any name, a key as the password", charset="UTF-8"')
 
@@ -78,15 +76,13 @@ class RequestHandler:
             admission.authorize()
             arguments = await operation.bind(RequestContext(self._app, request, admission))
             admission.check_arguments(arguments)
-            with (
-                self._app.gate.recording(permission, request, admission, arguments.get("topic"))
-                if permission.is_audited
-                else _NOT_AUDITED
-            ):
-                result: Response = await operation.endpoint(**arguments)
-            if len(result.body) > LARGE_BYTES:
-                self._app.unsent.claim(len(result.body), request.key_name)
-            response = result
+            if permission.is_audited:
+                with self._app.gate.recording(permission, request, admission, arguments.get("topic")):
+                    response = await operation.run(arguments)
+            else:
+                response = await operation.run(arguments)
+            if len(response.body) > LARGE_BYTES:
+                self._app.unsent.claim(len(response.body), request.key_name)
         except ClientDisconnect:
             pass
         except Exception as error:  # noqa: BLE001 (every error gets a response)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -22,6 +22,7 @@ from urllib.parse import parse_qsl
 from fastapi import params
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from starlette.responses import Response
 
 from deferd.api import request_body
 from deferd.api.auth.admission import WITHOUT_KEY, Admission
@@ -167,6 +168,11 @@ class Operation(APIRoute):
         if self._context_name is not None:
             arguments[self._context_name] = context
         return arguments
+
+    def run(self, arguments: dict[str, Any]) -> Awaitable[Response]:
+        """Call the operation's function."""
+        response: Awaitable[Response] = self.endpoint(**arguments)
+        return response
 
     def _bind_path(self, values: dict[str, str], arguments: dict[str, Any], errors: list[FieldFault]) -> None:
         for name, validate in self._path_values:

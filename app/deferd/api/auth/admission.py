@@ -22,16 +22,12 @@ class Admission:
     The checks are called in the order in which they stand here; each raises the DeferdError that refuses the request.
     """
 
-    __slots__ = ("key", "usage")
+    __slots__ = ("key", "key_name", "usage")
 
     def __init__(self, key: Key | None = None, usage: KeyUsage | None = None) -> None:
         self.key = key
+        self.key_name = None if key is None else key.name
         self.usage = usage
-
-    @property
-    def key_name(self) -> str | None:
-        """The name of the key; None without one."""
-        return None if self.key is None else self.key.name
 
     @property
     def visible_topics(self) -> TopicPatterns | None:

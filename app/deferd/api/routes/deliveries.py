@@ -1,4 +1,4 @@
-"""The consumer's side, after the pop: finish, release, touch, bury."""
+"""For consumers, after the pop: finish, release, touch and bury jobs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from deferd.engine.record import Receipt, to_ms
 
 router = APIRouter(route_class=Operation, tags=["consumers"])
 
-# What a body that is left out means.
+# What an omitted body means.
 _FINISH, _RELEASE, _TOUCH, _BURY = FinishJob(), ReleaseJob(), TouchJob(), BuryJob()
 _ENDED = (
-    " Without a `receipt` whichever delivery is live is meant. 409 `receipt_stale`: the delivery is over, another one "
-    "may be under way. 410 `job_cancelled`: the job was cancelled meanwhile, so stop working on it."
+    " Without a `receipt` this applies to the current delivery, whichever that is. 409 `receipt_stale`: the delivery "
+    "has ended, and another consumer may hold the job. 410 `job_cancelled`: the job was cancelled; stop working on it."
 )
 _PROBLEMS = error_responses(
     "job_not_found", "receipt_stale", "job_cancelled", "validation", "store_unavailable", body=True
@@ -33,9 +33,10 @@ _PROBLEMS = error_responses(
     "/jobs/{topic}/{id}/finish",
     operation_id="finish_job",
     summary="Finish a job",
-    description="The job is done. With a `retain` it is kept that long, with its `result`; else it is gone." + _ENDED,
+    description="The job is done. A job with `retain` is kept that long with its `result`; any other is removed."
+    + _ENDED,
     response_model=schemas.Finished,
-    response_description="The job is finished.",
+    response_description="The job was finished.",
     responses=_PROBLEMS,
 )
 @requires(Scope.POP)
@@ -48,11 +49,11 @@ async def finish_job(request: CurrentRequest, topic: Topic, id: JobId, finish: F
 @router.post(
     "/jobs/{topic}/{id}/release",
     operation_id="release_job",
-    summary="Give a job back",
-    description="The job is handed out again after `delay` seconds, or after its backoff when that is left out. When "
-    "it has no attempt left it is dead." + _ENDED,
+    summary="Release a job",
+    description="Ends the delivery without success. The job becomes ready again after `delay` seconds, by default "
+    "after its backoff; without attempts left it is dead." + _ENDED,
     response_model=schemas.Released,
-    response_description="Where the job is now.",
+    response_description="The new state of the job.",
     responses=_PROBLEMS,
 )
 @requires(Scope.POP)
@@ -74,9 +75,9 @@ async def release_job(request: CurrentRequest, topic: Topic, id: JobId, release:
     "/jobs/{topic}/{id}/touch",
     operation_id="touch_job",
     summary="Extend a lease",
-    description="The lease ends `ttr` seconds from now; the job's own `ttr` when that is left out." + _ENDED,
+    description="The lease ends `ttr` seconds from now, by default the `ttr` of the job." + _ENDED,
     response_model=schemas.Touched,
-    response_description="The lease goes on.",
+    response_description="The lease was extended.",
     responses=_PROBLEMS,
 )
 @requires(Scope.POP)
@@ -92,7 +93,7 @@ async def touch_job(request: CurrentRequest, topic: Topic, id: JobId, touch: Tou
     summary="Bury a job",
     description="The job is dead: it is not handed out again unless it is redriven." + _ENDED,
     response_model=schemas.Buried,
-    response_description="The job is dead.",
+    response_description="The job was buried.",
     responses=_PROBLEMS,
 )
 @requires(Scope.POP)
@@ -106,9 +107,9 @@ async def bury_job(request: CurrentRequest, topic: Topic, id: JobId, bury: BuryJ
     "/topics/{topic}/finish",
     operation_id="finish_jobs",
     summary="Finish many jobs",
-    description="Finishes up to 1000 jobs of one topic. Each is answered on its own, in the order of the request.",
+    description="Finishes up to 1000 jobs of one topic. Each has its own result, in the order of the request.",
     response_model=schemas.FinishResults,
-    response_description="What became of each job.",
+    response_description="The result for each job.",
     responses=error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.POP)

@@ -26,10 +26,10 @@ _PING_TIMEOUT_S = 2.0
 @router.get(
     "/healthz",
     operation_id="check_health",
-    summary="Whether the process lives",
-    description="Answers as long as the process can answer at all. It says nothing of the store.",
+    summary="Check that the process is alive",
+    description="Responds as long as the process can respond at all. It does not check the store.",
     response_model=schemas.Health,
-    response_description="It lives.",
+    response_description="The process is alive.",
     responses=error_responses("validation"),
 )
 @public
@@ -40,10 +40,10 @@ async def check_health() -> Response:
 @router.get(
     "/readyz",
     operation_id="check_readiness",
-    summary="Whether the service can work",
-    description="Asks the store. For load balancers: send requests here only while this answers 200.",
+    summary="Check that the service is ready",
+    description="Checks that the store responds. For load balancers: send requests only while this returns 200.",
     response_model=schemas.Health,
-    response_description="It can.",
+    response_description="The service is ready.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @public
@@ -59,9 +59,9 @@ async def check_readiness(request: CurrentRequest) -> Response:
 @router.get(
     "/metrics",
     operation_id="get_metrics",
-    summary="Metrics for Prometheus",
-    description="What all worker processes counted, and how the store stands now. While the store is down this "
-    "answers all the same, with `deferd_store_up 0`. A key must be for all topics.",
+    summary="Get metrics for Prometheus",
+    description="The metrics of all server processes, and the current state of the store. While the store is down "
+    "this still responds, with `deferd_store_up 0`. The key must match all topics.",
     response_class=PlainTextResponse,
     response_description="Metrics in Prometheus' text format.",
     responses=error_responses("validation"),
@@ -75,11 +75,11 @@ async def get_metrics(request: CurrentRequest) -> Response:
 @router.get(
     "/audit",
     operation_id="audit_store",
-    summary="Check what belongs to no single topic",
-    description="Topics that hold something and that no list shows, and keys of the wrong kind. It goes through all "
-    "keys of the store in small steps and changes nothing. A key must be for all topics.",
+    summary="Audit the store",
+    description="Finds topics that have data but are missing from the list of topics, and store keys of the wrong "
+    "type. It reads all keys of the store in small steps and changes nothing. The API key must match all topics.",
     response_model=schemas.StoreAudit,
-    response_description="What was found.",
+    response_description="The findings.",
     responses=error_responses("validation", "store_unavailable"),
 )
 @requires(Scope.ADMIN, all_topics=True)
@@ -92,11 +92,11 @@ async def audit_store(request: CurrentRequest) -> Response:
 @router.post(
     "/repair",
     operation_id="repair_store",
-    summary="Mend what belongs to no single topic",
-    description="Moves keys of the wrong kind out of the way. Topics that are not listed are mended by their own "
-    "repair. A key must be for all topics.",
+    summary="Audit and repair the store",
+    description="Like the audit, but renames store keys of the wrong type. To repair a topic that is missing from the "
+    "list, repair that topic. The API key must match all topics.",
     response_model=schemas.StoreAudit,
-    response_description="What was mended.",
+    response_description="The repaired findings.",
     responses=error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN, all_topics=True)

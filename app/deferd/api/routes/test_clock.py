@@ -1,6 +1,6 @@
-"""The clock that tests move: these calls exist only in a service that was started with `--test-clock`.
+"""The movable clock for tests: these operations exist only in a service started with `--test-clock`.
 
-They are no part of the contract and so not in the OpenAPI document.
+They are not part of the contract, so the OpenAPI document omits them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ router = APIRouter(route_class=Operation, include_in_schema=False)
 
 
 class MoveClock(BaseModel):
-    """How far to move the clock on."""
+    """How far to advance the clock, in seconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,24 +33,24 @@ class MoveClock(BaseModel):
 @router.get("/testing/clock")
 @requires(Scope.ADMIN, all_topics=True)
 async def read_clock(request: CurrentRequest) -> Response:
-    """What the clock shows, and by how many seconds it was moved so far."""
-    return _answer(await _clock(request).read())
+    """Return the time of the clock and the seconds by which it was advanced so far."""
+    return _response(await _clock(request).read())
 
 
 @router.post("/testing/clock")
 @requires(Scope.ADMIN, all_topics=True)
 async def move_clock(request: CurrentRequest, move: MoveClock) -> Response:
-    """Move the clock on, and do what has come due by that; then the same answer."""
-    return _answer(await _clock(request).advance(to_ms(move.advance)))
+    """Advance the clock and promote what becomes due; return the same as `read_clock`."""
+    return _response(await _clock(request).advance(to_ms(move.advance)))
 
 
 def _clock(request: RequestContext) -> MovableClock:
     if request.engine.clock is None:
-        raise RuntimeError("a service without a movable clock has no route to move it")
+        raise RuntimeError("a service without a movable clock has no route for it")
     return request.engine.clock
 
 
-def _answer(reading: Reading) -> Response:
+def _response(reading: Reading) -> Response:
     return JsonResponse(
         {"now": serialization.instant(reading.now_ms), "offset": serialization.seconds(reading.moved_ms)}
     )
