@@ -141,7 +141,7 @@ class TestOperation:
             required = described["requestBody"].get("required", False)
             assert required == (described["operationId"] not in _BODY_MAY_BE_LEFT_OUT)
             assert required != (
-                "may be left out, or be `null`" in described["requestBody"].get("description", "").lower()
+                "optional; `null` means the same as no body" in described["requestBody"].get("description", "").lower()
             )
             assert described["requestBody"]["content"]["application/json"]["schema"].keys() == {"$ref"}
 

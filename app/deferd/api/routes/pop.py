@@ -43,8 +43,8 @@ PopTopics = Annotated[
     str,
     Path(
         pattern=_TOPICS_PATTERN,
-        description=f"One topic, or up to {limits.POP_TOPICS_MAX} distinct topics separated by commas, in strict priority "
-        "order. A topic need not exist yet.",
+        description=f"One topic, or up to {limits.POP_TOPICS_MAX} distinct topics separated by commas, in strict "
+        "priority order. A topic need not exist yet.",
         examples=["orders.close", "orders.urgent,orders.close"],
     ),
     AfterValidator(_distinct),
