@@ -117,6 +117,6 @@ def test_keys_in_a_setting_do_not_change() -> None:
 
 
 def test_wrong_keys_in_a_setting_name_it_and_show_nothing() -> None:
-    with pytest.raises(KeysRefused, match=r"^--keys \(DEFERD_KEYS\) is no valid TOML") as caught:
+    with pytest.raises(KeysRefused, match=r"^--keys \(DEFERD_KEYS\) is not valid TOML") as caught:
         KeySource(None, "sesame").read()
     assert "sesame" not in str(caught.value)

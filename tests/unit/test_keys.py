@@ -81,12 +81,12 @@ def test_a_burst_that_is_left_out_is_the_requests_of_a_second() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "made of 0 keys"),
-        ("[[key]", "no valid TOML (at line 1, column"),
-        ("x = 1", "[[key]] tables alone"),
-        (entry() + "[other]\n", "[[key]] tables alone"),
-        ("key = 5", "[[key]] tables alone"),
-        ("key = [5]", "[[key]] tables alone"),
+        ("", "it has 0 keys and must have 1 to"),
+        ("[[key]", "not valid TOML (at line 1, column"),
+        ("x = 1", "[[key]] tables only"),
+        (entry() + "[other]\n", "[[key]] tables only"),
+        ("key = 5", "[[key]] tables only"),
+        ("key = [5]", "[[key]] tables only"),
         (entry(name=""), "key 1: `name` must be 1 to 64"),
         (entry(name='"a b"'), "key 1: `name` must be 1 to 64"),
         (entry(name='"a\\nb"'), "key 1: `name` must be 1 to 64"),
@@ -113,9 +113,9 @@ def test_a_burst_that_is_left_out_is_the_requests_of_a_second() -> None:
         (entry(max_body_bytes="1e3"), "`max_body_bytes` must be a whole number from 0"),
         (entry(max_batch="1001"), "`max_batch` must be a whole number from 1 to 1000"),
         (entry(max_depth="true"), "`max_depth` must be a whole number from 1 to 200"),
-        (entry(scope='["put"]'), "a field that is none of name, hash, scopes, topics"),
-        (entry() + entry(hash=f'"{hash_of("x")}"'), "calling two keys 'shop'"),
-        (entry() + entry(name='"other"'), "giving the keys 'shop' and 'other' the same hash"),
+        (entry(scope='["put"]'), "an unknown field; the fields are name, hash, scopes, topics"),
+        (entry() + entry(hash=f'"{hash_of("x")}"'), "two keys have the name 'shop'"),
+        (entry() + entry(name='"other"'), "the keys 'shop' and 'other' have the same hash"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, says: str) -> None:
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said(text: str, says: str) -> None:
 
 def test_there_is_a_most_of_keys() -> None:
     many = "".join(entry(name=f'"k{n}"', hash=f'"{hash_of(str(n))}"') for n in range(KEYS_MAX + 1))
-    assert f"made of {KEYS_MAX + 1} keys, and must be of 1 to {KEYS_MAX}" in refusal(many)
+    assert f"it has {KEYS_MAX + 1} keys and must have 1 to {KEYS_MAX}" in refusal(many)
 
 
 @pytest.mark.parametrize(
