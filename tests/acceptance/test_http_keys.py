@@ -181,7 +181,7 @@ async def test_a_browser_may_send_the_token_as_a_password(service: ServiceProces
         return "Authorization: Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
 
     asked = await call(service, "GET", page)
-    assert "a browser takes the token as the password, with any name" in asked.json()["detail"]
+    assert "in a browser, enter the token as the password, with any name" in asked.json()["detail"]
     async with httpx.AsyncClient(base_url=service.url) as client:
         challenges = (await client.get(page)).headers.get_list("www-authenticate")
         assert ["Basic", "Bearer"] == [challenge.split()[0] for challenge in challenges]
