@@ -107,7 +107,7 @@ def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | Non
 
 
 class Operation(APIRoute):
-    """A route whose requests are bound strictly and need a permission."""
+    """A route whose requests are bound strictly and require a permission."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)

@@ -1,4 +1,4 @@
-"""What a gate is, and what it tells of a request that it admits."""
+"""The interface of a gate, and of a request that it admits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deferd.engine.topic_usage import Usage
 class Admission:
     """An admitted request. This class admits without a key: all checks pass.
 
-    The checks are called in the order in which they stand here; each raises the DeferdError that refuses the request.
+    The checks are called in this order; each raises the DeferdError that refuses the request.
     """
 
     __slots__ = ("key", "key_name", "usage")

@@ -189,7 +189,7 @@ class KeyRing:
                 self._verified[digest] = found
         return found
 
-    def now(self, key: Key) -> Key | None:
+    def current(self, key: Key) -> Key | None:
         """The key that has the token of `key`, which may be of an earlier ring; None when it was revoked."""
         return self._by_digest.get(key.digest)
 

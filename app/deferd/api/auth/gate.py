@@ -110,7 +110,7 @@ class KeyGate(Gate):
 
     def current(self, key: Key) -> Key | None:
         """The key as it is now; None when it was revoked."""
-        return self._ring.now(key)
+        return self._ring.current(key)
 
 
 class _KeyAdmission(Admission):

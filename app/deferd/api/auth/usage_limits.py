@@ -92,17 +92,17 @@ class KeyUsage:
 
     def check_times(self, arguments: Mapping[str, Any]) -> None:
         """Raise InvalidInput when the `retain` or `ttl` of a job is longer than the key allows."""
-        faults: list[FieldFault] = []
+        errors: list[FieldFault] = []
         for value in arguments.values():
             if isinstance(value, JobPolicy):
-                self._check_times(value, ("body",), faults)
+                self._check_times(value, ("body",), errors)
             elif isinstance(value, PutBatch):
                 for index, job in enumerate(value.jobs):
-                    self._check_times(job, ("body", "jobs", index), faults)
-        if faults:
-            raise InvalidInput(faults)
+                    self._check_times(job, ("body", "jobs", index), errors)
+        if errors:
+            raise InvalidInput(errors)
 
-    def _check_times(self, policy: JobPolicy, at: tuple[str | int, ...], faults: list[FieldFault]) -> None:
+    def _check_times(self, policy: JobPolicy, at: tuple[str | int, ...], errors: list[FieldFault]) -> None:
         for field, most in (("retain", self.bounds.max_retain), ("ttl", self.bounds.max_ttl)):
             value = getattr(policy, field)
             is_unbounded = (
@@ -110,10 +110,10 @@ class KeyUsage:
             )
             if most is not None and value is None and is_unbounded:  # a null ttl means no bound
                 text = f"must be a number, at most {most} seconds, the most for key {self._name!r}; null means no bound"
-                faults.append(FieldFault((*at, field), text, value))
+                errors.append(FieldFault((*at, field), text, value))
             if most is not None and value is not None and value > most:
                 text = f"must be at most {most} seconds, the most for key {self._name!r}"
-                faults.append(FieldFault((*at, field), text, value))
+                errors.append(FieldFault((*at, field), text, value))
 
     def headers(self) -> list[Header]:
         """The response headers that report the rate limit, see Bucket, and the limit of waiting pops."""

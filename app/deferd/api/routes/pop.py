@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -89,28 +90,22 @@ class PopQuery(BaseModel):
 
 
 async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Response:
-    usage = request.admission.usage
-    if query.wait and usage is not None:
-        with usage.parked_pop():
-            return await _respond(request, topics, query)
-    return await _respond(request, topics, query)
-
-
-async def _respond(request: RequestContext, topics: str, query: PopQuery) -> Response:
     names = topics.split(",")
     key_name = request.incoming.key_name
+    usage = request.admission.usage
     unsent = request.app.unsent
-    unsent.check(topics, key_name)
-    jobs = await request.incoming.cancel_on_disconnect(
-        request.engine.dispatcher.pop(
-            names,
-            count=query.count,
-            wait_ms=to_ms(query.wait),
-            ttr_ms=None if query.ttr is None else to_ms(query.ttr),
-            consumer=query.consumer,
-            request_id=query.request_id,
+    with usage.parked_pop() if query.wait and usage is not None else nullcontext():
+        unsent.check(topics, key_name)
+        jobs = await request.incoming.cancel_on_disconnect(
+            request.engine.dispatcher.pop(
+                names,
+                count=query.count,
+                wait_ms=to_ms(query.wait),
+                ttr_ms=None if query.ttr is None else to_ms(query.ttr),
+                consumer=query.consumer,
+                request_id=query.request_id,
+            )
         )
-    )
     try:
         if jobs:
             request.admission.check_again(names)
