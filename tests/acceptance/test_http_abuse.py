@@ -160,7 +160,7 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProce
 
 @pytest.mark.parametrize("wait", ["20", "%320"], ids=["the short way", "through ASGI"])
 @pytest.mark.parametrize("behind", [1, 5])
-async def test_a_pop_with_requests_sent_behind_it_strands_nothing(
+async def test_a_pop_with_pipelined_requests_behind_it_holds_up_no_job(
     abused: ServiceProcess, topic: str, wait: str, behind: int
 ) -> None:
     pop = f"GET /topics/{topic}/pop?wait={wait} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
@@ -175,7 +175,7 @@ async def test_a_pop_with_requests_sent_behind_it_strands_nothing(
     assert 1 == popped.attempt
 
 
-async def test_a_client_that_goes_away_from_its_pipelined_requests_is_no_error(
+async def test_a_client_that_disconnects_from_its_pipelined_requests_is_no_error(
     abused: ServiceProcess, topic: str
 ) -> None:
     abuse = Abuse(abused.port, topic, 0)

@@ -84,7 +84,7 @@ async def test_half_a_surrogate_pair_is_refused(http: Http) -> None:
     assert await nothing_is_stored(http)
 
 
-async def test_deep_nesting_is_refused_and_names_the_bound(http: Http) -> None:
+async def test_deep_nesting_is_refused_with_the_bound(http: Http) -> None:
     raw = f'{{"topic": "{http.topic}", "body": ' + "[" * 10_000 + "]" * 10_000 + "}"
     message = refusal(await http.post("/jobs", content=raw, headers=_JSON), "body")
     assert message == "is nested deeper than 200 levels"
@@ -120,7 +120,7 @@ async def test_a_batch_of_too_few_or_too_many_is_refused(http: Http, count: int)
     assert await nothing_is_stored(http)
 
 
-async def test_every_bad_value_is_named_at_once(http: Http) -> None:
+async def test_all_invalid_values_are_listed_at_once(http: Http) -> None:
     job = {"topic": http.topic, "delay": -1, "ttr": 0, "colour": "red"}
     faults = problem(await http.post("/jobs", json=job), 422, "validation")["errors"]
     assert [(fault["field"], fault["value"], fault["pointer"]) for fault in faults] == [
@@ -135,7 +135,7 @@ async def test_every_bad_value_is_named_at_once(http: Http) -> None:
     ("body", "field"),
     [({"receipt": 5}, "body.receipt"), ({"receipt": "x" * 65}, "body.receipt"), ({"why": "x"}, "body.why")],
 )
-async def test_bad_words_about_a_delivery_change_nothing(
+async def test_invalid_requests_about_a_delivery_change_nothing(
     http: Http, verb: str, body: dict[str, Any], field: str
 ) -> None:
     await http.reserve("held")
@@ -195,7 +195,7 @@ async def test_a_bad_topic_in_a_path_is_refused(http: Http, path: str, topic: st
     assert "must match" in refusal(await http.get(path.format(topic)), "path.topic")
 
 
-async def test_topic_and_id_of_a_path_are_both_named(http: Http) -> None:
+async def test_invalid_topic_and_id_of_a_path_are_both_listed(http: Http) -> None:
     faults = problem(await http.get("/jobs/a b/c d"), 422, "validation")["errors"]
     assert [(fault["field"], fault["value"]) for fault in faults] == [("path.topic", "a b"), ("path.id", "c d")]
 
@@ -216,12 +216,12 @@ async def test_topic_and_id_of_a_path_are_both_named(http: Http) -> None:
         ("GET", "/metrics"),
     ],
 )
-async def test_calls_without_parameters_take_none(http: Http, method: str, path: str) -> None:
+async def test_operations_without_parameters_refuse_any(http: Http, method: str, path: str) -> None:
     answer = await http.client.request(method, path, params={"verbose": "1"})
     assert refusal(answer, "query.verbose") == "is not a known parameter"
 
 
-async def test_a_bad_answer_to_if_reserved_cancels_nothing(http: Http) -> None:
+async def test_an_invalid_if_reserved_cancels_nothing(http: Http) -> None:
     await http.put_job("kept")
     answer = await http.delete(http.job_path("kept"), params={"if_reserved": "ask"})
     assert refusal(answer, "query.if_reserved") == "must be 'cancel' or 'refuse'"

@@ -72,18 +72,18 @@ async def refusal(wire: Wire, status: int, code: str) -> str:
 
 
 @pytest.mark.parametrize("begin", [b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"GET /healthz HTTP/1.1\r\nA: b"])
-async def test_a_head_that_does_not_come_as_a_whole_is_given_up(wire: Wire, begin: bytes) -> None:
+async def test_an_incomplete_head_times_out(wire: Wire, begin: bytes) -> None:
     wire.send(begin)
     assert await refusal(wire, 408, "request_timeout") == "the request's head did not come within 0.6 s"
 
 
-async def test_a_head_behind_an_answered_request_has_its_time_too(wire: Wire) -> None:
+async def test_a_second_head_on_a_connection_has_its_own_timeout(wire: Wire) -> None:
     wire.send(request("GET", "/healthz"), b"GET /healthz HTT")
     assert (await wire.answer()).status == 200
     await refusal(wire, 408, "request_timeout")
 
 
-async def test_a_head_that_comes_drop_by_drop_has_no_more_time(wire: Wire) -> None:
+async def test_a_head_that_trickles_in_has_no_more_time(wire: Wire) -> None:
     async def drip() -> None:
         wire.send(b"GET /healthz HTTP/1.1\r\n")
         while True:
@@ -100,7 +100,7 @@ async def test_a_head_that_comes_drop_by_drop_has_no_more_time(wire: Wire) -> No
 
 @both_doors
 @pytest.mark.parametrize("door", ["/jobs", "/nowhere"])
-async def test_a_body_that_does_not_come_as_a_whole_is_given_up(
+async def test_an_incomplete_body_times_out(
     service: ServiceProcess, wire: Wire, topic: str, through_asgi: bool, door: str
 ) -> None:
     raw = request("POST", door, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
@@ -127,7 +127,7 @@ async def test_a_body_over_the_limit_is_not_read_for_ever(wire: Wire) -> None:
         await send_for_ever()
 
 
-async def test_a_request_in_pieces_that_come_in_time_is_answered(wire: Wire, topic: str) -> None:
+async def test_a_request_in_pieces_that_arrive_in_time_gets_its_response(wire: Wire, topic: str) -> None:
     raw = request("POST", "/jobs", {"topic": topic, "id": "j"})
     for at in range(0, len(raw), 40):
         wire.send(raw[at : at + 40])
@@ -144,7 +144,7 @@ async def test_a_request_in_pieces_that_come_in_time_is_answered(wire: Wire, top
     [(0, b"GET /healthz HTTP/1.1\r\n"), (0, CHUNKED + b"1\r\n"), (2, CHUNKED + b"1\r\n")],
     ids=["head", "body", "body behind others"],
 )
-async def test_a_pop_that_waits_keeps_its_answer_when_the_next_request_comes_in_part(
+async def test_a_waiting_pop_keeps_its_response_when_the_next_request_is_incomplete(
     service: ServiceProcess, topic: str, through_asgi: bool, between: int, behind: bytes
 ) -> None:
     pop = request("POST", f"/topics/{topic}/pop?wait=20", through_asgi=through_asgi)
@@ -172,7 +172,7 @@ async def test_clients_that_stop_within_a_request_cost_the_others_nothing(servic
 # Slow readers
 
 
-async def test_an_answer_that_is_not_taken_is_given_up(service: ServiceProcess, topic: str) -> None:
+async def test_a_response_that_is_not_read_times_out(service: ServiceProcess, topic: str) -> None:
     await put_large_jobs(service, topic)
     with contextlib.closing(socket.socket()) as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
@@ -185,7 +185,7 @@ async def test_an_answer_that_is_not_taken_is_given_up(service: ServiceProcess, 
     assert 2 == jobs[0]["attempt"]  # the lease ended; none is lost
 
 
-async def test_an_answer_that_is_taken_slowly_but_in_time_arrives(service: ServiceProcess, topic: str) -> None:
+async def test_a_response_that_is_read_slowly_but_in_time_arrives(service: ServiceProcess, topic: str) -> None:
     await put_large_jobs(service, topic)
     async with connected(service.port) as wire:
         wire.send(request("GET", f"/topics/{topic}/pop?count=7"))
@@ -228,7 +228,7 @@ async def test_the_longest_url_is_read_and_a_longer_one_is_refused(
 
 
 @both_doors
-async def test_as_many_headers_as_may_be_are_read_and_more_are_refused(
+async def test_the_maximum_number_of_headers_is_read_and_more_are_refused(
     service: ServiceProcess, wire: Wire, through_asgi: bool
 ) -> None:
     of_the_request = 2 if through_asgi else 1
@@ -279,12 +279,12 @@ async def test_a_body_in_the_smallest_chunks_is_read(wire: Wire, topic: str) -> 
     assert (await wire.answer()).status == 201
 
 
-async def test_what_is_no_http_is_told_so_by_a_problem(wire: Wire) -> None:
+async def test_a_malformed_request_gets_a_problem_document(wire: Wire) -> None:
     wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\nno header\r\n\r\n")
     await refusal(wire, 400, "bad_request")
 
 
-async def test_an_invalid_chunk_is_told_so_in_place_of_an_answer(wire: Wire, topic: str) -> None:
+async def test_an_invalid_chunk_gets_a_problem_document(wire: Wire, topic: str) -> None:
     wire.send(CHUNKED, b"zz\r\n")
     await refusal(wire, 400, "bad_request")
 
@@ -292,7 +292,7 @@ async def test_an_invalid_chunk_is_told_so_in_place_of_an_answer(wire: Wire, top
 # Too many
 
 
-async def test_a_connection_too_many_is_refused_until_another_ends(service: ServiceProcess, topic: str) -> None:
+async def test_a_connection_over_the_limit_is_refused_until_another_ends(service: ServiceProcess, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS)]
         for wire in wires:  # each is answered, so each is open
@@ -317,7 +317,7 @@ async def test_a_connection_too_many_is_refused_until_another_ends(service: Serv
             assert (await next_one.answer()).status == 200
 
 
-async def test_a_flood_of_connections_leaves_the_service_well(service: ServiceProcess) -> None:
+async def test_a_flood_of_connections_leaves_the_service_healthy(service: ServiceProcess) -> None:
     async with contextlib.AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS)]
         for wire in wires:
@@ -350,7 +350,7 @@ def count_of_open_files(service: ServiceProcess) -> int:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_service(
+async def test_silent_sockets_exclude_no_other_client_and_leave_files_to_the_service(
     tmp_path: Path, topic: str, tls: bool
 ) -> None:
     files = TlsFiles(tmp_path / "tls")
@@ -374,7 +374,7 @@ async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_s
 # Sent ahead
 
 
-async def test_very_many_requests_sent_ahead_are_answered_in_order(
+async def test_very_many_pipelined_requests_get_their_responses_in_order(
     wire: Wire, service: ServiceProcess, topic: str
 ) -> None:
     ahead = 3000
@@ -388,7 +388,7 @@ async def test_very_many_requests_sent_ahead_are_answered_in_order(
     assert "last" == (await wire.answer()).json()["id"]
 
 
-async def test_requests_sent_ahead_hold_little_memory_and_do_not_keep_the_service_from_ending(tmp_path: Path) -> None:
+async def test_pipelined_requests_hold_little_memory_and_do_not_keep_the_service_from_stopping(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         before = resident_bytes(service)
         async with contextlib.AsyncExitStack() as stack:

@@ -35,11 +35,11 @@ async def test_the_service_is_healthy_and_ready(http: Http) -> None:
     assert ok(await http.get("/readyz")) == {"status": "ok"}
 
 
-async def test_the_contract_is_served_as_it_is_in_the_repository(http: Http) -> None:
+async def test_the_openapi_document_is_served_as_in_the_repository(http: Http) -> None:
     assert ok(await http.get("/openapi.json")) == yaml.safe_load(FILE.read_text(encoding="utf-8"))
 
 
-async def test_the_page_of_the_contract_needs_no_other_host(http: Http) -> None:
+async def test_the_docs_page_needs_no_other_host(http: Http) -> None:
     page = await http.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert "://" not in page.text.replace("http://www.w3.org", "")
@@ -71,7 +71,7 @@ async def test_metrics_count_requests_by_route_and_not_by_path(http: Http) -> No
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_metrics_tell_how_the_store_stands(tmp_path: Path, workers: int) -> None:
+async def test_metrics_report_the_state_of_the_store(tmp_path: Path, workers: int) -> None:
     flags = ("--max-topic-labels", "2", "--workers", str(workers))
     with running_service(*flags, data_dir=tmp_path) as service:
         async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:

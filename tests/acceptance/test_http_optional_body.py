@@ -28,7 +28,7 @@ async def test_no_body_null_and_an_empty_object_are_the_same(http: Http, path: s
 
 @pytest.mark.parametrize("path", OPTIONAL)
 @pytest.mark.parametrize("body", [b" ", b"nul", b"null null", b"[]", b"0", b"false", b'""'])
-async def test_nothing_else_stands_for_no_body(http: Http, path: str, body: bytes) -> None:
+async def test_no_other_value_stands_for_no_body(http: Http, path: str, body: bytes) -> None:
     url = path.format(topic=http.topic, id="held")
     refusal(
         await http.post(url, content=body, headers={"Content-Type": "application/json"}, params=no_wait(path)), "body"

@@ -121,7 +121,7 @@ async def test_keep_leaves_the_old_job_as_it_is(http: Http) -> None:
     assert "location" not in answer.headers
 
 
-async def test_replace_puts_the_new_job_in_the_old_ones_place(http: Http) -> None:
+async def test_replace_replaces_the_old_job_by_the_new_one(http: Http) -> None:
     await http.put_job("moved", body="old", delay=60, ttr=5)
     new = {"topic": http.topic, "id": "moved", "body": "new", "on_conflict": "replace"}
     job = ok(await http.post("/jobs", json=new), 200)
@@ -149,7 +149,7 @@ async def test_an_id_is_free_again_when_its_job_is_gone(http: Http) -> None:
         ok(await http.post(http.job_path("again", "finish"), json={"receipt": job["receipt"]}))
 
 
-async def test_what_a_job_leaves_out_comes_from_its_topic(http: Http) -> None:
+async def test_omitted_fields_of_a_job_come_from_its_topic(http: Http) -> None:
     backoff = {"kind": "fixed", "seconds": 3, "jitter": 0}
     defaults = {"ttr": 5, "max_attempts": 2, "backoff": backoff, "ttl": 100, "retain": 10}
     ok(await http.put(http.topic_path(), json=defaults))
@@ -170,7 +170,7 @@ async def test_a_full_topic_refuses_until_there_is_room(http: Http) -> None:
     await http.put_job("three")
 
 
-async def test_a_batch_is_answered_job_by_job_in_order(http: Http) -> None:
+async def test_a_batch_has_a_result_for_each_job_in_order(http: Http) -> None:
     await http.put_job("old")
     held = f"{http.topic}.held"
     ok(await http.post("/jobs", json={"topic": held, "id": "h"}), 201)
@@ -201,7 +201,7 @@ async def test_a_batch_is_answered_job_by_job_in_order(http: Http) -> None:
     assert "code" not in results[0]
 
 
-async def test_a_batch_takes_a_thousand_jobs(http: Http) -> None:
+async def test_a_batch_may_have_a_thousand_jobs(http: Http) -> None:
     jobs = [{"topic": http.topic, "id": f"j{number}", "delay": 600} for number in range(1000)]
     results = ok(await http.post("/jobs/batch", json={"jobs": jobs}))["results"]
     assert {result["status"] for result in results} == {201}

@@ -102,7 +102,7 @@ def most_resident_bytes(pid: int) -> int:
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_one_pop_repeated_on_many_connections_takes_a_bounded_memory(
+async def test_one_pop_repeated_on_many_connections_uses_bounded_memory(
     tmp_path: Path, topic: str, through_asgi: bool
 ) -> None:
     with running_service("--max-unsent-bytes", str(MOST_BYTES), data_dir=tmp_path) as service:
@@ -169,7 +169,7 @@ async def test_without_room_a_large_response_is_refused_until_a_stalled_client_i
             await stalled[0].reader.readexactly(JOBS * JOB_BYTES)
 
 
-async def test_nothing_is_popped_behind_a_response_that_is_not_read(open_service: ServiceProcess, topic: str) -> None:
+async def test_nothing_is_popped_while_an_earlier_response_is_unread(open_service: ServiceProcess, topic: str) -> None:
     await put_large_jobs(open_service, f"{topic}-large")
     await put_large_jobs(open_service, f"{topic}-behind", jobs=1)
     async with contextlib.AsyncExitStack() as stack:
@@ -189,7 +189,7 @@ async def test_nothing_is_popped_behind_a_response_that_is_not_read(open_service
         assert 200 == (await wire.answer()).status
 
 
-async def test_what_is_not_read_over_tls_counts(tmp_path: Path, topic: str) -> None:
+async def test_unread_bytes_over_tls_count(tmp_path: Path, topic: str) -> None:
     files = TlsFiles(tmp_path / "files")
     flags = (*files.flags(), "--max-unsent-bytes", str(MOST_BYTES))
     with running_service(*flags, data_dir=tmp_path) as service:

@@ -92,7 +92,7 @@ async def assert_serves_again(http: Http) -> None:
     assert "after" in {job["id"] for job in jobs}
 
 
-async def test_a_store_that_is_down_is_told_of_soon_and_forgotten_when_it_is_back(
+async def test_a_store_that_is_down_is_reported_soon_and_recovers_when_it_is_back(
     shop: Http, store: StoreServer, service: ServiceProcess
 ) -> None:
     await shop.put_job("before", delay=600)
@@ -112,7 +112,7 @@ async def test_a_store_that_is_down_is_told_of_soon_and_forgotten_when_it_is_bac
     assert "Traceback" not in service.output()
 
 
-async def test_a_store_that_hangs_is_told_of_soon(shop: Http, store: StoreServer) -> None:
+async def test_a_store_that_hangs_is_reported_soon(shop: Http, store: StoreServer) -> None:
     ok(await shop.get("/readyz"))
     os.kill(store.pid, signal.SIGSTOP)
     try:
@@ -122,7 +122,7 @@ async def test_a_store_that_hangs_is_told_of_soon(shop: Http, store: StoreServer
     await assert_serves_again(shop)
 
 
-async def test_a_full_store_refuses_puts_and_lets_the_rest_go_on(shop: Http, store: StoreServer) -> None:
+async def test_a_full_store_refuses_puts_and_allows_everything_else(shop: Http, store: StoreServer) -> None:
     await shop.put_job("waiting", delay=600)
     await shop.put_job("held", ttr=600)
     held = await shop.pop_one()

@@ -73,7 +73,7 @@ def ask(request: pytest.FixtureRequest, service: ServiceProcess, keys: KeysFile)
     return Caller(service, keys, through_asgi=request.param)
 
 
-async def test_a_body_larger_than_the_key_may_send_is_refused(ask: Caller, topic: str) -> None:
+async def test_a_body_larger_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
     answer = await ask.put("small", topic, "j", body="x" * MAX_BODY_BYTES)
     assert (413, "payload_too_large") == (answer.status, answer.json()["code"])
     assert MAX_BODY_BYTES == answer.json()["limit_bytes"]
@@ -81,7 +81,7 @@ async def test_a_body_larger_than_the_key_may_send_is_refused(ask: Caller, topic
     assert 201 == (await ask.put("free", topic, "k", body="x" * MAX_BODY_BYTES)).status
 
 
-async def test_a_batch_of_more_jobs_than_the_key_may_send_is_refused(ask: Caller, topic: str) -> None:
+async def test_a_batch_of_more_jobs_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
     jobs = [{"topic": topic, "id": f"j{number}"} for number in range(MAX_BATCH + 1)]
     answer = await ask("small", "POST", "/jobs/batch", {"jobs": jobs})
     assert 422 == answer.status
@@ -93,7 +93,7 @@ async def test_a_batch_of_more_jobs_than_the_key_may_send_is_refused(ask: Caller
     assert 422 == (await ask("few", "POST", f"/topics/{topic}/finish", finish)).status
 
 
-async def test_json_that_is_nested_deeper_than_the_key_may_send_is_refused(ask: Caller, topic: str) -> None:
+async def test_json_nested_deeper_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
     deep: Any = "[[[[[[not nested]]]]]]"
     for _ in range(MAX_DEPTH - 2):
         deep = [deep, {}]
@@ -110,7 +110,7 @@ async def test_json_that_is_nested_deeper_than_the_key_may_send_is_refused(ask: 
     [b'"' + b'\\"' * 130_000, b"[" * 1_000_000, b'{"topic":"t","body":' + b"[" * 400_000 + b"]" * 400_000 + b"}"],
     ids=["unclosed string", "unclosed lists", "deep lists"],
 )
-async def test_no_body_of_a_key_with_a_bound_of_depth_keeps_the_others_waiting(
+async def test_checking_the_depth_of_a_body_keeps_no_other_request_waiting(
     service: ServiceProcess, keys: KeysFile, body: bytes
 ) -> None:
     """With work that grows with the square of the size the first of these bodies takes minutes."""
@@ -123,9 +123,7 @@ async def test_no_body_of_a_key_with_a_bound_of_depth_keeps_the_others_waiting(
     assert [answer.status_code for answer in answers] == [422] * 3 + [200] * 20
 
 
-async def test_a_put_is_refused_while_the_topic_holds_as_many_jobs_as_the_key_may_see_there(
-    ask: Caller, topic: str
-) -> None:
+async def test_a_put_is_refused_while_the_topic_holds_the_maximum_of_the_key(ask: Caller, topic: str) -> None:
     for number in range(MAX_JOBS):
         assert 201 == (await ask.put("few", topic, f"j{number}")).status
     answer = await ask.put("few", topic, "late")
@@ -155,7 +153,7 @@ async def test_a_batch_is_put_as_far_as_the_key_has_room(ask: Caller, topic: str
     assert {"topic_full"} == {result["code"] for result in results[1:]}
 
 
-async def test_the_smaller_of_the_bounds_of_key_and_topic_counts(ask: Caller, topic: str) -> None:
+async def test_the_smaller_of_the_bounds_of_key_and_topic_applies(ask: Caller, topic: str) -> None:
     await ask("free", "PUT", f"/topics/{topic}", {"max_jobs": 2})
     assert [201, 201, 429] == [(await ask.put("few", topic, f"j{number}")).status for number in range(3)]
     answer = await ask.put("few", topic, "late")
@@ -197,7 +195,7 @@ async def test_more_waiting_pops_than_a_key_may_have_are_refused(ask: Caller, to
         await ask.put("free", topic, "e")
 
 
-async def test_a_waiting_pop_whose_client_hangs_up_leaves_room(ask: Caller, topic: str) -> None:
+async def test_a_waiting_pop_whose_client_disconnects_leaves_room(ask: Caller, topic: str) -> None:
     for _ in range(3):
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(MAX_PARKED):
@@ -251,7 +249,7 @@ async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
             await pressing
 
 
-async def test_a_bound_is_read_anew_and_waiting_pops_still_count(
+async def test_waiting_pops_still_count_after_a_reload_of_bounds(
     service: ServiceProcess, keys: KeysFile, topic: str
 ) -> None:
     ask = Caller(service, keys, through_asgi=False)

@@ -70,7 +70,7 @@ async def test_a_put_is_refused_while_all_topics_together_are_full(service: Serv
     answer = await full.put("full.new")
     assert (429, "rate_limited", "1") == (answer.status, answer.json()["code"], answer.headers["retry-after"])
     assert (
-        "the topics of key 'full' are full: max_jobs_total is 20, all that is kept included; "
+        "the topics of key 'full' are full: max_jobs_total is 20, including dead and retained jobs; "
         "jobs in use: 20, needed: 1 more" == answer.json()["detail"]
     )
     assert 404 == (await admin("GET", "/topics/full.new")).status
@@ -82,7 +82,9 @@ async def test_a_put_is_refused_while_all_topics_together_are_full(service: Serv
     assert 429 == (await full.put("full.new")).status
 
 
-async def test_a_batch_for_which_there_is_no_room_is_refused_whole(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_a_batch_for_which_there_is_no_room_is_refused_as_a_whole(
+    service: ServiceProcess, keys: KeysFile
+) -> None:
     many = Caller(service, keys, "many")
     assert 200 == await many.put_batch("many.a", MOST - 3)
     assert 429 == await many.put_batch("many.b", 4)
@@ -137,7 +139,7 @@ async def test_jobs_that_are_kept_after_their_end_count(
     assert 429 == (await caller.put(f"{name}.b")).status
 
 
-async def test_what_is_kept_of_cancelled_deliveries_counts(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_tombstones_of_cancelled_deliveries_count(service: ServiceProcess, keys: KeysFile) -> None:
     told = Caller(service, keys, "told")
     assert 200 == await told.put_batch("told.a", MOST)
     held = (await told("POST", f"/topics/told.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
@@ -199,7 +201,7 @@ async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: Keys
     await caller.put_when_counted("topics.more")
 
 
-async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_the_retention_of_its_jobs_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "times")
     for field, most in (("retain", 60), ("ttl", 30)):
         for path, body, at in (

@@ -54,7 +54,7 @@ def status(service: ServiceProcess, token: str) -> int:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "::ffff:0.0.0.0"])  # noqa: S104 (it is refused)
-def test_without_keys_it_listens_for_this_machine_alone(tmp_path: Path, host: str) -> None:
+def test_without_keys_it_listens_on_loopback_only(tmp_path: Path, host: str) -> None:
     line = refused("--host", host, folder=tmp_path)
     assert f"--host (DEFERD_HOST) is {host}, which others can reach, and no key is asked for" in line
     for way_out in ("--keys-file (DEFERD_KEYS_FILE)", "DEFERD_KEYS", "deferd key new", "127.0.0.1", "--insecure"):
@@ -75,7 +75,7 @@ def test_all_addresses_that_only_this_machine_reaches_are_known(host: str) -> No
         assert listener.getsockname()[1] > 0
 
 
-def test_insecure_listens_everywhere_and_says_what_that_means(tmp_path: Path) -> None:
+def test_insecure_listens_everywhere_and_logs_a_warning(tmp_path: Path) -> None:
     with running_service("--host", "0.0.0.0", DEFERD_INSECURE="true", data_dir=tmp_path) as service:  # noqa: S104
         assert "WARNING  deferd: --insecure: no key is asked for" in service.lines[0]
         assert httpx.get(f"{service.url}/topics").status_code == 200
@@ -90,7 +90,7 @@ def test_with_keys_it_listens_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_keys_can_stand_in_the_environment(tmp_path: Path, workers: int) -> None:
+def test_keys_can_be_given_in_the_environment(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "unused.toml")
     flags = ("--workers", str(workers))
     with running_service(*flags, DEFERD_KEYS=keys.text(), data_dir=tmp_path) as service:
@@ -129,7 +129,7 @@ def test_keys_are_in_one_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -> None:
+def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     flags = ("--keys-file", str(keys.path), "--workers", str(workers))
     with running_service(*flags, data_dir=tmp_path) as service:
@@ -157,7 +157,7 @@ def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
 
-def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_last_good_keys(tmp_path: Path) -> None:
+def test_processes_restarted_while_the_keys_file_is_invalid_use_the_last_good_keys(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     flags = ("--keys-file", str(keys.path), "--workers", "2", "--log-level", "debug")
     with running_service(*flags, data_dir=tmp_path) as service:
@@ -190,7 +190,7 @@ def test_at_the_first_start_there_are_no_last_good_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_path: Path, through_asgi: bool) -> None:
+async def test_a_key_over_its_rate_limit_gets_a_429_and_others_do_not(tmp_path: Path, through_asgi: bool) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.1\nburst = 3")
     with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
@@ -217,7 +217,7 @@ async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_
     assert [line["outcome"] for line in audit_lines(service)] == ["forbidden"]
 
 
-async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
+async def test_a_rate_limit_is_not_refilled_by_a_reload(tmp_path: Path) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.001\nburst = 2")
     with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
@@ -229,7 +229,7 @@ async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
         wait_until(lambda: status(service, keys.tokens["slow"]) == 200, WITHIN_S, "the new limit counts")
 
 
-def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: Path) -> None:
+def test_a_revoked_key_is_refused_on_an_open_connection(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     with (
         running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service,
@@ -241,7 +241,7 @@ def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: 
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_any_more(
+async def test_a_waiting_pop_gets_no_job_when_its_key_is_no_longer_admitted(
     tmp_path: Path, topic: str, through_asgi: bool
 ) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
@@ -298,7 +298,7 @@ def test_admin_actions_are_recorded_without_keys_too(tmp_path: Path) -> None:
     ]
 
 
-def test_an_admin_action_without_an_answer_of_the_store_is_recorded_as_unknown(tmp_path: Path) -> None:
+def test_an_admin_action_without_a_response_of_the_store_is_recorded_as_unknown(tmp_path: Path) -> None:
     flags = ("--log-format", "json", "--store-timeout", "0.3")
     with running_service(*flags, data_dir=tmp_path) as service:
         store_pid = service.store_pid()
@@ -379,7 +379,7 @@ def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:
         (("--name", "a"), "--scope"),
     ],
 )
-def test_a_key_that_the_service_would_refuse_is_not_made(flags: tuple[str, ...], says: str) -> None:
+def test_an_invalid_key_is_not_made(flags: tuple[str, ...], says: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "deferd", "key", "new", *flags],
         capture_output=True,

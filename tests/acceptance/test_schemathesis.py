@@ -62,7 +62,7 @@ def is_url_too_long(answer: Any) -> bool:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-def test_every_answer_is_documented_and_none_is_a_500(
+def test_every_response_is_documented_and_none_is_a_500(
     case: schemathesis.Case[Any], shared_service: ServiceProcess
 ) -> None:
     if case.path.endswith("/pop"):

@@ -140,7 +140,7 @@ def due_soon(body: Any) -> Any:
 
 
 @pytest.mark.timeout(90 * max(FACTOR, 1))
-def test_chains_of_calls_are_answered_as_documented(shared_service: ServiceProcess) -> None:
+def test_sequences_of_requests_get_documented_responses(shared_service: ServiceProcess) -> None:
     """No 500, every answer fits the document, and the chains reach what they are made for."""
     document = with_links(contract())
     schema = schemathesis.openapi.from_dict(document)

@@ -128,7 +128,7 @@ bodies = st.one_of(
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 @drawn(30)
 @given(data=st.data())
-def test_whatever_is_sent_is_understood_or_refused(operation: Operation, data: st.DataObject) -> None:
+def test_every_request_is_bound_or_refused(operation: Operation, data: st.DataObject) -> None:
     path_values = {name: data.draw(names | texts) for name in operation.param_convertors}
     bind_or_refuse(operation, path_values, data.draw(queries), data.draw(bodies))
 
@@ -146,9 +146,7 @@ def body_model(operation: Operation) -> list[str]:
 )
 @drawn(30)
 @given(data=st.data())
-def test_an_object_with_the_fields_of_a_call_is_understood_or_refused(
-    operation: Operation, data: st.DataObject
-) -> None:
+def test_an_object_with_known_fields_is_bound_or_refused(operation: Operation, data: st.DataObject) -> None:
     known = {name: fields[name] for name in body_model(operation) if name in fields}
     path_values = dict.fromkeys(operation.param_convertors, "orders")
     body = json.dumps(data.draw(objects_with(known))).encode()

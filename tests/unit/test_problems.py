@@ -75,7 +75,7 @@ def test_every_leaf_error_is_tried_here() -> None:
     assert {type(error) for error in _ONE_OF_EACH} == problem_details.ROWS.keys()
 
 
-def test_statuses_are_those_of_the_contract() -> None:
+def test_statuses_are_those_of_the_design() -> None:
     assert {code: problem_details.BY_CODE[code].status for code in _CONTRACT} == _CONTRACT
 
 
@@ -92,17 +92,17 @@ def test_a_problem_has_all_members(error: errors.DeferdError) -> None:
 
 
 @pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
-def test_only_answers_that_say_try_later_say_when(error: errors.DeferdError) -> None:
+def test_only_429_and_503_have_a_retry_after(error: errors.DeferdError) -> None:
     answer = problem_details.response(error)
     expected = {429: True, 503: True}.get(answer.status_code, False)
     assert ("retry-after" in answer.headers) is expected
 
 
-def test_the_wait_is_a_whole_number_of_seconds() -> None:
+def test_retry_after_is_a_whole_number_of_seconds() -> None:
     assert problem_details.response(errors.RateLimited("too many requests", 7)).headers["retry-after"] == "7"
 
 
-def test_a_problem_tells_the_facts_of_its_error() -> None:
+def test_a_problem_has_the_facts_of_its_error() -> None:
     assert members_of(problem_details.response(errors.JobExists("orders", "o-1"))) == {
         "type": "urn:problem-type:deferd:job_exists",
         "title": "The id is taken",
@@ -119,12 +119,12 @@ def test_a_problem_tells_the_facts_of_its_error() -> None:
     assert members_of(problem_details.response(errors.TopicFull("orders", 5)))["max_jobs"] == 5
 
 
-def test_a_wrong_method_is_told_the_right_ones() -> None:
+def test_a_wrong_method_gets_the_allowed_ones() -> None:
     error = problem_details.MethodNotAllowed("PUT", ["GET", "POST"])
     assert problem_details.response(error).headers["allow"] == "GET, POST"
 
 
-def test_a_fault_names_field_pointer_and_value() -> None:
+def test_a_field_error_has_field_pointer_and_value() -> None:
     shown = fault_of(FieldFault(("body", "jobs", 3, "delay"), "must be at least 0 seconds", -1))
     assert shown == {
         "field": "body.jobs.3.delay",
@@ -134,7 +134,7 @@ def test_a_fault_names_field_pointer_and_value() -> None:
     }
 
 
-def test_only_field_errors_a_body_have_a_pointer() -> None:
+def test_only_errors_in_a_body_have_a_pointer() -> None:
     assert fault_of(FieldFault(("query", "wait"), "must be at most 60 seconds", "61")) == {
         "field": "query.wait",
         "message": "must be at most 60 seconds",
@@ -142,11 +142,11 @@ def test_only_field_errors_a_body_have_a_pointer() -> None:
     }
 
 
-def test_a_pointer_escapes_what_pointers_escape() -> None:
+def test_a_pointer_is_escaped() -> None:
     assert fault_of(FieldFault(("body", "a/b~c"), "is not a known field"))["pointer"] == "#/a~1b~0c"
 
 
-def test_a_long_text_is_cut() -> None:
+def test_a_long_string_is_cut() -> None:
     assert fault_of(FieldFault(("body", "topic"), "is long", "x" * 1000))["value"] == "x" * 100 + "…"
 
 
@@ -155,11 +155,11 @@ def test_a_long_field_name_is_cut() -> None:
 
 
 @pytest.mark.parametrize("value", [list(range(1000)), 10**400, {"deep": "x" * 200}], ids=["list", "number", "object"])
-def test_a_value_that_is_not_small_is_left_out(value: Any) -> None:
+def test_a_large_value_is_omitted(value: Any) -> None:
     assert "value" not in fault_of(FieldFault(("body", "topic"), "must be a string", value))
 
 
-def test_a_hundred_faults_are_shown_and_the_rest_counted() -> None:
+def test_a_hundred_errors_are_listed_and_the_rest_counted() -> None:
     faults = [FieldFault(("body", "jobs", index), "must be a JSON object", index) for index in range(150)]
     members = members_of(problem_details.response(InvalidInput(faults)))
     assert len(members["errors"]) == 100

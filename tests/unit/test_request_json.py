@@ -66,7 +66,7 @@ async def test_reading_ends_as_soon_as_the_limit_is_passed() -> None:
     assert len(messages) == 1
 
 
-async def test_a_client_that_hangs_up_in_the_middle_is_noticed() -> None:
+async def test_a_disconnect_within_the_body_is_noticed() -> None:
     with pytest.raises(ClientDisconnect):
         await read([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
 
@@ -132,14 +132,14 @@ def test_objects_are_read(raw: bytes, value: dict[str, Any]) -> None:
         b"\x00",
     ],
 )
-def test_what_is_no_json_is_refused(raw: bytes) -> None:
+def test_invalid_json_is_refused(raw: bytes) -> None:
     fault = fault_in(raw)
     assert fault.path == ("body",)
     assert fault.message.startswith("is not valid JSON: ")
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"1", b'"text"', b"null", b"true"])
-def test_what_is_no_object_is_refused(raw: bytes) -> None:
+def test_json_other_than_an_object_is_refused(raw: bytes) -> None:
     assert fault_in(raw).message == "must be a JSON object"
 
 
@@ -163,7 +163,7 @@ def test_nesting_up_to_the_bound_is_read() -> None:
         (b'{"a":1' + b"0" * 250 + b"e99}", ("body", "a")),
     ],
 )
-def test_a_number_beyond_a_float_is_refused_where_it_stands(raw: bytes, path: tuple[str | int, ...]) -> None:
+def test_a_number_beyond_a_float_is_refused_with_its_location(raw: bytes, path: tuple[str | int, ...]) -> None:
     fault = fault_in(raw)
     assert fault.path == path
     assert "1.8e308" in fault.message
