@@ -1,4 +1,4 @@
-"""The audit and its repair over HTTP, and by the client."""
+"""Audit and repair over HTTP, and by the client."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def put_two(broken: BreakableService, topic: str) -> None:
 
 def test_a_consistent_topic_is_clean_and_its_sums_are_reported(broken: BreakableService, topic: str) -> None:
     put_two(broken, topic)
-    answer = call(broken, "GET", f"/topics/{topic}/audit")
-    assert answer.status_code == 200
-    assert answer.json() == {
+    response = call(broken, "GET", f"/topics/{topic}/audit")
+    assert response.status_code == 200
+    assert response.json() == {
         "topic": topic,
         "clean": True,
         "repaired": False,
@@ -106,8 +106,8 @@ def steps_of(broken: BreakableService, act: Callable[[], object]) -> int:
 
 def test_the_audit_of_an_unknown_topic_is_404(broken: BreakableService, topic: str) -> None:
     for method, path in (("GET", "audit"), ("POST", "repair")):
-        answer = call(broken, method, f"/topics/{topic}/{path}")
-        assert (answer.status_code, answer.json()["code"]) == (404, "topic_not_found")
+        response = call(broken, method, f"/topics/{topic}/{path}")
+        assert (response.status_code, response.json()["code"]) == (404, "topic_not_found")
 
 
 def test_an_audit_refuses_unknown_parameters(broken: BreakableService, topic: str) -> None:
@@ -118,7 +118,7 @@ def test_an_audit_refuses_unknown_parameters(broken: BreakableService, topic: st
         call(broken, "GET", "/audit?x=1"),
         call(broken, "GET", "/topics/a%20b/audit"),
     ]
-    assert [answer.json()["code"] for answer in refused] == ["validation"] * 4
+    assert [response.json()["code"] for response in refused] == ["validation"] * 4
     assert call(broken, "GET", f"/topics/{topic}/repair").status_code == 405
 
 

@@ -1,4 +1,4 @@
-"""Bad input to every call that takes some: a problem that names the field and the bound, and nothing stored."""
+"""Invalid input to every operation: the error names the field and the bound, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _JSON = {"content-type": "application/json"}
 
 
 async def nothing_is_stored(http: Http) -> bool:
-    answer = await http.get(http.topic_path())
-    return bool(problem(answer, 404, "topic_not_found"))
+    response = await http.get(http.topic_path())
+    return bool(problem(response, 404, "topic_not_found"))
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ async def test_a_body_of_exactly_the_limit_is_stored(http: Http) -> None:
 
 @pytest.mark.parametrize("count", [0, 1001])
 async def test_a_batch_of_too_few_or_too_many_is_refused(http: Http, count: int) -> None:
-    answer = await http.post("/jobs/batch", json={"jobs": [{"topic": http.topic}] * count})
-    assert ("1000 items" if count else "1 items") in refusal(answer, "body.jobs")
+    response = await http.post("/jobs/batch", json={"jobs": [{"topic": http.topic}] * count})
+    assert ("1000 items" if count else "1 items") in refusal(response, "body.jobs")
     assert await nothing_is_stored(http)
 
 
@@ -217,12 +217,12 @@ async def test_invalid_topic_and_id_of_a_path_are_both_listed(http: Http) -> Non
     ],
 )
 async def test_operations_without_parameters_refuse_any(http: Http, method: str, path: str) -> None:
-    answer = await http.client.request(method, path, params={"verbose": "1"})
-    assert refusal(answer, "query.verbose") == "is not a known parameter"
+    response = await http.client.request(method, path, params={"verbose": "1"})
+    assert refusal(response, "query.verbose") == "is not a known parameter"
 
 
 async def test_an_invalid_if_reserved_cancels_nothing(http: Http) -> None:
     await http.put_job("kept")
-    answer = await http.delete(http.job_path("kept"), params={"if_reserved": "ask"})
-    assert refusal(answer, "query.if_reserved") == "must be 'cancel' or 'refuse'"
+    response = await http.delete(http.job_path("kept"), params={"if_reserved": "ask"})
+    assert refusal(response, "query.if_reserved") == "must be 'cancel' or 'refuse'"
     assert await http.has_job("kept")

@@ -1,4 +1,4 @@
-"""What a consumer says of a job: finish, release, touch, bury, and finishing many."""
+"""Operations of the consumer on a job: finish, release, touch, bury, and finish many."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _VERBS = ["finish", "release", "touch", "bury"]
 
 async def test_a_finished_job_is_gone(http: Http) -> None:
     job = await http.reserve("done")
-    answer = await http.post(http.job_path("done", "finish"), json={"receipt": job["receipt"]})
-    assert ok(answer) == {"topic": http.topic, "id": "done", "state": "finished"}
+    response = await http.post(http.job_path("done", "finish"), json={"receipt": job["receipt"]})
+    assert ok(response) == {"topic": http.topic, "id": "done", "state": "finished"}
     assert not await http.has_job("done")
 
 
@@ -91,8 +91,8 @@ async def test_an_unknown_job_is_not_found(http: Http, verb: str) -> None:
 @pytest.mark.parametrize("verb", _VERBS)
 async def test_a_job_that_no_consumer_holds_has_no_current_delivery(http: Http, verb: str) -> None:
     await http.put_job("waiting", delay=60)
-    answer = await http.post(http.job_path("waiting", verb))
-    assert answer.status_code in (404, 409), answer.text
+    response = await http.post(http.job_path("waiting", verb))
+    assert response.status_code in (404, 409), response.text
     assert (await http.look("waiting"))["state"] == "delayed"
 
 
@@ -152,8 +152,8 @@ async def test_a_touch_can_set_the_lease(http: Http) -> None:
 
 async def test_a_buried_job_is_dead_and_not_handed_out(http: Http) -> None:
     job = await http.reserve("bad")
-    answer = await http.post(http.job_path("bad", "bury"), json={"receipt": job["receipt"], "error": "no such order"})
-    assert ok(answer) == {"state": "dead"}
+    response = await http.post(http.job_path("bad", "bury"), json={"receipt": job["receipt"], "error": "no such order"})
+    assert ok(response) == {"state": "dead"}
     dead = await http.look("bad")
     assert (dead["state"], dead["reason"], dead["last_error"]) == ("dead", "buried", "no such order")
     assert await http.pop() == []

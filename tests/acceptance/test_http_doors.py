@@ -1,4 +1,4 @@
-"""Both doors, the short way for plain requests and the one through ASGI, lead to the same answers."""
+"""The fast path for plain requests and the path through ASGI give the same responses."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ async def test_the_fast_path_and_asgi_respond_alike(
     http: Http, wire: Wire, call: tuple[str, str, Any, tuple[str, ...]]
 ) -> None:
     method, path, body, headers = call
-    answers = []
+    responses = []
     for through_asgi in (False, True):
         await http.put_job("taken", delay=1000)
         given = body if isinstance(body, bytes | None) else json.dumps(body).replace("{topic}", http.topic).encode()
         raw = request(method, path.replace("{topic}", http.topic), given, *headers, through_asgi=through_asgi)
         wire.send(raw)
-        answer = await wire.answer()
-        answers.append((answer.status, sorted(answer.headers), without_instants(answer.json())))
+        response = await wire.answer()
+        responses.append((response.status, sorted(response.headers), without_instants(response.json())))
         await http.client.delete(f"/topics/{http.topic}")
-    assert answers[0] == answers[1]
+    assert responses[0] == responses[1]
 
 
 async def test_a_request_that_arrives_byte_by_byte_is_read(http: Http, wire: Wire) -> None:
@@ -95,8 +95,8 @@ async def test_a_large_body_in_pieces_is_read(http: Http, wire: Wire) -> None:
 
 async def test_pipelined_requests_get_their_responses_in_order(http: Http, wire: Wire) -> None:
     wire.send(*(request("POST", "/jobs", {"topic": http.topic, "id": f"j{n}", "delay": 1000}) for n in range(20)))
-    answers = [await wire.answer() for _ in range(20)]
-    assert [f"j{n}" for n in range(20)] == [answer.json()["id"] for answer in answers]
+    responses = [await wire.answer() for _ in range(20)]
+    assert [f"j{n}" for n in range(20)] == [response.json()["id"] for response in responses]
 
 
 async def test_one_connection_may_alternate_between_fast_path_and_asgi(http: Http, wire: Wire) -> None:
@@ -118,8 +118,8 @@ async def test_a_request_that_expects_100_continue_gets_it(http: Http, wire: Wir
 async def test_a_connection_closes_when_the_client_asks_for_it(http: Http, wire: Wire, through_asgi: bool) -> None:
     body = {"topic": http.topic}
     wire.send(request("POST", "/jobs", body, "Connection: close", through_asgi=through_asgi))
-    answer = await wire.answer()
-    assert (answer.status, answer.headers["connection"]) == (201, "close")
+    response = await wire.answer()
+    assert (response.status, response.headers["connection"]) == (201, "close")
     assert await wire.is_closed()
 
 
@@ -159,8 +159,8 @@ async def test_a_pop_with_a_pipelined_request_behind_it_holds_up_no_job(
 
 async def test_a_response_is_sent_even_if_garbage_follows_the_request(http: Http, wire: Wire) -> None:
     wire.send(request("POST", "/jobs", {"topic": http.topic, "id": "j"}), b"BLA\x00 nonsense\r\n\r\n")
-    answer = await wire.answer()
-    assert (answer.status, answer.headers["connection"]) == (201, "close")
+    response = await wire.answer()
+    assert (response.status, response.headers["connection"]) == (201, "close")
     assert await wire.is_closed()
 
 

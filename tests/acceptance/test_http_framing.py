@@ -1,6 +1,6 @@
-"""Where a request ends: what two readers could read differently is refused, and nothing in a body passes for a request.
+"""The framing of requests: ambiguous ones are refused, and no part of a body is read as a request.
 
-Else a client behind a proxy that shares connections could put requests into those of others (request smuggling).
+Otherwise a client behind a shared proxy could insert requests into the connections of others (request smuggling).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEALTH = request("GET", "/healthz")
 CHUNKED = b"Transfer-Encoding: chunked"
 both_ways = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 ASKS_FOR_ANOTHER = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
-"""What Java's own client sends with its first request over plain HTTP."""
+"""The headers that Java's client sends with its first request over plain HTTP."""
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ async def test_a_body_of_ambiguous_length_is_refused(http: Http, wire: Wire, hea
     body = put(http.topic, "j")
     head = b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % headers.replace(b"%d", b"%d" % len(body))
     wire.send(head.replace(b"%x", b"%x" % len(body)) + body + request("POST", "/jobs", put(http.topic, "behind")))
-    answer = await wire.answer()
-    assert (400, "bad_request", "close") == (answer.status, answer.json()["code"], answer.headers["connection"])
+    response = await wire.answer()
+    assert (400, "bad_request", "close") == (response.status, response.json()["code"], response.headers["connection"])
     assert await wire.is_closed()
     assert {} == await http.counts()
 
@@ -81,8 +81,8 @@ async def test_a_chunk_of_ambiguous_size_is_refused(http: Http, wire: Wire, size
     body = put(http.topic, "j")
     chunk = in_one_chunk(body, size=size.replace(b"%x", b"%x" % len(body)))
     wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % CHUNKED + chunk + HEALTH)
-    answer = await wire.answer()
-    assert (400, "close") == (answer.status, answer.headers["connection"])
+    response = await wire.answer()
+    assert (400, "close") == (response.status, response.headers["connection"])
     assert await wire.is_closed()
     assert {} == await http.counts()
 
@@ -156,9 +156,9 @@ async def test_a_request_without_exactly_one_host_is_refused(
     wire.send(HEALTH)
     assert 200 == (await wire.answer()).status
     wire.send(raw.replace(b"Host: x\r\n", hosts) + HEALTH)
-    answer = await wire.answer()
-    assert (400, "bad_request", "close") == (answer.status, answer.json()["code"], answer.headers["connection"])
-    assert detail == answer.json()["detail"]
+    response = await wire.answer()
+    assert (400, "bad_request", "close") == (response.status, response.json()["code"], response.headers["connection"])
+    assert detail == response.json()["detail"]
     assert await wire.is_closed()
     assert {} == await http.counts()
 
@@ -166,15 +166,15 @@ async def test_a_request_without_exactly_one_host_is_refused(
 @pytest.mark.parametrize("headers", [b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n"])
 async def test_a_request_without_a_host_is_refused_for_every_path(wire: Wire, headers: bytes) -> None:
     wire.send(b"POST /jobs HTTP/1.1\r\nContent-Length: 2\r\n%b\r\n" % headers)
-    assert (400, "bad_request") == ((answer := await wire.answer()).status, answer.json()["code"])
+    assert (400, "bad_request") == ((response := await wire.answer()).status, response.json()["code"])
     assert await wire.is_closed()
 
 
 async def test_a_request_behind_one_without_a_host_is_not_carried_out(http: Http, wire: Wire) -> None:
     first, behind = (request("POST", "/jobs", put(http.topic, job_id)) for job_id in ("first", "behind"))
     wire.send(first + b"GET /healthz HTTP/1.1\r\n\r\n" + behind)
-    answer = await wire.answer()
-    assert (201, "close") == (answer.status, answer.headers["connection"])
+    response = await wire.answer()
+    assert (201, "close") == (response.status, response.headers["connection"])
     assert await wire.is_closed()
     assert await http.has_job("first")
     assert not await http.has_job("behind")
@@ -246,8 +246,8 @@ async def test_a_response_in_place_of_100_continue_closes_the_connection(
     wire: Wire, path: str, length: int, status: int
 ) -> None:
     wire.send(f"POST {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n".encode())
-    answer = await wire.answer()
-    assert (status, "close") == (answer.status, answer.headers["connection"])
+    response = await wire.answer()
+    assert (status, "close") == (response.status, response.headers["connection"])
     assert await wire.is_closed()
 
 

@@ -124,8 +124,8 @@ async def test_the_consumer_of_a_cancelled_job_gets_a_410(http: Http, query: dic
     held = await http.reserve("held")
     assert ok(await http.delete(http.job_path("held"), params=query))["was"] == "reserved"
     for verb in ("touch", "finish", "release", "bury"):
-        answer = await http.post(http.job_path("held", verb), json={"receipt": held["receipt"]})
-        members = problem(answer, 410, "job_cancelled")
+        response = await http.post(http.job_path("held", verb), json={"receipt": held["receipt"]})
+        members = problem(response, 410, "job_cancelled")
         assert (members["topic"], members["id"]) == (http.topic, "held")
 
 

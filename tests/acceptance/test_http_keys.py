@@ -1,4 +1,4 @@
-"""Who may do what: keys, scopes and topics, alike through both doors."""
+"""Permissions: keys, scopes and topics, alike on the fast path and through ASGI."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def filled_in(value: Any, topic: str) -> Any:
-    """`value` with the topic in place of `{topic}`."""
+    """`value` with `{topic}` replaced by the topic."""
     if isinstance(value, dict):
         return {name: filled_in(inner, topic) for name, inner in value.items()}
     if isinstance(value, list):
@@ -84,9 +84,9 @@ async def ask(
     )
 
 
-def is_unauthorized(answer: Answer) -> bool:
-    refused = answer.status == 401 and answer.json()["code"] == "unauthorized"
-    assert not refused or answer.headers["www-authenticate"] == "Bearer"
+def is_unauthorized(response: Answer) -> bool:
+    refused = response.status == 401 and response.json()["code"] == "unauthorized"
+    assert not refused or response.headers["www-authenticate"] == "Bearer"
     return refused
 
 
@@ -105,15 +105,15 @@ async def test_a_key_allows_the_operations_of_its_scope_only(
     service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
 ) -> None:
     for scope in Scope:
-        answer = await ask(service, asked, topic, keys.tokens[scope], through_asgi=through_asgi)
+        response = await ask(service, asked, topic, keys.tokens[scope], through_asgi=through_asgi)
         if scope in (asked[0], "admin"):
-            assert answer.status not in (401, 403), answer.body[:500]
+            assert response.status not in (401, 403), response.body[:500]
         else:
-            assert answer.status == 403
-            assert answer.json()["code"] == "forbidden"
-            assert f"key '{scope}' does not have scope {asked[0]}" in answer.json()["detail"]
+            assert response.status == 403
+            assert response.json()["code"] == "forbidden"
+            assert f"key '{scope}' does not have scope {asked[0]}" in response.json()["detail"]
             if "{topic}" in asked[2]:
-                assert f"for topic '{topic}'" in answer.json()["detail"]
+                assert f"for topic '{topic}'" in response.json()["detail"]
 
 
 @both_doors
@@ -140,9 +140,9 @@ async def test_one_topic_of_several_is_enough_to_refuse(
         ("GET", f"/topics/{ours},{theirs}/pop?wait=0", None),
         ("POST", "/jobs/batch", batch),
     ):
-        answer = await call(service, method, path, body, token=token, through_asgi=through_asgi)
-        assert answer.status == 403
-        assert f"for topic '{theirs}'" in answer.json()["detail"]
+        response = await call(service, method, path, body, token=token, through_asgi=through_asgi)
+        assert response.status == 403
+        assert f"for topic '{theirs}'" in response.json()["detail"]
     for name in (ours, theirs):  # nothing was stored
         looked = await call(service, "GET", f"/jobs/{name}/j", token=keys.tokens["read"])
         assert looked.status == 404
@@ -230,14 +230,14 @@ async def test_the_name_of_the_scheme_is_case_insensitive(
 
 
 async def test_the_body_of_a_refused_request_is_not_read(service: ServiceProcess, keys: KeysFile) -> None:
-    """Else anybody could keep the service busy with bodies."""
+    """Otherwise any client could keep the service busy with bodies."""
     for token, status in ((None, 401), (keys.tokens["pop"], 403)):
-        answer = await call(service, "POST", "/jobs", b"{ no json", token=token)
-        assert answer.status == status
+        response = await call(service, "POST", "/jobs", b"{ no json", token=token)
+        assert response.status == status
 
 
 async def test_the_key_is_checked_before_a_large_body_is_read(service: ServiceProcess, topic: str) -> None:
-    """Else strangers could have the service hold a body on each of its connections."""
+    """Otherwise clients without a key could make the service hold a body per connection."""
     raw = request("POST", "/jobs", {"topic": topic, "body": "x" * 500_000})
     async with connected(service.port) as wire:
         wire.send(raw[:-1000])

@@ -1,4 +1,4 @@
-"""What a connection may do: how much it sends, how long it takes, how many there are; none costs others anything."""
+"""Limits of connections: their number, and the size and time of what they send. None slows down others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD_TIMEOUT_S, BODY_TIMEOUT_S, ANSWER_TIMEOUT_S = 0.6, 1.2, 1.5
 HEAD_BYTES = 16 * 1024
 CONNECTIONS = 40
 LOOK_S = 1.0
-"""How often the service looks for what is overdue."""
+"""How often the service checks for overdue connections."""
 CHUNKED = b"POST /jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 both_doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 
@@ -51,20 +51,20 @@ async def wire(service: ServiceProcess) -> AsyncIterator[Wire]:
 
 
 async def ask(service: ServiceProcess, method: str, path: str, body: Any = None) -> Answer:
-    """The answer to a call on a connection of its own."""
+    """The response to a request on a new connection."""
     async with connected(service.port) as wire:
         wire.send(request(method, path, body))
         return await wire.answer()
 
 
 async def refusal(wire: Wire, status: int, code: str) -> str:
-    """The detail of the problem by which the service refuses, and behind which it hangs up."""
-    answer = await wire.answer()
-    assert (answer.status, answer.json()["code"]) == (status, code)
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.headers["connection"] == "close"
+    """The detail of the problem document after which the service closes the connection."""
+    response = await wire.answer()
+    assert (response.status, response.json()["code"]) == (status, code)
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["connection"] == "close"
     assert await wire.is_closed()
-    detail: str = answer.json()["detail"]
+    detail: str = response.json()["detail"]
     return detail
 
 
@@ -92,10 +92,10 @@ async def test_a_head_that_trickles_in_has_no_more_time(wire: Wire) -> None:
 
     dripping = asyncio.create_task(drip())
     try:
-        answer = await wire.answer()
+        response = await wire.answer()
     finally:
         dripping.cancel()
-    assert (answer.status, answer.json()["code"]) == (408, "request_timeout")
+    assert (response.status, response.json()["code"]) == (408, "request_timeout")
 
 
 @both_doors
@@ -152,10 +152,10 @@ async def test_a_waiting_pop_keeps_its_response_when_the_next_request_is_incompl
         wire.send(pop, request("GET", "/healthz") * between, behind)
         await asyncio.sleep(max(HEAD_TIMEOUT_S, BODY_TIMEOUT_S) + LOOK_S + 0.2)
         assert (await ask(service, "POST", "/jobs", {"topic": topic, "id": "j"})).status == 201
-        answers = [await wire.answer() for _ in range(1 + between)]
-        assert ["j"] == [job["id"] for job in answers[0].json()["jobs"]]
-        assert [200] * (1 + between) == [answer.status for answer in answers]
-        assert answers[-1].headers["connection"] == "close"
+        responses = [await wire.answer() for _ in range(1 + between)]
+        assert ["j"] == [job["id"] for job in responses[0].json()["jobs"]]
+        assert [200] * (1 + between) == [response.status for response in responses]
+        assert responses[-1].headers["connection"] == "close"
         assert await wire.is_closed()
 
 
@@ -205,7 +205,7 @@ async def put_large_jobs(service: ServiceProcess, topic: str) -> None:
 
 
 def taken_until_the_end(reader: socket.socket) -> int:
-    """How many bytes there are before the connection ends, in whatever way."""
+    """The number of bytes before the connection ends, in whatever way."""
     taken = 0
     with contextlib.suppress(ConnectionError):
         while piece := reader.recv(100_000):
@@ -269,8 +269,8 @@ async def test_what_never_ends_is_refused_soon(wire: Wire, begin: bytes, more: b
         wire.send(more)
         await wire.writer.drain()
         await asyncio.sleep(0)
-    answer = await wire.answer()
-    assert (status, "close") == (answer.status, answer.headers["connection"])
+    response = await wire.answer()
+    assert (status, "close") == (response.status, response.headers["connection"])
 
 
 async def test_a_body_in_the_smallest_chunks_is_read(wire: Wire, topic: str) -> None:
@@ -300,11 +300,11 @@ async def test_a_connection_over_the_limit_is_refused_until_another_ends(service
             assert (await wire.answer()).status == 200
         async with connected(service.port) as late:
             late.send(request("GET", "/healthz"))
-            answer = await late.answer()
+            response = await late.answer()
             assert (503, "too_many_connections", "1") == (
-                answer.status,
-                answer.json()["code"],
-                answer.headers["retry-after"],
+                response.status,
+                response.json()["code"],
+                response.headers["retry-after"],
             )
             assert await late.is_closed()
         wires[0].send(request("POST", "/jobs", {"topic": topic, "id": "j"}))
@@ -336,7 +336,7 @@ async def test_a_flood_of_connections_leaves_the_service_healthy(service: Servic
 
 @contextlib.contextmanager
 def silent_sockets(port: int, count: int) -> Iterator[None]:
-    """Connections that are opened, on which nothing is ever sent."""
+    """Open connections on which nothing is sent."""
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             opened = stack.enter_context(socket.socket())

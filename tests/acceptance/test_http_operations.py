@@ -1,4 +1,4 @@
-"""For those who run the service: health, readiness, metrics, documents."""
+"""For operators: health, readiness, metrics, documents."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ async def test_the_docs_page_needs_no_other_host(http: Http) -> None:
         ("favicon.png", "image/png"),
     ):
         assert f"docs/{file}" in page.text
-        answer = await http.get(f"/docs/{file}")
-        assert answer.status_code == 200
-        assert answer.headers["content-type"].startswith(media_type)
-        assert len(answer.content) > 100
+        response = await http.get(f"/docs/{file}")
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith(media_type)
+        assert len(response.content) > 100
 
 
 async def test_metrics_count_requests_by_route_and_not_by_path(http: Http) -> None:
@@ -60,13 +60,13 @@ async def test_metrics_count_requests_by_route_and_not_by_path(http: Http) -> No
         await http.get(http.job_path(name))
     for number in range(3):
         await http.get(f"/unknown-{number}")
-    answer = await http.get("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    samples = samples_of(answer.text)
+    response = await http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    samples = samples_of(response.text)
     count = "deferd_http_request_seconds_count"
     assert value(samples, count, route="/jobs/{topic}/{id}", method="GET", status="4xx") >= 2
     assert value(samples, count, route="unknown", method="GET", status="4xx") >= 3
-    assert "unknown-0" not in answer.text
+    assert "unknown-0" not in response.text
     assert value(samples, "deferd_store_up") == 1
 
 

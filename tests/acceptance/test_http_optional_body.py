@@ -1,4 +1,4 @@
-"""Bodies whose every field may be left out: no body, `null` and `{}` mean the same, to every call that takes one."""
+"""Optional bodies: no body, `null` and `{}` mean the same to every operation that accepts one."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ async def test_no_other_value_stands_for_no_body(http: Http, path: str, body: by
 
 
 def no_wait(path: str) -> dict[str, int]:
-    """The query with which a pop is over at once."""
+    """The query with which a pop does not wait."""
     return {"wait": 0} if path.endswith("/pop") else {}

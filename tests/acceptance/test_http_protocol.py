@@ -38,9 +38,9 @@ async def test_an_unknown_path_is_not_found(http: Http, method: str, path: str) 
     ],
 )
 async def test_a_wrong_method_gets_the_allowed_ones(http: Http, method: str, path: str, allowed: str) -> None:
-    answer = await http.client.request(method, path)
-    problem(answer, 405, "method_not_allowed")
-    assert answer.headers["allow"] == allowed
+    response = await http.client.request(method, path)
+    problem(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == allowed
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ async def test_a_wrong_method_gets_the_allowed_ones(http: Http, method: str, pat
 )
 async def test_a_body_of_another_media_type_is_refused(http: Http, media_type: str) -> None:
     raw = f'{{"topic": "{http.topic}", "id": "j"}}'
-    answer = await http.post("/jobs", content=raw, headers={"content-type": media_type})
-    assert media_type in problem(answer, 415, "unsupported_media_type")["detail"]
+    response = await http.post("/jobs", content=raw, headers={"content-type": media_type})
+    assert media_type in problem(response, 415, "unsupported_media_type")["detail"]
     assert not await http.has_job("j")
 
 
@@ -80,8 +80,8 @@ async def test_a_streamed_body_over_the_limit_is_refused(http: Http) -> None:
         for _ in range(20):
             yield b" " * (_LIMIT // 10)
 
-    answer = await http.post("/jobs", content=pieces(), headers={"content-type": "application/json"})
-    problem(answer, 413, "payload_too_large")
+    response = await http.post("/jobs", content=pieces(), headers={"content-type": "application/json"})
+    problem(response, 413, "payload_too_large")
 
 
 async def test_a_connection_stays_usable_after_a_body_over_the_limit(shared_service: ServiceProcess) -> None:
@@ -134,11 +134,11 @@ def _connection(service: ServiceProcess) -> socket.socket:
 
 
 def _read_answer(connection: socket.socket) -> bytes:
-    """One answer, head and body; bodies of these tests have a length or end the connection."""
-    answer = b""
-    while b"\r\n\r\n" not in answer:
-        answer += connection.recv(65536) or b"\r\n\r\n"
-    head, _, body = answer.partition(b"\r\n\r\n")
+    """One response, head and body; bodies in these tests have a length or end the connection."""
+    response = b""
+    while b"\r\n\r\n" not in response:
+        response += connection.recv(65536) or b"\r\n\r\n"
+    head, _, body = response.partition(b"\r\n\r\n")
     length = next(
         (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
     )

@@ -1,4 +1,4 @@
-"""The store stops, hangs or is full: soon a 503 that says so, and full service again by itself."""
+"""The store stops, hangs or is full: clients soon get a 503, and the service recovers by itself."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ async def shop(service: ServiceProcess) -> AsyncIterator[Http]:
 
 
 async def every_call(http: Http) -> list[tuple[httpx.Response, float]]:
-    """The answers of all calls that need the store, with the seconds they took; asked at the same time."""
+    """The responses of all operations that need the store, sent at the same time, with their durations in seconds."""
     job, topic, body = http.job_path("j"), http.topic_path(), {"topic": http.topic}
 
     async def timed(method: str, path: str, **options: Json) -> tuple[httpx.Response, float]:
         began = time.monotonic()
-        answer = await http.client.request(method, path, **options)  # type: ignore[arg-type]  # only json is given
-        return answer, time.monotonic() - began
+        response = await http.client.request(method, path, **options)  # type: ignore[arg-type]  # only json is given
+        return response, time.monotonic() - began
 
     return await asyncio.gather(
         timed("POST", "/jobs", json=body),
@@ -72,16 +72,16 @@ async def every_call(http: Http) -> list[tuple[httpx.Response, float]]:
     )
 
 
-def assert_all_say_unavailable(answers: list[tuple[httpx.Response, float]]) -> None:
-    for answer, took_s in answers:
-        problem(answer, 503, "store_unavailable")
-        assert int(answer.headers["retry-after"]) >= 1
-        assert "Traceback" not in answer.text
-        assert took_s < _SOON_S, (answer.request.url, took_s)
+def assert_all_say_unavailable(responses: list[tuple[httpx.Response, float]]) -> None:
+    for response, took_s in responses:
+        problem(response, 503, "store_unavailable")
+        assert int(response.headers["retry-after"]) >= 1
+        assert "Traceback" not in response.text
+        assert took_s < _SOON_S, (response.request.url, took_s)
 
 
 async def assert_serves_again(http: Http) -> None:
-    """Full service comes back by itself; how long it may take is bounded, not fixed."""
+    """The service recovers by itself within a bounded, not a fixed, time."""
     async with asyncio.timeout(20):
         while (await http.get("/readyz")).status_code != 200:
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Looking after topics: /topics and what is below it."""
+"""Topics: /topics and the paths below it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_topic_without_waiting_jobs_has_no_ages(http: Http) -> None:
 
 
 async def test_an_unknown_topic_is_not_found(http: Http) -> None:
-    for answer in (
+    for response in (
         await http.get(http.topic_path()),
         await http.get(http.topic_path("jobs")),
         await http.post(http.topic_path("redrive")),
@@ -48,7 +48,7 @@ async def test_an_unknown_topic_is_not_found(http: Http) -> None:
         await http.post(http.topic_path("resume")),
         await http.delete(http.topic_path()),
     ):
-        assert problem(answer, 404, "topic_not_found")["topic"] == http.topic
+        assert problem(response, 404, "topic_not_found")["topic"] == http.topic
     assert http.topic not in [view["topic"] for view in ok(await http.get("/topics"))["topics"]]
 
 
@@ -218,8 +218,8 @@ async def test_jobs_can_be_redriven_by_id(http: Http) -> None:
     for name in ("a", "b"):
         await http.bury(name)
     await http.put_job("alive", delay=60)
-    answer = await http.post(http.topic_path("redrive"), json={"ids": ["b", "alive", "none"]})
-    assert ok(answer) == {"redriven": 1}
+    response = await http.post(http.topic_path("redrive"), json={"ids": ["b", "alive", "none"]})
+    assert ok(response) == {"redriven": 1}
     assert (await http.look("b"))["state"] == "ready"
     assert (await http.look("a"))["state"] == "dead"
 
@@ -245,7 +245,7 @@ async def test_a_purge_removes_all_jobs_and_their_consumers_get_a_410(http: Http
     for name in ("a", "b"):
         await http.put_job(name, delay=60)
     assert ok(await http.delete(http.topic_path())) == {"removed": 3}
-    answer = await http.post(http.job_path("held", "finish"), json={"receipt": held["receipt"]})
-    problem(answer, 410, "job_cancelled")
+    response = await http.post(http.job_path("held", "finish"), json={"receipt": held["receipt"]})
+    problem(response, 410, "job_cancelled")
     assert await http.counts() == {}
     assert ok(await http.get(http.topic_path()))["settings"]["ttr"] == 5

@@ -1,4 +1,4 @@
-"""What a key may ask for at once, and that a key at its bounds costs the others nothing."""
+"""The bounds of a key's requests; a key at its bounds does not slow down others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 class Caller:
-    """Calls with one key after the other through one of the doors."""
+    """Sends requests with one key after the other, on the fast path or through ASGI."""
 
     def __init__(self, service: ServiceProcess, keys: KeysFile, *, through_asgi: bool) -> None:
         self._service = service
@@ -60,7 +60,7 @@ class Caller:
 
     @contextlib.asynccontextmanager
     async def parked(self, key: str, topic: str) -> AsyncIterator[Wire]:
-        """A pop that waits, and is given up at the end."""
+        """A waiting pop, cancelled at the end."""
         path = f"/topics/{topic}/pop?wait=30"
         header = f"Authorization: Bearer {self._keys.tokens[key]}"
         async with connected(self._service.port) as wire:
@@ -74,18 +74,18 @@ def ask(request: pytest.FixtureRequest, service: ServiceProcess, keys: KeysFile)
 
 
 async def test_a_body_larger_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
-    answer = await ask.put("small", topic, "j", body="x" * MAX_BODY_BYTES)
-    assert (413, "payload_too_large") == (answer.status, answer.json()["code"])
-    assert MAX_BODY_BYTES == answer.json()["limit_bytes"]
+    response = await ask.put("small", topic, "j", body="x" * MAX_BODY_BYTES)
+    assert (413, "payload_too_large") == (response.status, response.json()["code"])
+    assert MAX_BODY_BYTES == response.json()["limit_bytes"]
     assert 201 == (await ask.put("small", topic, "j", body="x" * (MAX_BODY_BYTES - 200))).status
     assert 201 == (await ask.put("free", topic, "k", body="x" * MAX_BODY_BYTES)).status
 
 
 async def test_a_batch_of_more_jobs_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
     jobs = [{"topic": topic, "id": f"j{number}"} for number in range(MAX_BATCH + 1)]
-    answer = await ask("small", "POST", "/jobs/batch", {"jobs": jobs})
-    assert 422 == answer.status
-    [fault] = answer.json()["errors"]
+    response = await ask("small", "POST", "/jobs/batch", {"jobs": jobs})
+    assert 422 == response.status
+    [fault] = response.json()["errors"]
     assert ("body.jobs", "must have at most 4 items, the most for key 'small'") == (fault["field"], fault["message"])
     assert 200 == (await ask("small", "POST", "/jobs/batch", {"jobs": jobs[:MAX_BATCH]})).status
     assert 200 == (await ask("free", "POST", "/jobs/batch", {"jobs": jobs})).status
@@ -98,9 +98,9 @@ async def test_json_nested_deeper_than_the_key_allows_is_refused(ask: Caller, to
     for _ in range(MAX_DEPTH - 2):
         deep = [deep, {}]
     assert 201 == (await ask.put("small", topic, "j", body=deep)).status
-    answer = await ask.put("small", topic, "k", body=[deep])
-    assert 422 == answer.status
-    [fault] = answer.json()["errors"]
+    response = await ask.put("small", topic, "k", body=[deep])
+    assert 422 == response.status
+    [fault] = response.json()["errors"]
     assert "is nested deeper than 6 levels, the most for key 'small'" == fault["message"]
     assert 201 == (await ask.put("free", topic, "k", body=[deep])).status
 
@@ -113,25 +113,25 @@ async def test_json_nested_deeper_than_the_key_allows_is_refused(ask: Caller, to
 async def test_checking_the_depth_of_a_body_keeps_no_other_request_waiting(
     service: ServiceProcess, keys: KeysFile, body: bytes
 ) -> None:
-    """With work that grows with the square of the size the first of these bodies takes minutes."""
+    """With quadratic work the first of these bodies would take minutes."""
     async with httpx.AsyncClient(base_url=service.url, timeout=20, trust_env=False) as client:
         headers = {"Authorization": f"Bearer {keys.tokens['shallow']}", "Content-Type": "application/json"}
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(client.post("/jobs", content=body, headers=headers) for _ in range(3)),
             *(client.get("/healthz") for _ in range(20)),
         )
-    assert [answer.status_code for answer in answers] == [422] * 3 + [200] * 20
+    assert [response.status_code for response in responses] == [422] * 3 + [200] * 20
 
 
 async def test_a_put_is_refused_while_the_topic_holds_the_maximum_of_the_key(ask: Caller, topic: str) -> None:
     for number in range(MAX_JOBS):
         assert 201 == (await ask.put("few", topic, f"j{number}")).status
-    answer = await ask.put("few", topic, "late")
-    assert (429, "topic_full", MAX_JOBS) == (answer.status, answer.json()["code"], answer.json()["max_jobs"])
+    response = await ask.put("few", topic, "late")
+    assert (429, "topic_full", MAX_JOBS) == (response.status, response.json()["code"], response.json()["max_jobs"])
     assert (
-        f"topic '{topic}' holds 5 live jobs, which is all with which this key may put more" == answer.json()["detail"]
+        f"topic '{topic}' holds 5 live jobs, which is all with which this key may put more" == response.json()["detail"]
     )
-    assert "retry-after" in answer.headers
+    assert "retry-after" in response.headers
     assert 200 == (await ask.put("few", topic, "j0", on_conflict="replace")).status
     assert 409 == (await ask.put("few", topic, "j0")).status
     assert 201 == (await ask.put("few", f"{topic}.other", "late")).status
@@ -156,18 +156,18 @@ async def test_a_batch_is_put_as_far_as_the_key_has_room(ask: Caller, topic: str
 async def test_the_smaller_of_the_bounds_of_key_and_topic_applies(ask: Caller, topic: str) -> None:
     await ask("free", "PUT", f"/topics/{topic}", {"max_jobs": 2})
     assert [201, 201, 429] == [(await ask.put("few", topic, f"j{number}")).status for number in range(3)]
-    answer = await ask.put("few", topic, "late")
-    assert (2, "which is its max_jobs") == (answer.json()["max_jobs"], answer.json()["detail"].partition(", ")[2])
+    response = await ask.put("few", topic, "late")
+    assert (2, "which is its max_jobs") == (response.json()["max_jobs"], response.json()["detail"].partition(", ")[2])
 
 
 async def test_puts_at_the_same_time_never_exceed_the_key(ask: Caller, topic: str) -> None:
-    answers = await asyncio.gather(
+    responses = await asyncio.gather(
         *(ask.put("few", topic, f"j{number}") for number in range(20)),
         *(ask.put("free", topic, f"k{number}") for number in range(3)),
     )
-    put_by_few = sum(answer.status == 201 for answer in answers[:20])
-    assert {201, 429} >= {answer.status for answer in answers[:20]}
-    assert [201] * 3 == [answer.status for answer in answers[20:]]
+    put_by_few = sum(response.status == 201 for response in responses[:20])
+    assert {201, 429} >= {response.status for response in responses[:20]}
+    assert [201] * 3 == [response.status for response in responses[20:]]
     assert MAX_JOBS - 3 <= put_by_few <= MAX_JOBS
 
 
@@ -188,9 +188,9 @@ async def test_more_waiting_pops_than_a_key_may_have_are_refused(ask: Caller, to
             await ask.put("free", topic, "b")
             await ask.put("free", topic, "c")
             await ask.put("free", topic, "d")
-            answers = [await wire.answer() for wire in (*waiting, other)]
-    assert {"a", "b", "c", "d"} == {answer.json()["jobs"][0]["id"] for answer in answers}
-    assert "ratelimit" not in answers[-1].headers
+            responses = [await wire.answer() for wire in (*waiting, other)]
+    assert {"a", "b", "c", "d"} == {response.json()["jobs"][0]["id"] for response in responses}
+    assert "ratelimit" not in responses[-1].headers
     async with ask.parked("parks", topic), asyncio.timeout(10):  # they are answered, so there is room
         await ask.put("free", topic, "e")
 
@@ -207,7 +207,7 @@ async def test_a_waiting_pop_whose_client_disconnects_leaves_room(ask: Caller, t
 
 
 async def until_refused(ask: Caller, topic: str) -> None:
-    """Until the pops that were sent before are known to wait."""
+    """Wait until the pops sent before are waiting."""
     async with asyncio.timeout(10):
         while (await ask("parks", "GET", f"/topics/{topic}/pop?wait=0.01")).status != 429:
             await asyncio.sleep(0.01)
@@ -224,10 +224,10 @@ async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
         number = 0
         while not stop.is_set():
             number += 1
-            answers = await asyncio.gather(
+            responses = await asyncio.gather(
                 ask.put("bound", topic, f"x{number}"), ask.put("bound", topic, f"y{number}", body="x" * 600)
             )
-            refusals.extend(answer.status for answer in answers)
+            refusals.extend(response.status for response in responses)
 
     async def pop() -> None:
         while not stop.is_set():

@@ -1,4 +1,4 @@
-"""Keys of a running service: read anew, limited, recorded; and where a service without keys listens."""
+"""Keys of a running service: reloads, limits, audit log; and where a service without keys listens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WITHIN_S = 10.0
 
 
 def serve(*flags: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A service that does not come to serve."""
+    """A service that does not start."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
     return subprocess.run(
         [sys.executable, "-m", "deferd", "serve", "--port", "0", "--data-dir", str(folder / "data"), *flags],
@@ -41,7 +41,7 @@ def serve(*flags: str, folder: Path, **environment: str) -> subprocess.Completed
 
 
 def refused(*flags: str, folder: Path, **environment: str) -> str:
-    """The one line in which a service says that it cannot start; it ends with exit code 1."""
+    """The one line of a service that cannot start; it ends with exit code 1."""
     done = serve(*flags, folder=folder, **environment)
     assert done.returncode == 1, done.stderr
     [line] = done.stderr.splitlines()
@@ -199,9 +199,9 @@ async def test_a_key_over_its_rate_limit_gets_a_429_and_others_do_not(tmp_path: 
             return await call(service, "GET", path, token=keys.tokens[name], through_asgi=through_asgi)
 
         passed = [await ask("slow"), await ask("slow", "/topics/none"), await ask("slow", "/topics/none/pop")]
-        assert [answer.status for answer in passed] == [200, 404, 403]
-        assert [answer.headers["ratelimit-policy"] for answer in passed] == ['"requests";q=3;w=30'] * 3
-        assert [re.sub(r"t=\d+", "t", answer.headers["ratelimit"]) for answer in passed] == [
+        assert [response.status for response in passed] == [200, 404, 403]
+        assert [response.headers["ratelimit-policy"] for response in passed] == ['"requests";q=3;w=30'] * 3
+        assert [re.sub(r"t=\d+", "t", response.headers["ratelimit"]) for response in passed] == [
             f'"requests";r={left};t' for left in (2, 1, 0)
         ]
         for path in ("/topics", "/openapi.json", "/nowhere"):
@@ -268,9 +268,9 @@ async def test_a_waiting_pop_gets_no_job_when_its_key_is_no_longer_admitted(
                 await asyncio.sleep(0.02)
             for name in names:
                 await ask("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
-            answers = {name: await task for name, task in parked.items()}
-        assert names == {name: answer.status for name, answer in answers.items()}
-        assert ["as-before"] == [job["id"] for job in answers["as-before"].json()["jobs"]]
+            responses = {name: await task for name, task in parked.items()}
+        assert names == {name: response.status for name, response in responses.items()}
+        assert ["as-before"] == [job["id"] for job in responses["as-before"].json()["jobs"]]
         for name in ("withdrawn", "other-topics", "other-scope"):
             [job] = (await ask("pop", "GET", f"/topics/{topic}.{name}/pop?wait=5")).json()["jobs"]
             assert (name, 1) == (job["id"], job["attempt"])
@@ -313,7 +313,7 @@ def test_an_admin_action_without_a_response_of_the_store_is_recorded_as_unknown(
 
 
 def new_key(*flags: str) -> tuple[str, str]:
-    """The entry and the token that `deferd key new` gives."""
+    """The entry and the token that `deferd key new` prints."""
     done = subprocess.run(
         [sys.executable, "-m", "deferd", "key", "new", *flags],
         capture_output=True,

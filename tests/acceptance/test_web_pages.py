@@ -1,4 +1,4 @@
-"""A service without keys trusts its machine, and not the pages that a browser there shows."""
+"""A service without keys trusts its machine, but not the web pages that a browser there shows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Wire, connected
 
-doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+both_paths = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 
 
 async def ask(wire: Wire, method: str, path: str, *headers: str, through_asgi: bool = False) -> tuple[int, str]:
-    """The answer's status and what it says is wrong."""
+    """The status and the detail of the response."""
     chunked = ("Transfer-Encoding: chunked",) if through_asgi else ()
     head = "\r\n".join((f"{method} {path} HTTP/1.1", *headers, *chunked, "", ""))
     wire.send(head.encode(), b"0\r\n\r\n" if through_asgi else b"")
-    answer = await wire.answer()
-    return answer.status, answer.json().get("detail", "") if answer.body.startswith(b"{") else ""
+    response = await wire.answer()
+    return response.status, response.json().get("detail", "") if response.body.startswith(b"{") else ""
 
 
-@doors
+@both_paths
 @pytest.mark.parametrize(
     "headers",
     [
@@ -55,10 +55,10 @@ async def test_a_page_of_another_site_pops_nothing(
 
 
 BROWSER = ("User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0", "Accept-Language: de")
-"""What any browser sends, and all that it need send with a GET to a host that it does not know to be this machine."""
+"""The headers of any browser; with a GET to a host that it does not know as this machine it may send no others."""
 
 
-@doors
+@both_paths
 @pytest.mark.parametrize("referer", [(), ("Referer: http://shop.example.com/",), ("Referer: nothing",)], ids=" ".join)
 @pytest.mark.parametrize("host", ["0.0.0.0:8000", "vm", "kubernetes.docker.internal:8000", "localhost"])
 async def test_an_image_of_a_page_pops_nothing_where_browsers_send_few_headers(
@@ -73,7 +73,7 @@ async def test_an_image_of_a_page_pops_nothing_where_browsers_send_few_headers(
     assert (await http.look("j"))["attempts"] == 0
 
 
-@doors
+@both_paths
 @pytest.mark.parametrize("host", ["rebound.example.com", "Rebound.Example.COM.:8000", "127.0.0.1.example.com", "a.b:1"])
 async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
     http: Http, shared_service: ServiceProcess, host: str, through_asgi: bool
@@ -90,7 +90,7 @@ async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
     assert (await http.look("j"))["attempts"] == 0
 
 
-@doors
+@both_paths
 @pytest.mark.parametrize(
     "headers",
     [
@@ -144,7 +144,7 @@ async def test_refusals_are_in_the_audit_log(tmp_path: Path, topic: str) -> None
 OPENED = ("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
 
 
-@doors
+@both_paths
 @pytest.mark.parametrize("site", ["none", "same-origin", "same-site"])
 @pytest.mark.parametrize(
     "how",
@@ -247,5 +247,5 @@ async def test_with_keys_only_the_key_matters(tmp_path: Path, topic: str) -> Non
     keys: KeysFile = keys_of_every_kind(tmp_path / "keys.toml")
     elsewhere = ("Origin: https://shop.example.com", "Sec-Fetch-Site: cross-site")
     with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
-        answer = await call(service, "GET", f"/topics/{topic}/pop?wait=0", None, *elsewhere, token=keys.tokens["pop"])
-    assert (answer.status, json.loads(answer.body)) == (200, {"jobs": []})
+        response = await call(service, "GET", f"/topics/{topic}/pop?wait=0", None, *elsewhere, token=keys.tokens["pop"])
+    assert (response.status, json.loads(response.body)) == (200, {"jobs": []})

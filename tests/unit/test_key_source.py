@@ -1,4 +1,4 @@
-"""When the file of keys is read again, and what is said when it cannot be used."""
+"""When the keys file is reloaded, and the errors of an invalid one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_recent_change_of_the_same_size_and_time_is_noticed(source: KeySource,
 
 
 def test_a_replaced_file_is_noticed(source: KeySource, file: Path) -> None:
-    """As editors, and mounts of secrets, do it."""
+    """Editors and mounted secrets replace files."""
     new = file.with_name("new")
     write(new, keys_text("b"), years_ago=2)
     new.replace(file)

@@ -1,4 +1,4 @@
-"""Keys: how they are written, what is refused, which topics they are for, and which key a token belongs to."""
+"""Keys: their format, its errors, topic patterns, and how the key of a token is found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN = "deferd_a-token"
 
 
 def entry(**fields: str) -> str:
-    """One key; fields are TOML, an empty one is left out."""
+    """One key; the fields are TOML, an empty one is omitted."""
     given = {"name": '"shop"', "hash": f'"{hash_of(TOKEN)}"', "scopes": '["put"]', **fields}
     return "[[key]]\n" + "".join(f"{name} = {value}\n" for name, value in given.items() if value)
 

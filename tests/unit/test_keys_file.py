@@ -1,4 +1,4 @@
-"""`deferd key list` and `deferd key revoke`: what they show of a keys file, and what they leave of it."""
+"""`deferd key list` and `deferd key revoke`: what they show, and how they edit the file."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_unknown_key_ends_with_3_and_lists_the_keys(file: Path, capsys: pytes
 
 
 def test_the_only_key_is_not_revoked(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A service would refuse the file, and the key would stay valid."""
+    """A service would ignore a file without keys, and the key would stay valid."""
     for name in ("shop", "closer"):
         revoke_key(file, name)
     assert cli.main(["key", "revoke", "ops", "--keys-file", str(file)]) == 2

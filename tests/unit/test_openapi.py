@@ -1,4 +1,4 @@
-"""The OpenAPI document: it is the one in the repository, it is sound, and it says what a client needs to know."""
+"""The OpenAPI document: it is the one in the repository, valid, and complete for clients."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_every_number_of_a_request_has_a_unit() -> None:
 
 
 def test_numbers_have_the_format_of_the_service() -> None:
-    """Generators choose 32 bits, or what they like, where a number has no format."""
+    """Generators choose the size of a number without a format."""
     for node in nodes(DOCUMENT):
         if node.get("type") == "number":
             assert node["format"] == "double", node
@@ -233,7 +233,7 @@ def test_numbers_have_the_format_of_the_service() -> None:
 
 
 def test_fields_of_requests_have_no_default() -> None:
-    """Some generators require a field with a default; what is meant when it is left out is told in words."""
+    """Some generators require a field with a default; descriptions name the default instead."""
     for name, schema in SCHEMAS.items():
         for field, described in schema.get("properties", {}).items():
             assert "default" not in described, (name, field)
@@ -243,7 +243,7 @@ def test_fields_of_requests_have_no_default() -> None:
 
 
 def test_a_backoff_is_always_a_reference_to_its_schema() -> None:
-    """Go can set a union only when it has a name."""
+    """In Go only a named union can be set."""
     kinds = {"exponential": "ExponentialBackoff", "fixed": "FixedBackoff", "schedule": "ScheduleBackoff"}
     mapping = {kind: f"#/components/schemas/{name}" for kind, name in kinds.items()}
     assert SCHEMAS["Backoff"]["discriminator"] == {"propertyName": "kind", "mapping": mapping}

@@ -44,7 +44,7 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     errors.DurabilityUnavailable("replicated:1", ["memory"], "there are no replicas"),
     errors.TopicFull("t", 5),
     errors.RateLimited("too many requests", 7),
-    errors.StoreUnavailable("the store does not answer"),
+    errors.StoreUnavailable("the store does not response"),
     problem_details.UnknownPath("/nowhere"),
     problem_details.MethodNotAllowed("PUT", ["GET", "POST"]),
     problem_details.UnsupportedMediaType("Content-Type is 'text/plain'"),
@@ -57,13 +57,13 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
 ]
 
 
-def members_of(answer: JsonResponse) -> dict[str, Any]:
-    members: dict[str, Any] = json.loads(bytes(answer.body))
+def members_of(response: JsonResponse) -> dict[str, Any]:
+    members: dict[str, Any] = json.loads(bytes(response.body))
     return members
 
 
-def fault_of(fault: FieldFault) -> dict[str, Any]:
-    shown: dict[str, Any] = members_of(problem_details.response(InvalidInput([fault])))["errors"][0]
+def json_of(error: FieldFault) -> dict[str, Any]:
+    shown: dict[str, Any] = members_of(problem_details.response(InvalidInput([error])))["errors"][0]
     return shown
 
 
@@ -81,21 +81,21 @@ def test_statuses_are_those_of_the_design() -> None:
 
 @pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
 def test_a_problem_has_all_members(error: errors.DeferdError) -> None:
-    answer = problem_details.response(error)
-    members = members_of(answer)
-    assert answer.headers["content-type"] == "application/problem+json"
+    response = problem_details.response(error)
+    members = members_of(response)
+    assert response.headers["content-type"] == "application/problem+json"
     assert members["type"] == f"urn:problem-type:deferd:{error.code}"
     assert members["code"] == error.code
-    assert members["status"] == answer.status_code
+    assert members["status"] == response.status_code
     assert members["title"]
     assert members["detail"]
 
 
 @pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
 def test_only_429_and_503_have_a_retry_after(error: errors.DeferdError) -> None:
-    answer = problem_details.response(error)
-    expected = {429: True, 503: True}.get(answer.status_code, False)
-    assert ("retry-after" in answer.headers) is expected
+    response = problem_details.response(error)
+    expected = {429: True, 503: True}.get(response.status_code, False)
+    assert ("retry-after" in response.headers) is expected
 
 
 def test_retry_after_is_a_whole_number_of_seconds() -> None:
@@ -125,7 +125,7 @@ def test_a_wrong_method_gets_the_allowed_ones() -> None:
 
 
 def test_a_field_error_has_field_pointer_and_value() -> None:
-    shown = fault_of(FieldFault(("body", "jobs", 3, "delay"), "must be at least 0 seconds", -1))
+    shown = json_of(FieldFault(("body", "jobs", 3, "delay"), "must be at least 0 seconds", -1))
     assert shown == {
         "field": "body.jobs.3.delay",
         "message": "must be at least 0 seconds",
@@ -135,7 +135,7 @@ def test_a_field_error_has_field_pointer_and_value() -> None:
 
 
 def test_only_errors_in_a_body_have_a_pointer() -> None:
-    assert fault_of(FieldFault(("query", "wait"), "must be at most 60 seconds", "61")) == {
+    assert json_of(FieldFault(("query", "wait"), "must be at most 60 seconds", "61")) == {
         "field": "query.wait",
         "message": "must be at most 60 seconds",
         "value": "61",
@@ -143,20 +143,20 @@ def test_only_errors_in_a_body_have_a_pointer() -> None:
 
 
 def test_a_pointer_is_escaped() -> None:
-    assert fault_of(FieldFault(("body", "a/b~c"), "is not a known field"))["pointer"] == "#/a~1b~0c"
+    assert json_of(FieldFault(("body", "a/b~c"), "is not a known field"))["pointer"] == "#/a~1b~0c"
 
 
 def test_a_long_string_is_cut() -> None:
-    assert fault_of(FieldFault(("body", "topic"), "is long", "x" * 1000))["value"] == "x" * 100 + "…"
+    assert json_of(FieldFault(("body", "topic"), "is long", "x" * 1000))["value"] == "x" * 100 + "…"
 
 
 def test_a_long_field_name_is_cut() -> None:
-    assert fault_of(FieldFault(("body", "x" * 1000), "is not a known field"))["field"] == "body." + "x" * 100 + "…"
+    assert json_of(FieldFault(("body", "x" * 1000), "is not a known field"))["field"] == "body." + "x" * 100 + "…"
 
 
 @pytest.mark.parametrize("value", [list(range(1000)), 10**400, {"deep": "x" * 200}], ids=["list", "number", "object"])
 def test_a_large_value_is_omitted(value: Any) -> None:
-    assert "value" not in fault_of(FieldFault(("body", "topic"), "must be a string", value))
+    assert "value" not in json_of(FieldFault(("body", "topic"), "must be a string", value))
 
 
 def test_a_hundred_errors_are_listed_and_the_rest_counted() -> None:
@@ -168,8 +168,8 @@ def test_a_hundred_errors_are_listed_and_the_rest_counted() -> None:
 
 def test_an_unexpected_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        answer = problem_details.internal_error_response(RuntimeError("the password is 1234"))
-    assert answer.status_code == 500
-    assert members_of(answer)["code"] == "internal_error"
-    assert "1234" not in bytes(answer.body).decode()
+        response = problem_details.internal_error_response(RuntimeError("the password is 1234"))
+    assert response.status_code == 500
+    assert members_of(response)["code"] == "internal_error"
+    assert "1234" not in bytes(response.body).decode()
     assert "the password is 1234" in caplog.text

@@ -1,4 +1,4 @@
-"""The bucket of a key's limit, on a clock that the test holds."""
+"""The rate limit of a key, on a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_headers_report_the_state() -> None:
 
 
 def test_headers_report_the_state_when_they_are_written() -> None:
-    """An answer to a pop comes up to a minute after the request was counted."""
+    """The response to a pop is sent up to a minute after the request was counted."""
     bucket = Bucket(Limit(0.5, 4), now_s=0)
     for _ in range(4):
         bucket.take(0)
