@@ -73,9 +73,9 @@ class PurgeQuery(_Strict):
     "/topics",
     operation_id="list_topics",
     summary="List topics",
-    description="All topics that have jobs or settings, each in its current state. A topic without jobs and settings "
-    "is forgotten an hour after its last use. A key for some topics sees only those. If a shard of the store cannot be "
-    "reached, its topics are omitted and listed in `unavailable`; if no shard can be reached, the response is 503.",
+    description="Lists the topics, each in its current state. A topic without jobs and settings is forgotten an hour "
+    "after its last use. A key for some topics sees only those. If a shard of the store cannot be reached, its topics "
+    "are omitted and listed in `unavailable`; if no shard can be reached, the response is 503.",
     response_model=schemas.TopicPage,
     response_description="One page of topics.",
     responses=error_responses("validation", "store_unavailable"),
@@ -231,8 +231,8 @@ async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
     "/topics/{topic}",
     operation_id="purge_topic",
     summary="Purge a topic",
-    description="Removes all jobs, or all jobs in one `state`. For consumers that hold one it was cancelled. The "
-    "topic's settings stay.",
+    description="Removes all jobs, or all jobs in one `state`. Consumers that hold one of them get 410 `job_cancelled`. "
+    "The topic's settings stay.",
     response_model=schemas.Removed,
     response_description="The number of removed jobs.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable"),
