@@ -231,7 +231,7 @@ async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
     "/topics/{topic}",
     operation_id="purge_topic",
     summary="Purge a topic",
-    description="Removes all jobs, or all jobs in one `state`. Consumers that hold one of them get 410 `job_cancelled`. "
+    description="Removes all jobs, or all jobs in one `state`. Consumers that hold one get 410 `job_cancelled`. "
     "The topic's settings stay.",
     response_model=schemas.Removed,
     response_description="The number of removed jobs.",
