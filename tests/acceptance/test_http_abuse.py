@@ -115,7 +115,7 @@ async def left_open(pid: int, files_at_first: list[str]) -> list[str]:
 @pytest.mark.timeout(90 * max(FACTOR, 1))
 async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProcess, topic: str) -> None:
     pid, store_pid = abused.process.pid, abused.store_pid()
-    async with AsyncClient(abused.url) as client:  # what is opened at the first use is not left by the abuse
+    async with AsyncClient(abused.url) as client:  # files opened at the first use are not a leak
         await client.put(f"{topic}-first")
         await client.finish((await client.pop(f"{topic}-first", wait=5))[0])
         await client.metrics()
@@ -212,7 +212,7 @@ async def test_floods_by_keys_with_quotas_fill_no_memory_and_slow_nobody_down(tm
         memory: list[int] = []
         try:
             await until(lambda: honest.done >= BYSTANDER_FIRST_JOBS or bystander.done(), "the bystander is at work")
-            alone_s = honest.p99_s(BYSTANDER_FIRST_JOBS // 2)  # what is done for the first time takes longer
+            alone_s = honest.p99_s(BYSTANDER_FIRST_JOBS // 2)  # the first requests take longer
             held.append(used_memory(store))
             memory.append(resident_bytes(service.process.pid))
             for round_number in range(2):

@@ -82,14 +82,14 @@ def test_an_audit_ends_when_its_client_disconnects(broken: BreakableService, top
         client.put(f"{topic}.small", delay=60)
         whole = steps_of(broken, lambda: client.audit(topic))
 
-        def hang_up() -> None:
+        def disconnect() -> None:
             with socket.create_connection(("127.0.0.1", broken.service.port)) as caller:
                 before = steps(broken)
                 caller.sendall(f"GET /topics/{topic}/audit HTTP/1.1\r\nHost: x\r\n\r\n".encode())
                 wait_until(lambda: steps(broken) > before, 10, "the audit has begun")
             client.audit(f"{topic}.small")  # which has its turn when the other has ended
 
-        assert steps_of(broken, hang_up) < whole / 2
+        assert steps_of(broken, disconnect) < whole / 2
 
 
 def steps(broken: BreakableService) -> int:

@@ -122,8 +122,8 @@ async def test_a_batch_of_too_few_or_too_many_is_refused(http: Http, count: int)
 
 async def test_all_invalid_values_are_listed_at_once(http: Http) -> None:
     job = {"topic": http.topic, "delay": -1, "ttr": 0, "colour": "red"}
-    faults = problem(await http.post("/jobs", json=job), 422, "validation")["errors"]
-    assert [(fault["field"], fault["value"], fault["pointer"]) for fault in faults] == [
+    field_errors = problem(await http.post("/jobs", json=job), 422, "validation")["errors"]
+    assert [(field_error["field"], field_error["value"], field_error["pointer"]) for field_error in field_errors] == [
         ("body.ttr", 0, "#/ttr"),
         ("body.delay", -1, "#/delay"),
         ("body.colour", "red", "#/colour"),
@@ -196,8 +196,11 @@ async def test_a_bad_topic_in_a_path_is_refused(http: Http, path: str, topic: st
 
 
 async def test_invalid_topic_and_id_of_a_path_are_both_listed(http: Http) -> None:
-    faults = problem(await http.get("/jobs/a b/c d"), 422, "validation")["errors"]
-    assert [(fault["field"], fault["value"]) for fault in faults] == [("path.topic", "a b"), ("path.id", "c d")]
+    field_errors = problem(await http.get("/jobs/a b/c d"), 422, "validation")["errors"]
+    assert [(field_error["field"], field_error["value"]) for field_error in field_errors] == [
+        ("path.topic", "a b"),
+        ("path.id", "c d"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ async def test_the_next_request_begins_after_chunks_in_a_rare_form(http: Http, w
     assert [201, 200] == [(await wire.answer()).status, (await wire.answer()).status]
 
 
-# Host: a request says once to whom it goes (RFC 9112, section 3.2).
+# Host: a request names exactly one host (RFC 9112, section 3.2).
 
 
 @both_ways
@@ -236,7 +236,7 @@ async def test_a_head_with_an_upgrade_must_keep_to_the_limits(wire: Wire) -> Non
     assert await wire.is_closed()
 
 
-# Expect: a client that was not told to go on need not send its body, so what follows is no body.
+# Expect: a client without a 100 Continue need not send its body, so what follows may be a new request.
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ async def test_a_browser_may_send_the_token_as_a_password(service: ServiceProces
     assert 403 == (await call(service, "GET", page, None, basic(keys.tokens["put"]))).status
     for wrong in (basic(""), basic("unknown"), "Authorization: Basic ***", "Authorization: Basic"):
         assert is_unauthorized(await call(service, "GET", page, None, wrong))
-    for path in ("/topics", "/metrics", "/nowhere"):  # what a browser sends by itself must not open the calls
+    for path in ("/topics", "/metrics", "/nowhere"):  # credentials that a browser sends by itself must not give access
         refused = await call(service, "GET", path, None, basic(keys.tokens["admin"]))
         assert is_unauthorized(refused)
         assert "password" not in refused.json()["detail"]

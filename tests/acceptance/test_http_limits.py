@@ -107,7 +107,7 @@ async def test_an_incomplete_body_times_out(
     wire.send(raw[:-3])
     if door == "/jobs":
         assert await refusal(wire, 408, "request_timeout") == "the request's body did not come within 1.2 s"
-    else:  # what needs no body is answered at once; the rest of the body is still waited for in vain
+    else:  # a request without a body gets its response at once; the rest of the body times out
         assert (await wire.answer()).status == 404
         assert await wire.is_closed()
     assert (await ask(service, "GET", f"/topics/{topic}")).status == 404
@@ -295,7 +295,7 @@ async def test_an_invalid_chunk_gets_a_problem_document(wire: Wire, topic: str) 
 async def test_a_connection_over_the_limit_is_refused_until_another_ends(service: ServiceProcess, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS)]
-        for wire in wires:  # each is answered, so each is open
+        for wire in wires:  # each gets a response, so each is open
             wire.send(request("GET", "/healthz"))
             assert (await wire.answer()).status == 200
         async with connected(service.port) as late:

@@ -85,8 +85,11 @@ async def test_a_batch_of_more_jobs_than_the_key_allows_is_refused(ask: Caller, 
     jobs = [{"topic": topic, "id": f"j{number}"} for number in range(MAX_BATCH + 1)]
     response = await ask("small", "POST", "/jobs/batch", {"jobs": jobs})
     assert 422 == response.status
-    [fault] = response.json()["errors"]
-    assert ("body.jobs", "must have at most 4 items, the most for key 'small'") == (fault["field"], fault["message"])
+    [field_error] = response.json()["errors"]
+    assert ("body.jobs", "must have at most 4 items, the limit of key 'small'") == (
+        field_error["field"],
+        field_error["message"],
+    )
     assert 200 == (await ask("small", "POST", "/jobs/batch", {"jobs": jobs[:MAX_BATCH]})).status
     assert 200 == (await ask("free", "POST", "/jobs/batch", {"jobs": jobs})).status
     finish = {"jobs": [{"id": f"j{number}"} for number in range(MAX_BATCH + 1)]}
@@ -100,8 +103,8 @@ async def test_json_nested_deeper_than_the_key_allows_is_refused(ask: Caller, to
     assert 201 == (await ask.put("small", topic, "j", body=deep)).status
     response = await ask.put("small", topic, "k", body=[deep])
     assert 422 == response.status
-    [fault] = response.json()["errors"]
-    assert "is nested deeper than 6 levels, the most for key 'small'" == fault["message"]
+    [field_error] = response.json()["errors"]
+    assert "is nested deeper than 6 levels, the limit of key 'small'" == field_error["message"]
     assert 201 == (await ask.put("free", topic, "k", body=[deep])).status
 
 
@@ -191,7 +194,7 @@ async def test_more_waiting_pops_than_a_key_may_have_are_refused(ask: Caller, to
             responses = [await wire.answer() for wire in (*waiting, other)]
     assert {"a", "b", "c", "d"} == {response.json()["jobs"][0]["id"] for response in responses}
     assert "ratelimit" not in responses[-1].headers
-    async with ask.parked("parks", topic), asyncio.timeout(10):  # they are answered, so there is room
+    async with ask.parked("parks", topic), asyncio.timeout(10):  # they have ended, so there is room
         await ask.put("free", topic, "e")
 
 

@@ -22,7 +22,7 @@ SHARDS = 3
 def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys = KeysFile(tmp_path_factory.mktemp("keys") / "keys.toml")
     keys.add("admin", "admin")
-    for name in ("full", "many", "again", "others", "dead", "retained", "told"):
+    for name in ("full", "many", "again", "others", "dead", "retained", "tombs"):
         keys.add(name, "put", "pop", "cancel", topics=(f"{name}.*",), more=f"max_jobs_total = {MOST}")
     keys.add("bytes", "put", "pop", topics=("bytes.*",), more=f"max_bytes_total = {MOST_BYTES}")
     for how in ("finish", "finish_batch", "release", "bury"):
@@ -140,13 +140,13 @@ async def test_jobs_that_are_kept_after_their_end_count(
 
 
 async def test_tombstones_of_cancelled_deliveries_count(service: ServiceProcess, keys: KeysFile) -> None:
-    told = Caller(service, keys, "told")
-    assert 200 == await told.put_batch("told.a", MOST)
-    held = (await told("POST", f"/topics/told.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
+    tombs = Caller(service, keys, "tombs")
+    assert 200 == await tombs.put_batch("tombs.a", MOST)
+    held = (await tombs("POST", f"/topics/tombs.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
     for job in held:
-        assert 200 == (await told("DELETE", f"/jobs/told.a/{job['id']}")).status
+        assert 200 == (await tombs("DELETE", f"/jobs/tombs.a/{job['id']}")).status
     await asyncio.sleep(1.5)  # counted once more by then
-    assert 429 == (await told.put("told.a")).status
+    assert 429 == (await tombs.put("tombs.a")).status
 
 
 async def test_the_bytes_of_all_topics_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
@@ -156,7 +156,7 @@ async def test_the_bytes_of_all_topics_are_bounded(service: ServiceProcess, keys
     assert f"may have at most {MOST_BYTES} (max_bytes_total)" in response.json()["errors"][0]["message"]
     for number in range(4):
         assert 201 == (await caller.put(f"bytes.{number}", id="j", delay=60, body="x" * 4000)).status
-    await caller.put_when_counted("bytes.4")  # until then what was put during a count may be in use twice
+    await caller.put_when_counted("bytes.4")  # until then jobs put during a count may be counted twice
     assert 429 == (await caller.put("bytes.4", body="x" * 4000)).status
     assert 429 == (await caller("PATCH", "/jobs/bytes.0/j", {"body": "x" * 8000})).status
     assert 200 == (await caller("PATCH", "/jobs/bytes.0/j", {"delay": 90})).status
@@ -183,7 +183,7 @@ async def test_the_end_of_a_delivery_is_never_refused_and_what_it_stores_counts(
         else:
             path, body = f"/jobs/{topic}/{job['id']}/{how}", {"error": text}
         assert 200 == (await caller("POST", path, body)).status
-    response = await caller.put(topic, body=text * 2)  # at once: what the ends stored is already counted
+    response = await caller.put(topic, body=text * 2)  # at once: what the finishes stored is already counted
     assert (429, "rate_limited") == (response.status, response.json()["code"])
 
 
@@ -210,9 +210,9 @@ async def test_the_retention_of_its_jobs_is_bounded(service: ServiceProcess, key
         ):
             response = await caller("POST", path, body)
             assert 422 == response.status
-            [fault] = response.json()["errors"]
-            assert at.replace("[1]", ".1") == fault["field"].replace("[1]", ".1")
-            assert f"must be at most {most} seconds, the most for key 'times'" == fault["message"]
+            [field_error] = response.json()["errors"]
+            assert at.replace("[1]", ".1") == field_error["field"].replace("[1]", ".1")
+            assert f"must be at most {most} seconds, the limit of key 'times'" == field_error["message"]
         assert 201 == (await caller.put("times.a", id=field, **{field: most})).status
     nulls: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("POST", "/jobs", {"topic": "times.a", "ttl": None}),

@@ -263,7 +263,7 @@ async def test_a_waiting_pop_gets_no_job_when_its_key_is_no_longer_admitted(
             keys.remove("withdrawn")
             keys.add("other-topics", "pop", topics=("elsewhere.*",))
             keys.add("as-before", "pop")
-            keys.add("other-scope", "put")  # the last word: what is read then is all of it
+            keys.add("other-scope", "put")  # the last change: a reload then sees all of them
             while await is_let_in("other-scope"):
                 await asyncio.sleep(0.02)
             for name in names:

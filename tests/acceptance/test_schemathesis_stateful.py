@@ -34,8 +34,8 @@ TTL_LEAST_S = 60
 NOT_OF_CHAINS = [
     positive_data_acceptance,  # see test_schemathesis
     negative_data_rejection,  # checked there: here links put good values in the place of bad ones
-    ensure_resource_availability,  # a finish takes away what was put
-    use_after_free,  # what was cancelled may be put anew
+    ensure_resource_availability,  # a finish removes the job that was put
+    use_after_free,  # a cancelled job may be put again
 ]
 CALLS = 300 * max(FACTOR, 1)
 SETTINGS = settings(

@@ -126,7 +126,7 @@ async def test_jobs_that_come_as_the_client_disconnects_return_or_are_handed_out
     popping = pop(client, queue)
     await queue.asked.wait()
     queue.hand_out(_JOB)
-    for _ in range(steps):  # of the event loop, between the jobs and the news that nobody wants them
+    for _ in range(steps):  # of the event loop, between the reply and the disconnect
         await asyncio.sleep(0)
     client.disconnect()
     try:

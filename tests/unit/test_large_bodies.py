@@ -96,7 +96,7 @@ async def test_errors_of_a_large_batch_are_listed_like_those_of_a_small_one() ->
     jobs[7]["delay"] = -1
     jobs[299]["backoff"] = {"kind": "fixed", "seconds": "x"}
     large = await refused(PUT_MANY, {"jobs": jobs, "more": 1})
-    named = {fault.path: fault.message for fault in large.faults}
+    named = {field_error.path: field_error.message for field_error in large.faults}
     assert named == {
         ("body", "jobs", 7, "delay"): "must be at least 0 seconds",
         ("body", "jobs", 299, "backoff", "seconds"): "must be a number",
@@ -107,11 +107,11 @@ async def test_errors_of_a_large_batch_are_listed_like_those_of_a_small_one() ->
 @pytest.mark.parametrize("jobs", [{}, [], [0] * 100_000, [{"topic": "t"}] * 1001])
 async def test_a_large_batch_of_the_wrong_shape_is_refused(jobs: Any) -> None:
     error = await refused(PUT_MANY, {"jobs": jobs, "x" * PARSED_IN_THE_LOOP_BYTES: 1})
-    assert ("body", "jobs") in [fault.path for fault in error.faults]
+    assert ("body", "jobs") in [field_error.path for field_error in error.faults]
 
 
 async def test_very_many_errors_of_a_large_batch_are_not_listed() -> None:
     job = {"topic": "t"} | {f"{number}": 0 for number in range(60)}
     error = await refused(PUT_MANY, {"jobs": [job] * 1000})
-    [fault] = error.faults
-    assert fault.message == f"has more than {FIELD_ERRORS_MAX} invalid values, too many to list"
+    [field_error] = error.faults
+    assert field_error.message == f"has more than {FIELD_ERRORS_MAX} invalid values, too many to list"

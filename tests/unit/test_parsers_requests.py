@@ -196,10 +196,10 @@ def test_a_query_is_read_as_it_was_written(given_pairs: dict[str, str]) -> None:
     query = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in given_pairs.items()).encode()
     bound = bind(pop, sent_request({"topic": "t"}, query=query))
     if isinstance(bound, InvalidInput):
-        assert {fault.path[1] for fault in bound.faults} <= given_pairs.keys()
-        for fault in bound.faults:
-            if fault.value is not None:
-                assert given_pairs[str(fault.path[1])] == fault.value
+        assert {field_error.path[1] for field_error in bound.faults} <= given_pairs.keys()
+        for field_error in bound.faults:
+            if field_error.value is not None:
+                assert given_pairs[str(field_error.path[1])] == field_error.value
     else:
         assert not given_pairs.keys() - {"wait", "count", "ttr", "consumer", "request_id"}
 

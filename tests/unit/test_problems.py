@@ -160,8 +160,8 @@ def test_a_large_value_is_omitted(value: Any) -> None:
 
 
 def test_a_hundred_errors_are_listed_and_the_rest_counted() -> None:
-    faults = [FieldFault(("body", "jobs", index), "must be a JSON object", index) for index in range(150)]
-    members = members_of(problem_details.response(InvalidInput(faults)))
+    field_errors = [FieldFault(("body", "jobs", index), "must be a JSON object", index) for index in range(150)]
+    members = members_of(problem_details.response(InvalidInput(field_errors)))
     assert len(members["errors"]) == 100
     assert members["detail"] == "body.jobs.0 must be a JSON object (and 149 more)"
 

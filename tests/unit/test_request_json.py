@@ -133,9 +133,9 @@ def test_objects_are_read(raw: bytes, value: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_json_is_refused(raw: bytes) -> None:
-    fault = field_error_in(raw)
-    assert fault.path == ("body",)
-    assert fault.message.startswith("is not valid JSON: ")
+    field_error = field_error_in(raw)
+    assert field_error.path == ("body",)
+    assert field_error.message.startswith("is not valid JSON: ")
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"1", b'"text"', b"null", b"true"])
@@ -164,9 +164,9 @@ def test_nesting_up_to_the_bound_is_read() -> None:
     ],
 )
 def test_a_number_beyond_a_float_is_refused_with_its_location(raw: bytes, path: tuple[str | int, ...]) -> None:
-    fault = field_error_in(raw)
-    assert fault.path == path
-    assert "1.8e308" in fault.message
+    field_error = field_error_in(raw)
+    assert field_error.path == path
+    assert "1.8e308" in field_error.message
 
 
 def depth(value: Any) -> int:

@@ -76,7 +76,7 @@ class KeyUsage:
         """Raise InvalidInput when a parsed body is nested deeper than the key allows."""
         most = self.bounds.max_depth
         if most is not None and is_deeper(value, most):
-            text = f"is nested deeper than {most} levels, the most for key {self._name!r}"
+            text = f"is nested deeper than {most} levels, the limit of key {self._name!r}"
             raise InvalidInput([FieldFault(("body",), text)])
 
     def check_batch(self, arguments: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class KeyUsage:
         for value in arguments.values():
             jobs = getattr(value, "jobs", ())
             if len(jobs) > most:
-                text = f"must have at most {most} items, the most for key {self._name!r}"
+                text = f"must have at most {most} items, the limit of key {self._name!r}"
                 raise InvalidInput([FieldFault(("body", "jobs"), text)])
 
     def check_times(self, arguments: Mapping[str, Any]) -> None:
@@ -109,10 +109,10 @@ class KeyUsage:
                 field == "ttl" and isinstance(policy, PutJob | ChangeJob) and "ttl" in policy.model_fields_set
             )
             if most is not None and value is None and is_unbounded:  # a null ttl means no bound
-                text = f"must be a number, at most {most} seconds, the most for key {self._name!r}; null means no bound"
+                text = f"must be a number, at most {most} seconds, the limit of key {self._name!r}; null means no bound"
                 errors.append(FieldFault((*at, field), text, value))
             if most is not None and value is not None and value > most:
-                text = f"must be at most {most} seconds, the most for key {self._name!r}"
+                text = f"must be at most {most} seconds, the limit of key {self._name!r}"
                 errors.append(FieldFault((*at, field), text, value))
 
     def headers(self) -> list[Header]:
