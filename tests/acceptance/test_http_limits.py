@@ -1,4 +1,4 @@
-"""Limits of connections: their number, and the size and time of what they send. None slows down others."""
+"""What a connection may do: how much it sends, how long it takes, how many there are; none costs others anything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD_TIMEOUT_S, BODY_TIMEOUT_S, ANSWER_TIMEOUT_S = 0.6, 1.2, 1.5
 HEAD_BYTES = 16 * 1024
 CONNECTIONS = 40
 LOOK_S = 1.0
-"""How often the service checks for overdue connections."""
+"""How often the service looks for what is overdue."""
 CHUNKED = b"POST /jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 both_doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 
@@ -51,20 +51,20 @@ async def wire(service: ServiceProcess) -> AsyncIterator[Wire]:
 
 
 async def ask(service: ServiceProcess, method: str, path: str, body: Any = None) -> Answer:
-    """The response to a request on a new connection."""
+    """The answer to a call on a connection of its own."""
     async with connected(service.port) as wire:
         wire.send(request(method, path, body))
         return await wire.answer()
 
 
 async def refusal(wire: Wire, status: int, code: str) -> str:
-    """The detail of the problem document after which the service closes the connection."""
-    response = await wire.answer()
-    assert (response.status, response.json()["code"]) == (status, code)
-    assert response.headers["content-type"] == "application/problem+json"
-    assert response.headers["connection"] == "close"
+    """The detail of the problem by which the service refuses, and behind which it hangs up."""
+    answer = await wire.answer()
+    assert (answer.status, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["connection"] == "close"
     assert await wire.is_closed()
-    detail: str = response.json()["detail"]
+    detail: str = answer.json()["detail"]
     return detail
 
 
@@ -72,18 +72,18 @@ async def refusal(wire: Wire, status: int, code: str) -> str:
 
 
 @pytest.mark.parametrize("begin", [b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"GET /healthz HTTP/1.1\r\nA: b"])
-async def test_an_incomplete_head_times_out(wire: Wire, begin: bytes) -> None:
+async def test_a_head_that_does_not_come_as_a_whole_is_given_up(wire: Wire, begin: bytes) -> None:
     wire.send(begin)
     assert await refusal(wire, 408, "request_timeout") == "the request's head did not come within 0.6 s"
 
 
-async def test_a_second_head_on_a_connection_has_its_own_timeout(wire: Wire) -> None:
+async def test_a_head_behind_an_answered_request_has_its_time_too(wire: Wire) -> None:
     wire.send(request("GET", "/healthz"), b"GET /healthz HTT")
     assert (await wire.answer()).status == 200
     await refusal(wire, 408, "request_timeout")
 
 
-async def test_a_head_that_trickles_in_has_no_more_time(wire: Wire) -> None:
+async def test_a_head_that_comes_drop_by_drop_has_no_more_time(wire: Wire) -> None:
     async def drip() -> None:
         wire.send(b"GET /healthz HTTP/1.1\r\n")
         while True:
@@ -92,22 +92,22 @@ async def test_a_head_that_trickles_in_has_no_more_time(wire: Wire) -> None:
 
     dripping = asyncio.create_task(drip())
     try:
-        response = await wire.answer()
+        answer = await wire.answer()
     finally:
         dripping.cancel()
-    assert (response.status, response.json()["code"]) == (408, "request_timeout")
+    assert (answer.status, answer.json()["code"]) == (408, "request_timeout")
 
 
 @both_doors
 @pytest.mark.parametrize("door", ["/jobs", "/nowhere"])
-async def test_an_incomplete_body_times_out(
+async def test_a_body_that_does_not_come_as_a_whole_is_given_up(
     service: ServiceProcess, wire: Wire, topic: str, through_asgi: bool, door: str
 ) -> None:
     raw = request("POST", door, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
     wire.send(raw[:-3])
     if door == "/jobs":
         assert await refusal(wire, 408, "request_timeout") == "the request's body did not come within 1.2 s"
-    else:  # a request without a body gets its response at once; the rest of the body times out
+    else:  # what needs no body is answered at once; the rest of the body is still waited for in vain
         assert (await wire.answer()).status == 404
         assert await wire.is_closed()
     assert (await ask(service, "GET", f"/topics/{topic}")).status == 404
@@ -127,7 +127,7 @@ async def test_a_body_over_the_limit_is_not_read_for_ever(wire: Wire) -> None:
         await send_for_ever()
 
 
-async def test_a_request_in_pieces_that_arrive_in_time_gets_its_response(wire: Wire, topic: str) -> None:
+async def test_a_request_in_pieces_that_come_in_time_is_answered(wire: Wire, topic: str) -> None:
     raw = request("POST", "/jobs", {"topic": topic, "id": "j"})
     for at in range(0, len(raw), 40):
         wire.send(raw[at : at + 40])
@@ -144,7 +144,7 @@ async def test_a_request_in_pieces_that_arrive_in_time_gets_its_response(wire: W
     [(0, b"GET /healthz HTTP/1.1\r\n"), (0, CHUNKED + b"1\r\n"), (2, CHUNKED + b"1\r\n")],
     ids=["head", "body", "body behind others"],
 )
-async def test_a_waiting_pop_keeps_its_response_when_the_next_request_is_incomplete(
+async def test_a_pop_that_waits_keeps_its_answer_when_the_next_request_comes_in_part(
     service: ServiceProcess, topic: str, through_asgi: bool, between: int, behind: bytes
 ) -> None:
     pop = request("POST", f"/topics/{topic}/pop?wait=20", through_asgi=through_asgi)
@@ -152,10 +152,10 @@ async def test_a_waiting_pop_keeps_its_response_when_the_next_request_is_incompl
         wire.send(pop, request("GET", "/healthz") * between, behind)
         await asyncio.sleep(max(HEAD_TIMEOUT_S, BODY_TIMEOUT_S) + LOOK_S + 0.2)
         assert (await ask(service, "POST", "/jobs", {"topic": topic, "id": "j"})).status == 201
-        responses = [await wire.answer() for _ in range(1 + between)]
-        assert ["j"] == [job["id"] for job in responses[0].json()["jobs"]]
-        assert [200] * (1 + between) == [response.status for response in responses]
-        assert responses[-1].headers["connection"] == "close"
+        answers = [await wire.answer() for _ in range(1 + between)]
+        assert ["j"] == [job["id"] for job in answers[0].json()["jobs"]]
+        assert [200] * (1 + between) == [answer.status for answer in answers]
+        assert answers[-1].headers["connection"] == "close"
         assert await wire.is_closed()
 
 
@@ -172,7 +172,7 @@ async def test_clients_that_stop_within_a_request_cost_the_others_nothing(servic
 # Slow readers
 
 
-async def test_a_response_that_is_not_read_times_out(service: ServiceProcess, topic: str) -> None:
+async def test_an_answer_that_is_not_taken_is_given_up(service: ServiceProcess, topic: str) -> None:
     await put_large_jobs(service, topic)
     with contextlib.closing(socket.socket()) as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
@@ -185,7 +185,7 @@ async def test_a_response_that_is_not_read_times_out(service: ServiceProcess, to
     assert 2 == jobs[0]["attempt"]  # the lease ended; none is lost
 
 
-async def test_a_response_that_is_read_slowly_but_in_time_arrives(service: ServiceProcess, topic: str) -> None:
+async def test_an_answer_that_is_taken_slowly_but_in_time_arrives(service: ServiceProcess, topic: str) -> None:
     await put_large_jobs(service, topic)
     async with connected(service.port) as wire:
         wire.send(request("GET", f"/topics/{topic}/pop?count=7"))
@@ -205,7 +205,7 @@ async def put_large_jobs(service: ServiceProcess, topic: str) -> None:
 
 
 def taken_until_the_end(reader: socket.socket) -> int:
-    """The number of bytes before the connection ends, in whatever way."""
+    """How many bytes there are before the connection ends, in whatever way."""
     taken = 0
     with contextlib.suppress(ConnectionError):
         while piece := reader.recv(100_000):
@@ -228,7 +228,7 @@ async def test_the_longest_url_is_read_and_a_longer_one_is_refused(
 
 
 @both_doors
-async def test_the_maximum_number_of_headers_is_read_and_more_are_refused(
+async def test_as_many_headers_as_may_be_are_read_and_more_are_refused(
     service: ServiceProcess, wire: Wire, through_asgi: bool
 ) -> None:
     of_the_request = 2 if through_asgi else 1
@@ -269,8 +269,8 @@ async def test_what_never_ends_is_refused_soon(wire: Wire, begin: bytes, more: b
         wire.send(more)
         await wire.writer.drain()
         await asyncio.sleep(0)
-    response = await wire.answer()
-    assert (status, "close") == (response.status, response.headers["connection"])
+    answer = await wire.answer()
+    assert (status, "close") == (answer.status, answer.headers["connection"])
 
 
 async def test_a_body_in_the_smallest_chunks_is_read(wire: Wire, topic: str) -> None:
@@ -279,12 +279,12 @@ async def test_a_body_in_the_smallest_chunks_is_read(wire: Wire, topic: str) -> 
     assert (await wire.answer()).status == 201
 
 
-async def test_a_malformed_request_gets_a_problem_document(wire: Wire) -> None:
+async def test_what_is_no_http_is_told_so_by_a_problem(wire: Wire) -> None:
     wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\nno header\r\n\r\n")
     await refusal(wire, 400, "bad_request")
 
 
-async def test_an_invalid_chunk_gets_a_problem_document(wire: Wire, topic: str) -> None:
+async def test_an_invalid_chunk_is_told_so_in_place_of_an_answer(wire: Wire, topic: str) -> None:
     wire.send(CHUNKED, b"zz\r\n")
     await refusal(wire, 400, "bad_request")
 
@@ -292,19 +292,19 @@ async def test_an_invalid_chunk_gets_a_problem_document(wire: Wire, topic: str) 
 # Too many
 
 
-async def test_a_connection_over_the_limit_is_refused_until_another_ends(service: ServiceProcess, topic: str) -> None:
+async def test_a_connection_too_many_is_refused_until_another_ends(service: ServiceProcess, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS)]
-        for wire in wires:  # each gets a response, so each is open
+        for wire in wires:  # each is answered, so each is open
             wire.send(request("GET", "/healthz"))
             assert (await wire.answer()).status == 200
         async with connected(service.port) as late:
             late.send(request("GET", "/healthz"))
-            response = await late.answer()
+            answer = await late.answer()
             assert (503, "too_many_connections", "1") == (
-                response.status,
-                response.json()["code"],
-                response.headers["retry-after"],
+                answer.status,
+                answer.json()["code"],
+                answer.headers["retry-after"],
             )
             assert await late.is_closed()
         wires[0].send(request("POST", "/jobs", {"topic": topic, "id": "j"}))
@@ -317,7 +317,7 @@ async def test_a_connection_over_the_limit_is_refused_until_another_ends(service
             assert (await next_one.answer()).status == 200
 
 
-async def test_a_flood_of_connections_leaves_the_service_healthy(service: ServiceProcess) -> None:
+async def test_a_flood_of_connections_leaves_the_service_well(service: ServiceProcess) -> None:
     async with contextlib.AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS)]
         for wire in wires:
@@ -336,7 +336,7 @@ async def test_a_flood_of_connections_leaves_the_service_healthy(service: Servic
 
 @contextlib.contextmanager
 def silent_sockets(port: int, count: int) -> Iterator[None]:
-    """Open connections on which nothing is sent."""
+    """Connections that are opened, on which nothing is ever sent."""
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             opened = stack.enter_context(socket.socket())
@@ -350,7 +350,7 @@ def count_of_open_files(service: ServiceProcess) -> int:
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-async def test_silent_sockets_exclude_no_other_client_and_leave_files_to_the_service(
+async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_service(
     tmp_path: Path, topic: str, tls: bool
 ) -> None:
     files = TlsFiles(tmp_path / "tls")
@@ -374,7 +374,7 @@ async def test_silent_sockets_exclude_no_other_client_and_leave_files_to_the_ser
 # Sent ahead
 
 
-async def test_very_many_pipelined_requests_get_their_responses_in_order(
+async def test_very_many_requests_sent_ahead_are_answered_in_order(
     wire: Wire, service: ServiceProcess, topic: str
 ) -> None:
     ahead = 3000
@@ -388,7 +388,7 @@ async def test_very_many_pipelined_requests_get_their_responses_in_order(
     assert "last" == (await wire.answer()).json()["id"]
 
 
-async def test_pipelined_requests_hold_little_memory_and_do_not_keep_the_service_from_stopping(tmp_path: Path) -> None:
+async def test_requests_sent_ahead_hold_little_memory_and_do_not_keep_the_service_from_ending(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         before = resident_bytes(service)
         async with contextlib.AsyncExitStack() as stack:

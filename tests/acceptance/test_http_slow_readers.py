@@ -1,4 +1,4 @@
-"""Clients that do not read their large responses use bounded memory and do not slow down others."""
+"""Clients that ask for large responses and do not read them: they cost a bounded memory, and others nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_BYTES = 16 * 1024 * 1024
 JOB_BYTES = 1_000_000
 JOBS = 8
 MEMORY_BESIDES_BYTES = 70 * 1024 * 1024
-"""The memory of several pops of 8 MB between store and client, and what allocators keep."""
+"""What one pop of 8 MB takes on its way from the store, several times over, and what allocators keep."""
 STALLED_WITHIN_S = 10.0
 
 
@@ -44,7 +44,7 @@ def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """A service without keys."""
+    """One without keys."""
     flags = ("--max-unsent-bytes", str(MOST_BYTES))
     with running_service(*flags, data_dir=tmp_path_factory.mktemp("open")) as service:
         yield service
@@ -53,7 +53,7 @@ def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicePr
 
 @contextlib.asynccontextmanager
 async def slow_reader(service: ServiceProcess, tls: ssl.SSLContext | None = None) -> AsyncIterator[Wire]:
-    """A connection with a small receive buffer."""
+    """A connection whose client takes little before it is asked to."""
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     raw.setblocking(False)
@@ -79,14 +79,14 @@ async def put_large_jobs(service: ServiceProcess, topic: str, token: str | None 
 
 
 async def whole_answer(service: ServiceProcess, raw: bytes) -> Answer:
-    """The response to a client that reads it."""
+    """The answer to a client that reads it."""
     async with connected(service.port) as wire:
         wire.send(raw)
         return await wire.answer()
 
 
 async def reading_nothing(stack: contextlib.AsyncExitStack, service: ServiceProcess, raw: bytes) -> Wire:
-    """A client that reads only the status of its response."""
+    """A client whose response has begun to come, and that reads no more of it than the status."""
     wire = await stack.enter_async_context(slow_reader(service))
     wire.send(raw)
     async with asyncio.timeout(10):
@@ -96,13 +96,13 @@ async def reading_nothing(stack: contextlib.AsyncExitStack, service: ServiceProc
 
 
 def most_resident_bytes(pid: int) -> int:
-    """The peak memory of a process."""
+    """The most memory that a process ever had."""
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_one_pop_repeated_on_many_connections_uses_bounded_memory(
+async def test_one_pop_repeated_on_many_connections_takes_a_bounded_memory(
     tmp_path: Path, topic: str, through_asgi: bool
 ) -> None:
     with running_service("--max-unsent-bytes", str(MOST_BYTES), data_dir=tmp_path) as service:
@@ -153,23 +153,23 @@ async def test_without_room_a_large_response_is_refused_until_a_stalled_client_i
         await put_large_jobs(open_service, f"{topic}-{number}")
     async with contextlib.AsyncExitStack() as stack:
         stalled = [await reading_nothing(stack, open_service, pop(f"{topic}-{number}")) for number in range(2)]
-        response = await whole_answer(open_service, pop(f"{topic}-2"))
+        answer = await whole_answer(open_service, pop(f"{topic}-2"))
         assert (503, "too_many_unsent_bytes", "1") == (
-            response.status,
-            response.json()["code"],
-            response.headers["retry-after"],
+            answer.status,
+            answer.json()["code"],
+            answer.headers["retry-after"],
         )
         async with asyncio.timeout(STALLED_WITHIN_S):
-            while (response := await whole_answer(open_service, pop(f"{topic}-2"))).status == 503:
+            while (answer := await whole_answer(open_service, pop(f"{topic}-2"))).status == 503:
                 await asyncio.sleep(0.1)
-        assert [1] * JOBS == [job["attempt"] for job in response.json()["jobs"]]
+        assert [1] * JOBS == [job["attempt"] for job in answer.json()["jobs"]]
         for wire in stalled:
             wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await stalled[0].reader.readexactly(JOBS * JOB_BYTES)
 
 
-async def test_nothing_is_popped_while_an_earlier_response_is_unread(open_service: ServiceProcess, topic: str) -> None:
+async def test_nothing_is_popped_behind_a_response_that_is_not_read(open_service: ServiceProcess, topic: str) -> None:
     await put_large_jobs(open_service, f"{topic}-large")
     await put_large_jobs(open_service, f"{topic}-behind", jobs=1)
     async with contextlib.AsyncExitStack() as stack:
@@ -189,7 +189,7 @@ async def test_nothing_is_popped_while_an_earlier_response_is_unread(open_servic
         assert 200 == (await wire.answer()).status
 
 
-async def test_unread_bytes_over_tls_count(tmp_path: Path, topic: str) -> None:
+async def test_what_is_not_read_over_tls_counts(tmp_path: Path, topic: str) -> None:
     files = TlsFiles(tmp_path / "files")
     flags = (*files.flags(), "--max-unsent-bytes", str(MOST_BYTES))
     with running_service(*flags, data_dir=tmp_path) as service:
