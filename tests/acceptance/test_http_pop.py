@@ -31,29 +31,29 @@ async def test_a_popped_job_carries_its_delivery(http: Http) -> None:
 @pytest.mark.parametrize("body", [None, {}], ids=["no body", "empty object"])
 async def test_post_does_the_same_as_get(http: Http, body: dict[str, str] | None) -> None:
     await http.put_job("mine")
-    response = await http.post(http.topic_path("pop"), params={"wait": 0, "consumer": "me"}, json=body)
-    (job,) = ok(response)["jobs"]
+    answer = await http.post(http.topic_path("pop"), params={"wait": 0, "consumer": "me"}, json=body)
+    (job,) = ok(answer)["jobs"]
     assert (job["id"], job["reserved_by"]) == ("mine", "me")
-    assert response.headers["cache-control"] == "no-store"
+    assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_post_accepts_no_fields(http: Http) -> None:
+async def test_post_takes_no_fields(http: Http) -> None:
     await http.put_job("mine")
-    response = await http.post(http.topic_path("pop"), params={"wait": 0}, json={"count": 1})
-    assert refusal(response, "body.count") == "is not a known field"
+    answer = await http.post(http.topic_path("pop"), params={"wait": 0}, json={"count": 1})
+    assert refusal(answer, "body.count") == "is not a known field"
     assert (await http.look("mine"))["state"] == "ready"
 
 
-async def test_the_response_is_never_cached(http: Http) -> None:
-    response = await http.get(http.topic_path("pop"), params={"wait": 0})
-    assert response.headers["cache-control"] == "no-store"
+async def test_the_answer_is_never_cached(http: Http) -> None:
+    answer = await http.get(http.topic_path("pop"), params={"wait": 0})
+    assert answer.headers["cache-control"] == "no-store"
 
 
 async def test_head_does_not_pop(http: Http) -> None:
     await http.put_job("mine")
-    response = await http.client.head(http.topic_path("pop"))
-    assert response.status_code == 405
-    assert response.headers["allow"] == "GET, POST"
+    answer = await http.client.head(http.topic_path("pop"))
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "GET, POST"
     assert (await http.look("mine"))["state"] == "ready"
 
 
@@ -84,7 +84,7 @@ async def test_a_pop_without_a_job_is_empty_after_its_wait(http: Http) -> None:
     assert 0.29 < time.monotonic() - began < 2
 
 
-async def test_waiting_consumers_are_served_in_the_order_of_arrival(http: Http, shared_service: ServiceProcess) -> None:
+async def test_waiting_consumers_are_served_in_the_order_they_came(http: Http, shared_service: ServiceProcess) -> None:
     async with asyncio.TaskGroup() as group:
         waiting = []
         for number in range(3):
@@ -163,7 +163,7 @@ async def test_a_repeated_request_does_not_get_what_it_has_finished(http: Http) 
     assert [job["id"] for job in await http.pop(request_id="r-1")] == ["b"]
 
 
-async def test_a_consumer_that_disconnects_holds_up_no_job(http: Http, shared_service: ServiceProcess) -> None:
+async def test_a_consumer_that_hangs_up_strands_nothing(http: Http, shared_service: ServiceProcess) -> None:
     async with httpx.AsyncClient(base_url=shared_service.url, trust_env=False) as impatient:
         with pytest.raises(httpx.ReadTimeout):
             await impatient.get(http.topic_path("pop"), params={"wait": 20}, timeout=0.3)
@@ -198,7 +198,7 @@ async def test_a_bad_parameter_is_refused(http: Http, query: dict[str, str], fie
 
 @pytest.mark.parametrize("name", ["consumer", "request_id"])
 @pytest.mark.parametrize("value", ["", "a b", "x" * 256, "ä"])
-async def test_consumer_and_request_id_have_the_format_of_ids(http: Http, name: str, value: str) -> None:
+async def test_consumer_and_request_id_are_shaped_like_ids(http: Http, name: str, value: str) -> None:
     assert "1 to 255" in refusal(await http.get(http.topic_path("pop"), params={name: value}), f"query.{name}")
 
 
@@ -213,6 +213,6 @@ async def test_a_topic_named_twice_is_refused(http: Http) -> None:
     assert refusal(await http.get("/topics/a,b,a/pop"), "path.topic") == "must name each topic once"
 
 
-async def test_a_pop_of_32_topics_is_accepted(http: Http) -> None:
+async def test_32_topics_are_taken(http: Http) -> None:
     topics = ",".join(f"{http.topic}.{number}" for number in range(32))
     assert ok(await http.get(f"/topics/{topics}/pop", params={"wait": 0})) == {"jobs": []}

@@ -1,4 +1,4 @@
-"""Quotas over all topics of a key: jobs in any state, bytes, topics, and retention."""
+"""What all topics of a key may hold together: jobs in any state, bytes, topics, and for how long."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARDS = 3
 def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys = KeysFile(tmp_path_factory.mktemp("keys") / "keys.toml")
     keys.add("admin", "admin")
-    for name in ("full", "many", "again", "others", "dead", "retained", "tombs"):
+    for name in ("full", "many", "again", "others", "dead", "retained", "told"):
         keys.add(name, "put", "pop", "cancel", topics=(f"{name}.*",), more=f"max_jobs_total = {MOST}")
     keys.add("bytes", "put", "pop", topics=("bytes.*",), more=f"max_bytes_total = {MOST_BYTES}")
     for how in ("finish", "finish_batch", "release", "bury"):
@@ -41,7 +41,7 @@ def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 class Caller:
-    """Sends requests with one key."""
+    """Calls with one key."""
 
     def __init__(self, service: ServiceProcess, keys: KeysFile, name: str) -> None:
         self._service = service
@@ -57,7 +57,7 @@ class Caller:
         return (await self("POST", "/jobs/batch", {"jobs": [{"topic": topic}] * count})).status
 
     async def put_when_counted(self, topic: str) -> None:
-        """Put a job as soon as the topics have room again."""
+        """Put one as soon as the topics are found to have room again."""
         async with asyncio.timeout(10):
             while (await self.put(topic)).status != 201:
                 await asyncio.sleep(0.1)
@@ -67,11 +67,11 @@ async def test_a_put_is_refused_while_all_topics_together_are_full(service: Serv
     full, admin = Caller(service, keys, "full"), Caller(service, keys, "admin")
     for number in range(MOST):
         assert 201 == (await full.put(f"full.{number}", id="j", delay=60)).status
-    response = await full.put("full.new")
-    assert (429, "rate_limited", "1") == (response.status, response.json()["code"], response.headers["retry-after"])
+    answer = await full.put("full.new")
+    assert (429, "rate_limited", "1") == (answer.status, answer.json()["code"], answer.headers["retry-after"])
     assert (
         "the topics of key 'full' are full: max_jobs_total is 20, including dead and retained jobs; "
-        "jobs in use: 20, needed: 1 more" == response.json()["detail"]
+        "jobs in use: 20, needed: 1 more" == answer.json()["detail"]
     )
     assert 404 == (await admin("GET", "/topics/full.new")).status
     assert 201 == (await admin.put("full.new")).status  # the bound is the key's
@@ -82,9 +82,7 @@ async def test_a_put_is_refused_while_all_topics_together_are_full(service: Serv
     assert 429 == (await full.put("full.new")).status
 
 
-async def test_a_batch_for_which_there_is_no_room_is_refused_as_a_whole(
-    service: ServiceProcess, keys: KeysFile
-) -> None:
+async def test_a_batch_for_which_there_is_no_room_is_refused_whole(service: ServiceProcess, keys: KeysFile) -> None:
     many = Caller(service, keys, "many")
     assert 200 == await many.put_batch("many.a", MOST - 3)
     assert 429 == await many.put_batch("many.b", 4)
@@ -105,18 +103,18 @@ async def test_jobs_that_come_and_go_are_never_too_many(service: ServiceProcess,
 async def test_jobs_put_at_the_same_time_are_never_more_than_the_quota(service: ServiceProcess, keys: KeysFile) -> None:
     others = Caller(service, keys, "others")
     puts = (others.put(f"others.{number % 9}", delay=60) for number in range(3 * MOST))
-    stored = [response.status for response in await asyncio.gather(*puts)].count(201)
+    stored = [answer.status for answer in await asyncio.gather(*puts)].count(201)
     assert MOST - 1 <= stored <= MOST  # another test put one
 
 
 async def put_until_refused(caller: Caller, topic: str, **fields: Any) -> int:
-    """How many puts to one topic succeed until the quota refuses one; each job is then removed from the live jobs."""
+    """How many puts of one topic are taken until one is refused for the quota; each is taken out of the live jobs."""
     for stored in range(3 * MOST):
-        response = await caller.put(topic, **fields)
-        if response.status == 429:
-            assert "rate_limited" == response.json()["code"]
+        answer = await caller.put(topic, **fields)
+        if answer.status == 429:
+            assert "rate_limited" == answer.json()["code"]
             return stored
-        assert 201 == response.status
+        assert 201 == answer.status
         [job] = (await caller("POST", f"/topics/{topic}/pop?wait=0")).json()["jobs"]
         await caller("POST", f"/jobs/{topic}/{job['id']}/{fields['body']}", {})
     return 3 * MOST
@@ -139,24 +137,24 @@ async def test_jobs_that_are_kept_after_their_end_count(
     assert 429 == (await caller.put(f"{name}.b")).status
 
 
-async def test_tombstones_of_cancelled_deliveries_count(service: ServiceProcess, keys: KeysFile) -> None:
-    tombs = Caller(service, keys, "tombs")
-    assert 200 == await tombs.put_batch("tombs.a", MOST)
-    held = (await tombs("POST", f"/topics/tombs.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
+async def test_what_is_kept_of_cancelled_deliveries_counts(service: ServiceProcess, keys: KeysFile) -> None:
+    told = Caller(service, keys, "told")
+    assert 200 == await told.put_batch("told.a", MOST)
+    held = (await told("POST", f"/topics/told.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
     for job in held:
-        assert 200 == (await tombs("DELETE", f"/jobs/tombs.a/{job['id']}")).status
+        assert 200 == (await told("DELETE", f"/jobs/told.a/{job['id']}")).status
     await asyncio.sleep(1.5)  # counted once more by then
-    assert 429 == (await tombs.put("tombs.a")).status
+    assert 429 == (await told.put("told.a")).status
 
 
 async def test_the_bytes_of_all_topics_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "bytes")
-    response = await caller.put("bytes.a", body="x" * MOST_BYTES)
-    assert (422, "validation") == (response.status, response.json()["code"])
-    assert f"may have at most {MOST_BYTES} (max_bytes_total)" in response.json()["errors"][0]["message"]
+    answer = await caller.put("bytes.a", body="x" * MOST_BYTES)
+    assert (422, "validation") == (answer.status, answer.json()["code"])
+    assert f"may have at most {MOST_BYTES} (max_bytes_total)" in answer.json()["errors"][0]["message"]
     for number in range(4):
         assert 201 == (await caller.put(f"bytes.{number}", id="j", delay=60, body="x" * 4000)).status
-    await caller.put_when_counted("bytes.4")  # until then jobs put during a count may be counted twice
+    await caller.put_when_counted("bytes.4")  # until then what was put during a count may be in use twice
     assert 429 == (await caller.put("bytes.4", body="x" * 4000)).status
     assert 429 == (await caller("PATCH", "/jobs/bytes.0/j", {"body": "x" * 8000})).status
     assert 200 == (await caller("PATCH", "/jobs/bytes.0/j", {"delay": 90})).status
@@ -183,17 +181,17 @@ async def test_the_end_of_a_delivery_is_never_refused_and_what_it_stores_counts(
         else:
             path, body = f"/jobs/{topic}/{job['id']}/{how}", {"error": text}
         assert 200 == (await caller("POST", path, body)).status
-    response = await caller.put(topic, body=text * 2)  # at once: what the finishes stored is already counted
-    assert (429, "rate_limited") == (response.status, response.json()["code"])
+    answer = await caller.put(topic, body=text * 2)  # at once: what the ends stored is already counted
+    assert (429, "rate_limited") == (answer.status, answer.json()["code"])
 
 
 async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "topics")
     for number in range(MOST_TOPICS):
         assert 201 == (await caller.put(f"topics.{number}")).status
-    response = await caller.put("topics.more")
-    assert (429, "rate_limited") == (response.status, response.json()["code"])
-    assert "max_topics" in response.json()["detail"]
+    answer = await caller.put("topics.more")
+    assert (429, "rate_limited") == (answer.status, answer.json()["code"])
+    assert "max_topics" in answer.json()["detail"]
     assert 404 == (await Caller(service, keys, "admin")("GET", "/topics/topics.more")).status
     assert 201 == (await caller.put("topics.0")).status
     await asyncio.sleep(2.5)  # counted by then, and nothing asks for another count but the puts below
@@ -201,18 +199,18 @@ async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: Keys
     await caller.put_when_counted("topics.more")
 
 
-async def test_the_retention_of_its_jobs_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "times")
     for field, most in (("retain", 60), ("ttl", 30)):
         for path, body, at in (
             ("/jobs", {"topic": "times.a", field: most + 1}, f"body.{field}"),
             ("/jobs/batch", {"jobs": [{"topic": "times.a"}, {"topic": "times.a", field: 99}]}, f"body.jobs[1].{field}"),
         ):
-            response = await caller("POST", path, body)
-            assert 422 == response.status
-            [field_error] = response.json()["errors"]
-            assert at.replace("[1]", ".1") == field_error["field"].replace("[1]", ".1")
-            assert f"must be at most {most} seconds, the limit of key 'times'" == field_error["message"]
+            answer = await caller("POST", path, body)
+            assert 422 == answer.status
+            [fault] = answer.json()["errors"]
+            assert at.replace("[1]", ".1") == fault["field"].replace("[1]", ".1")
+            assert f"must be at most {most} seconds, the limit of key 'times'" == fault["message"]
         assert 201 == (await caller.put("times.a", id=field, **{field: most})).status
     nulls: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("POST", "/jobs", {"topic": "times.a", "ttl": None}),
@@ -220,9 +218,9 @@ async def test_the_retention_of_its_jobs_is_bounded(service: ServiceProcess, key
         ("PATCH", "/jobs/times.a/ttl", {"ttl": None}),
     )
     for method, path, without in nulls:
-        response = await caller(method, path, without)
-        assert (422, "validation") == (response.status, response.json()["code"]), method
-        assert "null means no bound" in response.json()["errors"][0]["message"]
+        answer = await caller(method, path, without)
+        assert (422, "validation") == (answer.status, answer.json()["code"]), method
+        assert "null means no bound" in answer.json()["errors"][0]["message"]
     held = (await caller("POST", "/topics/times.a/pop?wait=0&count=2")).json()["jobs"]
     assert 2 == len(held)
     assert 200 == (await caller("POST", "/jobs/times.a/ttl/bury", {})).status

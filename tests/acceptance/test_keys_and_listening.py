@@ -1,4 +1,4 @@
-"""Keys of a running service: reloads, limits, audit log; and where a service without keys listens."""
+"""Keys of a running service: read anew, limited, recorded; and where a service without keys listens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WITHIN_S = 10.0
 
 
 def serve(*flags: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A service that does not start."""
+    """A service that does not come to serve."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
     return subprocess.run(
         [sys.executable, "-m", "deferd", "serve", "--port", "0", "--data-dir", str(folder / "data"), *flags],
@@ -41,7 +41,7 @@ def serve(*flags: str, folder: Path, **environment: str) -> subprocess.Completed
 
 
 def refused(*flags: str, folder: Path, **environment: str) -> str:
-    """The one line of a service that cannot start; it ends with exit code 1."""
+    """The one line in which a service says that it cannot start; it ends with exit code 1."""
     done = serve(*flags, folder=folder, **environment)
     assert done.returncode == 1, done.stderr
     [line] = done.stderr.splitlines()
@@ -54,7 +54,7 @@ def status(service: ServiceProcess, token: str) -> int:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "::ffff:0.0.0.0"])  # noqa: S104 (it is refused)
-def test_without_keys_it_listens_on_loopback_only(tmp_path: Path, host: str) -> None:
+def test_without_keys_it_listens_for_this_machine_alone(tmp_path: Path, host: str) -> None:
     line = refused("--host", host, folder=tmp_path)
     assert f"--host (DEFERD_HOST) is {host}, which others can reach, and no key is asked for" in line
     for way_out in ("--keys-file (DEFERD_KEYS_FILE)", "DEFERD_KEYS", "deferd key new", "127.0.0.1", "--insecure"):
@@ -75,7 +75,7 @@ def test_all_addresses_that_only_this_machine_reaches_are_known(host: str) -> No
         assert listener.getsockname()[1] > 0
 
 
-def test_insecure_listens_everywhere_and_logs_a_warning(tmp_path: Path) -> None:
+def test_insecure_listens_everywhere_and_says_what_that_means(tmp_path: Path) -> None:
     with running_service("--host", "0.0.0.0", DEFERD_INSECURE="true", data_dir=tmp_path) as service:  # noqa: S104
         assert "WARNING  deferd: --insecure: no key is asked for" in service.lines[0]
         assert httpx.get(f"{service.url}/topics").status_code == 200
@@ -90,7 +90,7 @@ def test_with_keys_it_listens_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_keys_can_be_given_in_the_environment(tmp_path: Path, workers: int) -> None:
+def test_keys_can_stand_in_the_environment(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "unused.toml")
     flags = ("--workers", str(workers))
     with running_service(*flags, DEFERD_KEYS=keys.text(), data_dir=tmp_path) as service:
@@ -129,7 +129,7 @@ def test_keys_are_in_one_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) -> None:
+def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     flags = ("--keys-file", str(keys.path), "--workers", str(workers))
     with running_service(*flags, data_dir=tmp_path) as service:
@@ -157,7 +157,7 @@ def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) 
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
 
-def test_processes_restarted_while_the_keys_file_is_invalid_use_the_last_good_keys(tmp_path: Path) -> None:
+def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_last_good_keys(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     flags = ("--keys-file", str(keys.path), "--workers", "2", "--log-level", "debug")
     with running_service(*flags, data_dir=tmp_path) as service:
@@ -190,7 +190,7 @@ def test_at_the_first_start_there_are_no_last_good_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_a_key_over_its_rate_limit_gets_a_429_and_others_do_not(tmp_path: Path, through_asgi: bool) -> None:
+async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_path: Path, through_asgi: bool) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.1\nburst = 3")
     with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
@@ -199,9 +199,9 @@ async def test_a_key_over_its_rate_limit_gets_a_429_and_others_do_not(tmp_path: 
             return await call(service, "GET", path, token=keys.tokens[name], through_asgi=through_asgi)
 
         passed = [await ask("slow"), await ask("slow", "/topics/none"), await ask("slow", "/topics/none/pop")]
-        assert [response.status for response in passed] == [200, 404, 403]
-        assert [response.headers["ratelimit-policy"] for response in passed] == ['"requests";q=3;w=30'] * 3
-        assert [re.sub(r"t=\d+", "t", response.headers["ratelimit"]) for response in passed] == [
+        assert [answer.status for answer in passed] == [200, 404, 403]
+        assert [answer.headers["ratelimit-policy"] for answer in passed] == ['"requests";q=3;w=30'] * 3
+        assert [re.sub(r"t=\d+", "t", answer.headers["ratelimit"]) for answer in passed] == [
             f'"requests";r={left};t' for left in (2, 1, 0)
         ]
         for path in ("/topics", "/openapi.json", "/nowhere"):
@@ -217,7 +217,7 @@ async def test_a_key_over_its_rate_limit_gets_a_429_and_others_do_not(tmp_path: 
     assert [line["outcome"] for line in audit_lines(service)] == ["forbidden"]
 
 
-async def test_a_rate_limit_is_not_refilled_by_a_reload(tmp_path: Path) -> None:
+async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.001\nburst = 2")
     with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
@@ -229,7 +229,7 @@ async def test_a_rate_limit_is_not_refilled_by_a_reload(tmp_path: Path) -> None:
         wait_until(lambda: status(service, keys.tokens["slow"]) == 200, WITHIN_S, "the new limit counts")
 
 
-def test_a_revoked_key_is_refused_on_an_open_connection(tmp_path: Path) -> None:
+def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     with (
         running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service,
@@ -241,7 +241,7 @@ def test_a_revoked_key_is_refused_on_an_open_connection(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_a_waiting_pop_gets_no_job_when_its_key_is_no_longer_admitted(
+async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_any_more(
     tmp_path: Path, topic: str, through_asgi: bool
 ) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
@@ -263,14 +263,14 @@ async def test_a_waiting_pop_gets_no_job_when_its_key_is_no_longer_admitted(
             keys.remove("withdrawn")
             keys.add("other-topics", "pop", topics=("elsewhere.*",))
             keys.add("as-before", "pop")
-            keys.add("other-scope", "put")  # the last change: a reload then sees all of them
+            keys.add("other-scope", "put")  # the last word: what is read then is all of it
             while await is_let_in("other-scope"):
                 await asyncio.sleep(0.02)
             for name in names:
                 await ask("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
-            responses = {name: await task for name, task in parked.items()}
-        assert names == {name: response.status for name, response in responses.items()}
-        assert ["as-before"] == [job["id"] for job in responses["as-before"].json()["jobs"]]
+            answers = {name: await task for name, task in parked.items()}
+        assert names == {name: answer.status for name, answer in answers.items()}
+        assert ["as-before"] == [job["id"] for job in answers["as-before"].json()["jobs"]]
         for name in ("withdrawn", "other-topics", "other-scope"):
             [job] = (await ask("pop", "GET", f"/topics/{topic}.{name}/pop?wait=5")).json()["jobs"]
             assert (name, 1) == (job["id"], job["attempt"])
@@ -298,7 +298,7 @@ def test_admin_actions_are_recorded_without_keys_too(tmp_path: Path) -> None:
     ]
 
 
-def test_an_admin_action_without_a_response_of_the_store_is_recorded_as_unknown(tmp_path: Path) -> None:
+def test_an_admin_action_without_an_answer_of_the_store_is_recorded_as_unknown(tmp_path: Path) -> None:
     flags = ("--log-format", "json", "--store-timeout", "0.3")
     with running_service(*flags, data_dir=tmp_path) as service:
         store_pid = service.store_pid()
@@ -313,7 +313,7 @@ def test_an_admin_action_without_a_response_of_the_store_is_recorded_as_unknown(
 
 
 def new_key(*flags: str) -> tuple[str, str]:
-    """The entry and the token that `deferd key new` prints."""
+    """The entry and the token that `deferd key new` gives."""
     done = subprocess.run(
         [sys.executable, "-m", "deferd", "key", "new", *flags],
         capture_output=True,
@@ -379,7 +379,7 @@ def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:
         (("--name", "a"), "--scope"),
     ],
 )
-def test_an_invalid_key_is_not_made(flags: tuple[str, ...], says: str) -> None:
+def test_a_key_that_the_service_would_refuse_is_not_made(flags: tuple[str, ...], says: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "deferd", "key", "new", *flags],
         capture_output=True,
