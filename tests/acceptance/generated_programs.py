@@ -27,7 +27,7 @@ RUN_S = 40.0
 
 
 class Language(NamedTuple):
-    """The tools that it needs, the steps that build its program, and the one that runs it; all in its folder."""
+    """The required tools, the steps that build the program, and the one that runs it, all in its directory."""
 
     tools: tuple[str, ...]
     build: tuple[tuple[str, ...], ...]
@@ -72,7 +72,7 @@ def test_a_program_on_a_generated_client_works(
 
 
 def run(folder: Path, *command: str, timeout_s: float) -> str:
-    """What a command wrote to standard output; it must end well."""
+    """The standard output of a command, which must succeed."""
     done = subprocess.run(
         command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
     )

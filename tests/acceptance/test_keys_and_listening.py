@@ -96,9 +96,9 @@ def test_keys_can_stand_in_the_environment(tmp_path: Path, workers: int) -> None
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[[key", "is no valid TOML (at "),
-        ("", "is made of 0 keys"),
-        ('[[key]]\nname = "a"', "wrong in key 1 (a): `hash`"),
+        ("[[key", "is not valid TOML (at "),
+        ("", "is invalid: it has 0 keys"),
+        ('[[key]]\nname = "a"', "invalid: key 1 (a): `hash`"),
     ],
 )
 def test_keys_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path, text: str, says: str) -> None:
@@ -182,7 +182,7 @@ def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_
 def test_at_the_first_start_there_are_no_last_good_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     file.write_text("[[key", encoding="utf-8")
-    assert "is no valid TOML" in refused("--keys-file", str(file), "--workers", "2", folder=tmp_path)
+    assert "is not valid TOML" in refused("--keys-file", str(file), "--workers", "2", folder=tmp_path)
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])

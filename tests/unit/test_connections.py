@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from deferd.api.app import create_app
-from deferd.server.http.fast_path import PlainCallProtocol
+from deferd.server.http.fast_path import FastPathProtocol
 from deferd.server.http.limits import IDLE_S, KEEP_ALIVE_S, Connections, TimedConnection
 from deferd.settings import Settings
 from tests.waiting import until
@@ -36,7 +36,7 @@ class Server:
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         service = create_app(self.settings, "")
-        service.middleware_stack = service.build_middleware_stack()
+
         config = uvicorn.Config(
             service, log_config=None, access_log=False, ws="none", timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3"
         )
@@ -64,7 +64,7 @@ class Server:
         await until(lambda: self.bytes_read == read_then, "all of it has been read")
 
 
-class CountingProtocol(PlainCallProtocol):
+class CountingProtocol(FastPathProtocol):
     """Counts the bytes that were read."""
 
     def __init__(self, server: Server, *args: Any) -> None:

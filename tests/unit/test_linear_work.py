@@ -21,7 +21,7 @@ from pydantic_core import from_json
 
 import deferd
 from deferd import settings
-from deferd.api import call, problem_details, request_body
+from deferd.api import incoming_request, problem_details, request_body
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
@@ -82,7 +82,7 @@ def read_body(name: str) -> Callable[[bytes], object]:
         try:
             return body.read(raw)
         except DeferdError as error:
-            return problem_details.answer(error)
+            return problem_details.response(error)
 
     return read
 
@@ -153,7 +153,12 @@ ROWS = [
     Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("topic of the store", checker._TOPIC_NAME.fullmatch, NAMES, ("engine/consistency/checker.py",)),
     Row("traceparent of a body", validated(model.Traceparent), HEX, ("contract/model.py",)),
-    Row("traceparent", call._TRACEPARENT.fullmatch, {"zeros": repeat_bytes("0")}, ("api/call.py",)),
+    Row(
+        "traceparent",
+        incoming_request._TRACEPARENT.fullmatch,
+        {"zeros": repeat_bytes("0")},
+        ("api/incoming_request.py",),
+    ),
     Row("durability", validated(model.Durability), {"digits": repeat("1", "replicated:")}, ("contract/model.py",)),
     Row(
         "instant",

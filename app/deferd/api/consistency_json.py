@@ -1,4 +1,4 @@
-"""Audits as the JSON that the contract shows."""
+"""Audits as the JSON of the API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deferd.engine.consistency.findings import Findings, StoreReport, TopicRepor
 
 
 def topic(audit: TopicReport) -> dict[str, Any]:
-    """What was found in a topic; what could not be read is left out."""
+    """The findings in a topic; what could not be read is omitted."""
     shown = {
         "topic": audit.topic,
         "clean": audit.clean,
@@ -28,7 +28,7 @@ def topic(audit: TopicReport) -> dict[str, Any]:
 
 
 def store(survey: StoreReport) -> dict[str, Any]:
-    """What was found beyond single topics."""
+    """The findings in the store as a whole."""
     return {
         "clean": survey.clean,
         "repaired": survey.repaired,
@@ -42,7 +42,7 @@ def store(survey: StoreReport) -> dict[str, Any]:
 def _found(findings: Findings) -> dict[str, Any]:
     return {
         "damage": [
-            {"kind": kind.value, "found": count, "meaning": kind.meaning, "mend": kind.repair}
+            {"kind": kind.value, "found": count, "meaning": kind.meaning, "repair": kind.repair}
             for kind, count in findings.counts.items()
         ],
         "examples": [

@@ -141,7 +141,7 @@ def _show_damage(name: str, found: StoreAudit | TopicAudit) -> None:
         kind = damage["kind"]
         output.line(f"\n{name}: {damage['found']:,} {kind}{' repaired' if found.repaired else ''}")
         output.line(f"  what it means: {damage['meaning']}")
-        output.line(f"  what --repair {'did' if found.repaired else 'does'}: {damage['mend']}")
+        output.line(f"  what --repair {'did' if found.repaired else 'does'}: {damage['repair']}")
         examples = [example for example in found.examples if example.kind == kind]
         for example in examples[:_SHOWN_EXAMPLES]:
             output.line(output.printable(f"  {example.subject}: {example.detail}"))

@@ -14,10 +14,9 @@ from typing import Any, cast
 
 import uvicorn
 
-from deferd.api.app import create_app
-from deferd.api.service import Service
+from deferd.api.app import Service, create_app
 from deferd.server.credential_files import LastGoodCredentials
-from deferd.server.http.fast_path import PlainCallProtocol
+from deferd.server.http.fast_path import FastPathProtocol
 from deferd.server.http.limits import KEEP_ALIVE_S, Connections
 from deferd.server.http.tls_handshake import TlsHandshake
 from deferd.server.listener import BACKLOG
@@ -79,7 +78,7 @@ class _HttpServer(uvicorn.Server):
             uvicorn.Config(
                 self._lifespan,
                 # uvicorn only calls it
-                http=cast("type[asyncio.Protocol]", partial(PlainCallProtocol, application, self._connections)),
+                http=cast("type[asyncio.Protocol]", partial(FastPathProtocol, application, self._connections)),
                 ws="none",
                 lifespan="on",
                 interface="asgi3",

@@ -76,7 +76,7 @@ _AUDIT = {
             "kind": "in_no_place",
             "found": 1,
             "meaning": FindingKind.IN_NO_PLACE.meaning,
-            "mend": FindingKind.IN_NO_PLACE.repair,
+            "repair": FindingKind.IN_NO_PLACE.repair,
         }
     ],
     "examples": [{"kind": "in_no_place", "subject": _ID, "detail": "due 2026-11-21T07:16:58.123Z"}],
@@ -120,7 +120,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "BuryJob": [{"receipt": _RECEIPT, "error": "there is no such order"}],
     "TopicSettings": [_TOPIC_SETTINGS],
     "Redrive": [{"ids": [_ID]}, {"limit": 100}],
-    "NoFields": [{}],
+    "EmptyBody": [{}],
     "Job": [_JOB, _DEAD_JOB],
     "StoredJob": [_STORED_JOB],
     "Delivery": [_DELIVERY],

@@ -395,7 +395,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Respond with `error` and close. With responses pending, close after those, without the error."""
         self.parser = cast("httptools.HttpRequestParser", _DiscardingParser())
         if self._abandon_partial_request():
-            response = problem_details.answer(error)
+            response = problem_details.response(error)
             metrics.observe_request(None, "other", response.status_code, 0)
             self.transport.write(self._bytes_of(response, keep_alive=False))
         elif self._has_pending_responses():
