@@ -74,7 +74,7 @@ class Queue:
         self.asked.set()
         return await self.reply
 
-    async def give_back(self, jobs: list[JobRecord]) -> None:
+    async def return_to_queue(self, jobs: list[JobRecord]) -> None:
         self.returned += jobs
 
     def hand_out(self, *jobs: JobRecord) -> None:
