@@ -5,6 +5,11 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
+
+from tests.drawn_input import FULL
+
+settings.register_profile(FULL)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has its background jobs do, and what they start
     signal.signal(signal.SIGINT, signal.default_int_handler)

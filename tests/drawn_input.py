@@ -1,7 +1,9 @@
 """What the fuzz tests draw: texts, bytes and JSON values that people, clients and attackers may send.
 
-In the suite the draws are the same each time. ``DEFERD_FUZZ=N`` draws N times as many, other ones in each run::
+The draws are the same in each run. A plain run draws a tenth of them, ``--hypothesis-profile full`` all, and
+``DEFERD_FUZZ=N`` N times as many, other ones in each run::
 
+    python -m pytest -m hypothesis --hypothesis-profile full
     DEFERD_FUZZ=50 python -m pytest tests/unit/test_parsers_*.py tests/integration/test_record_round_trip.py
 """
 
@@ -19,13 +21,26 @@ Value = TypeVar("Value")
 Refusal = TypeVar("Refusal", bound=Exception)
 
 FACTOR = int(os.environ.get("DEFERD_FUZZ", "0"))
-"""How many times the draws of the suite a longer run makes; 0 in the suite itself."""
+"""How many times all draws a longer run makes; 0 in the suite itself."""
+FULL = "full"
+"""The Hypothesis profile with all draws; tests/conftest.py registers it."""
+_PLAIN_PART = 10
+_LEAST = 5
+
+
+def counted(examples: int) -> int:
+    """How many examples this run makes of so many, which is all draws."""
+    if FACTOR:
+        return examples * FACTOR
+    if settings.get_current_profile_name() == FULL:
+        return examples
+    return max(examples // _PLAIN_PART, _LEAST)
 
 
 def drawn(examples: int = 300) -> settings:
-    """Hypothesis' settings for a test with so many examples in the suite."""
+    """Hypothesis' settings for a test with so many examples in all."""
     return settings(
-        max_examples=examples * max(FACTOR, 1),
+        max_examples=counted(examples),
         derandomize=not FACTOR,
         deadline=None,  # others use the machine
         print_blob=True,

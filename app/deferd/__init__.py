@@ -1,4 +1,4 @@
-"""deferd: delayed jobs that can be taken back. Here are the client, the worker, and the errors they raise.
+"""deferd: delayed jobs that can be cancelled. This package exports the client, the worker and their errors.
 
 ::
 
@@ -10,8 +10,7 @@
         client.put("orders.close", {"order": 1042}, id="order-1042", delay=timedelta(minutes=30))
         client.cancel("orders.close", "order-1042")
 
-A name is imported when it is first asked for, so that `import deferd` costs nothing that is not used. `__version__` is
-the version of the installed package.
+Names are imported on first use, so that `import deferd` is fast. `__version__` is the version of the installed package.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ __all__ = [
     "job",
 ]
 _HOMES = ("deferd.contract.errors", "deferd.client", "deferd.contract.model", "deferd.worker")
-"""Where the names are, the first that is found counting: `deferd.client.Job` is the public one."""
+"""The modules that define the names, searched in this order: the public `Job` is that of `deferd.client`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The signals that ask a process to stop in order, and how a serving process follows them."""
+"""The signals that ask a process to stop, and how a server process handles them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log = logging.getLogger("deferd")
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """SIGTERM, SIGINT, and SIGHUP: the terminal was closed. Without SIGHUP where it is ignored, as under `nohup`."""
+    """SIGTERM, SIGINT, and SIGHUP (the terminal was closed) unless it is ignored, as under `nohup`."""
     always = (signal.SIGTERM, signal.SIGINT)
     hangup: signal.Signals | None = getattr(signal, "SIGHUP", None)  # Windows has none
     if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN:
@@ -20,15 +20,15 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 
 class StopSignals:
-    """Stop signals: the first calls `on_stop`, a SIGINT after that `on_force`.
+    """Handles stop signals: the first one calls `on_stop`, a later SIGINT `on_force`.
 
-    Until others are put in their place, the former cancels the task that made this object and the latter does nothing.
+    By default `on_stop` cancels the task that made this object, and `on_force` does nothing.
     """
 
     def __init__(self, *, log_level: int = logging.INFO) -> None:
         self._log_level = log_level
-        maker = asyncio.current_task()
-        self.on_stop: Callable[[], object] = maker.cancel if maker is not None else lambda: None
+        task = asyncio.current_task()
+        self.on_stop: Callable[[], object] = task.cancel if task is not None else lambda: None
         self.on_force: Callable[[], object] = lambda: None
         self.stopping = False
         self.forced = False
@@ -37,7 +37,7 @@ class StopSignals:
             loop.add_signal_handler(number, self._received, number)
 
     def stop(self, reason: str) -> None:
-        """Begin to stop, if that has not begun."""
+        """Begin to stop, unless that has begun."""
         if not self.stopping:
             self.stopping = True
             _log.log(self._log_level, "stopping: %s", reason)
@@ -48,5 +48,5 @@ class StopSignals:
             self.stop(number.name)
         elif number is signal.SIGINT and not self.forced:
             self.forced = True
-            _log.warning("stopping at once: requests under way are cut off")
+            _log.warning("stopping at once: aborting the requests in progress")
             self.on_force()

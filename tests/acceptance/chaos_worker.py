@@ -1,7 +1,6 @@
 """The worker of the chaos test: `python -m tests.acceptance.chaos_worker FILE URL...`.
 
-Each run of a handler is two lines of JSON in FILE, written as it begins and as it ends. What is written stays when the
-process is killed.
+Each run of a handler writes two lines of JSON to FILE, when it begins and when it ends. They survive a kill.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ TOPIC = "chaos"
 
 
 def main() -> int:
-    """Work until it is killed or told to stop."""
+    """Work until a signal or a kill."""
     path, *urls = sys.argv[1:]
     logging.basicConfig(level=logging.INFO)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,9 +1,10 @@
-"""`deferd` commands as a shell runs them, against a service."""
+"""`deferd` commands as a shell runs them, against a service: in this process, or as a process with a terminal."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -13,18 +14,43 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
+
+from deferd.cli import main as cli
 
 RUN_S = 40.0
 
 
 def environment(url: str, **variables: str) -> dict[str, str]:
-    """Of a process whose commands call the service at `url`."""
+    """The environment of a command that calls the service at `url`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_") and name != "COLUMNS"}
     return {**kept, "DEFERD_URL": url, **variables}
+
+
+def run_in_process(
+    *words: str, stdin: str = "", env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `deferd` with these words in this process: most commands take less time than the start of a process."""
+    output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
+    variables = mock.patch.dict(os.environ, os.environ if env is None else env, clear=True)
+    with tempfile.TemporaryFile() as file, variables:
+        file.write(stdin.encode())
+        file.seek(0)
+        with (
+            io.TextIOWrapper(file, encoding="utf-8") as standard_input,
+            mock.patch.multiple(sys, stdin=standard_input, stdout=output, stderr=errors),
+        ):
+            code = cli.main(words)
+    texts = []
+    for stream in (output, errors):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode())
+    return subprocess.CompletedProcess(words, code, *texts)
 
 
 class Shell:
@@ -33,8 +59,12 @@ class Shell:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def run(self, *words: str, stdin: str | None = "", **variables: str) -> subprocess.CompletedProcess[str]:
-        """Run `deferd` with these words to its end."""
+    def run(self, *words: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `deferd` with these words in this process."""
+        return run_in_process(*words, stdin=stdin, env=environment(self.url, **variables))
+
+    def run_process(self, *words: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `deferd` with these words in a process of its own, with pipes."""
         return subprocess.run(
             [sys.executable, "-m", "deferd", *words],
             input=stdin,
@@ -46,17 +76,17 @@ class Shell:
         )
 
     def good(self, *words: str, stdin: str = "") -> str:
-        """What a command that must succeed without a word on stderr prints."""
+        """The output of a command that must succeed with nothing on stderr."""
         done = self.run(*words, stdin=stdin)
         assert (0, "") == (done.returncode, done.stderr)
         return done.stdout
 
     def json(self, *words: str, stdin: str = "") -> list[Any]:
-        """The JSON lines that a command that must succeed prints."""
+        """The JSON lines of a command that must succeed."""
         return [json.loads(line) for line in self.good(*words, "--json", stdin=stdin).splitlines()]
 
     def refused(self, code: int, *words: str, stdin: str = "") -> str:
-        """The one line of a command that must end with `code` and print nothing."""
+        """The error line of a command that must end with `code` and print nothing else."""
         done = self.run(*words, stdin=stdin)
         assert (code, "") == (done.returncode, done.stdout), done.stderr
         [line] = done.stderr.splitlines()
@@ -65,7 +95,7 @@ class Shell:
 
 
 class Terminal:
-    """A command on a terminal of its own, of which what it wrote is read and to which keys are pressed."""
+    """A command on its own terminal: reads its output and types keys."""
 
     def __init__(self, process: subprocess.Popen[bytes], controller: int) -> None:
         self.process = process
@@ -73,7 +103,7 @@ class Terminal:
         self.text = ""
 
     def wait_for(self, pattern: str, timeout_s: float = 20.0) -> str:
-        """Read until what was written since the last wait has the pattern; returns all that."""
+        """Read until the output since the last wait has the pattern; returns that output."""
         deadline = time.monotonic() + timeout_s
         while not re.search(pattern, self.text):
             assert time.monotonic() < deadline, f"no {pattern!r} in {self.text!r}"
@@ -87,7 +117,7 @@ class Terminal:
         os.write(self._controller, keys.encode())
 
     def end(self, timeout_s: float = 20.0) -> int:
-        """Wait for the end and return the exit code; what is written meanwhile is read."""
+        """Wait for the end and return the exit code; the output is read meanwhile."""
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"still there: {self.text!r}"
@@ -97,16 +127,16 @@ class Terminal:
         return self.process.returncode
 
     def settings(self) -> list[Any]:
-        """Of the terminal, as termios has them."""
+        """The termios settings of the terminal."""
         return termios.tcgetattr(self._controller)
 
     def read(self, wait_s: float) -> bool:
-        """Read what it writes within so long; whether there was anything."""
+        """Read its output for at most `wait_s`; returns whether there was any."""
         if not select.select([self._controller], [], [], wait_s)[0]:
             return False
         try:
             data = os.read(self._controller, 65536)
-        except OSError:  # nobody has it open any more
+        except OSError:  # no process has it open any more
             return False
         self.text += data.decode(errors="replace")
         return bool(data)
@@ -116,7 +146,7 @@ class Terminal:
 def terminal(
     url: str, *words: str, size: tuple[int, int] = (24, 80), program: Sequence[str] = (sys.executable, "-m", "deferd")
 ) -> Iterator[Terminal]:
-    """`deferd`, or another program, with these words on a terminal of so many rows and columns."""
+    """`deferd`, or another program, with these words on a terminal of `size` rows and columns."""
     controller, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     process = subprocess.Popen(
@@ -139,10 +169,10 @@ def terminal(
 
 
 def _take_terminal() -> None:
-    """So that Ctrl-C on the terminal is a SIGINT for the command."""
+    """Make Ctrl-C on the terminal a SIGINT for the command."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def ids(jobs: Sequence[Any]) -> list[str]:
-    """Of jobs as JSON."""
+    """The ids of jobs as JSON."""
     return [job["id"] for job in jobs]

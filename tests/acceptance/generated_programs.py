@@ -2,7 +2,7 @@
 
 They need npm, Go and the registries of their packages, so the suite does not collect this file; `.ci/run` names it::
 
-    python -m pytest tests/acceptance/generated_programs.py
+    python -m pytest -m slow tests/acceptance/generated_programs.py
 
 A language whose tools are not installed is skipped. For Python see test_generated_client.py.
 """
@@ -27,7 +27,7 @@ RUN_S = 40.0
 
 
 class Language(NamedTuple):
-    """The tools that it needs, the steps that build its program, and the one that runs it; all in its folder."""
+    """The required tools, the steps that build the program, and the one that runs it, all in its directory."""
 
     tools: tuple[str, ...]
     build: tuple[tuple[str, ...], ...]
@@ -54,6 +54,7 @@ def without_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceP
         yield service
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # building the Go generator takes most of a minute where nothing is cached
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_program_on_a_generated_client_works(
@@ -71,7 +72,7 @@ def test_a_program_on_a_generated_client_works(
 
 
 def run(folder: Path, *command: str, timeout_s: float) -> str:
-    """What a command wrote to standard output; it must end well."""
+    """The standard output of a command, which must succeed."""
     done = subprocess.run(
         command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
     )

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a service that loses answers, or answers itself, as told: for clients of any kind."""
+"""A TCP proxy in front of a service that loses, delays or replaces responses, as a test plans it."""
 
 from __future__ import annotations
 
@@ -13,76 +13,88 @@ from urllib.parse import urlsplit
 
 from tests.in_thread import in_thread
 
-Fault = Literal["lose answer", "lose half an answer", "answer instead", "hang", "trickle"]
+Fault = Literal["none", "lose response", "cut response", "respond instead", "hold response", "hang", "trickle"]
 
 
 class Planned(NamedTuple):
-    """What happens to one request. `sent`: it reaches the service all the same. `answer` is what comes instead."""
+    """What happens to one request. `sent`: it reaches the service. `response` replaces that of the service."""
 
     fault: Fault
     sent: bool = True
-    answer: bytes = b""
+    response: bytes = b""
 
 
 class LossyProxy:
-    """Passes requests on, one at a time on each connection; the next ones meet the faults that are planned."""
+    """Forwards requests, one at a time on each connection; the next ones meet the planned faults, in order."""
 
-    def __init__(self, upstream_url: str) -> None:
+    def __init__(self, upstream_url: str, port: int = 0) -> None:
         parts = urlsplit(upstream_url)
         self._upstream = (parts.hostname or "", parts.port or 80)
         self._plan: deque[Planned] = deque()
-        self._under_way = 0
+        self._in_flight = 0
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._may_answer = threading.Event()
-        self._may_answer.set()
-        self.port = 0
+        self._may_respond = threading.Event()
+        self._may_respond.set()
+        self.port = port
         self.heads: list[str] = []
-        """The head of each request that came, in order."""
-        self.answered = 0
-        """How many of them the service has answered, whatever came of the answer."""
+        """The head of each received request, in order."""
+        self.responded = 0
+        """The number of responses of the service, delivered or not."""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def lose_answers(self, count: int = 1) -> None:
-        """The service carries the next requests out, and the connection breaks before the answer."""
-        self._plan.extend([Planned("lose answer")] * count)
+    def lose_responses(self, count: int = 1) -> None:
+        """The service executes the next requests, and the connection breaks before the response."""
+        self._plan.extend([Planned("lose response")] * count)
 
-    def cut_answer(self) -> None:
-        """The next answer ends in its middle."""
-        self._plan.append(Planned("lose half an answer"))
+    def cut_response(self) -> None:
+        """The next response ends in its middle."""
+        self._plan.append(Planned("cut response"))
 
-    def answer(self, status: int, *headers: str, sent: bool, body: bytes = b"bad gateway") -> None:
-        """The next request is answered so; with `sent` the service carries it out, and its own answer is lost."""
-        head = [f"HTTP/1.1 {status} Answered By The Proxy", f"content-length: {len(body)}", "connection: close"]
-        self._plan.append(Planned("answer instead", sent, "\r\n".join([*head, *headers, "", ""]).encode() + body))
+    def respond(self, status: int, *headers: str, sent: bool, body: bytes = b"bad gateway") -> None:
+        """The next request gets this response; with `sent` the service executes it, and its own response is lost."""
+        head = [f"HTTP/1.1 {status} From The Proxy", f"content-length: {len(body)}", "connection: close"]
+        self._plan.append(Planned("respond instead", sent, "\r\n".join([*head, *headers, "", ""]).encode() + body))
+
+    def forward(self) -> None:
+        """Nothing happens to the next request: planned before a fault that is for a later one."""
+        self._plan.append(Planned("none"))
+
+    def hold_response(self) -> None:
+        """The service executes the next request; its response waits for `release_responses`."""
+        self._plan.append(Planned("hold response"))
 
     def hang(self, *, sent: bool = True) -> None:
-        """The next request is never answered; with `sent` the service carries it out."""
+        """The next request gets no response; with `sent` the service executes it."""
         self._plan.append(Planned("hang", sent))
 
     def trickle(self) -> None:
-        """The body of the next answer comes a byte at a time, ten a second."""
+        """The body of the next response arrives one byte at a time, ten per second."""
         self._plan.append(Planned("trickle"))
 
     def is_done(self) -> bool:
-        """Whether all that was planned has happened: what was to reach the service, it has carried out."""
-        return not self._plan and not self._under_way
+        """Whether all planned faults have happened; requests meant for the service were executed by it."""
+        return not self._plan and not self._in_flight
+
+    def release_responses(self) -> None:
+        """Deliver held responses."""
+        self._may_respond.set()
 
     @contextlib.contextmanager
-    def answers_held(self) -> Iterator[None]:
-        """Until the end of the block, answers of the service do not come back."""
-        self._may_answer.clear()
+    def responses_held(self) -> Iterator[None]:
+        """Hold all responses of the service until the end of the block."""
+        self._may_respond.clear()
         try:
             yield
         finally:
-            self._may_answer.set()
+            self.release_responses()
 
     async def serve(self, ready: threading.Event) -> None:
         """Serve until `stop`."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._begin, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._begin, "127.0.0.1", self.port)
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         async with server:
@@ -91,7 +103,7 @@ class LossyProxy:
                 await asyncio.wait(accepting)
         for task, writer in self._connections.items():
             task.cancel()
-            writer.close()  # not by the task: one that has not begun never will
+            writer.close()  # not in the task, which may never have started
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def stop(self) -> None:
@@ -107,9 +119,9 @@ class LossyProxy:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
             up_reader, up_writer = await asyncio.open_connection(*self._upstream)
             with contextlib.closing(up_writer):
-                await self._pass_on(reader, writer, up_reader, up_writer)
+                await self._forward(reader, writer, up_reader, up_writer)
 
-    async def _pass_on(
+    async def _forward(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -121,33 +133,35 @@ class LossyProxy:
             self.heads.append(request.partition(b"\r\n\r\n")[0].decode())
             planned = self._plan.popleft() if self._plan else None
             if planned is not None and not planned.sent:
-                await self._end(planned, reader, writer, planned.answer)
+                await self._end(planned, reader, writer, planned.response)
                 return
-            self._under_way += planned is not None
+            self._in_flight += planned is not None
             up_writer.write(request)
             response = await _message(up_reader)
-            self.answered += 1
-            self._under_way -= planned is not None
-            while not self._may_answer.is_set():
+            if planned is not None and planned.fault == "hold response":
+                self._may_respond.clear()
+            self.responded += 1
+            self._in_flight -= planned is not None
+            while not self._may_respond.is_set():
                 await asyncio.sleep(0.005)
             if planned is not None and planned.fault == "trickle":
                 await _trickle(response, writer)
-            elif planned is not None:
-                half = response[: len(response) // 2] if planned.fault == "lose half an answer" else b""
-                await self._end(planned, reader, writer, planned.answer or half)
-                return
-            else:
+            elif planned is None or planned.fault in {"none", "hold response"}:
                 writer.write(response)
+            else:
+                half = response[: len(response) // 2] if planned.fault == "cut response" else b""
+                await self._end(planned, reader, writer, planned.response or half)
+                return
             await writer.drain()
 
     @staticmethod
     async def _end(
-        planned: Planned, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, last_words: bytes
+        planned: Planned, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, last_bytes: bytes
     ) -> None:
         if planned.fault == "hang":
-            await reader.read()  # until the client hangs up
+            await reader.read()  # until the client disconnects
         else:
-            writer.write(last_words)
+            writer.write(last_bytes)
 
 
 async def _trickle(response: bytes, writer: asyncio.StreamWriter) -> None:
@@ -165,6 +179,6 @@ async def _message(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int(fields.get(b"content-length", b"0")))
 
 
-def lossy_proxy(upstream_url: str) -> AbstractContextManager[LossyProxy]:
-    """A proxy that runs in a thread of its own until the end of the block."""
-    return in_thread(LossyProxy(upstream_url))
+def lossy_proxy(upstream_url: str, port: int = 0) -> AbstractContextManager[LossyProxy]:
+    """A proxy that runs in its own thread until the end of the block, on a free port by default."""
+    return in_thread(LossyProxy(upstream_url, port))

@@ -1,41 +1,49 @@
-"""A real `deferd serve` process with its embedded store, for tests that act as users do: start, kill, look."""
+"""A real `deferd serve` process with its embedded store, for tests that start, stop and kill services as users do."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import re
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 import httpx
 
+from deferd.testing.serve_process import START_S, STOP_S, ServeProcess, start_serve
+from tests.preloaded import Process, start_preloaded
 from tests.waiting import wait_until
 
-START_S = 30.0
-STOP_S = 15.0
 PARKED_S = 10.0
 """Less than the 20 s after which a pop ends by itself."""
 
 
 class ServiceProcess:
-    """`python -m deferd serve` on a port of its own. Folder and port stay the same across kill and start."""
+    """`python -m deferd serve` on a free port. Folder and port stay the same across kill and start.
 
-    def __init__(self, folder: Path, *flags: str, port: int = 0, environment: dict[str, str] | None = None) -> None:
+    With `preloaded` it is forked from a process that has imported deferd already, see `tests.preloaded`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        port: int = 0,
+        environment: dict[str, str] | None = None,
+        preloaded: bool = False,
+    ) -> None:
         self.folder = folder
         self.data_dir = folder / "data"
         self.port = port
         self._flags = flags
         self._environment = environment or {}
-        self._process: subprocess.Popen[str] | None = None
-        self._reader: threading.Thread | None = None
+        self._preloaded = preloaded
+        self._process: Process | None = None
+        self._serving: ServeProcess | None = None  # the newest one, which may have ended
         self.lines: list[str] = []
 
     @property
@@ -44,71 +52,41 @@ class ServiceProcess:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def process(self) -> subprocess.Popen[str]:
+    def process(self) -> Process:
         """The running `deferd serve`."""
         assert self._process is not None, "the service is not running"
         return self._process
 
     def start(self) -> Self:
-        """Start it and wait for the line that says where it listens."""
+        """Start the service and wait until it listens."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "deferd", "serve", "--port", str(self.port)),
-                *("--data-dir", str(self.data_dir)),
-                *self._flags,
-            ],
-            env={**environment, **self._environment, "PYTHONUNBUFFERED": "1", "SERVICE_OF_TEST": str(self.folder)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        found: queue.Queue[int | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, args=(self._process, found), daemon=True)
-        self._reader.start()
-        try:
-            port = found.get(timeout=START_S)
-        except queue.Empty:
-            port = None
-        if port is None:
-            self.kill()
-            raise AssertionError(f"the service did not start:\n{self.output()}")
+        flags = ["--port", str(self.port), "--data-dir", str(self.data_dir), *self._flags]
+        environment = {**self._environment, "SERVICE_OF_TEST": str(self.folder)}
+        process: Process
+        if self._preloaded:
+            inherited = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
+            process, output = start_preloaded(["serve", *flags], {**inherited, **environment})
+        else:
+            process, output = start_serve(["deferd", "serve"], flags, environment)
+        self._process, self._serving = process, ServeProcess(process, output, self.lines)
+        port = urlsplit(self._serving.wait_for_url(START_S)).port
+        assert port is not None
         self.port = port
         return self
 
-    def _read(self, process: subprocess.Popen[str], found: queue.Queue[int | None]) -> None:
-        assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
-                self.lines.append(line)
-                if listening := re.search(r"listening on https?://[^:]+:(\d+)", line):
-                    found.put(int(listening.group(1)))
-        found.put(None)
-
     def output(self) -> str:
-        """All that it has written so far, over all its lives."""
+        """The log so far, over all starts."""
         return "".join(self.lines)
 
     def stop(self) -> int:
-        """SIGTERM it; returns its exit code. SIGKILL, and a failure, after 15 s."""
-        process = self._take()
-        process.send_signal(signal.SIGTERM)
-        try:
-            code = process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_S)
-            raise AssertionError(f"the service did not end within {STOP_S} s:\n{self.output()}") from None
-        self._join_reader()
-        return code
+        """SIGTERM; returns the exit code. After 15 s SIGKILL, and the test fails."""
+        process, serving = self._take()
+        assert serving.stop(), f"the service did not end within {STOP_S} s:\n{self.output()}"
+        return process.wait()
 
     def kill(self) -> None:
-        """SIGKILL the service alone, as a crash would end it; its workers and its store end by themselves, after it."""
-        process = self._take()
-        process.kill()
-        process.wait(STOP_S)
+        """SIGKILL the service alone, as a crash would end it; its server processes and its store end afterwards."""
+        self._take()[1].kill()
 
     def kill_store(self) -> None:
         """SIGKILL the embedded store."""
@@ -118,7 +96,7 @@ class ServiceProcess:
                 os.kill(pid, signal.SIGKILL)
 
     def store_pid(self) -> int | None:
-        """Process id of the embedded store, found by its configuration file's folder; None when there is none."""
+        """Process id of the embedded store, found by its data directory; None when none runs."""
         wanted = str(self.data_dir.resolve())
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -130,33 +108,33 @@ class ServiceProcess:
         return None
 
     def reaper_pids(self) -> list[int]:
-        """Process ids of the reapers of stores in the data folder, also of those of earlier services."""
+        """Process ids of the reapers for this data directory, including those of earlier services."""
         lock_file = str(self.data_dir.resolve() / "valkey.lock")
         return _pids_of(lambda command: "reaper_process" in command and lock_file in command)
 
     def reaper_pid(self) -> int | None:
-        """Process id of the store's reaper; None when there is none."""
+        """Process id of the store's reaper; None when none runs."""
         return next(iter(self.reaper_pids()), None)
 
-    def worker_pids(self) -> list[int]:
-        """Process ids of this service's worker processes, also when the supervisor was killed."""
+    def server_process_pids(self) -> list[int]:
+        """Process ids of this service's server processes, also when the supervisor was killed."""
         inherited = f"SERVICE_OF_TEST={self.folder}".encode()
-        found = _pids_of(lambda command: "worker-process" in command)
+        found = _pids_of(lambda command: "deferd.server.server_process" in command)
         return [pid for pid in found if inherited in _read(pid, "environ").split(b"\0")]
 
-    def kill_workers(self) -> None:
-        """SIGKILL all worker processes, and wait until as many others serve."""
-        killed = self.worker_pids()
-        serving = self.output().count(" serves (process ")
+    def kill_server_processes(self) -> None:
+        """SIGKILL all server processes, and wait until as many others serve."""
+        killed = self.server_process_pids()
+        serving = self.output().count(" is serving (pid ")
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
         wanted = serving + len(killed)
         wait_until(
-            lambda: self.output().count(" serves (process ") >= wanted, START_S, "there are other worker processes"
+            lambda: self.output().count(" is serving (pid ") >= wanted, START_S, "there are other server processes"
         )
 
     def wait_ready(self, timeout_s: float = START_S) -> None:
-        """Wait until `/readyz` says that the store answers."""
+        """Wait until `/readyz` responds 200."""
         try:
             wait_until(self._is_ready, timeout_s, "the service is ready")
         except TimeoutError as late:
@@ -168,23 +146,19 @@ class ServiceProcess:
         return False
 
     def parked_pops(self) -> int:
-        """How many pops wait for a job at this moment, over all workers."""
+        """How many pops currently wait for a job, in all server processes."""
         metrics = httpx.get(f"{self.url}/metrics", timeout=5).text
         counts = re.findall(r"^deferd_parked_consumers(?:\{.*\})? (\S+)", metrics, re.MULTILINE)
         return round(sum(map(float, counts)))
 
     def wait_for_parked_pops(self, number: int) -> None:
-        """Wait until so many pops wait for a job."""
+        """Wait until this number of pops wait for a job."""
         wait_until(lambda: self.parked_pops() == number, PARKED_S, f"{number} pops wait")
 
-    def _take(self) -> subprocess.Popen[str]:
-        process, self._process = self._process, None
-        assert process is not None, "the service is not running"
-        return process
-
-    def _join_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.join(STOP_S)
+    def _take(self) -> tuple[Process, ServeProcess]:
+        process, self._process = self.process, None
+        assert self._serving is not None
+        return process, self._serving
 
     def __enter__(self) -> Self:
         return self.start()
@@ -198,11 +172,12 @@ class ServiceProcess:
             else:
                 self.kill()
         self.kill_store()
-        self._join_reader()
+        if self._serving is not None:
+            self._serving.join_reader()
 
 
 def _pids_of(wanted: Callable[[str], bool]) -> list[int]:
-    """Ids of the running processes with such command lines, whose parts are divided by spaces."""
+    """Ids of the processes whose command line, joined by spaces, is wanted."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if wanted(_read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace"))]
 
@@ -215,6 +190,6 @@ def _read(pid: int, file: str) -> bytes:
 
 @contextlib.contextmanager
 def running_service(*flags: str, data_dir: Path, **environment: str) -> Iterator[ServiceProcess]:
-    """A service with these flags and variables, which keeps what it has below `data_dir`; stopped at the end."""
-    with ServiceProcess(data_dir, *flags, environment=environment) as service:
+    """A preloaded service with these flags and variables and its files below `data_dir`; stopped at the end."""
+    with ServiceProcess(data_dir, *flags, environment=environment, preloaded=True) as service:
         yield service

@@ -19,9 +19,10 @@ import pytest
 import redis
 
 from deferd import Client
-from deferd.store.data_dir import APPEND_ONLY_FOLDER, DataFolder
+from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from tests.acceptance.command_line import Shell, environment
 from tests.acceptance.every_state import assert_goes_on, assert_sound, fill
+from tests.acceptance.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
 
@@ -32,7 +33,7 @@ LOADED = "loaded"
 @pytest.fixture
 def shell() -> Shell:
     """Of commands that need no service."""
-    return Shell("http://127.0.0.1:9")
+    return PreloadedShell("http://127.0.0.1:9")
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def text_of(data_dir: Path) -> tuple[str, str]:
 
 
 def store_of(service: ServiceProcess) -> redis.Redis:
-    return redis.Redis(unix_socket_path=str(DataFolder(service.data_dir).socket), socket_timeout=10)
+    return redis.Redis(unix_socket_path=str(DataDirectory(service.data_dir).socket), socket_timeout=10)
 
 
 class Load:
@@ -117,6 +118,7 @@ def test_jobs_in_every_state_go_on_after_a_restore(service: ServiceProcess, fold
         assert_goes_on(client, filled)
 
 
+@pytest.mark.slow
 def test_a_backup_during_a_rewrite_has_all_that_was_acknowledged_before(
     service: ServiceProcess, folder: Path, shell: Shell, tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_backup_during_a_rewrite_has_all_that_was_acknowledged_before(
     assert_has(service.url, load.acknowledged)
 
 
+@pytest.mark.slow
 def test_backups_while_one_rewrite_follows_the_other_have_all_that_was_acknowledged_before(
     service: ServiceProcess, folder: Path, shell: Shell, tmp_path: Path
 ) -> None:
@@ -191,7 +194,7 @@ def test_a_stopped_service_is_backed_up_and_only_its_owner_can_read_it(
     ]
     modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")]}
     assert modes == {True: 0o700, False: 0o600}
-    assert sorted(path.name for path in folder.iterdir()) == [APPEND_ONLY_FOLDER, "backup.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [APPEND_ONLY_DIR, "backup.json"]
     service.start()
 
 
@@ -207,21 +210,23 @@ def test_a_backup_that_is_not_loaded_is_counted_when_it_is_restored(
     assert "delayed      1\n" in text
 
 
+@pytest.mark.slow
 def test_a_backup_overwrites_nothing(saved: Path, service: ServiceProcess, shell: Shell, tmp_path: Path) -> None:
     before = (saved / "backup.json").read_bytes()
-    assert f"{saved} is not empty: name a folder that is" in shell.refused(
+    assert f"{saved} is not empty: name an empty or a new directory" in shell.refused(
         1, "backup", str(saved), *text_of(service.data_dir)
     )
     assert (saved / "backup.json").read_bytes() == before
     unfinished = tmp_path / "other" / "unfinished"
     unfinished.mkdir(parents=True)
-    assert "if none runs, empty that folder and try again" in shell.refused(
+    assert "if none is running, empty it and try again" in shell.refused(
         1, "backup", str(unfinished.parent), *text_of(service.data_dir)
     )
     assert "has no data of an embedded store" in shell.refused(1, "backup", str(tmp_path / "b"), *text_of(saved.parent))
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_a_backup_that_is_stopped_leaves_nothing(service: ServiceProcess, folder: Path, number: signal.Signals) -> None:
     with Client(service.url) as client:
@@ -229,7 +234,7 @@ def test_a_backup_that_is_stopped_leaves_nothing(service: ServiceProcess, folder
             pass
     words = [sys.executable, "-m", "deferd", "backup", str(folder), *text_of(service.data_dir)]
     with subprocess.Popen(words, env=environment(service.url)) as backup:
-        unfinished = DataFolder(folder / "unfinished")
+        unfinished = DataDirectory(folder / "unfinished")
         wait_until(lambda: unfinished.store_pid() is not None, WAIT_S, "the copy is being loaded")
         store_pid = unfinished.store_pid()
         assert store_pid is not None
@@ -242,6 +247,7 @@ def test_a_backup_that_is_stopped_leaves_nothing(service: ServiceProcess, folder
         os.kill(store_pid, 0)
 
 
+@pytest.mark.slow
 def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
     saved: Path, service: ServiceProcess, shell: Shell
 ) -> None:
@@ -250,7 +256,7 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
     data_dir = text_of(service.data_dir)
     assert "is in use by another deferd service" in shell.refused(1, "restore", str(saved), *data_dir, "--force")
     service.stop()
-    assert "has data already: name another one (--data-dir), or give --force" in shell.refused(
+    assert "has data already: choose another one (--data-dir), or give --force" in shell.refused(
         1, "restore", str(saved), *data_dir
     )
 
@@ -261,14 +267,17 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
     with Client(service.url) as client:
         assert [job.id for job in client.jobs("orders")] == ["saved"]
     service.stop()
-    shutil.rmtree(service.data_dir / APPEND_ONLY_FOLDER)
-    old_data.rename(service.data_dir / APPEND_ONLY_FOLDER)
+    shutil.rmtree(service.data_dir / APPEND_ONLY_DIR)
+    old_data.rename(service.data_dir / APPEND_ONLY_DIR)
     service.start()
     with Client(service.url) as client:
         assert [job.id for job in client.jobs("orders")] == ["saved", "later"]
 
 
-def test_a_restore_ends_no_store_that_a_killed_service_left(saved: Path, service: ServiceProcess, shell: Shell) -> None:
+@pytest.mark.slow
+def test_a_restore_is_refused_while_a_store_of_a_killed_service_runs(
+    saved: Path, service: ServiceProcess, shell: Shell
+) -> None:
     pid, reaper = service.store_pid(), service.reaper_pid()
     assert pid is not None
     assert reaper is not None
@@ -282,16 +291,17 @@ def test_a_restore_ends_no_store_that_a_killed_service_left(saved: Path, service
     service.start()
 
 
+@pytest.mark.slow
 def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: Path) -> None:
     described = saved / "backup.json"
     good = described.read_text()
-    increments = saved / APPEND_ONLY_FOLDER / "appendonly.aof.1.incr.aof"
+    increments = saved / APPEND_ONLY_DIR / "appendonly.aof.1.incr.aof"
     content = increments.read_bytes()
     data_dir = tmp_path / "restored"
 
     def refusal() -> str:
         text = shell.refused(1, "restore", str(saved), *text_of(data_dir))
-        assert not (data_dir / APPEND_ONLY_FOLDER).exists()
+        assert not (data_dir / APPEND_ONLY_DIR).exists()
         assert not (data_dir / "restore.unfinished").exists()
         return text
 
@@ -303,13 +313,13 @@ def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: P
 
     said = json.loads(good)
     described.write_text(json.dumps(said | {"counts": said["counts"] | {"delayed": 2}}))
-    assert "holds 1 delayed, 0 ready, 0 reserved, 0 dead, 0 finished, and was saved with 2 delayed" in refusal()
+    assert "holds 1 delayed, 0 ready, 0 reserved, 0 dead, 0 finished, but had 2 delayed" in refusal()
     described.write_text(json.dumps(said | {"format": 2, "deferd": "9.9.9"}))
-    assert "is of a newer deferd: restore it with 9.9.9" in refusal()
+    assert "was made by a newer deferd: restore it with deferd 9.9.9" in refusal()
     described.write_text(good[:-20])
     assert "backup.json is damaged: " in refusal()
     described.unlink()
-    assert f"{saved} is not a finished backup: it has no backup.json" in refusal()
+    assert f"{saved} is not a complete backup: it has no backup.json" in refusal()
 
     described.write_text(good)
     shell.good("restore", str(saved), *text_of(data_dir))

@@ -1,4 +1,4 @@
-"""`deferd bench` as its users run it: against a real service, and against what is none."""
+"""`deferd bench` as users run it: against a real service, and against something else."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.acceptance.command_line import run_in_process
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 RUN_S = 50
@@ -32,11 +33,11 @@ def command(*flags: str) -> list[str]:
 
 
 def bench(*flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*flags), capture_output=True, text=True, timeout=RUN_S, check=False)
+    return run_in_process("bench", *flags)
 
 
 def figures(*flags: str) -> dict[str, Any]:
-    """What a run that must succeed says as JSON."""
+    """The JSON of a run that must succeed."""
     done = bench(*flags, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout)
@@ -53,10 +54,15 @@ def bench_topics(url: str) -> list[str]:
     return [topic["topic"] for topic in topics if topic["topic"].startswith("bench-")]
 
 
+class _NotDeferd(http.server.BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # it would log to the stderr of the command
+        pass
+
+
 @contextlib.contextmanager
 def server_of_something_else() -> Iterator[str]:
-    """An HTTP server that is no deferd, and its URL."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+    """The URL of an HTTP server that is not deferd."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _NotDeferd) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -64,7 +70,7 @@ def server_of_something_else() -> Iterator[str]:
             server.shutdown()
 
 
-def test_single_calls_are_counted_and_leave_nothing_behind(shared_service: ServiceProcess) -> None:
+def test_single_calls_are_counted_and_leave_no_topic_behind(shared_service: ServiceProcess) -> None:
     found = figures("--url", shared_service.url, "--only", "single", *SMALL)
 
     assert (found["url"], found["processes"], found["batch"], found["lateness"]) == (shared_service.url, 1, None, None)
@@ -81,6 +87,7 @@ def test_single_calls_are_counted_and_leave_nothing_behind(shared_service: Servi
     assert bench_topics(shared_service.url) == []
 
 
+@pytest.mark.slow
 def test_batches_are_spread_over_processes(shared_service: ServiceProcess) -> None:
     found = figures("--url", shared_service.url, "--only", "batch", *SMALL, "--jobs", "601", "--processes", "2")
 
@@ -95,7 +102,8 @@ def test_batches_are_spread_over_processes(shared_service: ServiceProcess) -> No
     assert bench_topics(shared_service.url) == []
 
 
-def test_lateness_is_that_of_each_job(shared_service: ServiceProcess) -> None:
+@pytest.mark.slow
+def test_lateness_is_measured_for_each_job(shared_service: ServiceProcess) -> None:
     found = figures("--url", shared_service.url, "--only", "lateness", *SMALL, "--consumers", "2")
 
     assert (found["single"], found["batch"]) == (None, None)
@@ -110,19 +118,21 @@ def test_lateness_is_that_of_each_job(shared_service: ServiceProcess) -> None:
     assert bench_topics(shared_service.url) == []
 
 
-def test_people_get_a_table_for_each_load(shared_service: ServiceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_the_output_has_a_table_for_each_load(shared_service: ServiceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     done = bench("--url", shared_service.url, *SMALL, "--histogram")
 
     assert (done.returncode, done.stderr) == (0, "")
     for text in ("Single calls, 4 connections", "Batches of 100, 600 jobs", "200 jobs/s due at random", "ms late"):
         assert text in done.stdout
-    assert "shared this machine" in done.stdout
+    assert "competed for its cores" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert bench_topics(shared_service.url) == []
 
 
-def test_on_a_terminal_there_is_a_progress_bar_beside_the_json(shared_service: ServiceProcess) -> None:
+@pytest.mark.slow
+def test_a_terminal_shows_a_progress_bar_beside_the_json(shared_service: ServiceProcess) -> None:
     ours, theirs = pty.openpty()
     shown = bytearray()
     flags = ("--url", shared_service.url, "--only", "single", *SMALL, "--json")
@@ -141,8 +151,9 @@ def test_on_a_terminal_there_is_a_progress_bar_beside_the_json(shared_service: S
         assert text in shown.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_run_that_is_ended_removes_what_it_put(shared_service: ServiceProcess, ending: signal.Signals) -> None:
+def test_an_interrupted_run_removes_its_topics(shared_service: ServiceProcess, ending: signal.Signals) -> None:
     flags = ("--url", shared_service.url, "--only", "single", "--seconds", "30", "--processes", "2")
     run = subprocess.Popen(
         command(*flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -162,7 +173,8 @@ def test_a_run_that_is_ended_removes_what_it_put(shared_service: ServiceProcess,
     assert bench_topics(shared_service.url) == []
 
 
-def test_a_service_that_dies_is_told_in_lines_with_the_topic_that_is_left(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_when_the_service_dies_the_remaining_topic_is_named(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         run = subprocess.Popen(
             command("--url", service.url, "--only", "single", "--seconds", "30", "--json"),
@@ -181,11 +193,11 @@ def test_a_service_that_dies_is_told_in_lines_with_the_topic_that_is_left(tmp_pa
     left, failed = error.splitlines()
     assert run.returncode == 1
     assert left == f"deferd: these topics may be left behind, DELETE /topics/... removes them: {topics[0]}"
-    assert failed.startswith(f"deferd: single calls: put: no answer from {service.url}: ")
+    assert failed.startswith(f"deferd: single calls: put: no response from {service.url}: ")
     assert json.loads(output)["error"] == failed.removeprefix("deferd: ")
 
 
-def test_a_url_where_nobody_answers_ends_it_with_1_and_one_line() -> None:
+def test_an_unreachable_url_is_one_line_and_exit_code_1() -> None:
     done = bench("--url", "http://127.0.0.1:9", "--json")
 
     assert done.returncode == 1
@@ -193,16 +205,16 @@ def test_a_url_where_nobody_answers_ends_it_with_1_and_one_line() -> None:
     assert json.loads(done.stdout)["error"] == done.stderr.removeprefix("deferd: ").strip()
 
 
-def test_a_server_of_something_else_ends_it_with_1_and_one_line() -> None:
+def test_another_kind_of_server_is_one_line_and_exit_code_1() -> None:
     with server_of_something_else() as url:
         done = bench("--url", url)
 
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
-    assert line.startswith(f"deferd: {url} answers, but not as a deferd service does: status 501: ")
+    assert line.startswith(f"deferd: {url} responds, but not as a deferd service does: status 501: ")
 
 
-def test_wrong_flags_end_it_with_2_and_a_line_each() -> None:
+def test_wrong_flags_are_a_line_each_and_exit_code_2() -> None:
     done = bench("--url", "ftp://x", "--only", "all", "--connections", "0", "--seconds", "nan", "--batch", "1001")
 
     assert (done.returncode, done.stdout) == (2, "")
@@ -215,7 +227,7 @@ def test_wrong_flags_end_it_with_2_and_a_line_each() -> None:
     ]
 
 
-def test_flags_that_do_not_go_together_end_it_with_2() -> None:
+def test_flags_that_contradict_each_other_are_exit_code_2() -> None:
     done = bench("--processes", "9", "--connections", "4", "--rate", "100000", "--seconds", "600")
 
     assert done.returncode == 2
@@ -226,7 +238,7 @@ def test_flags_that_do_not_go_together_end_it_with_2() -> None:
     ]
 
 
-def test_without_rich_it_helps_and_says_what_to_install() -> None:
+def test_without_rich_the_help_works_and_a_run_says_what_to_install() -> None:
     """As with the base install."""
     hide = "import sys; sys.modules['rich'] = None\nfrom deferd.cli.main import main\nsys.exit(main(sys.argv[1:]))"
 

@@ -21,7 +21,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 PAGE_S = 50
 WITHIN_S = 10.0
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")]
 
 
 @pytest.fixture(scope="module")

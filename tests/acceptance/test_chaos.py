@@ -1,4 +1,4 @@
-"""SIGKILLs at random moments of services and workers: every job is finished, and none runs again without a reason."""
+"""SIGKILL of services and workers at random moments: every job is finished, and none runs again without a cause."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from deferd import AsyncClient
 from deferd.client.errors import NoAnswer
 from tests.acceptance.chaos_worker import TOPIC
 from tests.acceptance.service_process import ServiceProcess
-from tests.faults.orphans import none_outlives
+from tests.faults.orphans import no_orphans
 from tests.integration.store_servers import StoreServer
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
 
 JOBS = 20_000
 BATCHES = 20
@@ -36,12 +38,12 @@ TTR_S = 2.0
 CHAOS_S = 11.0
 DRAIN_S = 40.0
 ROUNDING_S = 0.002
-"""Lease ends are told to the millisecond."""
+"""Lease ends have a resolution of one millisecond."""
 
 
 @dataclass
 class Run:
-    """One run of a handler. `ended` is None when the worker did not live to see it."""
+    """One run of a handler. `ended` is None if the worker was killed before."""
 
     worker: int
     began: float
@@ -50,7 +52,7 @@ class Run:
 
 
 class ChaosWorker:
-    """One of the workers over its lives: each process of it writes a file of its own."""
+    """One of the workers and its restarts; each of its processes writes its own file."""
 
     def __init__(self, number: int, folder: Path, urls: list[str]) -> None:
         self._number = number
@@ -72,7 +74,7 @@ class ChaosWorker:
         return self.lives[-1].with_suffix(".log")
 
     def kill_at_work(self) -> None:
-        """Kill it when it notes a run, so with jobs in hand; or after 3 s, if it has none to do."""
+        """Kill it when it notes a run, so while it holds jobs; after 3 s if it has none."""
         deadline, size = time.monotonic() + 3, self._noted_bytes()
         while self._noted_bytes() == size and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -93,7 +95,7 @@ class ChaosWorker:
 
 @dataclass
 class Deployment:
-    """Two services over one store, three workers, and when each was killed."""
+    """Two services over one store, three workers, and the times of the kills."""
 
     services: list[ServiceProcess]
     workers: list[ChaosWorker]
@@ -105,7 +107,7 @@ class Deployment:
         return [service.url for service in self.services]
 
     async def kill(self, kind: str, chance: random.Random) -> None:
-        """Kill one of a kind, and start it again a moment later."""
+        """Kill a service or a worker, and restart it up to half a second later."""
         if kind == "service":
             service = chance.choice(self.services)
             process = service.process
@@ -126,7 +128,7 @@ class Deployment:
 @contextlib.asynccontextmanager
 async def deployed(folder: Path) -> AsyncIterator[Deployment]:
     with contextlib.ExitStack() as stack:
-        stack.enter_context(none_outlives(folder))
+        stack.enter_context(no_orphans(folder))
         store = stack.enter_context(StoreServer(folder / "store"))
         services = [
             stack.enter_context(ServiceProcess(folder / f"service-{number}", "--redis-url", store.url))
@@ -140,7 +142,7 @@ async def deployed(folder: Path) -> AsyncIterator[Deployment]:
 
 
 async def put_all(urls: list[str]) -> Counter[str | None]:
-    """Put the jobs in batches over the time of the chaos, due at once or a little later; counts by code."""
+    """Put the jobs in batches during the kills, due within a second; returns the results counted by code."""
     codes: Counter[str | None] = Counter()
     async with AsyncClient(urls) as client:
         for batch in range(BATCHES):
@@ -149,11 +151,11 @@ async def put_all(urls: list[str]) -> Counter[str | None]:
                 for number in range(batch, JOBS, BATCHES)
             ]
             codes.update([result.code async for result in client.put_many(jobs)])
-            await asyncio.sleep(CHAOS_S / BATCHES)  # so that there is work whenever a worker is killed
+            await asyncio.sleep(CHAOS_S / BATCHES)  # so that workers have jobs whenever one is killed
     return codes
 
 
-async def bring_chaos(deployment: Deployment, chance: random.Random) -> None:
+async def inject_kills(deployment: Deployment, chance: random.Random) -> None:
     kinds = [kind for kind, count in KILLS.items() for _ in range(count)]
     chance.shuffle(kinds)
     for kind in kinds:
@@ -162,7 +164,7 @@ async def bring_chaos(deployment: Deployment, chance: random.Random) -> None:
 
 
 async def drained(client: AsyncClient) -> bool:
-    """Wait until no job is left, for a bounded time."""
+    """Wait until no job is left; False if some are left after DRAIN_S."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):
             while sum((await client.topic(TOPIC)).counts.values()):
@@ -172,19 +174,19 @@ async def drained(client: AsyncClient) -> bool:
 
 
 def read_runs(workers: list[ChaosWorker]) -> tuple[dict[str, list[Run]], list[Path]]:
-    """The runs of each job in the order in which they began, and which file each worker number of them stands for."""
+    """The runs of each job in the order in which they began, and the file of each worker number in them."""
     lives = [life for worker in workers for life in worker.lives]
     runs: dict[str, list[Run]] = defaultdict(list)
     for number, life in enumerate(lives):
-        under_way: dict[tuple[str, int], Run] = {}
+        open_runs: dict[tuple[str, int], Run] = {}
         for line in life.read_text().splitlines() if life.exists() else ():
-            said = json.loads(line)
-            which = (said["id"], said["attempt"])
-            if said["what"] == "began":
-                under_way[which] = Run(number, said["at"], said["lease_end"])
-                runs[said["id"]].append(under_way[which])
+            entry = json.loads(line)
+            key = (entry["id"], entry["attempt"])
+            if entry["what"] == "began":
+                open_runs[key] = Run(number, entry["at"], entry["lease_end"])
+                runs[entry["id"]].append(open_runs[key])
             else:
-                under_way[which].ended = said["at"]
+                open_runs[key].ended = entry["at"]
     for of_job in runs.values():
         of_job.sort(key=lambda run: run.began)
     return runs, lives
@@ -196,7 +198,7 @@ async def test_every_job_is_finished_and_runs_again_only_where_a_lease_ended(tmp
     chance = random.Random(seed)
     began_s = time.monotonic()
     async with deployed(tmp_path) as deployment:
-        codes, _ = await asyncio.gather(put_all(deployment.urls), bring_chaos(deployment, chance))
+        codes, _ = await asyncio.gather(put_all(deployment.urls), inject_kills(deployment, chance))
         async with AsyncClient(deployment.urls) as client:
             all_gone = await drained(client)
             left = {str(state): count for state, count in (await client.topic(TOPIC)).counts.items()}
@@ -221,7 +223,7 @@ async def test_every_job_is_finished_and_runs_again_only_where_a_lease_ended(tmp
         f"killed {len(deployment.service_kills)} services, {len(deployment.worker_kills)} workers; "
         f"runs {sum(map(len, runs.values()))}, of {len(runs)} jobs; again {len(again)}: {dict(causes)}"
     )
-    assert codes.keys() <= {None, NoAnswer.code}  # the latter where a worker was done before the put was looked after
+    assert codes.keys() <= {None, NoAnswer.code}  # the latter if a worker finished the job before the put was verified
     assert codes[None] > JOBS / 2
     assert all_gone
     assert len(runs) == JOBS
@@ -231,4 +233,4 @@ async def test_every_job_is_finished_and_runs_again_only_where_a_lease_ended(tmp
     assert exit_codes == [0] * WORKERS
     assert len(deployment.service_kills) == KILLS["service"]
     assert len(deployment.worker_kills) == KILLS["worker"]
-    assert causes["its worker was killed"] > 0, "the chaos was too mild to show anything"
+    assert causes["its worker was killed"] > 0, "too few kills hit a running job"

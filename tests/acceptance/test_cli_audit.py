@@ -34,7 +34,7 @@ def test_a_store_without_topics_is_sound(shell: Shell) -> None:
     assert shell.good("audit") == "\n0 topics checked: no damage\n"
 
 
-def test_damage_ends_with_6_and_is_explained_and_mended(shell: Shell, broken: BreakableService) -> None:
+def test_damage_ends_with_6_and_is_explained_and_repaired(shell: Shell, broken: BreakableService) -> None:
     for job_id in ("j1", "j2"):
         shell.good("put", "orders", "--id", job_id)
     shell.good("put", "mails")
@@ -45,44 +45,42 @@ def test_damage_ends_with_6_and_is_explained_and_mended(shell: Shell, broken: Br
     assert "orders: 1 in_no_place\n  what it means: a job is nowhere" in done.stdout
     assert re.search(r"\n  j1: due 2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\n", done.stdout)
     assert "1 DAMAGED" in done.stdout
-    assert done.stdout.endswith("2 topics checked: there is damage. To mend it: deferd audit --repair\n")
-    assert shell.run("audit", "orders").stdout.endswith("To mend it: deferd audit orders --repair\n")
+    assert done.stdout.endswith("2 topics checked: there is damage. To repair it: deferd audit --repair\n")
+    assert shell.run("audit", "orders").stdout.endswith("To repair it: deferd audit orders --repair\n")
     assert shell.run("audit", "mails").returncode == 0
 
-    mended = shell.good("audit", "--repair")
-    assert "orders: 1 in_no_place mended\n" in mended
-    assert mended.endswith("2 topics checked: mended, and checked again: no damage\n")
+    repaired = shell.good("audit", "--repair")
+    assert "orders: 1 in_no_place repaired\n" in repaired
+    assert repaired.endswith("2 topics checked: repaired, and checked again: no damage\n")
     assert shell.good("audit").endswith("no damage\n")
     jobs = shell.json("pop", "orders", "--count", "5", "--wait", "0")
     assert {"j1", "j2"} == {job["id"] for job in jobs}
 
 
-def test_topics_that_no_list_shows_are_checked_and_mended(shell: Shell, broken: BreakableService) -> None:
+def test_unlisted_topics_are_checked_and_repaired(shell: Shell, broken: BreakableService) -> None:
     shell.good("put", "hidden")
     broken.unlist("hidden")
     assert shell.run("audit").returncode == 6
-    assert "hidden: 1 unknown_topic mended" in shell.good("audit", "--repair")
+    assert "hidden: 1 unknown_topic repaired" in shell.good("audit", "--repair")
     assert [view["topic"] for view in shell.json("topics")] == ["hidden"]
 
 
-def test_a_store_whose_lists_are_broken_is_mended(shell: Shell, broken: BreakableService) -> None:
+def test_a_store_whose_lists_are_broken_is_repaired(shell: Shell, broken: BreakableService) -> None:
     shell.good("put", "orders", "--delay", "1m")
     for key in ("topics", "settings", "due"):
         broken.replace_by_text(key)
     found = shell.run("audit")
     assert found.returncode == 6
     assert "the store: 3 wrong_type\n" in found.stdout
-    assert "the list of topics cannot be read before this damage is mended" in found.stderr
-    mended = shell.good("audit", "--repair")
-    assert "the store: 3 wrong_type mended" in mended
-    assert "orders: 1 unknown_topic mended" in mended
-    assert "orders: 1 timer_late mended" in mended
+    assert "the list of topics cannot be read until this damage is repaired" in found.stderr
+    repaired = shell.good("audit", "--repair")
+    assert "the store: 3 wrong_type repaired" in repaired
+    assert "orders: 1 unknown_topic repaired" in repaired
+    assert "orders: 1 timer_late repaired" in repaired
     assert shell.good("audit", "orders").endswith("no damage\n")
 
 
-def test_settings_that_cannot_be_read_hide_no_other_topic_and_are_mended(
-    shell: Shell, broken: BreakableService
-) -> None:
+def test_unreadable_settings_hide_only_their_topic_and_are_repaired(shell: Shell, broken: BreakableService) -> None:
     shell.good("put", "a")
     shell.good("put", "b")
     broken.store.command("HSET", "deferd:{0}:settings", "b", "{{")
@@ -90,7 +88,7 @@ def test_settings_that_cannot_be_read_hide_no_other_topic_and_are_mended(
     found = shell.run("audit")
     assert found.returncode == 6
     assert "b: 1 settings_unreadable\n" in found.stdout
-    assert shell.good("audit", "--repair").endswith("2 topics checked: mended, and checked again: no damage\n")
+    assert shell.good("audit", "--repair").endswith("2 topics checked: repaired, and checked again: no damage\n")
     assert len(shell.json("topics")) == 2
 
 

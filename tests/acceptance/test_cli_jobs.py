@@ -36,6 +36,29 @@ def test_a_job_is_put_shown_changed_and_cancelled(shell: Shell, topic: str) -> N
     assert f"deferd: topic {topic!r} has no job 'o-1'" == shell.refused(3, "show", topic, "o-1")
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, ["put", "{topic}", "-5", "--id", "a", "--on-conflict", "keep"]),
+        (0, ["show", "{topic}", "a", "--json"]),
+        (3, ["show", "{topic}", "missing"]),
+        (2, ["put", "{topic}", "1", "--delai", "5"]),
+        (4, ["pop", "{topic}", "--wait", "0"]),
+        (0, ["audit", "{topic}", "--json"]),
+        (2, ["copy"]),
+    ],
+)
+def test_a_process_does_the_same_as_a_call_of_main(shell: Shell, topic: str, code: int, words: list[str]) -> None:
+    """The other tests call `main`."""
+    shell.good("put", topic, "-5", "--id", "a", "--run-at", "2030-01-31T09:30:00Z")
+    words = [word.replace("{topic}", topic) for word in words]
+
+    called, done = shell.run(*words), shell.run_process(*words)
+
+    assert code == done.returncode
+    assert (called.returncode, called.stdout, called.stderr) == (done.returncode, done.stdout, done.stderr)
+
+
 def test_every_flag_of_put_reaches_the_job(shell: Shell, topic: str) -> None:
     run_at = (datetime.now(UTC) + timedelta(days=2)).replace(microsecond=0)
     flags = ["--ttr", "2m", "--max-attempts", "3", "--backoff", "fixed:10:0.5", "--ttl", "1h", "--retain", "1d"]
@@ -68,7 +91,7 @@ def test_a_taken_id_is_refused_kept_or_replaced(shell: Shell, topic: str) -> Non
     assert ("old", "new") == (kept["body"], replaced["body"])
 
 
-def test_commands_go_by_the_words_of_other_tools(shell: Shell, topic: str) -> None:
+def test_commands_have_the_names_of_other_tools(shell: Shell, topic: str) -> None:
     for job_id in ("a", "b", "c", "d", "e"):
         shell.good("put", topic, "1", "--id", job_id)
 
@@ -82,7 +105,7 @@ def test_commands_go_by_the_words_of_other_tools(shell: Shell, topic: str) -> No
     assert f"{topic}/e delayed, due" in shell.good("nack", topic, "e", "--delay", "1h")
 
 
-def test_cancelling_several_goes_on_after_one_that_is_not_there(shell: Shell, topic: str) -> None:
+def test_cancel_continues_after_a_missing_job(shell: Shell, topic: str) -> None:
     shell.good("put", topic, "-", "--jobs", stdin='{"id": "a"}\n{"id": "c", "delay": 60}\n')
 
     done = shell.run("cancel", topic, "a", "b", "c", "--json")
@@ -94,7 +117,7 @@ def test_cancelling_several_goes_on_after_one_that_is_not_there(shell: Shell, to
     ]
 
 
-def test_a_job_in_hand_is_left_alone_when_asked_for(shell: Shell, topic: str) -> None:
+def test_refuse_reserved_does_not_cancel_a_held_job(shell: Shell, topic: str) -> None:
     shell.good("put", topic, "--id", "a")
     shell.json("pop", topic)
 
@@ -128,7 +151,7 @@ def test_a_consumer_pops_touches_releases_and_finishes(shell: Shell, topic: str)
 
 
 @pytest.mark.parametrize("verb", ["finish", "release", "touch", "bury"])
-def test_a_job_that_nobody_holds_is_refused_with_its_state(shell: Shell, topic: str, verb: str) -> None:
+def test_a_verb_on_a_job_without_a_holder_fails_with_its_state(shell: Shell, topic: str, verb: str) -> None:
     shell.good("put", topic, "1", "--id", "a", "--delay", "1h")
 
     assert f"deferd: nobody holds job 'a' of topic {topic!r}: it is delayed" == shell.refused(3, verb, topic, "a")
@@ -149,7 +172,7 @@ def test_pop_takes_from_several_topics_in_their_order(shell: Shell, topic: str) 
     assert ["first", "second"] == ids(shell.json("pop", f"{topic}.a,{topic}.b", "--count", "5"))
 
 
-def test_pop_of_nothing_ends_with_4(shell: Shell, topic: str) -> None:
+def test_pop_with_nothing_ready_ends_with_4(shell: Shell, topic: str) -> None:
     done = shell.run("pop", topic, "--wait", "0.1")
 
     assert (4, "", "") == (done.returncode, done.stdout, done.stderr)
@@ -169,7 +192,7 @@ def test_pop_of_nothing_ends_with_4(shell: Shell, topic: str) -> None:
         (["topic", "t", "--ttr", "2d"], "deferd: --ttr must be at most 86400 seconds"),
         (["topic", "t", "--set", '{"ttl": 0}'], "deferd: ttl must be at least 0.001 seconds"),
         (["redrive", "t", "--limit", "0"], "deferd: --limit must be at least 1"),
-        (["put", "t", "hello"], "deferd: BODY: 'hello' is no JSON"),
+        (["put", "t", "hello"], "deferd: BODY: 'hello' is not JSON"),
     ],
 )
 def test_a_refused_value_is_named_as_its_flag_with_its_bound(shell: Shell, words: list[str], line: str) -> None:
@@ -184,14 +207,14 @@ def test_a_body_that_is_too_large_ends_with_2(shell: Shell, topic: str) -> None:
     assert "larger than 1048576 bytes" in done.stderr
 
 
-def test_a_service_that_is_away_ends_with_1(topic: str) -> None:
+def test_an_unreachable_service_ends_with_1(topic: str) -> None:
     line = Shell("http://127.0.0.1:9").refused(1, "show", topic, "a", "--retry-for", "0")
 
     assert "the service cannot be reached: GET http://127.0.0.1:9/jobs/" in line
     assert "--url or DEFERD_URL says where it is" in line
 
 
-def test_the_next_replica_is_asked_when_one_is_away(shell: Shell, topic: str) -> None:
+def test_the_next_replica_is_tried_when_one_is_down(shell: Shell, topic: str) -> None:
     [job] = shell.json("put", topic, "1", "--url", f"http://127.0.0.1:9,{shell.url}")
 
     assert topic == job["topic"]

@@ -43,6 +43,7 @@ def start_put(shell: Shell, topic: str) -> tuple[subprocess.Popen[str], IO[str],
     return process, process.stdin, process.stdout
 
 
+@pytest.mark.slow
 def test_20000_bodies_are_put_and_counted(shell: Shell, topic: str) -> None:
     bodies = "".join(f'{{"n": {number}}}\n' for number in range(MANY))
 
@@ -120,7 +121,7 @@ def test_what_was_written_is_put_before_the_next_line_comes(shell: Shell, topic:
     assert rest[1].startswith("3 put in ")
 
 
-def test_ctrl_c_tells_how_far_it_came(shell: Shell, topic: str) -> None:
+def test_ctrl_c_reports_which_lines_are_put(shell: Shell, topic: str) -> None:
     process, stdin, stdout = start_put(shell, topic)
     stdin.write("1\n2\n")
     stdin.flush()
@@ -148,7 +149,7 @@ def test_a_bar_shows_how_far_it_is_on_a_terminal(shell: Shell, topic: str, tmp_p
     assert "jobs" in text
 
 
-def test_a_service_that_is_away_is_told_before_the_first_line(topic: str) -> None:
+def test_an_unreachable_service_is_reported_before_the_first_line(topic: str) -> None:
     done = Shell("http://127.0.0.1:9").run("put", topic, "-", "--retry-for", "0", stdin="1\n")
 
     assert (1, "") == (done.returncode, done.stdout)

@@ -1,4 +1,4 @@
-"""`deferd top`: one look where there is no terminal, a live view where there is one."""
+"""`deferd top`: one snapshot without a terminal, a live view on one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shell(shared_service: ServiceProcess) -> Shell:
     return Shell(shared_service.url)
 
 
-def test_a_look_is_a_table_with_rates(shell: Shell, topic: str) -> None:
+def test_without_a_terminal_it_is_a_table_with_rates(shell: Shell, topic: str) -> None:
     shell.good("put", topic, "-", "--jobs", stdin='{"id": "a"}\n{"id": "b", "delay": 3600}\n')
 
     table = shell.good("top", "--interval", "0.2", "--sort", "topic").splitlines()
@@ -30,7 +30,7 @@ def test_a_look_is_a_table_with_rates(shell: Shell, topic: str) -> None:
     assert [topic, "1", "1", "0", "0", "0", "0", "0"] == row[:8]
 
 
-def test_a_look_as_json_has_rates_of_what_happens_meanwhile(shell: Shell, topic: str) -> None:
+def test_as_json_it_has_the_rates_of_the_interval(shell: Shell, topic: str) -> None:
     with terminal(shell.url, "put", topic, "-", "--delay", "1h") as putting:
         putting.wait_for("Ctrl-D ends")
         putting.press("1\n")
@@ -87,7 +87,7 @@ def test_the_live_view_goes_on_when_the_service_goes_away_and_comes_back(tmp_pat
         with terminal(service.url, "top", "--interval", "0.2") as view:
             view.wait_for("orders")
             service.stop()
-            view.wait_for("no answer: since ")
+            view.wait_for("no response: since ")
             view.wait_for("orders")  # as it was
             service.start()
             view.wait_for(r"deferd top [^\n]*\r?\n[^\n]*TOPIC")
@@ -96,7 +96,7 @@ def test_the_live_view_goes_on_when_the_service_goes_away_and_comes_back(tmp_pat
             assert "\x1b[?1049l" in view.text
 
 
-def test_a_look_at_a_service_that_is_away_ends_with_1() -> None:
+def test_an_unreachable_service_ends_with_1() -> None:
     line = Shell("http://127.0.0.1:9").refused(1, "top", "--json")
 
     assert "the service cannot be reached" in line

@@ -65,7 +65,7 @@ def test_a_topic_is_set_in_part_or_as_a_whole(shell: Shell, topic: str) -> None:
     ("words", "said"),
     [(["jobs", "{topic}"], "{topic} has no jobs"), (["ls", "{topic}", "--state", "dead"], "{topic} has no dead jobs")],
 )
-def test_an_empty_list_says_so_on_a_terminal_alone(shell: Shell, topic: str, words: list[str], said: str) -> None:
+def test_an_empty_list_says_so_on_a_terminal_only(shell: Shell, topic: str, words: list[str], said: str) -> None:
     shell.json("topic", topic, "--set", "{}")
     words = [word.replace("{topic}", topic) for word in words]
 
@@ -78,7 +78,7 @@ def test_an_empty_list_says_so_on_a_terminal_alone(shell: Shell, topic: str, wor
         assert (0, "") == (shown.end(), shown.text)
 
 
-def test_a_service_without_topics_says_so_on_a_terminal_alone(tmp_path: Path) -> None:
+def test_a_service_without_topics_says_so_on_a_terminal_only(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         assert "" == Shell(service.url).good("topics")
         for command in ("topics", "ls"):
@@ -101,7 +101,7 @@ def test_a_full_topic_ends_with_3(shell: Shell, topic: str) -> None:
 
 def test_jobs_are_listed_by_state_and_limit(shell: Shell, topic: str) -> None:
     seed(
-        shell, topic, *({"id": f"j{number}", "body": {"n": number}, "delay": 3600} for number in range(5)), {"id": "r"}
+        shell, topic, *({"id": f"j{number}", "body": {"n": number}, "delay": 3590} for number in range(5)), {"id": "r"}
     )
 
     assert {f"j{number}" for number in range(5)} | {"r"} == set(ids(shell.json("jobs", topic)))
@@ -154,12 +154,12 @@ def test_a_paused_topic_hands_out_nothing_until_it_is_resumed(shell: Shell, topi
     assert ["a"] == ids(shell.json("pop", topic, "--wait", "0"))
 
 
-def test_a_topic_nobody_knows_is_neither_paused_nor_made(shell: Shell, topic: str) -> None:
+def test_an_unknown_topic_is_neither_paused_nor_created(shell: Shell, topic: str) -> None:
     for command in ("pause", "resume", "topic"):
         assert f"deferd: there is no topic {topic!r}" == shell.refused(3, command, topic)
 
 
-def test_a_reader_that_stops_reading_ends_it_quietly(shell: Shell, topic: str) -> None:
+def test_a_closed_pipe_ends_it_quietly(shell: Shell, topic: str) -> None:
     seed(shell, topic, *({"id": f"j{number}", "body": "x" * 200} for number in range(2000)))
     line = f"{sys.executable} -m deferd jobs {topic} --all --json | head -n 1; exit ${{PIPESTATUS[0]}}"
 

@@ -48,7 +48,7 @@ def program(tmp_path: Path, topic: str) -> Path:
 
 def started(folder: Path, *words: str, url: str) -> subprocess.Popen[str]:
     # As the installed script does, which unlike `python -m` does not put the current folder on the path.
-    script = "import sys; sys.path.remove(''); from deferd.cli import main; sys.exit(main())"
+    script = "import sys; sys.path.remove(''); from deferd.cli.main import main; sys.exit(main())"
     root = Path(__file__).resolve().parents[2]
     return subprocess.Popen(
         [sys.executable, "-c", script, "worker", *words],
@@ -118,8 +118,12 @@ def test_without_flag_and_variable_the_url_of_the_program_counts(shell: Shell, p
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
-        (["shop.jobs"], 2, "MODULE:WORKER is 'shop.jobs', but must be a module and a name in it, as shop.jobs:worker"),
-        (["shop/jobs.py"], 2, "is shop.jobs:worker meant?"),
+        (
+            ["shop.jobs"],
+            2,
+            "MODULE:WORKER is 'shop.jobs', but must be a module and a name in it, such as shop.jobs:worker",
+        ),
+        (["shop/jobs.py"], 2, "did you mean shop.jobs:worker?"),
         (["shop.nothing:worker"], 2, "there is no module 'shop.nothing', neither in "),
         (["nothing.jobs:worker"], 2, "there is no module 'nothing', neither in "),
         (["shop.jobs:wroker"], 2, "module shop.jobs has no 'wroker'; it has worker, elsewhere, idle"),
@@ -130,7 +134,7 @@ def test_without_flag_and_variable_the_url_of_the_program_counts(shell: Shell, p
         (["shop.needs:worker"], 1, "module shop.needs cannot be imported: ModuleNotFoundError: No module named 'not_"),
     ],
 )
-def test_what_is_no_worker_is_told_in_a_line(
+def test_an_invalid_worker_is_reported_in_one_line(
     shell: Shell, program: Path, words: list[str], code: int, line: str
 ) -> None:
     worker = started(program, *words, url=shell.url)

@@ -1,4 +1,4 @@
-"""The client against a real service: what each call does. How it meets trouble is in test_client_trouble.py."""
+"""The client against a real service: what each method does. For its errors see test_client_trouble.py."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def async_client(shared_service: ServiceProcess) -> AsyncIterator[AsyncCli
         yield client
 
 
-def test_a_job_goes_round(client: Client, topic: str) -> None:
+def test_the_life_of_a_job(client: Client, topic: str) -> None:
     put = client.put(topic, {"n": 1}, id="a", retain=timedelta(minutes=1))
     assert (put.topic, put.id, put.state, put.body, put.retain) == (topic, "a", "ready", {"n": 1}, 60)
     [delivery] = client.pop(topic, consumer="me")
@@ -53,7 +53,7 @@ def test_a_job_goes_round(client: Client, topic: str) -> None:
     assert (kept.state, kept.result) == ("finished", ["done"])
 
 
-async def test_a_job_goes_round_with_asyncio(async_client: AsyncClient, topic: str) -> None:
+async def test_the_life_of_a_job_with_asyncio(async_client: AsyncClient, topic: str) -> None:
     put = await async_client.put(topic, {"n": 1}, retain=60)
     [delivery] = await async_client.pop([topic], count=5)
     assert (delivery.id, delivery.body) == (put.id, {"n": 1})
@@ -61,7 +61,7 @@ async def test_a_job_goes_round_with_asyncio(async_client: AsyncClient, topic: s
     assert [job.state async for job in async_client.jobs(topic)] == ["finished"]
 
 
-def test_when_a_job_is_due_is_said_by_numbers_timedeltas_and_aware_datetimes(client: Client, topic: str) -> None:
+def test_due_times_are_numbers_timedeltas_or_aware_datetimes(client: Client, topic: str) -> None:
     assert client.put(topic, delay=1800).due_at - client.put(topic).due_at >= timedelta(minutes=29)
     half_an_hour = client.put(topic, delay=timedelta(minutes=30))
     assert timedelta(minutes=30) == half_an_hour.due_at - half_an_hour.created_at
@@ -70,7 +70,7 @@ def test_when_a_job_is_due_is_said_by_numbers_timedeltas_and_aware_datetimes(cli
     assert at == client.put(topic, run_at=at.astimezone()).due_at
 
 
-def test_a_naive_datetime_is_refused_before_anything_is_sent(client: Client, topic: str) -> None:
+def test_a_naive_datetime_is_refused_before_it_is_sent(client: Client, topic: str) -> None:
     naive = datetime(2030, 1, 31, 9, 30)  # noqa: DTZ001 (that is the point)
     with pytest.raises(InvalidInput, match=r"run_at.*zone"):
         client.put(topic, run_at=naive)
@@ -80,15 +80,15 @@ def test_a_naive_datetime_is_refused_before_anything_is_sent(client: Client, top
         client.topic(topic)
 
 
-def test_a_refused_value_names_field_value_and_bound(client: Client, topic: str) -> None:
+def test_an_invalid_input_names_field_value_and_bound(client: Client, topic: str) -> None:
     with pytest.raises(InvalidInput, match=r"ttr") as refused:
         client.put(topic, ttr=0.01)
-    [fault] = refused.value.faults
+    [fault] = refused.value.field_errors
     assert (fault.path, fault.value) == (("body", "ttr"), 0.01)
     assert "0.1" in fault.message
 
 
-def test_a_put_of_a_taken_id_is_refused_kept_or_replaced(client: Client, topic: str) -> None:
+def test_a_put_with_a_taken_id_is_refused_keeps_or_replaces(client: Client, topic: str) -> None:
     client.put(topic, "old", id="a")
     with pytest.raises(JobExists) as refused:
         client.put(topic, "new", id="a")
@@ -97,7 +97,7 @@ def test_a_put_of_a_taken_id_is_refused_kept_or_replaced(client: Client, topic: 
     assert client.put(topic, "new", id="a", on_conflict="replace").body == "new"
 
 
-def test_none_lifts_a_limit_that_the_topic_sets_and_leaving_out_takes_it(client: Client, topic: str) -> None:
+def test_none_overrides_a_limit_of_the_topic_and_leaving_out_takes_it(client: Client, topic: str) -> None:
     client.set_topic(topic, TopicSettings(max_attempts=3, ttl=60, backoff=FixedBackoff(kind="fixed", seconds=5)))
     taken = client.put(topic)
     assert (taken.max_attempts, taken.ttl, taken.backoff) == (3, 60, FixedBackoff(kind="fixed", seconds=5))
@@ -114,15 +114,15 @@ def test_a_waiting_job_can_be_changed_and_cancelled(client: Client, topic: str) 
         client.look(topic, "a")
 
 
-def test_the_holder_of_a_cancelled_job_is_told(client: Client, topic: str) -> None:
+def test_the_holder_of_a_cancelled_job_gets_job_cancelled(client: Client, topic: str) -> None:
     client.put(topic, id="a")
     [delivery] = client.pop(topic)
     with pytest.raises(JobReserved):
         client.cancel(topic, "a", if_reserved="refuse")
     assert client.cancel(topic, "a").was == "reserved"
-    for call in (client.touch, client.release, client.bury, client.finish):
+    for method in (client.touch, client.release, client.bury, client.finish):
         with pytest.raises(JobCancelled):
-            call(delivery)
+            method(delivery)
 
 
 def test_a_delivery_can_be_touched_released_and_buried(client: Client, topic: str) -> None:
@@ -158,7 +158,7 @@ def test_a_finish_of_a_delivery_that_is_over_is_refused(client: Client, topic: s
     client.finish(second)
 
 
-def test_any_number_of_jobs_is_put_in_batches_as_results_are_asked_for(client: Client, topic: str) -> None:
+def test_put_many_sends_batches_as_results_are_consumed(client: Client, topic: str) -> None:
     taken = 0
 
     def jobs() -> Iterator[PutJob]:
@@ -182,7 +182,7 @@ def test_any_number_of_jobs_is_put_in_batches_as_results_are_asked_for(client: C
     assert client.pop(topic, wait=0) == []
 
 
-async def test_put_many_takes_an_asynchronous_source(async_client: AsyncClient, topic: str) -> None:
+async def test_put_many_accepts_an_async_iterator(async_client: AsyncClient, topic: str) -> None:
     async def jobs() -> AsyncIterator[dict[str, object]]:
         for number in range(1001):
             yield {"topic": topic, "body": number, "delay": timedelta(days=1)}
@@ -191,16 +191,16 @@ async def test_put_many_takes_an_asynchronous_source(async_client: AsyncClient, 
     assert (await async_client.topic(topic)).counts["delayed"] == 1001
 
 
-def test_a_bad_job_of_a_stream_is_named_by_its_place_among_all(client: Client, topic: str) -> None:
+def test_an_invalid_job_in_put_many_is_named_by_its_position(client: Client, topic: str) -> None:
     jobs = [{"topic": topic, "id": f"j{number}"} for number in range(1100)]
     jobs[1050]["id"] = "not an id"
     with pytest.raises(InvalidInput) as refused:
         [*client.put_many(jobs)]
-    assert (1050, "id") == refused.value.faults[0].path
+    assert (1050, "id") == refused.value.field_errors[0].path
     assert client.topic(topic).counts["ready"] == 1000
 
 
-def test_jobs_that_are_too_large_for_one_call_go_in_several(client: Client, topic: str) -> None:
+def test_a_batch_that_is_too_large_is_split(client: Client, topic: str) -> None:
     jobs = [{"topic": topic, "id": f"j{number}", "body": "x" * 20_000} for number in range(120)]
     assert [f"j{number}" for number in range(120)] == [result.id for result in client.put_many(jobs)]
     deliveries = client.pop(topic, count=120)
@@ -208,12 +208,12 @@ def test_jobs_that_are_too_large_for_one_call_go_in_several(client: Client, topi
     assert [200] * 120 == [result.status for result in client.finish_many(topic, items)]
 
 
-def test_each_job_of_a_batch_has_its_own_answer(client: Client, topic: str) -> None:
+def test_each_job_of_a_batch_has_its_own_result(client: Client, topic: str) -> None:
     put = client.put_batch([{"topic": topic, "id": "a"}, {"topic": topic, "id": "a"}])
     assert [(201, None), (409, "job_exists")] == [(result.status, result.code) for result in put]
 
 
-def test_topics_are_shown_paused_listed_and_purged(client: Client, topic: str) -> None:
+def test_topics_are_listed_paused_and_purged(client: Client, topic: str) -> None:
     client.put(topic, delay=3600)
     client.put(topic, id="r")
     assert client.pause(topic).paused
@@ -231,10 +231,10 @@ def test_topics_are_shown_paused_listed_and_purged(client: Client, topic: str) -
     assert refused.value.topic == topic
 
 
-def test_a_topic_nobody_knows_is_neither_paused_nor_made(client: Client, topic: str) -> None:
-    for call in (client.pause, client.resume):
+def test_an_unknown_topic_is_not_created_by_pause_or_resume(client: Client, topic: str) -> None:
+    for method in (client.pause, client.resume):
         with pytest.raises(TopicNotFound) as refused:
-            call(topic)
+            method(topic)
         assert refused.value.topic == topic
     with pytest.raises(TopicNotFound):
         client.topic(topic)
@@ -242,24 +242,24 @@ def test_a_topic_nobody_knows_is_neither_paused_nor_made(client: Client, topic: 
     assert client.pause(topic).paused
 
 
-def test_lists_go_on_over_pages(client: Client, topic: str) -> None:
+def test_lists_span_pages(client: Client, topic: str) -> None:
     ids = {result.id for result in client.put_many({"topic": topic} for _ in range(250))}
     assert ids == {job.id for job in client.jobs(topic)}
 
 
-def test_the_service_tells_whether_it_is_ready_and_how_it_does(client: Client) -> None:
+def test_readiness_and_metrics(client: Client) -> None:
     assert client.is_ready()
     assert "deferd_store_up 1" in client.metrics()
 
 
-def test_puts_of_many_threads_are_joined_into_batches(shared_service: ServiceProcess, topic: str) -> None:
+def test_puts_of_many_threads_are_combined_into_batches(shared_service: ServiceProcess, topic: str) -> None:
     with lossy_proxy(shared_service.url) as proxy, Client(proxy.url) as client, ThreadPoolExecutor(51) as threads:
         buffer = client.buffer()
 
         def put(number: int) -> PutResult:
             return buffer.put(topic, id=f"j{number}")
 
-        with proxy.answers_held():
+        with proxy.responses_held():
             first = threads.submit(put, 0)
             wait_until(lambda: bool(proxy.heads), 5, "the first put is sent")
             others = [threads.submit(put, number) for number in range(1, 51)]
@@ -270,7 +270,7 @@ def test_puts_of_many_threads_are_joined_into_batches(shared_service: ServicePro
     assert len(proxy.heads) == 2
 
 
-def test_a_bad_job_in_a_buffer_costs_nobody_else(client: Client, topic: str) -> None:
+def test_an_invalid_job_in_a_buffer_does_not_fail_others(client: Client, topic: str) -> None:
     buffer = client.buffer()
     statuses: list[int] = []
 
@@ -288,22 +288,22 @@ def test_a_bad_job_in_a_buffer_costs_nobody_else(client: Client, topic: str) -> 
 
 
 def test_many_threads_share_one_client(client: Client, topic: str) -> None:
-    def go_round(number: int) -> int:
+    def put_pop_and_finish(number: int) -> int:
         client.put(topic, number)
         [delivery] = client.pop(topic, wait=5)
         client.finish(delivery)
         return int(delivery.body)
 
     with ThreadPoolExecutor(16) as threads:
-        assert list(range(200)) == sorted(threads.map(go_round, range(200)))
+        assert list(range(200)) == sorted(threads.map(put_pop_and_finish, range(200)))
 
 
-def test_both_clients_have_the_same_calls() -> None:
-    def calls(of: type) -> dict[str, list[str]]:
-        members = inspect.getmembers(of, inspect.isfunction)
-        return {name: [*inspect.signature(call).parameters][1:] for name, call in members if name[0] != "_"}
+def test_both_clients_have_the_same_methods() -> None:
+    def methods(client: type) -> dict[str, list[str]]:
+        members = inspect.getmembers(client, inspect.isfunction)
+        return {name: [*inspect.signature(method).parameters][1:] for name, method in members if name[0] != "_"}
 
-    blocking, asynchronous = calls(Client), calls(AsyncClient)
+    blocking, asynchronous = methods(Client), methods(AsyncClient)
     assert asynchronous == blocking
     assert inspect.signature(Client).parameters == inspect.signature(AsyncClient).parameters
 

@@ -1,4 +1,4 @@
-"""The client against something that answers any bytes at all: what comes back to the caller is a DeferdError."""
+"""The client against a server that responds with arbitrary bytes: the caller gets a result or a DeferdError."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LOOPBACK = "127.0.0.1"
 _TIMEOUT_S = 5.0
 
 
-class AnyAnswer:
-    """Listens on loopback, and answers each connection's first bytes with `answer` and the end of the connection."""
+class ArbitraryServer:
+    """Listens on loopback; responds to the first bytes of a connection with `response` and closes it."""
 
     def __init__(self) -> None:
-        self.answer = b""
+        self.response = b""
         self._listener = socket.create_server((_LOOPBACK, 0))
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -36,12 +36,12 @@ class AnyAnswer:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # the end
+            except OSError:  # closed
                 return
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(_TIMEOUT_S)
                 if connection.recv(65536):
-                    connection.sendall(self.answer)
+                    connection.sendall(self.response)
                     connection.shutdown(socket.SHUT_WR)
                     while connection.recv(65536):
                         pass
@@ -57,9 +57,9 @@ class AnyAnswer:
 
 
 @pytest.fixture(scope="module")
-def anything() -> Iterator[AnyAnswer]:
-    with AnyAnswer() as anything:
-        yield anything
+def server() -> Iterator[ArbitraryServer]:
+    with ArbitraryServer() as server:
+        yield server
 
 
 status_lines = st.sampled_from(
@@ -98,7 +98,7 @@ header_lines = st.sampled_from(
         ),
     ]
 )
-answers = st.one_of(
+responses = st.one_of(
     st.binary(max_size=80),
     st.builds(
         lambda status, headers, body: b"\r\n".join([status, *headers, b"", body]),
@@ -110,10 +110,10 @@ answers = st.one_of(
 
 
 @drawn(200)
-@given(answer=answers)
-def test_any_bytes_for_an_answer_are_a_deferd_error(anything: AnyAnswer, answer: bytes) -> None:
-    anything.answer = answer
-    with Client(anything.url, timeout=_TIMEOUT_S, retry_for=0) as client:
+@given(response=responses)
+def test_any_bytes_as_a_response_are_a_result_or_a_deferd_error(server: ArbitraryServer, response: bytes) -> None:
+    server.response = response
+    with Client(server.url, timeout=_TIMEOUT_S, retry_for=0) as client:
         with contextlib.suppress(DeferdError):
             client.put("t", id="a")
         with contextlib.suppress(DeferdError):

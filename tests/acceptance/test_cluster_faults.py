@@ -1,4 +1,4 @@
-"""A short run of the faults of a cluster: each kind comes once, under load, and nothing that was promised is broken."""
+"""A short run of cluster faults: each kind once, under load, and every promise is kept."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.cluster_run import report_cluster, run_cluster_faults
+
+pytestmark = pytest.mark.slow
 
 SEED = 20_252
 

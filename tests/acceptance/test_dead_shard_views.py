@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 
 from deferd import Client
 from deferd.engine.redis_keys import Keys
-from tests.acceptance.command_line import Shell
+from tests.acceptance.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import running_service
 from tests.integration.store_servers import ClusterSet
+
+pytestmark = pytest.mark.slow
 
 SHARDS = 6
 KEYS = Keys(SHARDS)
@@ -19,6 +22,7 @@ KEYS = Keys(SHARDS)
 
 def test_a_dead_shard_is_named_wherever_topics_are_shown(tmp_path: Path) -> None:
     with ClusterSet(tmp_path / "cluster") as cluster:
+        cluster.used_before(SHARDS)
         failing = cluster.holder_of(KEYS.of_shard(0, "due"))
         shards = [shard for shard in range(SHARDS) if cluster.holder_of(KEYS.of_shard(shard, "due")) is failing]
         names = [f"t{number}" for number in range(20)]
@@ -29,7 +33,7 @@ def test_a_dead_shard_is_named_wherever_topics_are_shown(tmp_path: Path) -> None
             for name in names:
                 client.put(name)
             failing.kill()
-            shell = Shell(service.url)
+            shell = PreloadedShell(service.url)
 
             listed = shell.run("topics", "--json")
             assert sorted(json.loads(line)["topic"] for line in listed.stdout.splitlines()) == healthy

@@ -30,7 +30,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def replicated_service(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    flags = ("--redis-url", pair.primary.url, "--replication-timeout", str(REPLICATION_TIMEOUT_S))
+    flags = ("--redis-url", pair.primary.used_before().url, "--replication-timeout", str(REPLICATION_TIMEOUT_S))
     with running_service(*flags, data_dir=tmp_path_factory.mktemp("service")) as service:
         yield service
 
@@ -68,7 +68,7 @@ class TestHttp:
         for answer in (await http.post("/jobs", json=job), await http.post("/jobs/batch", json={"jobs": [job, job]})):
             members = problem(answer, 422, "durability_unavailable")
             assert (members["durability"], members["available"]) == ("replicated:1", ["memory", "fsync"])
-            assert "durability 'replicated:1' is not to be had: the embedded store has no replicas" in members["detail"]
+            assert "durability 'replicated:1' is not available: the embedded store has no replicas" in members["detail"]
         assert not await http.has_job("a")
         batch = {"jobs": [job, {"topic": http.topic, "id": "b"}]}
         refused, put = ok(await http.post("/jobs/batch", json=batch))["results"]
@@ -111,7 +111,7 @@ class TestHttp:
             assert "may exist" in detail
             assert "asking again with the same id is safe" in detail
             again = problem(await shop.post("/jobs", json=job), 503, "store_unavailable")
-            assert "0 of 1 replicas are in step" in again["detail"]
+            assert "0 of 1 replicas are in sync" in again["detail"]
         finally:
             pair.replica.unpause()
         while (answer := await shop.post("/jobs", json=job)).status_code == 503:
@@ -124,7 +124,7 @@ class TestHttp:
         began = time.monotonic()
         answer = await shop.post("/jobs", json=job)
         assert time.monotonic() - began < SLACK_S
-        assert "1 of 2 replicas are in step; nothing was stored" in problem(answer, 503, "store_unavailable")["detail"]
+        assert "1 of 2 replicas are in sync; nothing was stored" in problem(answer, 503, "store_unavailable")["detail"]
         assert not await shop.has_job("a")
 
 
@@ -153,14 +153,15 @@ class TestClient:
         self, replicated_service: ServiceProcess, pair: Pair, topic: str, own_id: str | None
     ) -> None:
         with lossy_proxy(replicated_service.url) as proxy, Client(proxy.url, timeout=5) as client:
-            proxy.lose_answers(2)
+            proxy.lose_responses(2)
             job = client.put(topic, {"n": 1}, id=own_id, delay=60, durability="replicated:1")
             assert job.durability == "replicated:1"
-            proxy.lose_answers()
+            proxy.lose_responses()
             [result] = client.put_batch([{"topic": topic, "id": "b", "durability": "replicated:1"}])
             assert (result.status, result.code, result.durability) == (201, None, "replicated:1")
         assert replica_has(pair, topic, job.id)
 
+    @pytest.mark.slow
     def test_a_put_in_doubt_is_asked_again_until_the_replica_has_it(
         self, client: Client, pair: Pair, topic: str
     ) -> None:

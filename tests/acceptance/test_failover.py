@@ -1,4 +1,4 @@
-"""The loss of the primary: what was acknowledged at `replicated:1` is there after the promotion, and work goes on."""
+"""Loss of the primary: jobs acknowledged at `replicated:1` survive the promotion, and calls succeed again."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.faults.failover import DOWN_AFTER_MS, leave_behind, stored_at_the_end, stored_ids
 from tests.integration.store_servers import SentinelSet, StoreServer
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
 
 PRODUCERS = 12
 BEFORE = 300
@@ -45,17 +47,17 @@ async def shop(service: ServiceProcess) -> AsyncIterator[Http]:
 
 
 class Producers:
-    """Put job after job, each at `replicated:1` and again with the same id until that is acknowledged.
+    """Put job after job at `replicated:1`, each again with the same id until it is acknowledged.
 
-    A third of them says so itself, one in batches, and one leaves it to the topic's default, of which a primary that
-    came back empty knows nothing, as its answers say.
+    A third of them request the level per job, a third in batches, and a third by the topic's default. A primary that
+    came back empty has lost that default, and its responses show it.
     """
 
     def __init__(self, http: Http) -> None:
         self._http = http
         self._tasks: list[asyncio.Task[None]] = []
         self.acknowledged: list[str] = []
-        self.answers: Counter[int] = Counter()
+        self.statuses: Counter[int] = Counter()
 
     async def _produce(self, name: int) -> None:
         number = 0
@@ -67,7 +69,7 @@ class Producers:
                 job["durability"] = LEVEL
             while True:
                 status, durability = await (self._put_in_batch(job) if name % 3 == 1 else self._put(job))
-                self.answers[status] += 1
+                self.statuses[status] += 1
                 if status in (201, 409):
                     if "durability" in job:
                         assert durability == LEVEL
@@ -78,18 +80,18 @@ class Producers:
                 await asyncio.sleep(0.05)
 
     async def _put(self, job: dict[str, Any]) -> tuple[int, str | None]:
-        answer = await self._http.post("/jobs", json=job)
-        return answer.status_code, answer.json().get("durability")
+        response = await self._http.post("/jobs", json=job)
+        return response.status_code, response.json().get("durability")
 
     async def _put_in_batch(self, job: dict[str, Any]) -> tuple[int, str | None]:
-        answer = await self._http.post("/jobs/batch", json={"jobs": [job]})
-        if answer.status_code != 200:
-            return answer.status_code, None
-        [result] = answer.json()["results"]
+        response = await self._http.post("/jobs/batch", json={"jobs": [job]})
+        if response.status_code != 200:
+            return response.status_code, None
+        [result] = response.json()["results"]
         return result["status"], result.get("durability")
 
     async def until_acknowledged(self, count: int) -> None:
-        """Wait until so many more are."""
+        """Wait until so many more are acknowledged."""
         wanted = len(self.acknowledged) + count
         while len(self.acknowledged) < wanted:
             for task in self._tasks:
@@ -114,10 +116,10 @@ def safe_ids(producers: Producers) -> set[str]:
 def role(server: StoreServer) -> str:
     with contextlib.suppress(Exception), server.client() as client:
         return str(client.info("replication")["role"])
-    return "away"
+    return "unreachable"
 
 
-@pytest.mark.timeout(150)  # the sentinels alone take some fifteen seconds
+@pytest.mark.timeout(150)  # the sentinels alone take about fifteen seconds
 @pytest.mark.parametrize("how", ["killed", "replaced"])
 async def test_jobs_acknowledged_as_replicated_survive_the_loss_of_the_primary(
     stores: SentinelSet, shop: Http, how: str
@@ -129,11 +131,11 @@ async def test_jobs_acknowledged_as_replicated_survive_the_loss_of_the_primary(
         doubtful = 0
         if how == "killed":
             in_doubt = await asyncio.to_thread(leave_behind, old, new, POOL)
-            assert in_doubt, "no put was stored while the replica stood still"
+            assert in_doubt, "no put was stored while the replica was frozen"
             old.kill()
             new.unpause()
             doubtful = len(in_doubt - await asyncio.to_thread(stored_at_the_end, new, POOL))
-            assert doubtful > 0, "the replica lacked nothing, so that nothing is shown"
+            assert doubtful > 0, "the replica lacked no put, so nothing was tested"
         else:
             stores.sentinels[0].command("SENTINEL", "FAILOVER", stores.MASTER_NAME)
         await asyncio.to_thread(wait_until, lambda: role(new) == "master", 20, "the replica is promoted")
@@ -145,7 +147,7 @@ async def test_jobs_acknowledged_as_replicated_survive_the_loss_of_the_primary(
     lost = safe_ids(producers) - stored_ids(new, POOL)
     print(
         f"primary {how}: {len(producers.acknowledged)} acknowledged at replicated:1, {len(safe)} of them by the time "
-        f"of the promotion; lost {len(lost)}; stored without replica {doubtful}; answers {dict(producers.answers)}"
+        f"of the promotion; lost {len(lost)}; stored without replica {doubtful}; statuses {dict(producers.statuses)}"
     )
     assert lost == set()
     assert len(safe) >= BEFORE

@@ -16,6 +16,8 @@ import pytest
 from tests.acceptance.generated_scenario import SEEN, service_without_store
 from tests.acceptance.service_process import ServiceProcess
 
+pytestmark = pytest.mark.slow
+
 CONTRACT = Path(__file__).parents[2] / "openapi" / "openapi.yaml"
 NAME = "deferd_by_a_stranger"
 

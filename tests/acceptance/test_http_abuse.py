@@ -1,7 +1,7 @@
 """A service under abuse: honest clients do not notice, nothing crashes, and nothing is left behind.
 
 A longer run, with other bytes each time: ``DEFERD_FUZZ=10 python -m pytest -s tests/acceptance/test_http_abuse.py
---timeout=3600``; it prints the answers and the memory of each round.
+--timeout=3600``; it prints the responses and the memory of each round.
 """
 
 from __future__ import annotations
@@ -30,36 +30,38 @@ from tests.drawn_input import FACTOR
 from tests.integration.store_servers import StoreServer
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 3 * max(FACTOR, 1)
 DROPPED_A_ROUND = 10_000 // 3 + 1
 """10,000 connections opened and dropped in all, in the suite."""
 GROWTH_MAX_BYTES = 8 * 1024 * 1024
-"""How far the memory may be from where it was after the second round: allocators keep pages, caches fill."""
+"""How much the memory may grow after the second round: allocators keep pages, caches fill."""
 QUIET_S = 15.0
 HONEST_PAUSE_S = 0.01
 FLOOD_S = 1.0 * max(FACTOR, 1)
 BYSTANDER_FIRST_JOBS = 100
 UNSENT_MAX_BYTES = 8 * 1024 * 1024
 MEMORY_BESIDES_BYTES = 64 * 1024 * 1024
-"""What a few pops of 5 MB take on their way from the store to the client, and what allocators keep."""
+"""The memory of a few pops of 5 MB between store and client, and what allocators keep."""
 STORE_GROWTH_MAX_BYTES = 1024 * 1024
-"""How much more the store may hold after a second round of floods, of which the first has used up the quotas."""
+"""How much the store may grow in a second round of floods; the first has used up the quotas."""
 FLOODED_MAX_BYTES = 16 * 1024 * 1024
-"""What all floods together may leave in the store: the quotas, of which the one for large jobs is most."""
+"""What all floods together may leave in the store: the quotas, mostly that for large jobs."""
 BYSTANDER_P99_S = 1.0
-"""What a bystander's call may take under a flood. It takes some ms; the machine may be busy with other tests."""
+"""How long a bystander's request may take under a flood: usually some ms, but the machine may be busy."""
 
 
 @pytest.fixture(scope="module")
 def abused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """A service of its own, with short times to send a request within."""
+    """A service with short timeouts for requests."""
     limits = {"DEFERD_HEAD_TIMEOUT": "1", "DEFERD_BODY_TIMEOUT": "1", "DEFERD_ANSWER_TIMEOUT": "2"}
     with running_service(data_dir=tmp_path_factory.mktemp("abused"), **limits) as service:
         yield service
 
 
 class HonestClient:
-    """Puts, pops and finishes jobs one after the other, and looks that each call does what it should."""
+    """Puts, pops and finishes jobs one after the other, and checks each response."""
 
     def __init__(self, url: str, topic: str, **options: Any) -> None:
         self._url = url
@@ -73,11 +75,11 @@ class HonestClient:
         return max(self.took_s, default=0.0)
 
     def p99_s(self, since: int = 0) -> float:
-        """What nearly all of its jobs took at most, without those before."""
+        """The maximum time of nearly all its jobs, without the earlier ones."""
         return statistics.quantiles(self.took_s[since:], n=100)[98]
 
     async def work(self) -> None:
-        """Until it is cancelled. Every call must succeed at its first try."""
+        """Run until cancelled. Every request must succeed at the first attempt."""
         async with AsyncClient(self._url, retry_for=0, timeout=10, **self._options) as client:
             while True:
                 began = time.perf_counter()
@@ -91,7 +93,7 @@ class HonestClient:
 
 
 def open_files(pid: int) -> list[str]:
-    """What the process has open, each with what it is."""
+    """The open files of the process, with their targets."""
     found = []
     for file in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):  # closed since
@@ -104,7 +106,7 @@ def resident_bytes(pid: int) -> int:
 
 
 async def left_open(pid: int, files_at_first: list[str]) -> list[str]:
-    """Files that the process has open although it has had time to close those of the abuse; none if all is well."""
+    """Files that the process still has open after it had time to close them; none if all is well."""
     end_s = time.monotonic() + QUIET_S
     while len(open_files(pid)) > len(files_at_first) and time.monotonic() < end_s:
         await asyncio.sleep(0.1)
@@ -115,13 +117,13 @@ async def left_open(pid: int, files_at_first: list[str]) -> list[str]:
 @pytest.mark.timeout(90 * max(FACTOR, 1))
 async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProcess, topic: str) -> None:
     pid, store_pid = abused.process.pid, abused.store_pid()
-    async with AsyncClient(abused.url) as client:  # what is opened at the first use is not left by the abuse
+    async with AsyncClient(abused.url) as client:  # files opened at the first use are not a leak
         await client.put(f"{topic}-first")
         await client.finish((await client.pop(f"{topic}-first", wait=5))[0])
         await client.metrics()
     await asyncio.sleep(0.5)
     files_at_first = open_files(pid)
-    answers: Counter[int] = Counter()
+    responses: Counter[int] = Counter()
     memory: list[int] = []
     seed = random.randrange(2**32) if FACTOR else 0
     for round_number in range(ROUNDS):
@@ -137,22 +139,22 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProce
             for task in (working, attacking):
                 task.cancel()
             await asyncio.wait((working, attacking))
-        answers += abuse.answers
+        responses += abuse.answers
         assert honest.done > 0
         assert [] == await left_open(pid, files_at_first), f"round {round_number}"
         memory.append(resident_bytes(pid))
         print(
             f"round {round_number}, seed {seed + round_number}: {honest.done} honest jobs, the slowest in "
-            f"{honest.longest_s:.2f} s; {memory[-1] / 1e6:.1f} MB; answers {sorted(abuse.answers.items())}"
+            f"{honest.longest_s:.2f} s; {memory[-1] / 1e6:.1f} MB; responses {sorted(abuse.answers.items())}"
         )
     assert (pid, store_pid) == (abused.process.pid, abused.store_pid())
     assert abused.process.poll() is None
-    assert not [status for status in answers if status >= 500], f"seed {seed}: {sorted(answers.items())}"
+    assert not [status for status in responses if status >= 500], f"seed {seed}: {sorted(responses.items())}"
     assert memory[-1] - memory[1] <= GROWTH_MAX_BYTES, f"memory grows: {memory}"
     assert "Traceback" not in abused.output(), abused.output()[-10_000:]
     async with AsyncClient(abused.url) as client:
         assert 0 == await asyncio.to_thread(abused.parked_pops)
-        assert {200, 400, 404, 408, 413, 414, 422, 431} <= answers.keys()
+        assert {200, 400, 404, 408, 413, 414, 422, 431} <= responses.keys()
         await client.put(f"{topic}-abused", id="last")
         [popped] = await client.pop(f"{topic}-abused", wait=5)
         assert popped.attempt == 1, "a pop whose client went away has counted"
@@ -160,7 +162,7 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProce
 
 @pytest.mark.parametrize("wait", ["20", "%320"], ids=["the short way", "through ASGI"])
 @pytest.mark.parametrize("behind", [1, 5])
-async def test_a_pop_with_requests_sent_behind_it_strands_nothing(
+async def test_a_pop_with_pipelined_requests_behind_it_holds_up_no_job(
     abused: ServiceProcess, topic: str, wait: str, behind: int
 ) -> None:
     pop = f"GET /topics/{topic}/pop?wait={wait} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
@@ -175,7 +177,7 @@ async def test_a_pop_with_requests_sent_behind_it_strands_nothing(
     assert 1 == popped.attempt
 
 
-async def test_a_client_that_goes_away_from_its_pipelined_requests_is_no_error(
+async def test_a_client_that_disconnects_from_its_pipelined_requests_is_no_error(
     abused: ServiceProcess, topic: str
 ) -> None:
     abuse = Abuse(abused.port, topic, 0)
@@ -186,7 +188,7 @@ async def test_a_client_that_goes_away_from_its_pipelined_requests_is_no_error(
 
 
 def used_memory(store: StoreServer) -> int:
-    """What the store holds, its buffers for clients included."""
+    """The memory of the store, including its buffers for clients."""
     return int(store.command("INFO", "memory")["used_memory"])
 
 
@@ -212,7 +214,7 @@ async def test_floods_by_keys_with_quotas_fill_no_memory_and_slow_nobody_down(tm
         memory: list[int] = []
         try:
             await until(lambda: honest.done >= BYSTANDER_FIRST_JOBS or bystander.done(), "the bystander is at work")
-            alone_s = honest.p99_s(BYSTANDER_FIRST_JOBS // 2)  # what is done for the first time takes longer
+            alone_s = honest.p99_s(BYSTANDER_FIRST_JOBS // 2)  # the first requests take longer
             held.append(used_memory(store))
             memory.append(resident_bytes(service.process.pid))
             for round_number in range(2):
@@ -224,7 +226,7 @@ async def test_floods_by_keys_with_quotas_fill_no_memory_and_slow_nobody_down(tm
                     assert not bystander.done(), f"the bystander failed: {bystander.exception()!r}"
                     p99_s = honest.p99_s(so_far)
                     print(
-                        f"round {round_number}, {name}: {outcome.steps} steps, answers {outcome.answers}; "
+                        f"round {round_number}, {name}: {outcome.steps} steps, responses {outcome.answers}; "
                         f"bystander's p99 {p99_s * 1000:.1f} ms, {p99_s / alone_s:.1f} times that of before; the store "
                         f"{(used_memory(store) - before) / 1e3:+.0f} kB; the service "
                         f"{resident_bytes(service.process.pid) / 1e6:.1f} MB"

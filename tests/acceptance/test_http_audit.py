@@ -1,4 +1,4 @@
-"""The audit and its repair over HTTP, and by the client."""
+"""Audit and repair over HTTP, and by the client."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def put_two(broken: BreakableService, topic: str) -> None:
         client.put(topic, id="b", delay=60)
 
 
-def test_a_sound_topic_is_clean_and_its_sums_are_told(broken: BreakableService, topic: str) -> None:
+def test_a_consistent_topic_is_clean_and_its_sums_are_reported(broken: BreakableService, topic: str) -> None:
     put_two(broken, topic)
-    answer = call(broken, "GET", f"/topics/{topic}/audit")
-    assert answer.status_code == 200
-    assert answer.json() == {
+    response = call(broken, "GET", f"/topics/{topic}/audit")
+    assert response.status_code == 200
+    assert response.json() == {
         "topic": topic,
         "clean": True,
         "repaired": False,
@@ -41,7 +41,7 @@ def test_a_sound_topic_is_clean_and_its_sums_are_told(broken: BreakableService, 
     }
 
 
-def test_damage_is_told_and_changed_only_by_a_repair(broken: BreakableService, topic: str) -> None:
+def test_damage_is_reported_and_changed_only_by_a_repair(broken: BreakableService, topic: str) -> None:
     put_two(broken, topic)
     broken.lose_from_list(topic, "a")
     broken.lose_record(topic, "b")
@@ -53,7 +53,7 @@ def test_damage_is_told_and_changed_only_by_a_repair(broken: BreakableService, t
             "no_record": 1,
             "tally_off": 1,
         }
-        assert all(one["meaning"] and one["mend"] for one in found["damage"])
+        assert all(one["meaning"] and one["repair"] for one in found["damage"])
         assert {"a", "b", topic} == {example["subject"] for example in found["examples"]}
 
     mended = call(broken, "POST", f"/topics/{topic}/repair")
@@ -75,21 +75,21 @@ def test_a_waiting_consumer_gets_the_job_that_a_repair_put_back(broken: Breakabl
         client.finish(job)
 
 
-def test_an_audit_whose_caller_hangs_up_ends(broken: BreakableService, topic: str) -> None:
+def test_an_audit_ends_when_its_client_disconnects(broken: BreakableService, topic: str) -> None:
     with Client(broken.service.url) as client:
         for _ in client.put_many({"topic": topic, "delay": 60} for _ in range(30_000)):
             pass
         client.put(f"{topic}.small", delay=60)
         whole = steps_of(broken, lambda: client.audit(topic))
 
-        def hang_up() -> None:
+        def disconnect() -> None:
             with socket.create_connection(("127.0.0.1", broken.service.port)) as caller:
                 before = steps(broken)
                 caller.sendall(f"GET /topics/{topic}/audit HTTP/1.1\r\nHost: x\r\n\r\n".encode())
                 wait_until(lambda: steps(broken) > before, 10, "the audit has begun")
             client.audit(f"{topic}.small")  # which has its turn when the other has ended
 
-        assert steps_of(broken, hang_up) < whole / 2
+        assert steps_of(broken, disconnect) < whole / 2
 
 
 def steps(broken: BreakableService) -> int:
@@ -104,13 +104,13 @@ def steps_of(broken: BreakableService, act: Callable[[], object]) -> int:
     return steps(broken) - before
 
 
-def test_a_topic_of_which_there_is_nothing_is_404(broken: BreakableService, topic: str) -> None:
+def test_the_audit_of_an_unknown_topic_is_404(broken: BreakableService, topic: str) -> None:
     for method, path in (("GET", "audit"), ("POST", "repair")):
-        answer = call(broken, method, f"/topics/{topic}/{path}")
-        assert (answer.status_code, answer.json()["code"]) == (404, "topic_not_found")
+        response = call(broken, method, f"/topics/{topic}/{path}")
+        assert (response.status_code, response.json()["code"]) == (404, "topic_not_found")
 
 
-def test_what_no_audit_takes_is_refused(broken: BreakableService, topic: str) -> None:
+def test_an_audit_refuses_unknown_parameters(broken: BreakableService, topic: str) -> None:
     put_two(broken, topic)
     refused = [
         call(broken, "GET", f"/topics/{topic}/audit?repair=true"),
@@ -118,11 +118,11 @@ def test_what_no_audit_takes_is_refused(broken: BreakableService, topic: str) ->
         call(broken, "GET", "/audit?x=1"),
         call(broken, "GET", "/topics/a%20b/audit"),
     ]
-    assert [answer.json()["code"] for answer in refused] == ["validation"] * 4
+    assert [response.json()["code"] for response in refused] == ["validation"] * 4
     assert call(broken, "GET", f"/topics/{topic}/repair").status_code == 405
 
 
-def test_topics_that_no_list_shows_are_found_by_the_audit_of_the_store(broken: BreakableService, topic: str) -> None:
+def test_the_audit_of_the_store_finds_topics_missing_from_the_list(broken: BreakableService, topic: str) -> None:
     put_two(broken, topic)
     assert call(broken, "GET", "/audit").json() == {
         "clean": True,
@@ -143,7 +143,7 @@ def test_topics_that_no_list_shows_are_found_by_the_audit_of_the_store(broken: B
         assert client.audit_store().clean
 
 
-def test_a_key_of_the_wrong_kind_is_moved_out_of_the_way(broken: BreakableService, topic: str) -> None:
+def test_a_store_key_of_the_wrong_type_is_renamed(broken: BreakableService, topic: str) -> None:
     put_two(broken, topic)
     broken.replace_by_text("topics")
     assert call(broken, "GET", "/topics").status_code == 500

@@ -1,4 +1,4 @@
-"""Bad input to every call that takes some: a problem that names the field and the bound, and nothing stored."""
+"""Invalid input to every operation: the error names the field and the bound, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _JSON = {"content-type": "application/json"}
 
 
 async def nothing_is_stored(http: Http) -> bool:
-    answer = await http.get(http.topic_path())
-    return bool(problem(answer, 404, "topic_not_found"))
+    response = await http.get(http.topic_path())
+    return bool(problem(response, 404, "topic_not_found"))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ async def test_half_a_surrogate_pair_is_refused(http: Http) -> None:
     assert await nothing_is_stored(http)
 
 
-async def test_deep_nesting_is_refused_and_names_the_bound(http: Http) -> None:
+async def test_deep_nesting_is_refused_with_the_bound(http: Http) -> None:
     raw = f'{{"topic": "{http.topic}", "body": ' + "[" * 10_000 + "]" * 10_000 + "}"
     message = refusal(await http.post("/jobs", content=raw, headers=_JSON), "body")
     assert message == "is nested deeper than 200 levels"
@@ -115,15 +115,15 @@ async def test_a_body_of_exactly_the_limit_is_stored(http: Http) -> None:
 
 @pytest.mark.parametrize("count", [0, 1001])
 async def test_a_batch_of_too_few_or_too_many_is_refused(http: Http, count: int) -> None:
-    answer = await http.post("/jobs/batch", json={"jobs": [{"topic": http.topic}] * count})
-    assert ("1000 items" if count else "1 items") in refusal(answer, "body.jobs")
+    response = await http.post("/jobs/batch", json={"jobs": [{"topic": http.topic}] * count})
+    assert ("1000 items" if count else "1 items") in refusal(response, "body.jobs")
     assert await nothing_is_stored(http)
 
 
-async def test_every_bad_value_is_named_at_once(http: Http) -> None:
+async def test_all_invalid_values_are_listed_at_once(http: Http) -> None:
     job = {"topic": http.topic, "delay": -1, "ttr": 0, "colour": "red"}
-    faults = problem(await http.post("/jobs", json=job), 422, "validation")["errors"]
-    assert [(fault["field"], fault["value"], fault["pointer"]) for fault in faults] == [
+    field_errors = problem(await http.post("/jobs", json=job), 422, "validation")["errors"]
+    assert [(field_error["field"], field_error["value"], field_error["pointer"]) for field_error in field_errors] == [
         ("body.ttr", 0, "#/ttr"),
         ("body.delay", -1, "#/delay"),
         ("body.colour", "red", "#/colour"),
@@ -135,7 +135,7 @@ async def test_every_bad_value_is_named_at_once(http: Http) -> None:
     ("body", "field"),
     [({"receipt": 5}, "body.receipt"), ({"receipt": "x" * 65}, "body.receipt"), ({"why": "x"}, "body.why")],
 )
-async def test_bad_words_about_a_delivery_change_nothing(
+async def test_invalid_requests_about_a_delivery_change_nothing(
     http: Http, verb: str, body: dict[str, Any], field: str
 ) -> None:
     await http.reserve("held")
@@ -195,9 +195,12 @@ async def test_a_bad_topic_in_a_path_is_refused(http: Http, path: str, topic: st
     assert "must match" in refusal(await http.get(path.format(topic)), "path.topic")
 
 
-async def test_topic_and_id_of_a_path_are_both_named(http: Http) -> None:
-    faults = problem(await http.get("/jobs/a b/c d"), 422, "validation")["errors"]
-    assert [(fault["field"], fault["value"]) for fault in faults] == [("path.topic", "a b"), ("path.id", "c d")]
+async def test_invalid_topic_and_id_of_a_path_are_both_listed(http: Http) -> None:
+    field_errors = problem(await http.get("/jobs/a b/c d"), 422, "validation")["errors"]
+    assert [(field_error["field"], field_error["value"]) for field_error in field_errors] == [
+        ("path.topic", "a b"),
+        ("path.id", "c d"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -216,13 +219,13 @@ async def test_topic_and_id_of_a_path_are_both_named(http: Http) -> None:
         ("GET", "/metrics"),
     ],
 )
-async def test_calls_without_parameters_take_none(http: Http, method: str, path: str) -> None:
-    answer = await http.client.request(method, path, params={"verbose": "1"})
-    assert refusal(answer, "query.verbose") == "is not a known parameter"
+async def test_operations_without_parameters_refuse_any(http: Http, method: str, path: str) -> None:
+    response = await http.client.request(method, path, params={"verbose": "1"})
+    assert refusal(response, "query.verbose") == "is not a known parameter"
 
 
-async def test_a_bad_answer_to_if_reserved_cancels_nothing(http: Http) -> None:
+async def test_an_invalid_if_reserved_cancels_nothing(http: Http) -> None:
     await http.put_job("kept")
-    answer = await http.delete(http.job_path("kept"), params={"if_reserved": "ask"})
-    assert refusal(answer, "query.if_reserved") == "must be 'cancel' or 'refuse'"
+    response = await http.delete(http.job_path("kept"), params={"if_reserved": "ask"})
+    assert refusal(response, "query.if_reserved") == "must be 'cancel' or 'refuse'"
     assert await http.has_job("kept")

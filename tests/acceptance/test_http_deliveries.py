@@ -1,4 +1,4 @@
-"""What a consumer says of a job: finish, release, touch, bury, and finishing many."""
+"""Operations of the consumer on a job: finish, release, touch, bury, and finish many."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _VERBS = ["finish", "release", "touch", "bury"]
 
 async def test_a_finished_job_is_gone(http: Http) -> None:
     job = await http.reserve("done")
-    answer = await http.post(http.job_path("done", "finish"), json={"receipt": job["receipt"]})
-    assert ok(answer) == {"topic": http.topic, "id": "done", "state": "finished"}
+    response = await http.post(http.job_path("done", "finish"), json={"receipt": job["receipt"]})
+    assert ok(response) == {"topic": http.topic, "id": "done", "state": "finished"}
     assert not await http.has_job("done")
 
 
@@ -51,7 +51,7 @@ async def test_finishing_again_with_the_same_receipt_is_fine_while_the_record_is
 
 @pytest.mark.parametrize("verb", _VERBS)
 @pytest.mark.parametrize("body", [None, {}], ids=["no body", "empty object"])
-async def test_without_a_receipt_the_live_delivery_is_meant(http: Http, verb: str, body: Any) -> None:
+async def test_without_a_receipt_the_current_delivery_ends(http: Http, verb: str, body: Any) -> None:
     await http.reserve("held")
     ok(await http.post(http.job_path("held", verb), json=body))
 
@@ -67,7 +67,7 @@ async def test_a_receipt_of_no_delivery_changes_nothing(http: Http, verb: str, r
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-async def test_a_job_that_nobody_holds_is_refused_with_its_state(http: Http, verb: str) -> None:
+async def test_a_job_that_no_consumer_holds_is_refused_with_its_state(http: Http, verb: str) -> None:
     await http.put_job("waits", delay=60)
     members = problem(await http.post(http.job_path("waits", verb)), 409, "receipt_stale")
     assert members["detail"] == f"nobody holds job 'waits' of topic {http.topic!r}: it is delayed"
@@ -84,15 +84,15 @@ async def test_the_receipt_of_an_earlier_job_with_the_same_id_changes_nothing(ht
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-async def test_a_job_that_is_not_there_is_not_found(http: Http, verb: str) -> None:
+async def test_an_unknown_job_is_not_found(http: Http, verb: str) -> None:
     problem(await http.post(http.job_path("none", verb)), 404, "job_not_found")
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-async def test_a_job_that_nobody_holds_has_no_live_delivery(http: Http, verb: str) -> None:
+async def test_a_job_that_no_consumer_holds_has_no_current_delivery(http: Http, verb: str) -> None:
     await http.put_job("waiting", delay=60)
-    answer = await http.post(http.job_path("waiting", verb))
-    assert answer.status_code in (404, 409), answer.text
+    response = await http.post(http.job_path("waiting", verb))
+    assert response.status_code in (404, 409), response.text
     assert (await http.look("waiting"))["state"] == "delayed"
 
 
@@ -152,14 +152,14 @@ async def test_a_touch_can_set_the_lease(http: Http) -> None:
 
 async def test_a_buried_job_is_dead_and_not_handed_out(http: Http) -> None:
     job = await http.reserve("bad")
-    answer = await http.post(http.job_path("bad", "bury"), json={"receipt": job["receipt"], "error": "no such order"})
-    assert ok(answer) == {"state": "dead"}
+    response = await http.post(http.job_path("bad", "bury"), json={"receipt": job["receipt"], "error": "no such order"})
+    assert ok(response) == {"state": "dead"}
     dead = await http.look("bad")
     assert (dead["state"], dead["reason"], dead["last_error"]) == ("dead", "buried", "no such order")
     assert await http.pop() == []
 
 
-async def test_a_batch_finish_is_answered_job_by_job_in_order(http: Http) -> None:
+async def test_a_batch_finish_has_a_result_for_each_job_in_order(http: Http) -> None:
     for name in ("a", "b", "gone", "held"):
         await http.put_job(name)
     receipts = {job["id"]: job["receipt"] for job in await http.pop(count=4)}
@@ -182,7 +182,7 @@ async def test_a_batch_finish_is_answered_job_by_job_in_order(http: Http) -> Non
     assert await http.counts() == {"reserved": 1}
 
 
-async def test_a_thousand_jobs_are_put_popped_and_finished_by_three_calls(http: Http) -> None:
+async def test_a_thousand_jobs_are_put_popped_and_finished_by_three_requests(http: Http) -> None:
     jobs = [{"topic": http.topic, "id": f"j{number}"} for number in range(1000)]
     ok(await http.post("/jobs/batch", json={"jobs": jobs}))
     popped = await http.pop(count=1000, wait=5)

@@ -1,4 +1,4 @@
-"""Both doors, the short way for plain requests and the one through ASGI, lead to the same answers."""
+"""The fast path for plain requests and the path through ASGI give the same responses."""
 
 from __future__ import annotations
 
@@ -58,21 +58,23 @@ def without_instants(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call[0]} {call[1]}")
-async def test_both_doors_answer_alike(http: Http, wire: Wire, call: tuple[str, str, Any, tuple[str, ...]]) -> None:
+async def test_the_fast_path_and_asgi_respond_alike(
+    http: Http, wire: Wire, call: tuple[str, str, Any, tuple[str, ...]]
+) -> None:
     method, path, body, headers = call
-    answers = []
+    responses = []
     for through_asgi in (False, True):
         await http.put_job("taken", delay=1000)
         given = body if isinstance(body, bytes | None) else json.dumps(body).replace("{topic}", http.topic).encode()
         raw = request(method, path.replace("{topic}", http.topic), given, *headers, through_asgi=through_asgi)
         wire.send(raw)
-        answer = await wire.answer()
-        answers.append((answer.status, sorted(answer.headers), without_instants(answer.json())))
+        response = await wire.answer()
+        responses.append((response.status, sorted(response.headers), without_instants(response.json())))
         await http.client.delete(f"/topics/{http.topic}")
-    assert answers[0] == answers[1]
+    assert responses[0] == responses[1]
 
 
-async def test_a_request_that_comes_byte_by_byte_is_read(http: Http, wire: Wire) -> None:
+async def test_a_request_that_arrives_byte_by_byte_is_read(http: Http, wire: Wire) -> None:
     for byte in request("POST", "/jobs", {"topic": http.topic, "id": "j"}):
         wire.send(bytes((byte,)))
         await wire.writer.drain()
@@ -91,19 +93,19 @@ async def test_a_large_body_in_pieces_is_read(http: Http, wire: Wire) -> None:
     assert (await wire.answer()).json()["body"] == body["body"]
 
 
-async def test_requests_sent_ahead_are_answered_in_order(http: Http, wire: Wire) -> None:
+async def test_pipelined_requests_get_their_responses_in_order(http: Http, wire: Wire) -> None:
     wire.send(*(request("POST", "/jobs", {"topic": http.topic, "id": f"j{n}", "delay": 1000}) for n in range(20)))
-    answers = [await wire.answer() for _ in range(20)]
-    assert [f"j{n}" for n in range(20)] == [answer.json()["id"] for answer in answers]
+    responses = [await wire.answer() for _ in range(20)]
+    assert [f"j{n}" for n in range(20)] == [response.json()["id"] for response in responses]
 
 
-async def test_doors_can_change_from_one_request_to_the_next(http: Http, wire: Wire) -> None:
+async def test_one_connection_may_alternate_between_fast_path_and_asgi(http: Http, wire: Wire) -> None:
     for n in range(6):
         wire.send(request("POST", "/jobs", {"topic": http.topic, "id": f"j{n}"}, through_asgi=n % 2 == 1))
         assert (await wire.answer()).status == 201
 
 
-async def test_a_request_that_waits_for_the_word_to_go_on_hears_it(http: Http, wire: Wire) -> None:
+async def test_a_request_that_expects_100_continue_gets_it(http: Http, wire: Wire) -> None:
     body = json.dumps({"topic": http.topic, "id": "j"}).encode()
     head = f"POST /jobs HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     wire.send(head)
@@ -113,11 +115,11 @@ async def test_a_request_that_waits_for_the_word_to_go_on_hears_it(http: Http, w
 
 
 @pytest.mark.parametrize("through_asgi", [False, True])
-async def test_a_connection_closes_when_the_client_asks_so(http: Http, wire: Wire, through_asgi: bool) -> None:
+async def test_a_connection_closes_when_the_client_asks_for_it(http: Http, wire: Wire, through_asgi: bool) -> None:
     body = {"topic": http.topic}
     wire.send(request("POST", "/jobs", body, "Connection: close", through_asgi=through_asgi))
-    answer = await wire.answer()
-    assert (answer.status, answer.headers["connection"]) == (201, "close")
+    response = await wire.answer()
+    assert (response.status, response.headers["connection"]) == (201, "close")
     assert await wire.is_closed()
 
 
@@ -128,7 +130,7 @@ async def test_a_client_of_http_1_0_is_served(http: Http, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("through_asgi", [False, True])
-async def test_a_pop_whose_client_hangs_up_strands_nothing(
+async def test_a_pop_whose_client_disconnects_holds_up_no_job(
     http: Http, wire: Wire, shared_service: ServiceProcess, through_asgi: bool
 ) -> None:
     path = f"/topics/{http.topic}/pop?wait=20" if not through_asgi else f"/topics/{http.topic}/pop?wait=%320"
@@ -142,7 +144,7 @@ async def test_a_pop_whose_client_hangs_up_strands_nothing(
     assert (job["id"], job["attempt"]) == ("j", 1)
 
 
-async def test_a_pop_with_a_request_sent_behind_it_strands_nothing_either(
+async def test_a_pop_with_a_pipelined_request_behind_it_holds_up_no_job(
     http: Http, wire: Wire, shared_service: ServiceProcess
 ) -> None:
     await asyncio.to_thread(shared_service.wait_for_parked_pops, 0)
@@ -155,10 +157,10 @@ async def test_a_pop_with_a_request_sent_behind_it_strands_nothing_either(
     assert (job["id"], job["attempt"]) == ("j", 1)
 
 
-async def test_the_answer_to_a_request_is_not_lost_to_nonsense_behind_it(http: Http, wire: Wire) -> None:
+async def test_a_response_is_sent_even_if_garbage_follows_the_request(http: Http, wire: Wire) -> None:
     wire.send(request("POST", "/jobs", {"topic": http.topic, "id": "j"}), b"BLA\x00 nonsense\r\n\r\n")
-    answer = await wire.answer()
-    assert (answer.status, answer.headers["connection"]) == (201, "close")
+    response = await wire.answer()
+    assert (response.status, response.headers["connection"]) == (201, "close")
     assert await wire.is_closed()
 
 
@@ -175,7 +177,7 @@ async def test_a_pop_that_waits_does_not_end_when_more_is_sent(
     assert (await wire.answer()).json() == {"status": "ok"}
 
 
-async def test_what_is_no_http_is_told_so(wire: Wire) -> None:
+async def test_a_malformed_request_gets_a_400(wire: Wire) -> None:
     wire.send(b"BLA\x00 /jobs HTTP/1.1\r\n\r\n")
     assert (await wire.answer()).status == 400
     assert await wire.is_closed()

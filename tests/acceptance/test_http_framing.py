@@ -1,6 +1,6 @@
-"""Where a request ends: what two readers could read differently is refused, and nothing in a body passes for a request.
+"""The framing of requests: ambiguous ones are refused, and no part of a body is read as a request.
 
-Else a client behind a proxy that shares connections could put requests into those of others (request smuggling).
+Otherwise a client behind a shared proxy could insert requests into the connections of others (request smuggling).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEALTH = request("GET", "/healthz")
 CHUNKED = b"Transfer-Encoding: chunked"
 both_ways = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 ASKS_FOR_ANOTHER = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
-"""What Java's own client sends with its first request over plain HTTP."""
+"""The headers that Java's client sends with its first request over plain HTTP."""
 
 
 @pytest.fixture
@@ -66,29 +66,29 @@ def in_one_chunk(body: bytes, end_of_line: bytes = b"\r\n", *, size: bytes | Non
         b"Transfer-Encoding: ",
     ],
 )
-async def test_a_body_whose_end_is_in_doubt_is_refused(http: Http, wire: Wire, headers: bytes) -> None:
+async def test_a_body_of_ambiguous_length_is_refused(http: Http, wire: Wire, headers: bytes) -> None:
     body = put(http.topic, "j")
     head = b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % headers.replace(b"%d", b"%d" % len(body))
     wire.send(head.replace(b"%x", b"%x" % len(body)) + body + request("POST", "/jobs", put(http.topic, "behind")))
-    answer = await wire.answer()
-    assert (400, "bad_request", "close") == (answer.status, answer.json()["code"], answer.headers["connection"])
+    response = await wire.answer()
+    assert (400, "bad_request", "close") == (response.status, response.json()["code"], response.headers["connection"])
     assert await wire.is_closed()
     assert {} == await http.counts()
 
 
 @pytest.mark.parametrize("size", [b"zz", b"-1", b"+%x", b"0x%x", b" %x", b"%x ", b"%x_", b"1" * 20, b""])
-async def test_a_chunk_whose_size_is_in_doubt_is_refused(http: Http, wire: Wire, size: bytes) -> None:
+async def test_a_chunk_of_ambiguous_size_is_refused(http: Http, wire: Wire, size: bytes) -> None:
     body = put(http.topic, "j")
     chunk = in_one_chunk(body, size=size.replace(b"%x", b"%x" % len(body)))
     wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % CHUNKED + chunk + HEALTH)
-    answer = await wire.answer()
-    assert (400, "close") == (answer.status, answer.headers["connection"])
+    response = await wire.answer()
+    assert (400, "close") == (response.status, response.headers["connection"])
     assert await wire.is_closed()
     assert {} == await http.counts()
 
 
 @pytest.mark.parametrize("end_of_line", [b"\n", b"\r", b"xx"])
-async def test_a_chunk_must_end_where_it_says(http: Http, wire: Wire, end_of_line: bytes) -> None:
+async def test_a_chunk_must_have_its_declared_size(http: Http, wire: Wire, end_of_line: bytes) -> None:
     chunk = in_one_chunk(put(http.topic, "j"), end_of_line)
     wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % CHUNKED + chunk)
     assert 400 == (await wire.answer()).status
@@ -109,46 +109,46 @@ async def test_a_chunk_must_end_where_it_says(http: Http, wire: Wire, end_of_lin
         b"CONNECT /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
-async def test_a_head_whose_end_is_in_doubt_is_refused(wire: Wire, head: bytes) -> None:
+async def test_a_head_with_an_ambiguous_end_is_refused(wire: Wire, head: bytes) -> None:
     wire.send(head + HEALTH)
     assert 400 == (await wire.answer()).status
     assert await wire.is_closed()
 
 
 @pytest.mark.parametrize("given", [b"Content-Length: 0%d", b"Content-Length: \t%d  ", b"content-length:%d"])
-async def test_what_is_behind_a_length_in_a_rare_form_is_the_next_request(http: Http, wire: Wire, given: bytes) -> None:
+async def test_the_next_request_begins_after_a_length_in_a_rare_form(http: Http, wire: Wire, given: bytes) -> None:
     body = put(http.topic, "j")
     wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % (given % len(body)) + body + HEALTH)
     assert [201, 200] == [(await wire.answer()).status, (await wire.answer()).status]
 
 
-async def test_what_is_behind_chunks_in_a_rare_form_is_the_next_request(http: Http, wire: Wire) -> None:
+async def test_the_next_request_begins_after_chunks_in_a_rare_form(http: Http, wire: Wire) -> None:
     body = put(http.topic, "j")
     chunk = in_one_chunk(body, size=b'00%X;a="b";c' % len(body)).replace(b"0\r\n\r\n", b"000\r\nTrailer: y\r\n\r\n")
     wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: CHUNKED\r\n\r\n" + chunk + HEALTH)
     assert [201, 200] == [(await wire.answer()).status, (await wire.answer()).status]
 
 
-# Host: a request says once to whom it goes (RFC 9112, section 3.2).
+# Host: a request names exactly one host (RFC 9112, section 3.2).
 
 
 @both_ways
 @pytest.mark.parametrize(
     ("hosts", "detail"),
     [
-        (b"", "the request has no Host header, which HTTP/1.1 asks for"),
-        (b"X-Host: x\r\n", "the request has no Host header, which HTTP/1.1 asks for"),
+        (b"", "the request has no Host header, which HTTP/1.1 requires"),
+        (b"X-Host: x\r\n", "the request has no Host header, which HTTP/1.1 requires"),
         (b"Host: x\r\nHost: x\r\n", "the request has 2 Host headers"),
         (b"Host: x\r\nhost: y\r\n", "the request has 2 Host headers"),
         (b"Host: x\r\nHost:\r\n", "the request has 2 Host headers"),
         (b"Host:\r\nHOST: x\r\n", "the request has 2 Host headers"),
         *(
-            (b"Host: %b\r\n" % value, "what the Host header has is no host")
+            (b"Host: %b\r\n" % value, "the value of the Host header is not a host")
             for value in (b"x y", b"x, y", b"x/", b"u@x", b"x:y", b"x:1:2", b"::1", b"[::1", b"x?", b"\xc3\xa9", b"[]")
         ),
     ],
 )
-async def test_a_request_that_does_not_name_one_host_is_refused(
+async def test_a_request_without_exactly_one_host_is_refused(
     http: Http, wire: Wire, hosts: bytes, detail: str, through_asgi: bool
 ) -> None:
     raw = request("POST", "/jobs", put(http.topic, "j"), through_asgi=through_asgi)
@@ -156,25 +156,25 @@ async def test_a_request_that_does_not_name_one_host_is_refused(
     wire.send(HEALTH)
     assert 200 == (await wire.answer()).status
     wire.send(raw.replace(b"Host: x\r\n", hosts) + HEALTH)
-    answer = await wire.answer()
-    assert (400, "bad_request", "close") == (answer.status, answer.json()["code"], answer.headers["connection"])
-    assert detail == answer.json()["detail"]
+    response = await wire.answer()
+    assert (400, "bad_request", "close") == (response.status, response.json()["code"], response.headers["connection"])
+    assert detail == response.json()["detail"]
     assert await wire.is_closed()
     assert {} == await http.counts()
 
 
 @pytest.mark.parametrize("headers", [b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n"])
-async def test_a_request_without_a_host_is_refused_whatever_it_asks_for(wire: Wire, headers: bytes) -> None:
+async def test_a_request_without_a_host_is_refused_for_every_path(wire: Wire, headers: bytes) -> None:
     wire.send(b"POST /jobs HTTP/1.1\r\nContent-Length: 2\r\n%b\r\n" % headers)
-    assert (400, "bad_request") == ((answer := await wire.answer()).status, answer.json()["code"])
+    assert (400, "bad_request") == ((response := await wire.answer()).status, response.json()["code"])
     assert await wire.is_closed()
 
 
 async def test_a_request_behind_one_without_a_host_is_not_carried_out(http: Http, wire: Wire) -> None:
     first, behind = (request("POST", "/jobs", put(http.topic, job_id)) for job_id in ("first", "behind"))
     wire.send(first + b"GET /healthz HTTP/1.1\r\n\r\n" + behind)
-    answer = await wire.answer()
-    assert (201, "close") == (answer.status, answer.headers["connection"])
+    response = await wire.answer()
+    assert (201, "close") == (response.status, response.headers["connection"])
     assert await wire.is_closed()
     assert await http.has_job("first")
     assert not await http.has_job("behind")
@@ -190,7 +190,7 @@ async def test_a_host_with_and_without_port_is_read(http: Http, wire: Wire, host
     assert 201 == (await wire.answer()).status
 
 
-async def test_http_1_0_may_leave_out_the_host_and_not_repeat_it(shared_service: ServiceProcess) -> None:
+async def test_http_1_0_may_omit_the_host_but_not_repeat_it(shared_service: ServiceProcess) -> None:
     for hosts, status in ((b"", 200), (b"Host: x\r\n", 200), (b"Host: x\r\nHost: x\r\n", 400)):
         async with connected(shared_service.port) as wire:
             wire.send(b"GET /healthz HTTP/1.0\r\n%b\r\n" % hosts)
@@ -203,7 +203,7 @@ async def test_http_1_0_may_leave_out_the_host_and_not_repeat_it(shared_service:
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["length", "chunks"])
 @pytest.mark.parametrize("piece", [100_000, 7], ids=["at once", "in pieces"])
-async def test_a_request_that_asks_for_another_protocol_is_read_with_its_body(
+async def test_a_request_with_an_upgrade_is_read_with_its_body(
     http: Http, wire: Wire, through_asgi: bool, piece: int
 ) -> None:
     raw = b"".join(
@@ -219,7 +219,7 @@ async def test_a_request_that_asks_for_another_protocol_is_read_with_its_body(
     assert {"status": "ok"} == (await wire.answer()).json()
 
 
-async def test_a_request_in_the_body_of_one_that_asks_for_another_protocol_is_none(http: Http, wire: Wire) -> None:
+async def test_the_body_of_a_request_with_an_upgrade_is_not_read_as_a_request(http: Http, wire: Wire) -> None:
     await http.put_job("j", delay=1000)
     inner = request("DELETE", f"/jobs/{http.topic}/j")
     outer = request("POST", "/jobs", inner, "Connection: upgrade", "Upgrade: websocket")
@@ -230,28 +230,28 @@ async def test_a_request_in_the_body_of_one_that_asks_for_another_protocol_is_no
     assert await http.has_job("j")
 
 
-async def test_a_head_that_asks_for_another_protocol_must_keep_to_the_limits(wire: Wire) -> None:
+async def test_a_head_with_an_upgrade_must_keep_to_the_limits(wire: Wire) -> None:
     wire.send(request("GET", "/healthz", None, *ASKS_FOR_ANOTHER, *(f"A{n}: b" for n in range(100))))
     assert 431 == (await wire.answer()).status
     assert await wire.is_closed()
 
 
-# Expect: a client that was not told to go on need not send its body, so what follows is no body.
+# Expect: a client without a 100 Continue need not send its body, so what follows may be a new request.
 
 
 @pytest.mark.parametrize(
     ("path", "length", "status"), [("/jobs", 9_999_999, 413), ("/nowhere", 30, 404), ("/jobs?unknown=1", 30, 422)]
 )
-async def test_an_answer_in_place_of_the_word_to_go_on_closes_the_connection(
+async def test_a_response_in_place_of_100_continue_closes_the_connection(
     wire: Wire, path: str, length: int, status: int
 ) -> None:
     wire.send(f"POST {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n".encode())
-    answer = await wire.answer()
-    assert (status, "close") == (answer.status, answer.headers["connection"])
+    response = await wire.answer()
+    assert (status, "close") == (response.status, response.headers["connection"])
     assert await wire.is_closed()
 
 
-async def test_a_connection_stays_usable_behind_the_word_to_go_on(http: Http, wire: Wire) -> None:
+async def test_a_connection_stays_usable_after_100_continue(http: Http, wire: Wire) -> None:
     body = put(http.topic, "j")
     for _ in range(2):
         wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))

@@ -10,13 +10,13 @@ import pytest
 from tests.acceptance.http_calls import Http, moment, ok, problem, seconds_from_now
 
 
-async def test_looking_changes_nothing(http: Http) -> None:
+async def test_getting_a_job_changes_nothing(http: Http) -> None:
     job = await http.put_job("seen", delay=60)
     assert await http.look("seen") == job
     assert await http.look("seen") == job
 
 
-async def test_a_job_that_is_not_there_is_not_found(http: Http) -> None:
+async def test_an_unknown_job_is_not_found(http: Http) -> None:
     await http.put_job("other")
     for call in (http.get, http.delete):
         members = problem(await call(http.job_path("none")), 404, "job_not_found")
@@ -24,7 +24,7 @@ async def test_a_job_that_is_not_there_is_not_found(http: Http) -> None:
     problem(await http.patch(http.job_path("none"), json={"delay": 1}), 404, "job_not_found")
 
 
-async def test_a_reserved_job_tells_its_holder_and_lease(http: Http) -> None:
+async def test_a_reserved_job_shows_its_consumer_and_lease(http: Http) -> None:
     await http.put_job("held", ttr=30)
     await http.pop_one(consumer="worker-1")
     job = await http.look("held")
@@ -59,7 +59,7 @@ async def test_a_job_rescheduled_to_now_is_handed_out_at_once(http: Http) -> Non
     assert (await http.pop_one())["id"] == "sooner"
 
 
-async def test_a_ready_job_given_a_delay_waits_again(http: Http) -> None:
+async def test_a_ready_job_given_a_delay_is_delayed_again(http: Http) -> None:
     await http.put_job("later")
     assert ok(await http.patch(http.job_path("later"), json={"delay": 600}))["state"] == "delayed"
     assert await http.pop() == []
@@ -84,7 +84,7 @@ async def test_each_field_of_a_waiting_job_can_change(http: Http, change: dict[s
     assert await http.look("job") == before | change
 
 
-async def test_null_takes_bounds_away(http: Http) -> None:
+async def test_null_removes_bounds(http: Http) -> None:
     await http.put_job("bounded", ttl=100, max_attempts=3)
     changed = ok(await http.patch(http.job_path("bounded"), json={"ttl": None, "max_attempts": None}))
     assert (changed["ttl"], changed["max_attempts"]) == (None, None)
@@ -110,7 +110,7 @@ async def test_a_dead_or_finished_job_cannot_change(http: Http) -> None:
 
 
 @pytest.mark.parametrize(("delay", "was"), [(600, "delayed"), (0, "ready")])
-async def test_cancelling_tells_what_the_job_was(http: Http, delay: int, was: str) -> None:
+async def test_a_cancel_returns_the_former_state(http: Http, delay: int, was: str) -> None:
     await http.put_job("gone", delay=delay)
     cancelled = ok(await http.delete(http.job_path("gone")))
     assert cancelled == {"topic": http.topic, "id": "gone", "state": "cancelled", "was": was}
@@ -120,12 +120,12 @@ async def test_cancelling_tells_what_the_job_was(http: Http, delay: int, was: st
 
 
 @pytest.mark.parametrize("query", [{}, {"if_reserved": "cancel"}])
-async def test_the_holder_of_a_cancelled_job_is_told_to_stop(http: Http, query: dict[str, str]) -> None:
+async def test_the_consumer_of_a_cancelled_job_gets_a_410(http: Http, query: dict[str, str]) -> None:
     held = await http.reserve("held")
     assert ok(await http.delete(http.job_path("held"), params=query))["was"] == "reserved"
     for verb in ("touch", "finish", "release", "bury"):
-        answer = await http.post(http.job_path("held", verb), json={"receipt": held["receipt"]})
-        members = problem(answer, 410, "job_cancelled")
+        response = await http.post(http.job_path("held", verb), json={"receipt": held["receipt"]})
+        members = problem(response, 410, "job_cancelled")
         assert (members["topic"], members["id"]) == (http.topic, "held")
 
 

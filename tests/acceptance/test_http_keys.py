@@ -1,4 +1,4 @@
-"""Who may do what: keys, scopes and topics, alike through both doors."""
+"""Permissions: keys, scopes and topics, alike on the fast path and through ASGI."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def filled_in(value: Any, topic: str) -> Any:
-    """`value` with the topic in place of `{topic}`."""
+    """`value` with `{topic}` replaced by the topic."""
     if isinstance(value, dict):
         return {name: filled_in(inner, topic) for name, inner in value.items()}
     if isinstance(value, list):
@@ -84,15 +84,15 @@ async def ask(
     )
 
 
-def is_unauthorized(answer: Answer) -> bool:
-    refused = answer.status == 401 and answer.json()["code"] == "unauthorized"
-    assert not refused or answer.headers["www-authenticate"] == "Bearer"
+def is_unauthorized(response: Answer) -> bool:
+    refused = response.status == 401 and response.json()["code"] == "unauthorized"
+    assert not refused or response.headers["www-authenticate"] == "Bearer"
     return refused
 
 
 @both_doors
 @every_call
-async def test_a_call_without_a_known_key_is_refused(
+async def test_a_request_without_a_known_key_is_refused(
     service: ServiceProcess, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
 ) -> None:
     for token in (None, "", "unknown", "x" * 2000):
@@ -101,24 +101,24 @@ async def test_a_call_without_a_known_key_is_refused(
 
 @both_doors
 @every_call
-async def test_a_key_allows_the_calls_of_its_scope_and_no_others(
+async def test_a_key_allows_the_operations_of_its_scope_only(
     service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
 ) -> None:
     for scope in Scope:
-        answer = await ask(service, asked, topic, keys.tokens[scope], through_asgi=through_asgi)
+        response = await ask(service, asked, topic, keys.tokens[scope], through_asgi=through_asgi)
         if scope in (asked[0], "admin"):
-            assert answer.status not in (401, 403), answer.body[:500]
+            assert response.status not in (401, 403), response.body[:500]
         else:
-            assert answer.status == 403
-            assert answer.json()["code"] == "forbidden"
-            assert f"key '{scope}' does not have scope {asked[0]}" in answer.json()["detail"]
+            assert response.status == 403
+            assert response.json()["code"] == "forbidden"
+            assert f"key '{scope}' does not have scope {asked[0]}" in response.json()["detail"]
             if "{topic}" in asked[2]:
-                assert f"for topic '{topic}'" in answer.json()["detail"]
+                assert f"for topic '{topic}'" in response.json()["detail"]
 
 
 @both_doors
 @pytest.mark.parametrize("asked", [one for one in CALLS if "{topic}" in f"{one[2]}{one[3]}"], ids=lambda one: one[2])
-async def test_a_key_is_for_its_topics_alone(
+async def test_a_key_is_for_its_topics_only(
     service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
 ) -> None:
     token = keys.tokens["all-of-ours"]
@@ -140,9 +140,9 @@ async def test_one_topic_of_several_is_enough_to_refuse(
         ("GET", f"/topics/{ours},{theirs}/pop?wait=0", None),
         ("POST", "/jobs/batch", batch),
     ):
-        answer = await call(service, method, path, body, token=token, through_asgi=through_asgi)
-        assert answer.status == 403
-        assert f"for topic '{theirs}'" in answer.json()["detail"]
+        response = await call(service, method, path, body, token=token, through_asgi=through_asgi)
+        assert response.status == 403
+        assert f"for topic '{theirs}'" in response.json()["detail"]
     for name in (ours, theirs):  # nothing was stored
         looked = await call(service, "GET", f"/jobs/{name}/j", token=keys.tokens["read"])
         assert looked.status == 404
@@ -153,7 +153,7 @@ ABOUT_ALL = [one for one in CALLS if "{topic}" not in f"{one[2]}{one[3]}" and on
 
 @both_doors
 @pytest.mark.parametrize("asked", ABOUT_ALL, ids=lambda one: f"{one[1]} {one[2]}")
-async def test_what_is_about_all_topics_is_for_keys_of_all_topics(
+async def test_operations_on_all_topics_require_a_key_for_all_topics(
     service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
 ) -> None:
     refused = await ask(service, asked, topic, keys.tokens["all-of-ours"], through_asgi=through_asgi)
@@ -162,14 +162,14 @@ async def test_what_is_about_all_topics_is_for_keys_of_all_topics(
 
 
 @both_doors
-async def test_health_and_readiness_are_open(service: ServiceProcess, keys: KeysFile, through_asgi: bool) -> None:
+async def test_health_and_readiness_are_public(service: ServiceProcess, keys: KeysFile, through_asgi: bool) -> None:
     for path in ("/healthz", "/readyz"):
         for token in (None, "unknown", keys.tokens["pop"]):
             assert (await call(service, "GET", path, token=token, through_asgi=through_asgi)).status == 200
 
 
 @pytest.mark.parametrize("page", PAGES)
-async def test_pages_are_for_keys_that_may_read(service: ServiceProcess, keys: KeysFile, page: str) -> None:
+async def test_pages_require_a_key_with_scope_read(service: ServiceProcess, keys: KeysFile, page: str) -> None:
     assert is_unauthorized(await call(service, "GET", page))
     assert (await call(service, "GET", page, token=keys.tokens["put"])).status == 403
     assert (await call(service, "GET", page, token=keys.tokens["read"])).status == 200
@@ -181,7 +181,7 @@ async def test_a_browser_may_send_the_token_as_a_password(service: ServiceProces
         return "Authorization: Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
 
     asked = await call(service, "GET", page)
-    assert "a browser takes the token as the password, with any name" in asked.json()["detail"]
+    assert "in a browser, enter the token as the password, with any name" in asked.json()["detail"]
     async with httpx.AsyncClient(base_url=service.url) as client:
         challenges = (await client.get(page)).headers.get_list("www-authenticate")
         assert ["Basic", "Bearer"] == [challenge.split()[0] for challenge in challenges]
@@ -189,13 +189,13 @@ async def test_a_browser_may_send_the_token_as_a_password(service: ServiceProces
     assert 403 == (await call(service, "GET", page, None, basic(keys.tokens["put"]))).status
     for wrong in (basic(""), basic("unknown"), "Authorization: Basic ***", "Authorization: Basic"):
         assert is_unauthorized(await call(service, "GET", page, None, wrong))
-    for path in ("/topics", "/metrics", "/nowhere"):  # what a browser sends by itself must not open the calls
+    for path in ("/topics", "/metrics", "/nowhere"):  # credentials that a browser sends by itself must not give access
         refused = await call(service, "GET", path, None, basic(keys.tokens["admin"]))
         assert is_unauthorized(refused)
         assert "password" not in refused.json()["detail"]
 
 
-async def test_what_there_is_not_is_told_to_keys_alone(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_unknown_paths_are_a_404_only_with_a_key(service: ServiceProcess, keys: KeysFile) -> None:
     for method, path, status in (("GET", "/nowhere", 404), ("PUT", "/jobs", 405), ("GET", "/jobs/t/j/pop", 404)):
         assert (await call(service, method, path, token=keys.tokens["put"])).status == status
         assert is_unauthorized(await call(service, method, path))
@@ -214,7 +214,7 @@ async def test_what_there_is_not_is_told_to_keys_alone(service: ServiceProcess, 
         "X-Api-Key: {token}",
     ],
 )
-async def test_a_key_that_is_sent_otherwise_is_none(
+async def test_a_key_sent_in_another_way_is_ignored(
     service: ServiceProcess, keys: KeysFile, header: str, through_asgi: bool
 ) -> None:
     sent = header.replace("{token}", keys.tokens["read"])
@@ -222,20 +222,22 @@ async def test_a_key_that_is_sent_otherwise_is_none(
 
 
 @both_doors
-async def test_the_name_of_the_scheme_has_no_case(service: ServiceProcess, keys: KeysFile, through_asgi: bool) -> None:
+async def test_the_name_of_the_scheme_is_case_insensitive(
+    service: ServiceProcess, keys: KeysFile, through_asgi: bool
+) -> None:
     sent = f"Authorization: bEARER  {keys.tokens['read']}"
     assert (await call(service, "GET", "/topics", None, sent, through_asgi=through_asgi)).status == 200
 
 
-async def test_a_refused_call_is_not_read(service: ServiceProcess, keys: KeysFile) -> None:
-    """Else anybody could keep the service busy with bodies."""
+async def test_the_body_of_a_refused_request_is_not_read(service: ServiceProcess, keys: KeysFile) -> None:
+    """Otherwise any client could keep the service busy with bodies."""
     for token, status in ((None, 401), (keys.tokens["pop"], 403)):
-        answer = await call(service, "POST", "/jobs", b"{ no json", token=token)
-        assert answer.status == status
+        response = await call(service, "POST", "/jobs", b"{ no json", token=token)
+        assert response.status == status
 
 
-async def test_a_large_body_is_not_awaited_before_its_key_is_known(service: ServiceProcess, topic: str) -> None:
-    """Else strangers could have the service hold a body on each of its connections."""
+async def test_the_key_is_checked_before_a_large_body_is_read(service: ServiceProcess, topic: str) -> None:
+    """Otherwise clients without a key could make the service hold a body per connection."""
     raw = request("POST", "/jobs", {"topic": topic, "body": "x" * 500_000})
     async with connected(service.port) as wire:
         wire.send(raw[:-1000])
@@ -250,7 +252,7 @@ async def test_a_large_body_of_a_known_key_is_read(service: ServiceProcess, keys
 
 
 @both_doors
-async def test_lists_of_topics_show_a_key_its_topics_alone(
+async def test_lists_of_topics_show_a_key_only_its_topics(
     service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
 ) -> None:
     mine = [f"ours.{topic}.{n}" for n in range(5)]

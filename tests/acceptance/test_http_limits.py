@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import resource
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from deferd.contract import limits
-from deferd.server.run import FILES_BESIDES
+from deferd.server.http_server import RESERVED_FILES
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.tls_files import TlsFiles
 from tests.acceptance.wire import Answer, Wire, connected, request
@@ -71,10 +72,15 @@ async def refusal(wire: Wire, status: int, code: str) -> str:
 # Slow requests
 
 
-@pytest.mark.parametrize("begin", [b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"GET /healthz HTTP/1.1\r\nA: b"])
-async def test_a_head_that_does_not_come_as_a_whole_is_given_up(wire: Wire, begin: bytes) -> None:
-    wire.send(begin)
-    assert await refusal(wire, 408, "request_timeout") == "the request's head did not come within 0.6 s"
+async def test_a_head_that_does_not_come_as_a_whole_is_given_up(service: ServiceProcess) -> None:
+    async def refused(begin: bytes) -> str:
+        async with connected(service.port) as wire:
+            wire.send(begin)
+            return await refusal(wire, 408, "request_timeout")
+
+    begins = (b"G", b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"GET /healthz HTTP/1.1\r\nA: b")
+    details = await asyncio.gather(*map(refused, begins))  # at once, for each takes as long as the limit
+    assert {"the request's head did not arrive within 0.6 s"} == set(details)
 
 
 async def test_a_head_behind_an_answered_request_has_its_time_too(wire: Wire) -> None:
@@ -98,21 +104,23 @@ async def test_a_head_that_comes_drop_by_drop_has_no_more_time(wire: Wire) -> No
     assert (answer.status, answer.json()["code"]) == (408, "request_timeout")
 
 
-@both_doors
-@pytest.mark.parametrize("door", ["/jobs", "/nowhere"])
-async def test_a_body_that_does_not_come_as_a_whole_is_given_up(
-    service: ServiceProcess, wire: Wire, topic: str, through_asgi: bool, door: str
-) -> None:
-    raw = request("POST", door, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
-    wire.send(raw[:-3])
-    if door == "/jobs":
-        assert await refusal(wire, 408, "request_timeout") == "the request's body did not come within 1.2 s"
-    else:  # what needs no body is answered at once; the rest of the body is still waited for in vain
-        assert (await wire.answer()).status == 404
-        assert await wire.is_closed()
+async def test_a_body_that_does_not_come_as_a_whole_is_given_up(service: ServiceProcess, topic: str) -> None:
+    async def give_up(door: str, through_asgi: bool) -> None:
+        raw = request("POST", door, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
+        async with connected(service.port) as wire:
+            wire.send(raw[:-3])
+            if door == "/jobs":
+                assert await refusal(wire, 408, "request_timeout") == "the request's body did not arrive within 1.2 s"
+            else:  # what needs no body is answered at once; the rest of the body is still waited for in vain
+                assert (await wire.answer()).status == 404
+                assert await wire.is_closed()
+
+    cases = itertools.product(("/jobs", "/nowhere"), (False, True))
+    await asyncio.gather(*itertools.starmap(give_up, cases))  # at once, for each takes as long as the limit
     assert (await ask(service, "GET", f"/topics/{topic}")).status == 404
 
 
+@pytest.mark.slow
 async def test_a_body_over_the_limit_is_not_read_for_ever(wire: Wire) -> None:
     wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
     assert (await wire.answer()).status == 413
@@ -138,27 +146,28 @@ async def test_a_request_in_pieces_that_come_in_time_is_answered(wire: Wire, top
     assert (await wire.answer()).status == 200
 
 
-@both_doors
-@pytest.mark.parametrize(
-    ("between", "behind"),
-    [(0, b"GET /healthz HTTP/1.1\r\n"), (0, CHUNKED + b"1\r\n"), (2, CHUNKED + b"1\r\n")],
-    ids=["head", "body", "body behind others"],
-)
 async def test_a_pop_that_waits_keeps_its_answer_when_the_next_request_comes_in_part(
-    service: ServiceProcess, topic: str, through_asgi: bool, between: int, behind: bytes
+    service: ServiceProcess, topic: str
 ) -> None:
-    pop = request("POST", f"/topics/{topic}/pop?wait=20", through_asgi=through_asgi)
-    async with connected(service.port) as wire:
-        wire.send(pop, request("GET", "/healthz") * between, behind)
-        await asyncio.sleep(max(HEAD_TIMEOUT_S, BODY_TIMEOUT_S) + LOOK_S + 0.2)
-        assert (await ask(service, "POST", "/jobs", {"topic": topic, "id": "j"})).status == 201
-        answers = [await wire.answer() for _ in range(1 + between)]
-        assert ["j"] == [job["id"] for job in answers[0].json()["jobs"]]
-        assert [200] * (1 + between) == [answer.status for answer in answers]
-        assert answers[-1].headers["connection"] == "close"
-        assert await wire.is_closed()
+    async def keep(number: int, through_asgi: bool, between: int, behind: bytes) -> None:
+        of_its_own = f"{topic}.{number}"
+        pop = request("POST", f"/topics/{of_its_own}/pop?wait=20", through_asgi=through_asgi)
+        async with connected(service.port) as wire:
+            wire.send(pop, request("GET", "/healthz") * between, behind)
+            await asyncio.sleep(max(HEAD_TIMEOUT_S, BODY_TIMEOUT_S) + LOOK_S + 0.2)
+            assert (await ask(service, "POST", "/jobs", {"topic": of_its_own, "id": "j"})).status == 201
+            answers = [await wire.answer() for _ in range(1 + between)]
+            assert ["j"] == [job["id"] for job in answers[0].json()["jobs"]]
+            assert [200] * (1 + between) == [answer.status for answer in answers]
+            assert answers[-1].headers["connection"] == "close"
+            assert await wire.is_closed()
+
+    parts = ((0, b"GET /healthz HTTP/1.1\r\n"), (0, CHUNKED + b"1\r\n"), (2, CHUNKED + b"1\r\n"))
+    cases = [(through_asgi, *part) for through_asgi in (False, True) for part in parts]
+    await asyncio.gather(*(keep(number, *case) for number, case in enumerate(cases)))  # at once: each takes 2 s
 
 
+@pytest.mark.slow
 async def test_clients_that_stop_within_a_request_cost_the_others_nothing(service: ServiceProcess, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         slow = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS // 2)]
@@ -172,6 +181,7 @@ async def test_clients_that_stop_within_a_request_cost_the_others_nothing(servic
 # Slow readers
 
 
+@pytest.mark.slow
 async def test_an_answer_that_is_not_taken_is_given_up(service: ServiceProcess, topic: str) -> None:
     await put_large_job(service, topic)
     with contextlib.closing(socket.socket()) as reader:
@@ -348,6 +358,7 @@ def count_of_open_files(service: ServiceProcess) -> int:
     return len(list(Path(f"/proc/{service.process.pid}/fd").iterdir()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_service(
     tmp_path: Path, topic: str, tls: bool
@@ -356,7 +367,7 @@ async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_s
     flags = ("--max-connections", str(CONNECTIONS), *(files.flags() if tls else ()))
     trust = files.trust() if tls else None
     with running_service(*flags, data_dir=tmp_path) as service:
-        needed = count_of_open_files(service) + CONNECTIONS + FILES_BESIDES
+        needed = count_of_open_files(service) + CONNECTIONS + RESERVED_FILES
         resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (needed, needed))
         with silent_sockets(service.port, needed + 200):
             for number in range(5):
@@ -365,7 +376,7 @@ async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_s
                     assert 201 == (await wire.answer()).status
                     wire.send(request("GET", "/readyz"))
                     assert 200 == (await wire.answer()).status
-            assert count_of_open_files(service) <= needed - FILES_BESIDES + 20
+            assert count_of_open_files(service) <= needed - RESERVED_FILES + 20
         assert "Traceback" not in service.output()
         assert await asyncio.to_thread(service.stop) == 0
 
@@ -387,6 +398,7 @@ async def test_very_many_requests_sent_ahead_are_answered_in_order(
     assert "last" == (await wire.answer()).json()["id"]
 
 
+@pytest.mark.slow
 async def test_requests_sent_ahead_hold_little_memory_and_do_not_keep_the_service_from_ending(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         before = resident_bytes(service)

@@ -1,4 +1,4 @@
-"""For those who run the service: health, readiness, metrics, documents."""
+"""For operators: health, readiness, metrics, documents."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ async def test_the_service_is_healthy_and_ready(http: Http) -> None:
     assert ok(await http.get("/readyz")) == {"status": "ok"}
 
 
-async def test_the_contract_is_served_as_it_is_in_the_repository(http: Http) -> None:
+async def test_the_openapi_document_is_served_as_in_the_repository(http: Http) -> None:
     assert ok(await http.get("/openapi.json")) == yaml.safe_load(FILE.read_text(encoding="utf-8"))
 
 
-async def test_the_page_of_the_contract_needs_no_other_host(http: Http) -> None:
+async def test_the_docs_page_needs_no_other_host(http: Http) -> None:
     page = await http.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert "://" not in page.text.replace("http://www.w3.org", "")
@@ -49,10 +49,10 @@ async def test_the_page_of_the_contract_needs_no_other_host(http: Http) -> None:
         ("favicon.png", "image/png"),
     ):
         assert f"docs/{file}" in page.text
-        answer = await http.get(f"/docs/{file}")
-        assert answer.status_code == 200
-        assert answer.headers["content-type"].startswith(media_type)
-        assert len(answer.content) > 100
+        response = await http.get(f"/docs/{file}")
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith(media_type)
+        assert len(response.content) > 100
 
 
 async def test_metrics_count_requests_by_route_and_not_by_path(http: Http) -> None:
@@ -60,18 +60,18 @@ async def test_metrics_count_requests_by_route_and_not_by_path(http: Http) -> No
         await http.get(http.job_path(name))
     for number in range(3):
         await http.get(f"/unknown-{number}")
-    answer = await http.get("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    samples = samples_of(answer.text)
+    response = await http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    samples = samples_of(response.text)
     count = "deferd_http_request_seconds_count"
     assert value(samples, count, route="/jobs/{topic}/{id}", method="GET", status="4xx") >= 2
     assert value(samples, count, route="unknown", method="GET", status="4xx") >= 3
-    assert "unknown-0" not in answer.text
+    assert "unknown-0" not in response.text
     assert value(samples, "deferd_store_up") == 1
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_metrics_tell_how_the_store_stands(tmp_path: Path, workers: int) -> None:
+async def test_metrics_report_the_state_of_the_store(tmp_path: Path, workers: int) -> None:
     flags = ("--max-topic-labels", "2", "--workers", str(workers))
     with running_service(*flags, data_dir=tmp_path) as service:
         async with httpx.AsyncClient(base_url=service.url, timeout=30, trust_env=False) as client:

@@ -1,4 +1,4 @@
-"""Bodies whose every field may be left out: no body, `null` and `{}` mean the same, to every call that takes one."""
+"""Optional bodies: no body, `null` and `{}` mean the same to every operation that accepts one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_no_body_null_and_an_empty_object_are_the_same(http: Http, path: s
 
 @pytest.mark.parametrize("path", OPTIONAL)
 @pytest.mark.parametrize("body", [b" ", b"nul", b"null null", b"[]", b"0", b"false", b'""'])
-async def test_nothing_else_stands_for_no_body(http: Http, path: str, body: bytes) -> None:
+async def test_no_other_value_stands_for_no_body(http: Http, path: str, body: bytes) -> None:
     url = path.format(topic=http.topic, id="held")
     refusal(
         await http.post(url, content=body, headers={"Content-Type": "application/json"}, params=no_wait(path)), "body"
@@ -36,5 +36,5 @@ async def test_nothing_else_stands_for_no_body(http: Http, path: str, body: byte
 
 
 def no_wait(path: str) -> dict[str, int]:
-    """The query with which a pop is over at once."""
+    """The query with which a pop does not wait."""
     return {"wait": 0} if path.endswith("/pop") else {}

@@ -37,26 +37,26 @@ async def test_an_unknown_path_is_not_found(http: Http, method: str, path: str) 
         ("POST", "/healthz", "GET"),
     ],
 )
-async def test_a_wrong_method_is_told_the_right_ones(http: Http, method: str, path: str, allowed: str) -> None:
-    answer = await http.client.request(method, path)
-    problem(answer, 405, "method_not_allowed")
-    assert answer.headers["allow"] == allowed
+async def test_a_wrong_method_gets_the_allowed_ones(http: Http, method: str, path: str, allowed: str) -> None:
+    response = await http.client.request(method, path)
+    problem(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == allowed
 
 
 @pytest.mark.parametrize(
     "media_type", ["text/plain", "application/x-www-form-urlencoded", "application/xml", "multipart/form-data", "json"]
 )
-async def test_a_body_that_is_not_called_json_is_refused(http: Http, media_type: str) -> None:
+async def test_a_body_of_another_media_type_is_refused(http: Http, media_type: str) -> None:
     raw = f'{{"topic": "{http.topic}", "id": "j"}}'
-    answer = await http.post("/jobs", content=raw, headers={"content-type": media_type})
-    assert media_type in problem(answer, 415, "unsupported_media_type")["detail"]
+    response = await http.post("/jobs", content=raw, headers={"content-type": media_type})
+    assert media_type in problem(response, 415, "unsupported_media_type")["detail"]
     assert not await http.has_job("j")
 
 
 @pytest.mark.parametrize(
     "media_type", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json", None]
 )
-async def test_json_by_any_of_its_names_is_read(http: Http, media_type: str | None) -> None:
+async def test_all_media_types_of_json_are_read(http: Http, media_type: str | None) -> None:
     headers = {} if media_type is None else {"content-type": media_type}
     ok(await http.post("/jobs", content=f'{{"topic": "{http.topic}"}}', headers=headers), 201)
 
@@ -66,7 +66,7 @@ async def test_a_compressed_body_is_refused(http: Http) -> None:
     problem(await http.post("/jobs", content=b"\x1f\x8b\x08", headers=headers), 415, "unsupported_media_type")
 
 
-async def test_a_body_that_is_streamed_in_is_read(http: Http) -> None:
+async def test_a_streamed_body_is_read(http: Http) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield f'{{"topic": "{http.topic}", '.encode()
         yield b'"id": "j"}'
@@ -80,8 +80,8 @@ async def test_a_streamed_body_over_the_limit_is_refused(http: Http) -> None:
         for _ in range(20):
             yield b" " * (_LIMIT // 10)
 
-    answer = await http.post("/jobs", content=pieces(), headers={"content-type": "application/json"})
-    problem(answer, 413, "payload_too_large")
+    response = await http.post("/jobs", content=pieces(), headers={"content-type": "application/json"})
+    problem(response, 413, "payload_too_large")
 
 
 async def test_a_connection_stays_usable_after_a_body_over_the_limit(shared_service: ServiceProcess) -> None:
@@ -99,13 +99,13 @@ async def test_an_announced_length_over_the_limit_is_refused_before_it_is_sent(s
         assert _read_answer(connection).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_a_client_that_asks_before_sending_is_told_not_to(shared_service: ServiceProcess) -> None:
+async def test_a_client_that_expects_100_continue_is_refused_before_it_sends(shared_service: ServiceProcess) -> None:
     with _connection(shared_service) as connection:
         connection.sendall(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\nExpect: 100-continue\r\n\r\n")
         assert _read_answer(connection).startswith(b"HTTP/1.1 413 ")
 
 
-async def test_hanging_up_within_a_body_stores_nothing(http: Http, shared_service: ServiceProcess) -> None:
+async def test_a_disconnect_within_a_body_stores_nothing(http: Http, shared_service: ServiceProcess) -> None:
     with _connection(shared_service) as connection:
         body = f'{{"topic": "{http.topic}"}}'.encode()
         head = b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
@@ -114,17 +114,17 @@ async def test_hanging_up_within_a_body_stores_nothing(http: Http, shared_servic
     assert "Traceback" not in shared_service.output()
 
 
-async def test_a_line_that_is_no_http_is_refused(shared_service: ServiceProcess) -> None:
+async def test_a_malformed_request_line_is_refused(shared_service: ServiceProcess) -> None:
     with _connection(shared_service) as connection:
         connection.sendall(b"HELLO\r\n\r\n")
         assert _read_answer(connection).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_bytes_of_a_query_that_are_no_utf_8_are_refused(http: Http) -> None:
+async def test_a_query_that_is_not_utf_8_is_refused(http: Http) -> None:
     assert refusal(await http.get(http.topic_path("pop") + "?consumer=%ff"), "query") == "must be UTF-8"
 
 
-async def test_parameters_without_end_are_refused(http: Http) -> None:
+async def test_too_many_parameters_are_refused(http: Http) -> None:
     query = "&".join(f"p{number}=1" for number in range(200))
     assert "at most 100" in refusal(await http.get(http.topic_path("pop") + "?" + query), "query")
 
@@ -134,11 +134,11 @@ def _connection(service: ServiceProcess) -> socket.socket:
 
 
 def _read_answer(connection: socket.socket) -> bytes:
-    """One answer, head and body; bodies of these tests have a length or end the connection."""
-    answer = b""
-    while b"\r\n\r\n" not in answer:
-        answer += connection.recv(65536) or b"\r\n\r\n"
-    head, _, body = answer.partition(b"\r\n\r\n")
+    """One response, head and body; bodies in these tests have a length or end the connection."""
+    response = b""
+    while b"\r\n\r\n" not in response:
+        response += connection.recv(65536) or b"\r\n\r\n"
+    head, _, body = response.partition(b"\r\n\r\n")
     length = next(
         (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
     )

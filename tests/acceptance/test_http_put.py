@@ -11,9 +11,9 @@ from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
 
 
 async def test_a_job_with_only_a_topic_gets_an_id_and_is_ready(http: Http) -> None:
-    answer = await http.post("/jobs", json={"topic": http.topic})
-    job = ok(answer, 201)
-    assert answer.headers["location"] == http.job_path(job["id"])
+    response = await http.post("/jobs", json={"topic": http.topic})
+    job = ok(response, 201)
+    assert response.headers["location"] == http.job_path(job["id"])
     assert job == {
         "topic": http.topic,
         "id": job["id"],
@@ -30,7 +30,7 @@ async def test_a_job_with_only_a_topic_gets_an_id_and_is_ready(http: Http) -> No
         "durability": "fsync",
     }
     del job["durability"]
-    assert ok(await http.get(answer.headers["location"])) == job
+    assert ok(await http.get(response.headers["location"])) == job
 
 
 async def test_a_job_is_shown_as_it_was_put(http: Http) -> None:
@@ -53,9 +53,9 @@ async def test_a_job_is_shown_as_it_was_put(http: Http) -> None:
 
 
 async def test_whole_seconds_are_written_without_decimals(http: Http) -> None:
-    answer = await http.post("/jobs", json={"topic": http.topic, "ttr": 60.0, "retain": 1.25})
-    assert '"ttr":60,' in answer.text
-    assert '"retain":1.25' in answer.text
+    response = await http.post("/jobs", json={"topic": http.topic, "ttr": 60.0, "retain": 1.25})
+    assert '"ttr":60,' in response.text
+    assert '"retain":1.25' in response.text
 
 
 async def test_run_at_is_the_instant_at_which_a_job_is_due(http: Http) -> None:
@@ -79,8 +79,8 @@ async def test_a_run_at_in_a_leap_second_is_the_second_after_it(http: Http, run_
 
 
 async def test_a_second_60_elsewhere_is_refused(http: Http) -> None:
-    answer = await http.post("/jobs", json={"topic": http.topic, "run_at": "2030-06-30T12:00:60Z"})
-    assert "second 60 must be a leap second" in refusal(answer, "body.run_at")
+    response = await http.post("/jobs", json={"topic": http.topic, "run_at": "2030-06-30T12:00:60Z"})
+    assert "second 60 must be a leap second" in refusal(response, "body.run_at")
 
 
 async def test_a_run_at_in_the_past_means_now(http: Http) -> None:
@@ -116,12 +116,12 @@ async def test_the_same_id_in_another_topic_is_another_job(http: Http) -> None:
 
 async def test_keep_leaves_the_old_job_as_it_is(http: Http) -> None:
     old = await http.put_job("kept", body="old", delay=60)
-    answer = await http.post("/jobs", json={"topic": http.topic, "id": "kept", "body": "new", "on_conflict": "keep"})
-    assert ok(answer, 200) == {**old, "durability": "fsync"}
-    assert "location" not in answer.headers
+    response = await http.post("/jobs", json={"topic": http.topic, "id": "kept", "body": "new", "on_conflict": "keep"})
+    assert ok(response, 200) == {**old, "durability": "fsync"}
+    assert "location" not in response.headers
 
 
-async def test_replace_puts_the_new_job_in_the_old_ones_place(http: Http) -> None:
+async def test_replace_replaces_the_old_job_by_the_new_one(http: Http) -> None:
     await http.put_job("moved", body="old", delay=60, ttr=5)
     new = {"topic": http.topic, "id": "moved", "body": "new", "on_conflict": "replace"}
     job = ok(await http.post("/jobs", json=new), 200)
@@ -149,7 +149,7 @@ async def test_an_id_is_free_again_when_its_job_is_gone(http: Http) -> None:
         ok(await http.post(http.job_path("again", "finish"), json={"receipt": job["receipt"]}))
 
 
-async def test_what_a_job_leaves_out_comes_from_its_topic(http: Http) -> None:
+async def test_omitted_fields_of_a_job_come_from_its_topic(http: Http) -> None:
     backoff = {"kind": "fixed", "seconds": 3, "jitter": 0}
     defaults = {"ttr": 5, "max_attempts": 2, "backoff": backoff, "ttl": 100, "retain": 10}
     ok(await http.put(http.topic_path(), json=defaults))
@@ -170,7 +170,7 @@ async def test_a_full_topic_refuses_until_there_is_room(http: Http) -> None:
     await http.put_job("three")
 
 
-async def test_a_batch_is_answered_job_by_job_in_order(http: Http) -> None:
+async def test_a_batch_has_a_result_for_each_job_in_order(http: Http) -> None:
     await http.put_job("old")
     held = f"{http.topic}.held"
     ok(await http.post("/jobs", json={"topic": held, "id": "h"}), 201)
@@ -201,7 +201,7 @@ async def test_a_batch_is_answered_job_by_job_in_order(http: Http) -> None:
     assert "code" not in results[0]
 
 
-async def test_a_batch_takes_a_thousand_jobs(http: Http) -> None:
+async def test_a_batch_may_have_a_thousand_jobs(http: Http) -> None:
     jobs = [{"topic": http.topic, "id": f"j{number}", "delay": 600} for number in range(1000)]
     results = ok(await http.post("/jobs/batch", json={"jobs": jobs}))["results"]
     assert {result["status"] for result in results} == {201}
@@ -210,8 +210,8 @@ async def test_a_batch_takes_a_thousand_jobs(http: Http) -> None:
 
 async def test_one_bad_job_refuses_the_whole_batch(http: Http) -> None:
     jobs = [{"topic": http.topic, "id": "good"}, {"topic": http.topic, "id": "bad", "delay": -1}]
-    answer = await http.post("/jobs/batch", json={"jobs": jobs})
-    assert refusal(answer, "body.jobs.1.delay") == "must be at least 0 seconds"
-    assert answer.json()["errors"][0]["pointer"] == "#/jobs/1/delay"
-    assert answer.json()["errors"][0]["value"] == -1
+    response = await http.post("/jobs/batch", json={"jobs": jobs})
+    assert refusal(response, "body.jobs.1.delay") == "must be at least 0 seconds"
+    assert response.json()["errors"][0]["pointer"] == "#/jobs/1/delay"
+    assert response.json()["errors"][0]["value"] == -1
     assert await http.counts() == {}

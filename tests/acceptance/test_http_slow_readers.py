@@ -101,6 +101,7 @@ def most_resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 async def test_one_pop_repeated_on_many_connections_takes_a_bounded_memory(
     tmp_path: Path, topic: str, through_asgi: bool
@@ -146,6 +147,7 @@ async def test_a_key_over_its_share_is_refused_and_others_are_not(
         assert [1] * JOBS == [job["attempt"] for job in given]  # the refused pop was taken back
 
 
+@pytest.mark.slow
 async def test_without_room_a_large_response_is_refused_until_a_stalled_client_is_cut_off(
     open_service: ServiceProcess, topic: str
 ) -> None:
@@ -205,6 +207,7 @@ async def test_nothing_is_popped_behind_a_response_that_is_not_read(open_service
         assert 200 == (await wire.answer()).status
 
 
+@pytest.mark.slow
 async def test_what_is_not_read_over_tls_counts(tmp_path: Path, topic: str) -> None:
     files = TlsFiles(tmp_path / "files")
     with running_service(*files.flags(), *FLAGS, data_dir=tmp_path) as service:

@@ -1,4 +1,4 @@
-"""The store stops, hangs or is full: soon a 503 that says so, and full service again by itself."""
+"""The store stops, hangs or is full: clients soon get a 503, and the service recovers by itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Iterator[StoreServer]:
     folder = tmp_path / "store"
     folder.mkdir()
     with StoreServer(folder, appendonly="yes", appendfsync="always") as store:
-        yield store
+        yield store.used_before()
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ async def shop(service: ServiceProcess) -> AsyncIterator[Http]:
 
 
 async def every_call(http: Http) -> list[tuple[httpx.Response, float]]:
-    """The answers of all calls that need the store, with the seconds they took; asked at the same time."""
+    """The responses of all operations that need the store, sent at the same time, with their durations in seconds."""
     job, topic, body = http.job_path("j"), http.topic_path(), {"topic": http.topic}
 
     async def timed(method: str, path: str, **options: Json) -> tuple[httpx.Response, float]:
         began = time.monotonic()
-        answer = await http.client.request(method, path, **options)  # type: ignore[arg-type]  # only json is given
-        return answer, time.monotonic() - began
+        response = await http.client.request(method, path, **options)  # type: ignore[arg-type]  # only json is given
+        return response, time.monotonic() - began
 
     return await asyncio.gather(
         timed("POST", "/jobs", json=body),
@@ -72,16 +72,16 @@ async def every_call(http: Http) -> list[tuple[httpx.Response, float]]:
     )
 
 
-def assert_all_say_unavailable(answers: list[tuple[httpx.Response, float]]) -> None:
-    for answer, took_s in answers:
-        problem(answer, 503, "store_unavailable")
-        assert int(answer.headers["retry-after"]) >= 1
-        assert "Traceback" not in answer.text
-        assert took_s < _SOON_S, (answer.request.url, took_s)
+def assert_all_say_unavailable(responses: list[tuple[httpx.Response, float]]) -> None:
+    for response, took_s in responses:
+        problem(response, 503, "store_unavailable")
+        assert int(response.headers["retry-after"]) >= 1
+        assert "Traceback" not in response.text
+        assert took_s < _SOON_S, (response.request.url, took_s)
 
 
 async def assert_serves_again(http: Http) -> None:
-    """Full service comes back by itself; how long it may take is bounded, not fixed."""
+    """The service recovers by itself within a bounded, not a fixed, time."""
     async with asyncio.timeout(20):
         while (await http.get("/readyz")).status_code != 200:
             await asyncio.sleep(0.05)
@@ -92,7 +92,7 @@ async def assert_serves_again(http: Http) -> None:
     assert "after" in {job["id"] for job in jobs}
 
 
-async def test_a_store_that_is_down_is_told_of_soon_and_forgotten_when_it_is_back(
+async def test_a_store_that_is_down_is_reported_soon_and_recovers_when_it_is_back(
     shop: Http, store: StoreServer, service: ServiceProcess
 ) -> None:
     await shop.put_job("before", delay=600)
@@ -112,7 +112,7 @@ async def test_a_store_that_is_down_is_told_of_soon_and_forgotten_when_it_is_bac
     assert "Traceback" not in service.output()
 
 
-async def test_a_store_that_hangs_is_told_of_soon(shop: Http, store: StoreServer) -> None:
+async def test_a_store_that_hangs_is_reported_soon(shop: Http, store: StoreServer) -> None:
     ok(await shop.get("/readyz"))
     os.kill(store.pid, signal.SIGSTOP)
     try:
@@ -122,7 +122,7 @@ async def test_a_store_that_hangs_is_told_of_soon(shop: Http, store: StoreServer
     await assert_serves_again(shop)
 
 
-async def test_a_full_store_refuses_puts_and_lets_the_rest_go_on(shop: Http, store: StoreServer) -> None:
+async def test_a_full_store_refuses_puts_and_allows_everything_else(shop: Http, store: StoreServer) -> None:
     await shop.put_job("waiting", delay=600)
     await shop.put_job("held", ttr=600)
     held = await shop.pop_one()

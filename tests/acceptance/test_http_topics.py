@@ -1,4 +1,4 @@
-"""Looking after topics: /topics and what is below it."""
+"""Topics: /topics and the paths below it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
 _NO_SETTINGS = dict.fromkeys(("ttr", "backoff", "max_attempts", "ttl", "retain", "max_jobs", "durability"))
 
 
-async def test_a_topic_is_shown_as_it_stands(http: Http) -> None:
+async def test_a_topic_is_shown_in_its_current_state(http: Http) -> None:
     await http.put_job("held")
     await http.pop_one()
     await http.bury("dead")
@@ -39,8 +39,8 @@ async def test_a_topic_without_waiting_jobs_has_no_ages(http: Http) -> None:
     assert (topic["oldest_ready_age"], topic["next_due_at"]) == (None, None)
 
 
-async def test_a_topic_nobody_used_is_not_found(http: Http) -> None:
-    for answer in (
+async def test_an_unknown_topic_is_not_found(http: Http) -> None:
+    for response in (
         await http.get(http.topic_path()),
         await http.get(http.topic_path("jobs")),
         await http.post(http.topic_path("redrive")),
@@ -48,7 +48,7 @@ async def test_a_topic_nobody_used_is_not_found(http: Http) -> None:
         await http.post(http.topic_path("resume")),
         await http.delete(http.topic_path()),
     ):
-        assert problem(answer, 404, "topic_not_found")["topic"] == http.topic
+        assert problem(response, 404, "topic_not_found")["topic"] == http.topic
     assert http.topic not in [view["topic"] for view in ok(await http.get("/topics"))["topics"]]
 
 
@@ -59,7 +59,7 @@ async def test_a_topic_can_be_created_and_paused_before_its_first_job(http: Http
     assert await http.pop() == []
 
 
-async def test_settings_replace_each_other_as_a_whole(http: Http) -> None:
+async def test_settings_are_replaced_as_a_whole(http: Http) -> None:
     settings = {
         "ttr": 30,
         "backoff": {"kind": "schedule", "seconds": [1, 2.5], "then": "dead", "jitter": 0},
@@ -80,7 +80,7 @@ async def test_shown_settings_can_be_set_as_they_are(http: Http) -> None:
     assert ok(await http.put(http.topic_path(), json=shown))["settings"] == shown
 
 
-async def test_settings_count_for_jobs_put_from_then_on(http: Http) -> None:
+async def test_settings_apply_to_jobs_put_afterwards(http: Http) -> None:
     await http.put_job("before")
     ok(await http.put(http.topic_path(), json={"ttr": 5}))
     await http.put_job("after")
@@ -99,7 +99,7 @@ async def test_a_paused_topic_hands_out_nothing_until_it_is_resumed(http: Http) 
     assert waiting.result()["id"] == "mine"
 
 
-async def test_pausing_keeps_the_settings_and_takes_no_body(http: Http) -> None:
+async def test_pausing_keeps_the_settings_and_accepts_no_body(http: Http) -> None:
     ok(await http.put(http.topic_path(), json={"ttr": 5}))
     assert ok(await http.post(http.topic_path("pause"), json={}))["settings"]["ttr"] == 5
     assert refusal(await http.post(http.topic_path("pause"), json={"for": 5}), "body.for") == "is not a known field"
@@ -214,17 +214,17 @@ async def test_dead_jobs_are_redriven_as_new(http: Http) -> None:
     assert "reason" not in job
 
 
-async def test_the_ids_to_redrive_can_be_named(http: Http) -> None:
+async def test_jobs_can_be_redriven_by_id(http: Http) -> None:
     for name in ("a", "b"):
         await http.bury(name)
     await http.put_job("alive", delay=60)
-    answer = await http.post(http.topic_path("redrive"), json={"ids": ["b", "alive", "none"]})
-    assert ok(answer) == {"redriven": 1}
+    response = await http.post(http.topic_path("redrive"), json={"ids": ["b", "alive", "none"]})
+    assert ok(response) == {"redriven": 1}
     assert (await http.look("b"))["state"] == "ready"
     assert (await http.look("a"))["state"] == "dead"
 
 
-async def test_the_number_to_redrive_can_be_bounded(http: Http) -> None:
+async def test_the_number_of_redriven_jobs_can_be_limited(http: Http) -> None:
     for name in ("a", "b", "c"):
         await http.bury(name)
     assert ok(await http.post(http.topic_path("redrive"), json={"limit": 2})) == {"redriven": 2}
@@ -239,13 +239,13 @@ async def test_a_topic_can_be_purged_of_one_state(http: Http) -> None:
     assert await http.counts() == {"ready": 1, "delayed": 1}
 
 
-async def test_a_purge_takes_all_jobs_and_tells_their_holders(http: Http) -> None:
+async def test_a_purge_removes_all_jobs_and_their_consumers_get_a_410(http: Http) -> None:
     ok(await http.put(http.topic_path(), json={"ttr": 5}))
     held = await http.reserve("held")
     for name in ("a", "b"):
         await http.put_job(name, delay=60)
     assert ok(await http.delete(http.topic_path())) == {"removed": 3}
-    answer = await http.post(http.job_path("held", "finish"), json={"receipt": held["receipt"]})
-    problem(answer, 410, "job_cancelled")
+    response = await http.post(http.job_path("held", "finish"), json={"receipt": held["receipt"]})
+    problem(response, 410, "job_cancelled")
     assert await http.counts() == {}
     assert ok(await http.get(http.topic_path()))["settings"]["ttr"] == 5

@@ -1,4 +1,4 @@
-"""The trace context of a put comes out where the job is shown, and is nowhere when there was none."""
+"""The trace context of a put is returned with the job; a job without one has no such field."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_a_put_takes_the_one_of_its_header(http: Http) -> None:
     assert (await http.pop_one())["traceparent"] == TRACE
 
 
-async def test_that_of_the_body_wins_over_the_header(http: Http) -> None:
+async def test_the_traceparent_of_the_body_takes_precedence_over_the_header(http: Http) -> None:
     job = {"topic": http.topic, "traceparent": TRACE}
     put = ok(await http.post("/jobs", json=job, headers={"traceparent": OTHER_TRACE}), 201)
     assert put["traceparent"] == TRACE
@@ -53,19 +53,19 @@ async def test_a_header_that_is_not_valid_is_ignored(http: Http, header: str) ->
     assert "traceparent" not in put
 
 
-async def test_two_headers_are_as_good_as_none(http: Http) -> None:
+async def test_two_headers_are_ignored(http: Http) -> None:
     headers = [("traceparent", TRACE), ("traceparent", OTHER_TRACE)]
     put = ok(await http.post("/jobs", json={"topic": http.topic}, headers=headers), 201)
     assert "traceparent" not in put
 
 
 @pytest.mark.parametrize("text", ["", "00-x", TRACE.upper(), TRACE + "\n", TRACE + "-00"])
-async def test_one_of_another_form_in_the_body_is_refused(http: Http, text: str) -> None:
-    answer = await http.post("/jobs", json={"topic": http.topic, "traceparent": text})
-    assert refusal(answer, "body.traceparent").startswith("must match ^[0-9a-f]{2}-")
+async def test_an_invalid_one_in_the_body_is_refused(http: Http, text: str) -> None:
+    response = await http.post("/jobs", json={"topic": http.topic, "traceparent": text})
+    assert refusal(response, "body.traceparent").startswith("must match ^[0-9a-f]{2}-")
 
 
-async def test_each_job_of_a_batch_has_its_own_and_the_header_counts_for_none(http: Http) -> None:
+async def test_each_job_of_a_batch_has_its_own_and_the_header_is_ignored(http: Http) -> None:
     jobs = [{"topic": http.topic, "id": "a", "traceparent": TRACE}, {"topic": http.topic, "id": "b"}]
     ok(await http.post("/jobs/batch", json={"jobs": jobs}, headers={"traceparent": OTHER_TRACE}))
     assert (await http.look("a"))["traceparent"] == TRACE
@@ -73,7 +73,7 @@ async def test_each_job_of_a_batch_has_its_own_and_the_header_counts_for_none(ht
 
 
 async def test_it_stays_through_all_that_happens_to_a_job(http: Http) -> None:
-    """Beside the topic's defaults, a change, a retry, a death, a redrive, a result."""
+    """Through topic defaults, a change, a retry, a death, a redrive and a result."""
     ok(await http.put(http.topic_path(), json={"retain": 60}))
     await http.put_job("j", traceparent=TRACE, delay=1000, backoff={"kind": "fixed", "seconds": 0})
     ok(await http.patch(http.job_path("j"), json={"delay": 0, "ttr": 5}))
@@ -92,13 +92,13 @@ async def test_it_stays_through_all_that_happens_to_a_job(http: Http) -> None:
 
 async def test_a_change_does_not_touch_it(http: Http) -> None:
     await http.put_job("j", delay=1000, traceparent=TRACE)
-    answer = await http.patch(http.job_path("j"), json={"traceparent": OTHER_TRACE})
-    assert refusal(answer, "body.traceparent") == "is not a known field"
+    response = await http.patch(http.job_path("j"), json={"traceparent": OTHER_TRACE})
+    assert refusal(response, "body.traceparent") == "is not a known field"
 
 
-async def test_it_is_no_default_of_a_topic(http: Http) -> None:
-    answer = await http.put(http.topic_path(), json={"traceparent": TRACE})
-    assert refusal(answer, "body.traceparent") == "is not a known field"
+async def test_it_is_not_a_setting_of_a_topic(http: Http) -> None:
+    response = await http.put(http.topic_path(), json={"traceparent": TRACE})
+    assert refusal(response, "body.traceparent") == "is not a known field"
 
 
 async def test_keep_shows_the_old_jobs_and_replace_puts_the_new_ones(http: Http) -> None:

@@ -1,4 +1,4 @@
-"""What a key may ask for at once, and that a key at its bounds costs the others nothing."""
+"""The bounds of a key's requests; a key at its bounds does not slow down others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 class Caller:
-    """Calls with one key after the other through one of the doors."""
+    """Sends requests with one key after the other, on the fast path or through ASGI."""
 
     def __init__(self, service: ServiceProcess, keys: KeysFile, *, through_asgi: bool) -> None:
         self._service = service
@@ -60,7 +60,7 @@ class Caller:
 
     @contextlib.asynccontextmanager
     async def parked(self, key: str, topic: str) -> AsyncIterator[Wire]:
-        """A pop that waits, and is given up at the end."""
+        """A waiting pop, cancelled at the end."""
         path = f"/topics/{topic}/pop?wait=30"
         header = f"Authorization: Bearer {self._keys.tokens[key]}"
         async with connected(self._service.port) as wire:
@@ -73,35 +73,38 @@ def ask(request: pytest.FixtureRequest, service: ServiceProcess, keys: KeysFile)
     return Caller(service, keys, through_asgi=request.param)
 
 
-async def test_a_body_larger_than_the_key_may_send_is_refused(ask: Caller, topic: str) -> None:
-    answer = await ask.put("small", topic, "j", body="x" * MAX_BODY_BYTES)
-    assert (413, "payload_too_large") == (answer.status, answer.json()["code"])
-    assert MAX_BODY_BYTES == answer.json()["limit_bytes"]
+async def test_a_body_larger_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
+    response = await ask.put("small", topic, "j", body="x" * MAX_BODY_BYTES)
+    assert (413, "payload_too_large") == (response.status, response.json()["code"])
+    assert MAX_BODY_BYTES == response.json()["limit_bytes"]
     assert 201 == (await ask.put("small", topic, "j", body="x" * (MAX_BODY_BYTES - 200))).status
     assert 201 == (await ask.put("free", topic, "k", body="x" * MAX_BODY_BYTES)).status
 
 
-async def test_a_batch_of_more_jobs_than_the_key_may_send_is_refused(ask: Caller, topic: str) -> None:
+async def test_a_batch_of_more_jobs_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
     jobs = [{"topic": topic, "id": f"j{number}"} for number in range(MAX_BATCH + 1)]
-    answer = await ask("small", "POST", "/jobs/batch", {"jobs": jobs})
-    assert 422 == answer.status
-    [fault] = answer.json()["errors"]
-    assert ("body.jobs", "must have at most 4 items, the most for key 'small'") == (fault["field"], fault["message"])
+    response = await ask("small", "POST", "/jobs/batch", {"jobs": jobs})
+    assert 422 == response.status
+    [field_error] = response.json()["errors"]
+    assert ("body.jobs", "must have at most 4 items, the limit of key 'small'") == (
+        field_error["field"],
+        field_error["message"],
+    )
     assert 200 == (await ask("small", "POST", "/jobs/batch", {"jobs": jobs[:MAX_BATCH]})).status
     assert 200 == (await ask("free", "POST", "/jobs/batch", {"jobs": jobs})).status
     finish = {"jobs": [{"id": f"j{number}"} for number in range(MAX_BATCH + 1)]}
     assert 422 == (await ask("few", "POST", f"/topics/{topic}/finish", finish)).status
 
 
-async def test_json_that_is_nested_deeper_than_the_key_may_send_is_refused(ask: Caller, topic: str) -> None:
+async def test_json_nested_deeper_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
     deep: Any = "[[[[[[not nested]]]]]]"
     for _ in range(MAX_DEPTH - 2):
         deep = [deep, {}]
     assert 201 == (await ask.put("small", topic, "j", body=deep)).status
-    answer = await ask.put("small", topic, "k", body=[deep])
-    assert 422 == answer.status
-    [fault] = answer.json()["errors"]
-    assert "is nested deeper than 6 levels, the most for key 'small'" == fault["message"]
+    response = await ask.put("small", topic, "k", body=[deep])
+    assert 422 == response.status
+    [field_error] = response.json()["errors"]
+    assert "is nested deeper than 6 levels, the limit of key 'small'" == field_error["message"]
     assert 201 == (await ask.put("free", topic, "k", body=[deep])).status
 
 
@@ -110,30 +113,26 @@ async def test_json_that_is_nested_deeper_than_the_key_may_send_is_refused(ask: 
     [b'"' + b'\\"' * 130_000, b"[" * 1_000_000, b'{"topic":"t","body":' + b"[" * 400_000 + b"]" * 400_000 + b"}"],
     ids=["unclosed string", "unclosed lists", "deep lists"],
 )
-async def test_no_body_of_a_key_with_a_bound_of_depth_keeps_the_others_waiting(
+async def test_checking_the_depth_of_a_body_keeps_no_other_request_waiting(
     service: ServiceProcess, keys: KeysFile, body: bytes
 ) -> None:
-    """With work that grows with the square of the size the first of these bodies takes minutes."""
+    """With quadratic work the first of these bodies would take minutes."""
     async with httpx.AsyncClient(base_url=service.url, timeout=20, trust_env=False) as client:
         headers = {"Authorization": f"Bearer {keys.tokens['shallow']}", "Content-Type": "application/json"}
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(client.post("/jobs", content=body, headers=headers) for _ in range(3)),
             *(client.get("/healthz") for _ in range(20)),
         )
-    assert [answer.status_code for answer in answers] == [422] * 3 + [200] * 20
+    assert [response.status_code for response in responses] == [422] * 3 + [200] * 20
 
 
-async def test_a_put_is_refused_while_the_topic_holds_as_many_jobs_as_the_key_may_see_there(
-    ask: Caller, topic: str
-) -> None:
+async def test_a_put_is_refused_while_the_topic_holds_the_maximum_of_the_key(ask: Caller, topic: str) -> None:
     for number in range(MAX_JOBS):
         assert 201 == (await ask.put("few", topic, f"j{number}")).status
-    answer = await ask.put("few", topic, "late")
-    assert (429, "topic_full", MAX_JOBS) == (answer.status, answer.json()["code"], answer.json()["max_jobs"])
-    assert (
-        f"topic '{topic}' holds 5 live jobs, which is all with which this key may put more" == answer.json()["detail"]
-    )
-    assert "retry-after" in answer.headers
+    response = await ask.put("few", topic, "late")
+    assert (429, "topic_full", MAX_JOBS) == (response.status, response.json()["code"], response.json()["max_jobs"])
+    assert f"topic '{topic}' holds 5 live jobs, which is the limit for puts with this key" == response.json()["detail"]
+    assert "retry-after" in response.headers
     assert 200 == (await ask.put("few", topic, "j0", on_conflict="replace")).status
     assert 409 == (await ask.put("few", topic, "j0")).status
     assert 201 == (await ask.put("few", f"{topic}.other", "late")).status
@@ -155,21 +154,21 @@ async def test_a_batch_is_put_as_far_as_the_key_has_room(ask: Caller, topic: str
     assert {"topic_full"} == {result["code"] for result in results[1:]}
 
 
-async def test_the_smaller_of_the_bounds_of_key_and_topic_counts(ask: Caller, topic: str) -> None:
+async def test_the_smaller_of_the_bounds_of_key_and_topic_applies(ask: Caller, topic: str) -> None:
     await ask("free", "PUT", f"/topics/{topic}", {"max_jobs": 2})
     assert [201, 201, 429] == [(await ask.put("few", topic, f"j{number}")).status for number in range(3)]
-    answer = await ask.put("few", topic, "late")
-    assert (2, "which is its max_jobs") == (answer.json()["max_jobs"], answer.json()["detail"].partition(", ")[2])
+    response = await ask.put("few", topic, "late")
+    assert (2, "which is its max_jobs") == (response.json()["max_jobs"], response.json()["detail"].partition(", ")[2])
 
 
 async def test_puts_at_the_same_time_never_exceed_the_key(ask: Caller, topic: str) -> None:
-    answers = await asyncio.gather(
+    responses = await asyncio.gather(
         *(ask.put("few", topic, f"j{number}") for number in range(20)),
         *(ask.put("free", topic, f"k{number}") for number in range(3)),
     )
-    put_by_few = sum(answer.status == 201 for answer in answers[:20])
-    assert {201, 429} >= {answer.status for answer in answers[:20]}
-    assert [201] * 3 == [answer.status for answer in answers[20:]]
+    put_by_few = sum(response.status == 201 for response in responses[:20])
+    assert {201, 429} >= {response.status for response in responses[:20]}
+    assert [201] * 3 == [response.status for response in responses[20:]]
     assert MAX_JOBS - 3 <= put_by_few <= MAX_JOBS
 
 
@@ -179,7 +178,7 @@ async def test_more_waiting_pops_than_a_key_may_have_are_refused(ask: Caller, to
         await until_refused(ask, topic)
         refused = await ask("parks", "GET", f"/topics/{topic}/pop?wait=30")
         assert (429, "rate_limited") == (refused.status, refused.json()["code"])
-        assert refused.json()["detail"] == "key 'parks' has 3 pops waiting here, and may have no more"
+        assert refused.json()["detail"] == "key 'parks' already has 3 waiting pops, its maximum"
         assert "1" == refused.headers["retry-after"]
         assert '"parked-pops";q=3;qu="concurrent-requests"' == refused.headers["ratelimit-policy"]
         assert '"parked-pops";r=0' == refused.headers["ratelimit"]
@@ -190,14 +189,14 @@ async def test_more_waiting_pops_than_a_key_may_have_are_refused(ask: Caller, to
             await ask.put("free", topic, "b")
             await ask.put("free", topic, "c")
             await ask.put("free", topic, "d")
-            answers = [await wire.answer() for wire in (*waiting, other)]
-    assert {"a", "b", "c", "d"} == {answer.json()["jobs"][0]["id"] for answer in answers}
-    assert "ratelimit" not in answers[-1].headers
-    async with ask.parked("parks", topic), asyncio.timeout(10):  # they are answered, so there is room
+            responses = [await wire.answer() for wire in (*waiting, other)]
+    assert {"a", "b", "c", "d"} == {response.json()["jobs"][0]["id"] for response in responses}
+    assert "ratelimit" not in responses[-1].headers
+    async with ask.parked("parks", topic), asyncio.timeout(10):  # they have ended, so there is room
         await ask.put("free", topic, "e")
 
 
-async def test_a_waiting_pop_whose_client_hangs_up_leaves_room(ask: Caller, topic: str) -> None:
+async def test_a_waiting_pop_whose_client_disconnects_leaves_room(ask: Caller, topic: str) -> None:
     for _ in range(3):
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(MAX_PARKED):
@@ -209,7 +208,7 @@ async def test_a_waiting_pop_whose_client_hangs_up_leaves_room(ask: Caller, topi
 
 
 async def until_refused(ask: Caller, topic: str) -> None:
-    """Until the pops that were sent before are known to wait."""
+    """Wait until the pops sent before are waiting."""
     async with asyncio.timeout(10):
         while (await ask("parks", "GET", f"/topics/{topic}/pop?wait=0.01")).status != 429:
             await asyncio.sleep(0.01)
@@ -226,10 +225,10 @@ async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
         number = 0
         while not stop.is_set():
             number += 1
-            answers = await asyncio.gather(
+            responses = await asyncio.gather(
                 ask.put("bound", topic, f"x{number}"), ask.put("bound", topic, f"y{number}", body="x" * 600)
             )
-            refusals.extend(answer.status for answer in answers)
+            refusals.extend(response.status for response in responses)
 
     async def pop() -> None:
         while not stop.is_set():
@@ -251,7 +250,7 @@ async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
             await pressing
 
 
-async def test_a_bound_is_read_anew_and_waiting_pops_still_count(
+async def test_waiting_pops_still_count_after_a_reload_of_bounds(
     service: ServiceProcess, keys: KeysFile, topic: str
 ) -> None:
     ask = Caller(service, keys, through_asgi=False)

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ import pytest
 from deferd.api.auth.api_keys import Bounds, hash_of, parse_keys
 from deferd.client import Client
 from deferd.contract.errors import Forbidden, Unauthorized
-from deferd.server.run import listen
+from deferd.server.listener import listen
 from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Answer
+from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
 START_S = 30.0
@@ -30,14 +30,8 @@ WITHIN_S = 10.0
 def serve(*flags: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """A service that does not come to serve."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
-    return subprocess.run(
-        [sys.executable, "-m", "deferd", "serve", "--port", "0", "--data-dir", str(folder / "data"), *flags],
-        env={**bare, **environment},
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        check=False,
-    )
+    words = ("serve", "--port", "0", "--data-dir", str(folder / "data"), *flags)
+    return run_preloaded(*words, environment={**bare, **environment}, timeout=START_S)
 
 
 def refused(*flags: str, folder: Path, **environment: str) -> str:
@@ -71,7 +65,7 @@ def test_without_keys_it_listens_on_addresses_of_this_machine(tmp_path: Path, ho
 def test_all_addresses_that_only_this_machine_reaches_are_known(host: str) -> None:
     if ":" in host and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
-    with listen(host, 0, anywhere=False) as listener:
+    with listen(host, 0, allow_public=False) as listener:
         assert listener.getsockname()[1] > 0
 
 
@@ -102,9 +96,9 @@ def test_keys_can_stand_in_the_environment(tmp_path: Path, workers: int) -> None
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[[key", "is no valid TOML (at "),
-        ("", "is made of 0 keys"),
-        ('[[key]]\nname = "a"', "wrong in key 1 (a): `hash`"),
+        ("[[key", "is not valid TOML (at "),
+        ("", "is invalid: it has 0 keys"),
+        ('[[key]]\nname = "a"', "invalid: key 1 (a): `hash`"),
     ],
 )
 def test_keys_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path, text: str, says: str) -> None:
@@ -125,9 +119,10 @@ def test_keys_that_are_missing_are_refused_at_the_start(tmp_path: Path) -> None:
 def test_keys_are_in_one_place(tmp_path: Path) -> None:
     done = serve("--keys-file", "keys.toml", DEFERD_KEYS="[[key]]", folder=tmp_path)
     assert done.returncode == 2
-    assert "--keys (DEFERD_KEYS) cannot be had together with --keys-file" in done.stderr
+    assert "--keys (DEFERD_KEYS) cannot be combined with --keys-file" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
@@ -157,19 +152,20 @@ def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
 
+@pytest.mark.slow
 def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_last_good_keys(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     flags = ("--keys-file", str(keys.path), "--workers", "2", "--log-level", "debug")
     with running_service(*flags, data_dir=tmp_path) as service:
         keys.remove("put")
-        reread = "the files of keys and certificate were read again for new workers"
+        reread = "reloaded the keys and certificate files for new server processes"
         wait_until(lambda: reread in service.output(), WITHIN_S, "the supervisor has read the file again")
         for broken in ("[[key]]\n", None):
             if broken is None:
                 keys.path.unlink()
             else:
                 keys.write(broken)
-            service.kill_workers()
+            service.kill_server_processes()
             assert status(service, keys.tokens["read"]) == 200
             assert status(service, keys.tokens["put"]) == 401
             assert status(service, "unknown") == 401
@@ -186,7 +182,7 @@ def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_
 def test_at_the_first_start_there_are_no_last_good_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     file.write_text("[[key", encoding="utf-8")
-    assert "is no valid TOML" in refused("--keys-file", str(file), "--workers", "2", folder=tmp_path)
+    assert "is not valid TOML" in refused("--keys-file", str(file), "--workers", "2", folder=tmp_path)
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
@@ -217,6 +213,7 @@ async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_
     assert [line["outcome"] for line in audit_lines(service)] == ["forbidden"]
 
 
+@pytest.mark.slow
 async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.001\nburst = 2")
@@ -314,13 +311,8 @@ def test_an_admin_action_without_an_answer_of_the_store_is_recorded_as_unknown(t
 
 def new_key(*flags: str) -> tuple[str, str]:
     """The entry and the token that `deferd key new` gives."""
-    done = subprocess.run(
-        [sys.executable, "-m", "deferd", "key", "new", *flags],
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        check=True,
-    )
+    done = run_preloaded("key", "new", *flags, environment=os.environ)
+    done.check_returncode()
     return done.stdout, done.stderr.rsplit(maxsplit=1)[-1]
 
 
@@ -345,8 +337,8 @@ def test_a_revoked_key_is_refused_by_a_running_service(tmp_path: Path) -> None:
     file.write_text("".join(entry for entry, _ in made.values()), encoding="utf-8")
     with running_service("--keys-file", str(file), data_dir=tmp_path) as service:
         assert [status(service, token) for _, token in made.values()] == [200, 200]
-        revoke = [sys.executable, "-m", "deferd", "key", "revoke", "shop", "--keys-file", str(file)]
-        subprocess.run(revoke, check=True, timeout=START_S, capture_output=True)
+        revoke = ("key", "revoke", "shop", "--keys-file", str(file))
+        run_preloaded(*revoke, environment=os.environ).check_returncode()
         wait_until(lambda: status(service, made["shop"][1]) == 401, WITHIN_S, "the key is refused")
         assert status(service, made["other"][1]) == 200
 
@@ -375,18 +367,12 @@ def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:
         (("--name", "a b", "--scope", "put"), "`name` must be 1 to 64"),
         (("--name", "a", "--scope", "put", "--topic", "a b"), "`topics` must be a list of patterns"),
         (("--name", "a", "--scope", "put", "--burst", "5"), "`burst` needs `requests_per_second`"),
-        (("--name", "a", "--scope", "write"), "invalid choice: 'write'"),
+        (("--name", "a", "--scope", "write"), "--scope: 'write' is not one of"),
         (("--name", "a"), "--scope"),
     ],
 )
 def test_a_key_that_the_service_would_refuse_is_not_made(flags: tuple[str, ...], says: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "deferd", "key", "new", *flags],
-        capture_output=True,
-        text=True,
-        timeout=START_S,
-        check=False,
-    )
+    done = run_preloaded("key", "new", *flags, environment=os.environ)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr

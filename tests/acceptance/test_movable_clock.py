@@ -1,9 +1,8 @@
-"""`deferd serve --test-clock`: a clock that tests move over HTTP, and that no other service has."""
+"""`deferd serve --test-clock`: a clock that tests move over HTTP."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +14,14 @@ import pytest
 
 from tests.acceptance.http_calls import Http, moment, ok, problem, refusal
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.preloaded import run_preloaded
 
 DAY_S = 86_400
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 worker", "2 workers"])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["1 worker", "2 workers"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """With the longest tick and several shards: what is done in time is done because the jump was noticed."""
+    """With the longest tick and several shards, so that only the jump itself can wake the timer."""
     flags = ("--test-clock", "--workers", str(request.param), "--shards", "3", "--tick", "60")
     with running_service(*flags, data_dir=tmp_path_factory.mktemp("moved")) as service:
         yield service
@@ -46,12 +46,12 @@ def pop(client: httpx.Client, topic: str, wait: float = 0) -> list[str]:
     return [job["id"] for job in jobs]
 
 
-def test_it_is_warned_of_at_the_start(service: ServiceProcess) -> None:
+def test_a_warning_is_logged_at_the_start(service: ServiceProcess) -> None:
     assert " WARNING  deferd: --test-clock: whoever reaches this service can move its clock" in service.lines[0]
     assert service.output().count("--test-clock") == 1
 
 
-def test_it_is_read_and_moved(http_client: httpx.Client) -> None:
+def test_the_clock_is_read_and_moved(http_client: httpx.Client) -> None:
     before = ok(http_client.get("/testing/clock"))
     assert moment(before["now"]) == pytest.approx(time.time() + before["offset"], abs=5)
     after = advance(http_client, 1.5)
@@ -60,8 +60,8 @@ def test_it_is_read_and_moved(http_client: httpx.Client) -> None:
     assert ok(http_client.get("/testing/clock"))["offset"] == after["offset"]
 
 
-def test_a_job_a_day_ahead_is_handed_out_at_once(http_client: httpx.Client, topic: str) -> None:
-    for number in range(6):  # of all shards, and asked for on connections to all workers
+def test_a_job_a_day_ahead_is_delivered_at_once(http_client: httpx.Client, topic: str) -> None:
+    for number in range(6):  # on all shards, popped on connections to all server processes
         put(http_client, f"{topic}-{number}", id="j", delay=DAY_S)
     assert pop(http_client, f"{topic}-0") == []
     advance(http_client, DAY_S)
@@ -97,11 +97,11 @@ def test_consumers_that_wait_get_their_jobs_within_milliseconds(
 
 
 def pop_waiting(client: httpx.Client, topic: str) -> list[str]:
-    answer = httpx.get(f"{client.base_url}/topics/{topic}/pop?wait=20", timeout=30)
-    return [job["id"] for job in ok(answer)["jobs"]]
+    response = httpx.get(f"{client.base_url}/topics/{topic}/pop?wait=20", timeout=30)
+    return [job["id"] for job in ok(response)["jobs"]]
 
 
-def test_a_lease_runs_out(http_client: httpx.Client, topic: str) -> None:
+def test_a_lease_expires(http_client: httpx.Client, topic: str) -> None:
     put(http_client, topic, id="j", ttr=3600)
     assert pop(http_client, topic) == ["j"]
     advance(http_client, 3599)
@@ -118,33 +118,28 @@ def test_a_lease_runs_out(http_client: httpx.Client, topic: str) -> None:
         ("1", "must be a number"),
     ],
 )
-def test_it_does_not_go_back_or_too_far(http_client: httpx.Client, seconds: object, message: str) -> None:
-    answer = http_client.post("/testing/clock", json={"advance": seconds})
-    assert refusal(answer, "body.advance") == message
+def test_the_clock_does_not_go_back_or_too_far(http_client: httpx.Client, seconds: object, message: str) -> None:
+    response = http_client.post("/testing/clock", json={"advance": seconds})
+    assert refusal(response, "body.advance") == message
 
 
-def test_it_is_no_part_of_the_contract(http_client: httpx.Client) -> None:
+def test_the_clock_is_not_part_of_the_api_document(http_client: httpx.Client) -> None:
     assert not [path for path in ok(http_client.get("/openapi.json"))["paths"] if "clock" in path]
 
 
-async def test_a_service_that_is_not_for_tests_has_none(http: Http) -> None:
+async def test_a_normal_service_has_no_movable_clock(http: Http) -> None:
     problem(await http.get("/testing/clock"), 404, "not_found")
     problem(await http.post("/testing/clock", json={"advance": 1}), 404, "not_found")
 
 
-def test_it_stays_moved_and_its_folder_is_for_tests_alone(tmp_path: Path) -> None:
-    """A service on the true clock would have its jobs wait for as long as the clock was moved."""
-    with ServiceProcess(tmp_path, "--test-clock") as service, httpx.Client(base_url=service.url) as client:
+def test_the_clock_stays_moved_and_its_data_directory_is_for_tests_only(tmp_path: Path) -> None:
+    """Under a real clock its jobs would be late by as much as the clock was moved."""
+    with running_service("--test-clock", data_dir=tmp_path) as service, httpx.Client(base_url=service.url) as client:
         put(client, "t", id="j", delay=2 * DAY_S)
         advance(client, DAY_S)
         service.stop()
-        refused = subprocess.run(
-            [sys.executable, "-m", "deferd", "serve", "--port", "0", "--data-dir", str(service.data_dir)],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        words = ("serve", "--port", "0", "--data-dir", str(service.data_dir))
+        refused = run_preloaded(*words, environment=os.environ)
         assert refused.returncode == 1
         [line] = refused.stderr.splitlines()
         assert "is one for tests, which moved its clock by 86400 s: serve it with --test-clock" in line
@@ -153,10 +148,8 @@ def test_it_stays_moved_and_its_folder_is_for_tests_alone(tmp_path: Path) -> Non
         assert pop(client, "t") == ["j"]
 
 
-def test_with_a_store_of_ones_own_it_is_refused() -> None:
+def test_the_clock_is_refused_with_an_external_store() -> None:
     flags = ("--test-clock", "--redis-url", "redis://127.0.0.1:1")
-    refused = subprocess.run(
-        [sys.executable, "-m", "deferd", "serve", *flags], capture_output=True, text=True, timeout=30, check=False
-    )
+    refused = run_preloaded("serve", *flags, environment=os.environ)
     assert refused.returncode == 2
-    assert "cannot be had together with --redis-url" in refused.stderr
+    assert "cannot be combined with --redis-url" in refused.stderr

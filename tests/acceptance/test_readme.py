@@ -201,5 +201,6 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
     assert mypy_errors(programs, tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_a_thousand_orders_add_up(shared_service: ServiceProcess, topic: str) -> None:
     assert "250 + 750 = 1000" in await run(shared_service.url, topic)

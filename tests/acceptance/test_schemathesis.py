@@ -1,4 +1,4 @@
-"""Requests made from the OpenAPI document, good and bad ones: never a 500, and no answer that is not documented."""
+"""Valid and invalid requests generated from the OpenAPI document: no 500, and no undocumented response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from deferd.contract.limits import URL_MAX_BYTES
 from tests.acceptance.service_process import ServiceProcess
-from tests.drawn_input import FACTOR
+from tests.drawn_input import FACTOR, counted
 
 CONTRACT = Path(__file__).resolve().parents[2] / "openapi" / "openapi.yaml"
 EXAMPLES_PER_OPERATION = 60
@@ -21,7 +21,7 @@ LONGER = max(FACTOR, 1)
 
 
 def contract() -> dict[str, Any]:
-    """The document, changed in two ways that suit a test and not the generators of clients.
+    """The document with two changes for the tests.
 
     It has no `default` responses, since with them any status counts as documented. The schema of an optional body
     allows `null`, which the document says in words only.
@@ -41,34 +41,34 @@ schema = schemathesis.openapi.from_dict(contract())
 
 
 def without_waiting(query: dict[str, Any] | None) -> dict[str, Any]:
-    """A pop's query as it is, but a good `wait` becomes 0: an empty topic would be waited on for up to a minute."""
-    given = dict(query or {})
+    """The query of a pop with a valid `wait` replaced by 0: a pop of an empty topic would wait for up to a minute."""
+    values = dict(query or {})
     try:
-        waits = 0 <= float(given.get("wait", 20)) <= 60
+        waits = 0 <= float(values.get("wait", 20)) <= 60
     except (TypeError, ValueError):
         waits = False
-    return {**given, "wait": 0} if waits else given
+    return {**values, "wait": 0} if waits else values
 
 
-def is_url_too_long(answer: Any) -> bool:
-    """Whether it is refused before it is known which operation is meant, which no operation's document tells of."""
-    return bool(answer.status_code == 414 and len(answer.request.url) > URL_MAX_BYTES)
+def is_url_too_long(response: Any) -> bool:
+    """Whether the request is refused before its operation is known, which the document of no operation contains."""
+    return bool(response.status_code == 414 and len(response.request.url) > URL_MAX_BYTES)
 
 
 @pytest.mark.timeout(120 * LONGER)
 @schema.parametrize()
 @settings(
-    max_examples=EXAMPLES_PER_OPERATION * LONGER,
+    max_examples=counted(EXAMPLES_PER_OPERATION),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-def test_every_answer_is_documented_and_none_is_a_500(
+def test_every_response_is_documented_and_none_is_a_500(
     case: schemathesis.Case[Any], shared_service: ServiceProcess
 ) -> None:
     if case.path.endswith("/pop"):
         case.query = without_waiting(case.query)
     # Left out: a schema cannot say that `delay` and `run_at` exclude each other, that a cursor must be one that was
     # given out, that topics must be distinct, or that 5.0 is refused where a whole number is asked for.
-    answer = case.call(base_url=shared_service.url)
-    if not is_url_too_long(answer):
-        case.validate_response(answer, excluded_checks=[positive_data_acceptance])
+    response = case.call(base_url=shared_service.url)
+    if not is_url_too_long(response):
+        case.validate_response(response, excluded_checks=[positive_data_acceptance])

@@ -28,14 +28,16 @@ from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.test_schemathesis import contract, is_url_too_long, without_waiting
 from tests.drawn_input import FACTOR
 
+pytestmark = pytest.mark.slow
+
 METHODS = ("get", "post", "put", "patch", "delete")
 OF_A_DELIVERY = ("finish_job", "release_job", "touch_job", "bury_job")
 TTL_LEAST_S = 60
 NOT_OF_CHAINS = [
     positive_data_acceptance,  # see test_schemathesis
     negative_data_rejection,  # checked there: here links put good values in the place of bad ones
-    ensure_resource_availability,  # a finish takes away what was put
-    use_after_free,  # what was cancelled may be put anew
+    ensure_resource_availability,  # a finish removes the job that was put
+    use_after_free,  # a cancelled job may be put again
 ]
 CALLS = 300 * max(FACTOR, 1)
 SETTINGS = settings(
@@ -49,7 +51,7 @@ SETTINGS = settings(
 
 
 class Source(NamedTuple):
-    """An answer that names a job, where in it (runtime expressions of OpenAPI links), and the calls that follow."""
+    """A response with a job, its location (runtime expressions of OpenAPI links), and the operations that follow."""
 
     operation_id: str
     status: str
@@ -94,7 +96,7 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def link(source: Source, target_id: str, path: str) -> dict[str, Any]:
-    """How what `source` names goes into the call `target_id` at `path`."""
+    """The link from the job of `source` to the operation `target_id` at `path`."""
     made: dict[str, Any] = {"operationId": target_id}
     if target_id == "put_job":
         return {**made, "requestBody": {"topic": source.topic, "id": source.id}}
@@ -123,7 +125,7 @@ def with_links(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def due_soon(body: Any) -> Any:
-    """A put as it is, but most are due at once, and do not expire at once: what is due in years is never popped."""
+    """A put that is mostly due at once and does not expire at once: a job due in years is never popped."""
     if not isinstance(body, dict):
         return body
     jobs = body.get("jobs")
@@ -140,8 +142,8 @@ def due_soon(body: Any) -> Any:
 
 
 @pytest.mark.timeout(90 * max(FACTOR, 1))
-def test_chains_of_calls_are_answered_as_documented(shared_service: ServiceProcess) -> None:
-    """No 500, every answer fits the document, and the chains reach what they are made for."""
+def test_sequences_of_requests_get_documented_responses(shared_service: ServiceProcess) -> None:
+    """No 500, every response conforms to the document, and the sequences reach their targets."""
     document = with_links(contract())
     schema = schemathesis.openapi.from_dict(document)
     schema.config.phases.stateful.inference.algorithms = []  # by itself it links every call that names a topic
@@ -191,7 +193,7 @@ def test_chains_of_calls_are_answered_as_documented(shared_service: ServiceProce
 
 
 def topics_in(case: schemathesis.Case[Any], response: Any) -> set[str]:
-    """The topic that a successful call was about, if it was about one."""
+    """The topic of a successful request, if it has one."""
     if response.status_code not in (200, 201):
         return set()
     named = (case.path_parameters or {}).get("topic") or (

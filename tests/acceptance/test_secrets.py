@@ -7,7 +7,6 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,16 @@ from redis.exceptions import RedisError
 from deferd.client import AsyncClient, Client
 from deferd.client.errors import Unreachable
 from deferd.contract.errors import DeferdError
-from deferd.server.run import Premises
+from deferd.server.serve_context import ServeContext
 from deferd.settings import Settings, SettingsError, load_settings
 from deferd.store.connection import connect
-from deferd.store.url import parse_address
+from deferd.store.url import parse_store_url
 from deferd.worker import Worker
 from tests.acceptance.keyed_service import KeysFile
 from tests.acceptance.service_process import running_service
 from tests.acceptance.tls_files import TlsFiles
 from tests.integration.store_servers import StoreServer
+from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
 USER = "jobs-user-4711"
@@ -47,7 +47,9 @@ def store_url(port: int) -> str:
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
-@pytest.mark.parametrize(("workers", "keys_are_in"), [("1", "environment"), ("2", "file")])
+@pytest.mark.parametrize(
+    ("workers", "keys_are_in"), [("1", "environment"), pytest.param("2", "file", marks=pytest.mark.slow)]
+)
 def test_a_service_shows_no_secret(tmp_path: Path, workers: str, keys_are_in: str, log_format: str) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("all", "admin")
@@ -103,6 +105,7 @@ def test_a_service_shows_no_secret(tmp_path: Path, workers: str, keys_are_in: st
     assert "deferd.audit" in service.output()
 
 
+@pytest.mark.slow
 def test_a_service_that_cannot_start_shows_no_secret(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "store", lines=(f"user {USER} on >another ~* &* +@all",)) as store:
         for url in (store_url(store.port), store_url(1), store_url(1).replace(":1/", ":port/"), f"http://{PASSWORD}@h"):
@@ -115,15 +118,7 @@ def test_a_service_that_cannot_start_shows_no_secret(tmp_path: Path) -> None:
 
 def deferd(*words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     bare = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
-    return subprocess.run(
-        [sys.executable, "-m", "deferd", *words],
-        env={**bare, **environment},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    return run_preloaded(*words, environment={**bare, **environment}, folder=folder, timeout=30)
 
 
 def test_settings_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +137,7 @@ def test_settings_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_service_works_with_shows_no_secret() -> None:
     with socket.socket() as listener:
-        assert [] == shown(repr(Premises(listener, store_url(6379), "greeting", {})), SECRETS)
+        assert [] == shown(repr(ServeContext(listener, store_url(6379), "greeting", {})), SECRETS)
 
 
 async def test_objects_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:
@@ -150,7 +145,7 @@ async def test_objects_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     sentinel = f"redis+sentinel://{USER}:{quote(PASSWORD, safe='')}@h:1/m?sentinel_password={quote(PASSWORD, safe='')}"
     cluster = store_url(1).replace("redis:", "redis+cluster:").replace("/0", "")
     for url in (store_url(1), sentinel, cluster):
-        address = parse_address(url)
+        address = parse_store_url(url)
         assert [] == shown(str(address), SECRETS)
         assert [] == shown(repr(address), (PASSWORD, quote(PASSWORD, safe="")))
         store = await connect(url, timeout_s=0.2)
@@ -170,6 +165,7 @@ async def test_objects_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     assert [] == shown(caplog.text, [*SECRETS, key])
 
 
+@pytest.mark.slow
 def test_a_key_that_a_file_holds_by_mistake_is_not_shown_when_it_is_read_anew(tmp_path: Path) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("all", "admin")

@@ -1,4 +1,4 @@
-"""`deferd serve` as processes: who owns what, what is said when it cannot start, how it stops, what survives."""
+"""`deferd serve` as processes: ownership, failed starts, shutdown, restarts, and what survives a crash."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.waiting import wait_until
 
 START_S = 30.0
 STOP_S = 10.0
-workers = pytest.mark.parametrize("workers", [1, 2])
+workers = pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 
 
 def refused(*flags: str) -> str:
-    """The one line in which a service says that it cannot start; it ends with exit code 1."""
+    """The one log line of a service that cannot start; its exit code is 1."""
     done = subprocess.run(
         [sys.executable, "-m", "deferd", "serve", "--port", "0", *flags],
         capture_output=True,
@@ -56,19 +56,19 @@ def has_order(url: str, n: int) -> bool:
 
 @contextlib.contextmanager
 def parked_pops(service: ServiceProcess, number: int) -> Iterator[list[httpx.Response]]:
-    """So many consumers wait on an empty topic; after the block their answers are in the list."""
-    answers: list[httpx.Response] = []
+    """This number of consumers wait on an empty topic; after the block their responses are in the list."""
+    responses: list[httpx.Response] = []
     with ThreadPoolExecutor(number) as consumers:
         url = f"{service.url}/topics/empty/pop?wait=60"
         pops = [consumers.submit(httpx.get, url, timeout=70) for _ in range(number)]
         service.wait_for_parked_pops(number)
-        yield answers
-        answers.extend(pop.result(STOP_S) for pop in pops)
+        yield responses
+        responses.extend(pop.result(STOP_S) for pop in pops)
 
 
 @contextlib.contextmanager
 def unfinished_request(service: ServiceProcess) -> Iterator[None]:
-    """A client whose request is under way, and who sends half of its body and says no more."""
+    """A request in progress whose client has sent only half of its body."""
     head = "POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
     with socket.create_connection(("127.0.0.1", service.port), START_S) as slow:
         slow.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
@@ -78,21 +78,22 @@ def unfinished_request(service: ServiceProcess) -> Iterator[None]:
 
 
 @workers
-def test_it_says_where_it_listens_and_ends_with_0_after_answering_those_who_wait(tmp_path: Path, workers: int) -> None:
+def test_it_logs_where_it_listens_and_exits_with_0_after_answering_waiting_pops(tmp_path: Path, workers: int) -> None:
     with ServiceProcess(tmp_path, "--workers", str(workers)) as service:
         [greeting] = service.lines
         assert f"listening on {service.url}  docs: {service.url}/docs  store: embedded valkey " in greeting
         assert greeting.endswith(f" in {service.data_dir}\n")
-        with httpx.Client() as idle, parked_pops(service, 5) as answers:
+        with httpx.Client() as idle, parked_pops(service, 5) as responses:
             assert idle.get(f"{service.url}/healthz").status_code == 200
             began = time.monotonic()
             assert service.stop() == 0
             assert time.monotonic() - began < 5
-    assert [(answer.status_code, answer.json()) for answer in answers] == [(200, {"jobs": []})] * 5
+    assert [(response.status_code, response.json()) for response in responses] == [(200, {"jobs": []})] * 5
     assert [line.split(": ", 1)[1] for line in service.lines[1:]] == ["stopping: SIGTERM\n", "stopped\n"]
 
 
-def test_a_request_that_does_not_end_is_cut_off_after_the_drain_time(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_an_unfinished_request_is_aborted_after_the_drain_timeout(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--drain-timeout", "0.5") as service, unfinished_request(service):
         began = time.monotonic()
         service.process.send_signal(signal.SIGINT)
@@ -111,17 +112,18 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, workers: int) -> None:
         assert service.process.wait(STOP_S) == 1
 
 
-def test_a_second_service_on_the_folder_or_the_port_says_so_and_stops(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_second_service_on_the_same_directory_or_port_is_refused(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path) as first:
-        same_folder = refused("--data-dir", str(first.data_dir))
+        same_directory = refused("--data-dir", str(first.data_dir))
         same_port = refused("--data-dir", str(tmp_path / "other"), "--port", str(first.port))
 
-        assert f"in use by another deferd service (process {first.process.pid})" in same_folder
+        assert f"in use by another deferd service (process {first.process.pid})" in same_directory
         assert f"cannot listen on 127.0.0.1 port {first.port}" in same_port
         assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before it knew"
 
 
-def test_a_store_that_is_refused_is_one_line(tmp_path: Path) -> None:
+def test_a_refused_store_is_one_line(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "v", maxmemory_policy="volatile-ttl", requirepass="sesame") as server:
         line = refused("--redis-url", server.url)
 
@@ -129,7 +131,8 @@ def test_a_store_that_is_refused_is_one_line(tmp_path: Path) -> None:
     assert "sesame" not in line
 
 
-def test_workers_get_the_secrets_of_a_store_without_showing_them(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_server_processes_get_the_secrets_of_a_store_without_showing_them(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "v", requirepass="sesame") as server:
         with ServiceProcess(tmp_path, "--workers", "2", environment={"DEFERD_REDIS_URL": server.url}) as service:
             put_orders(service.url, 1)
@@ -152,6 +155,7 @@ def test_json_logs_are_json_from_the_first_line_to_the_last(tmp_path: Path) -> N
     assert records[-1]["message"] == "stopped"
 
 
+@pytest.mark.slow
 def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--workers", "2") as service:
         put_orders(service.url, 20)
@@ -162,15 +166,16 @@ def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tm
         assert all(has_order(service.url, n) for n in range(20))
 
 
-def test_workers_and_store_that_die_are_replaced(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_server_processes_and_a_store_that_die_are_restarted(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug") as service:
         put_orders(service.url, 1)
-        before = [int(pid) for pid in re.findall(r"worker \d serves \(process (\d+)\)", service.output())]
+        before = [int(pid) for pid in re.findall(r"server process \d is serving \(pid (\d+)\)", service.output())]
         assert len(before) == 2
         os.kill(before[0], signal.SIGKILL)
         service.kill_store()
 
-        wait_until(lambda: service.output().count(" serves (process") == 3, START_S, "there is another worker")
+        wait_until(lambda: service.output().count(" is serving (pid") == 3, START_S, "there is another server process")
         wait_until(lambda: has_order(service.url, 0), START_S, "it works again")
         assert service.stop() == 0
-    assert re.search(r"worker \d ended by itself \(exit code -9\); another is started at once", service.output())
+    assert re.search(r"server process \d exited unexpectedly \(exit code -9\); restarting it now", service.output())

@@ -17,6 +17,8 @@ import pytest
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 GONE_S = 15.0
 START_S = 30.0
 JOB = b'{"topic": "t", "id": "late"}'
@@ -25,7 +27,7 @@ workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 @contextlib.contextmanager
 def sighup_ignored() -> Iterator[None]:
-    """As `nohup` starts what it starts."""
+    """As under `nohup`."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
@@ -43,7 +45,7 @@ def store_log(service: ServiceProcess) -> str:
 
 
 @workers
-def test_sighup_stops_a_service_in_order(tmp_path: Path, workers: str) -> None:
+def test_sighup_stops_a_service_cleanly(tmp_path: Path, workers: str) -> None:
     with ServiceProcess(tmp_path, "--workers", workers) as service:
         service.process.send_signal(signal.SIGHUP)
         assert service.process.wait(GONE_S) == 0
@@ -51,7 +53,7 @@ def test_sighup_stops_a_service_in_order(tmp_path: Path, workers: str) -> None:
         assert "stopping: SIGHUP" in service.output()
 
 
-def test_a_service_under_nohup_takes_no_notice_of_sighup(tmp_path: Path) -> None:
+def test_a_service_under_nohup_ignores_sighup(tmp_path: Path) -> None:
     with sighup_ignored():
         service = ServiceProcess(tmp_path).start()
     try:
@@ -63,8 +65,8 @@ def test_a_service_under_nohup_takes_no_notice_of_sighup(tmp_path: Path) -> None
     assert "SIGHUP" not in service.output()
 
 
-def test_the_end_of_its_terminal_stops_a_service_in_order(tmp_path: Path) -> None:
-    """Like a terminal window, the program in between has the service on a terminal of its own, and is killed."""
+def test_closing_its_terminal_stops_a_service_cleanly(tmp_path: Path) -> None:
+    """Like a terminal window, a program runs the service on its own terminal and is killed."""
     service = ServiceProcess(tmp_path, "--workers", "2")
     program = "import pty, sys; pty.spawn(sys.argv[1:])"
     command = [*(sys.executable, "-m", "deferd", "serve", "--port", "0"), *("--data-dir", str(service.data_dir))]
@@ -88,7 +90,7 @@ def test_the_store_of_a_killed_service_ends_in_order(tmp_path: Path, workers: st
         assert "bye bye" in store_log(service)
 
 
-def test_the_store_works_until_the_workers_of_a_killed_supervisor_have_drained(tmp_path: Path) -> None:
+def test_the_store_runs_until_the_server_processes_of_a_killed_supervisor_have_drained(tmp_path: Path) -> None:
     head = b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
     with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug") as service:
         with socket.create_connection(("127.0.0.1", service.port), START_S) as client:
@@ -96,15 +98,15 @@ def test_the_store_works_until_the_workers_of_a_killed_supervisor_have_drained(t
             assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
             service.kill()
             # The one without a request has ended; the other drains.
-            wait_until(lambda: len(service.worker_pids()) == 1, GONE_S, "one worker is left")
+            wait_until(lambda: len(service.server_process_pids()) == 1, GONE_S, "one worker is left")
             client.sendall(JOB)
             assert client.recv(65536).startswith(b"HTTP/1.1 201 ")
         wait_for_the_end_of_the_store(service)
 
 
-def test_the_store_of_a_killed_service_does_not_wait_for_a_worker_that_hangs(tmp_path: Path) -> None:
+def test_the_store_of_a_killed_service_does_not_wait_for_a_hanging_server_process(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--workers", "2", "--drain-timeout", "0") as service:
-        hanging = service.worker_pids()[0]
+        hanging = service.server_process_pids()[0]
         os.kill(hanging, signal.SIGSTOP)
         try:
             service.kill()
@@ -135,7 +137,7 @@ def test_a_reaper_that_is_killed_is_replaced_and_knows_the_store(tmp_path: Path)
         assert first is not None
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: service.reaper_pid() not in {first, None}, GONE_S, "there is another reaper")
-        assert re.search(r"the store's reaper ended by itself \(exit code -9\)", service.output())
+        assert re.search(r"the store's reaper exited unexpectedly \(exit code -9\)", service.output())
         service.kill()
         wait_for_the_end_of_the_store(service)
 

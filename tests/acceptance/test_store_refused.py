@@ -1,21 +1,21 @@
-"""A store that lost a right, or was emptied, under real services: a 503 that says what to do, and never a 500."""
+"""A store that revokes a permission, or was emptied, under real services: a 503 that says what to do, never a 500."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.acceptance.command_line import Shell
 from tests.acceptance.http_calls import Http, ok, problem
+from tests.acceptance.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.test_http_store_trouble import assert_serves_again, every_call
 from tests.integration.store_rights import USER, as_user, user_line
 from tests.integration.store_servers import StoreServer
+from tests.preloaded import run_preloaded
 from tests.waiting import until, wait_until
 
 START_S = 30.0
@@ -29,6 +29,7 @@ def store(tmp_path: Path) -> Iterator[StoreServer]:
 
 @pytest.fixture
 def service(store: StoreServer, tmp_path: Path) -> Iterator[ServiceProcess]:
+    store.used_before()
     with running_service("--redis-url", as_user(store.url), data_dir=tmp_path / "service") as service:
         yield service
 
@@ -39,7 +40,7 @@ async def shop(service: ServiceProcess) -> AsyncIterator[Http]:
         yield Http(client, "orders")
 
 
-async def test_the_rights_of_the_readme_are_enough_for_every_call(
+async def test_the_permissions_of_the_readme_are_enough_for_every_call(
     shop: Http, service: ServiceProcess, store: StoreServer
 ) -> None:
     await shop.put_job("a", retain=60)
@@ -54,32 +55,33 @@ async def test_the_rights_of_the_readme_are_enough_for_every_call(
     assert store.command("ACL", "LOG") == []
 
 
-@pytest.mark.parametrize("right", ["time", "hset", "evalsha"])
-async def test_without_a_right_every_call_is_a_503_that_names_it(
-    shop: Http, store: StoreServer, service: ServiceProcess, right: str
+@pytest.mark.parametrize("command", ["time", "hset", "evalsha"])
+async def test_without_a_permission_every_call_is_a_503_that_names_it(
+    shop: Http, store: StoreServer, service: ServiceProcess, command: str
 ) -> None:
     await shop.put_job("before", delay=600)
-    store.command("ACL", "SETUSER", USER, f"-{right}")
-    # The first may be one that does without, as a script of another verb; it is for those after it to be refused.
+    store.command("ACL", "SETUSER", USER, f"-{command}")
+    # The first call may not need the permission; those after it are refused.
     problem(await shop.post("/jobs", json={"topic": "new"}), 503, "store_unavailable")
     for answer, _ in await every_call(shop):
-        assert f"+{right}" in problem(answer, 503, "store_unavailable")["detail"]
-    store.command("ACL", "SETUSER", USER, f"+{right}")
+        assert f"+{command}" in problem(answer, 503, "store_unavailable")["detail"]
+    store.command("ACL", "SETUSER", USER, f"+{command}")
     await assert_serves_again(shop)
     assert "Traceback" not in service.output()
     assert service.output().count("CRITICAL") == 1
-    done = Shell(service.url).run("audit", "--repair")
+    done = PreloadedShell(service.url).run("audit", "--repair")
     assert done.returncode in {0, 6}, done.stderr
-    assert Shell(service.url).run("audit").returncode == 0
+    assert PreloadedShell(service.url).run("audit").returncode == 0
     assert (await shop.look("before"))["state"] == "delayed"
 
 
+@pytest.mark.slow
 def test_after_a_flushall_only_services_with_the_same_number_of_shards_start(
     store: StoreServer, service: ServiceProcess, tmp_path: Path
 ) -> None:
     store.command("FLUSHALL")
-    other = [sys.executable, "-m", "deferd", "serve", "--port", "0", "--redis-url", store.url, "--shards", "4"]
-    done = subprocess.run(other, capture_output=True, text=True, timeout=START_S, check=False)
+    other = ("serve", "--port", "0", "--redis-url", store.url, "--shards", "4")
+    done = run_preloaded(*other, environment=os.environ, timeout=START_S)
     assert done.returncode == 1
     assert "was set up with --shards 1, not 4" in done.stderr
     assert "deferd:shards was gone from the store and was written again" in service.output()
@@ -88,11 +90,12 @@ def test_after_a_flushall_only_services_with_the_same_number_of_shards_start(
         assert [httpx.post(f"{one.url}/jobs", json=job).status_code for one in (service, second)] == [201, 409]
 
 
-async def test_a_store_that_was_given_another_number_of_shards_is_refused_loudly(
+@pytest.mark.slow
+async def test_calls_are_refused_while_the_guard_has_another_number_of_shards(
     shop: Http, store: StoreServer, service: ServiceProcess
 ) -> None:
     store.command("SET", "deferd:shards", 4)
-    await until(lambda: "Calls are refused" in service.output(), "the service has noticed", within_s=10)
+    await until(lambda: "Calls are refused" in service.output(), "the change is logged", within_s=10)
     for answer, _ in await every_call(shop):
         assert "--shards 4, not 1" in problem(answer, 503, "store_unavailable")["detail"]
     assert service.output().count("CRITICAL") == 1
@@ -100,5 +103,6 @@ async def test_a_store_that_was_given_another_number_of_shards_is_refused_loudly
     await assert_serves_again(shop)
 
 
+@pytest.mark.slow
 def test_a_service_on_an_empty_store_starts_and_writes_the_guard(store: StoreServer, service: ServiceProcess) -> None:
-    wait_until(lambda: store.command("GET", "deferd:shards") == b"1", 5, "the guard is there")
+    wait_until(lambda: store.command("GET", "deferd:shards") == b"1", 5, "the guard exists")

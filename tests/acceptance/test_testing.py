@@ -1,4 +1,4 @@
-"""`deferd.testing`: what users' tests get, from the context manager and from the pytest plugin of the built package."""
+"""`deferd.testing` as users' tests see it: the context manager, and the pytest plugin of the built package."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zipfile
@@ -40,7 +41,7 @@ def service(running: ServiceForTests) -> ServiceForTests:
 
 
 def processes_of(folder: str) -> list[str]:
-    """Command lines of the processes that work in this folder."""
+    """Command lines of the processes with this directory."""
     commands = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -58,7 +59,7 @@ def folder_of(service: ServiceForTests) -> str:
     return found[1]
 
 
-def test_at_the_end_nothing_of_it_is_left() -> None:
+def test_at_the_end_no_process_and_no_file_is_left() -> None:
     with start_service() as service:
         folder = folder_of(service)
         assert len(processes_of(folder)) == 3, "the service, its store and the reaper of that"
@@ -67,21 +68,26 @@ def test_at_the_end_nothing_of_it_is_left() -> None:
     assert not Path(folder).exists()
 
 
-def test_a_service_whose_tests_were_killed_ends_by_itself() -> None:
+@pytest.mark.slow
+def test_a_service_ends_when_its_tests_are_killed() -> None:
     script = (
         "import sys, time\nfrom deferd.testing import start_service\n"
         "with start_service('--workers', '2') as service:\n    print(service.log, flush=True)\n    time.sleep(60)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as tests:
-        assert tests.stdout is not None
-        found = next(match for line in tests.stdout if (match := re.search(r" in (\S+deferd-testing-\w+)/data", line)))
-        folder = found[1]
-        assert processes_of(folder)
-        tests.send_signal(signal.SIGKILL)
-    wait_until(lambda: not processes_of(folder), GONE_S, "its processes have ended")
+    with tempfile.TemporaryDirectory() as temporary:  # who is killed leaves a folder behind
+        environment = {**os.environ, "TMPDIR": temporary}
+        with subprocess.Popen(
+            [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
+        ) as tests:
+            assert tests.stdout is not None
+            said = (re.search(r" in (\S+deferd-testing-\w+)/data", line) for line in tests.stdout)
+            folder = next(found[1] for found in said if found)
+            assert processes_of(folder)
+            tests.send_signal(signal.SIGKILL)
+        wait_until(lambda: not processes_of(folder), GONE_S, "its processes have ended")
 
 
-def test_one_that_does_not_start_shows_what_it_said() -> None:
+def test_a_failed_start_shows_the_log() -> None:
     with (
         pytest.raises(ServiceNotStarted, match=r"--tick .* is 'never', but must be a number"),
         start_service("--tick", "never"),
@@ -89,14 +95,14 @@ def test_one_that_does_not_start_shows_what_it_said() -> None:
         pass
 
 
-def test_the_wait_for_its_start_is_bounded() -> None:
+def test_the_wait_for_the_start_is_bounded() -> None:
     began = time.monotonic()
     with pytest.raises(ServiceNotStarted, match=r"did not serve within 0\.01 s"), start_service(start_timeout=0.01):
         pass
     assert time.monotonic() - began < GONE_S
 
 
-def test_the_settings_of_the_environment_are_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deferd_variables_of_the_environment_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFERD_REDIS_URL", "redis://127.0.0.1:1")
     monkeypatch.setenv("DEFERD_WORKERS", "none")
     with start_service() as service, service.client() as client:
@@ -115,14 +121,14 @@ def test_a_day_passes_in_no_time(service: ServiceForTests) -> None:
         assert time.monotonic() - began < 10
 
 
-async def test_it_serves_asyncio_as_well(service: ServiceForTests) -> None:
+async def test_the_asyncio_client_works_too(service: ServiceForTests) -> None:
     async with service.async_client(timeout=5) as client:
         await client.put("trash", delay=timedelta(days=1))
         service.clock.advance(days=1)
         assert len(await client.pop("trash", wait=0)) == 1
 
 
-def test_the_clock_says_what_time_it_is_there(service: ServiceForTests) -> None:
+def test_the_clock_returns_the_time_of_the_service(service: ServiceForTests) -> None:
     before = service.clock.now()
     after = service.clock.advance(timedelta(hours=1), days=1, hours=1, minutes=1, seconds=0.5)
     passed_s = (after - before - timedelta(days=1, hours=2, minutes=1, seconds=0.5)).total_seconds()
@@ -149,7 +155,7 @@ def test_a_purge_leaves_no_job_and_no_topic(service: ServiceForTests) -> None:
         assert list(client.topics()) == []
 
 
-def test_a_worker_runs_until_it_has_nothing_to_do(service: ServiceForTests) -> None:
+def test_a_worker_runs_until_it_is_idle(service: ServiceForTests) -> None:
     worker = Worker("http://127.0.0.1:9", key="of another service", grace=30)
     closed: list[int] = []
 
@@ -182,7 +188,7 @@ def test_a_worker_runs_until_it_has_nothing_to_do(service: ServiceForTests) -> N
         assert client.topic("orders.close").counts["dead"] == 0
 
 
-def test_a_worker_that_is_never_idle_is_told_of_and_ends(service: ServiceForTests) -> None:
+def test_a_worker_that_is_never_idle_is_stopped_with_an_error(service: ServiceForTests) -> None:
     worker = Worker()
     threads = {*threading.enumerate()}
 
@@ -201,7 +207,7 @@ def test_a_worker_that_is_never_idle_is_told_of_and_ends(service: ServiceForTest
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a package as it is installed, with its entry points; its libraries are those of this run."""
+    """Directory of an installed package with its entry points; its dependencies are those of this run."""
     folder = tmp_path_factory.mktemp("installed")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder / "wheel")]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
@@ -212,7 +218,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_pytest(installed: Path, project: Path, source: str) -> subprocess.CompletedProcess[str]:
-    """Run tests of a project that has the package installed and no configuration of its own."""
+    """Run the tests of a project that has the package installed and no configuration."""
     project.mkdir(exist_ok=True)
     (project / "test_it.py").write_text(source, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
@@ -239,13 +245,15 @@ def run_pytest(installed: Path, project: Path, source: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.slow
 def test_the_plugin_costs_nothing_until_it_is_used(installed: Path, tmp_path: Path) -> None:
-    """So it can do no harm either where the libraries of the service are not installed."""
+    """So it is harmless where the dependencies of the service are not installed."""
     ran = run_pytest(
         installed,
         tmp_path,
         """
 import sys
+import tempfile
 
 def test_nothing_is_imported(pytestconfig):
     assert pytestconfig.pluginmanager.get_plugin("deferd") is not None
@@ -288,6 +296,7 @@ def test_it_was_one_service_whose_clock_stays_moved(deferd_service):
     assert "3 passed" in ran.stdout
 
 
+@pytest.mark.slow
 def test_the_plugin_shows_the_log_of_the_service_with_a_test_that_fails(installed: Path, tmp_path: Path) -> None:
     ran = run_pytest(
         installed,
@@ -307,8 +316,9 @@ def test_that_passes(deferd_service):
     assert "1 failed, 1 passed" in ran.stdout
 
 
+@pytest.mark.slow
 def test_without_the_service_installed_only_tests_that_use_it_fail_and_say_why(installed: Path, tmp_path: Path) -> None:
-    """As with the base install. The project's own folder hides a library of the service from every process."""
+    """As with the base install: the project hides a dependency of the service from all its processes."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pydantic_settings'] = None\n")
     ran = run_pytest(
         installed,

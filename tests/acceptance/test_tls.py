@@ -1,4 +1,4 @@
-"""HTTPS by the service itself, and a store that is reached over TLS as a user of its ACL."""
+"""HTTPS of the service itself, and stores over TLS with ACL users."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ async def test_the_async_client_works_over_https(service: ServiceProcess, files:
         assert 20 == len(await client.pop(topic, count=20, wait=0))
 
 
+@pytest.mark.slow
 def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: str) -> None:
     with (
         running_service(*files.flags(), "--workers", "2", data_dir=tmp_path) as service,
@@ -78,18 +79,18 @@ def test_several_processes_speak_https(files: TlsFiles, tmp_path: Path, topic: s
     assert "Traceback" not in service.output()
 
 
-def test_a_certificate_that_nobody_vouches_for_is_not_believed(service: ServiceProcess) -> None:
+def test_an_untrusted_certificate_is_refused_by_the_client(service: ServiceProcess) -> None:
     with Client(https(service), retry_for=0) as client, pytest.raises(Unreachable, match="certificate"):
         client.put("orders", 1)
 
 
-def test_plain_http_is_not_answered_on_the_port_of_https(service: ServiceProcess, files: TlsFiles) -> None:
+def test_plain_http_gets_no_response_on_an_https_port(service: ServiceProcess, files: TlsFiles) -> None:
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"http://127.0.0.1:{service.port}/healthz", timeout=10)
     assert httpx.get(f"{https(service)}/healthz", verify=files.trust()).status_code == 200
 
 
-def test_tls_is_1_2_at_least(service: ServiceProcess, files: TlsFiles) -> None:
+def test_tls_below_1_2_is_refused(service: ServiceProcess, files: TlsFiles) -> None:
     context = files.trust()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     assert httpx.get(f"{https(service)}/healthz", verify=context).status_code == 200
@@ -105,14 +106,15 @@ async def test_the_limits_hold_over_https(service: ServiceProcess, files: TlsFil
         assert (await wire.answer()).status == 431
 
 
-async def test_a_slow_request_is_given_up_over_https(service: ServiceProcess, files: TlsFiles) -> None:
+async def test_a_slow_request_times_out_over_https(service: ServiceProcess, files: TlsFiles) -> None:
     async with connected(service.port, files.trust()) as wire:
         wire.send(request("GET", "/healthz"), b"GET /hea")
         assert [200, 408] == [(await wire.answer()).status, (await wire.answer()).status]
         assert await wire.is_closed()
 
 
-async def test_the_last_answer_of_a_connection_is_taken_slowly_over_https(
+@pytest.mark.slow
+async def test_the_last_response_of_a_connection_may_be_read_slowly_over_https(
     service: ServiceProcess, files: TlsFiles, topic: str
 ) -> None:
     async with AsyncClient(https(service), tls=files.trust()) as client:
@@ -136,15 +138,15 @@ async def test_the_last_answer_of_a_connection_is_taken_slowly_over_https(
     assert 1 == len(json.loads(body)["jobs"])
 
 
-async def test_a_client_that_does_not_begin_to_speak_tls_is_given_up(service: ServiceProcess) -> None:
-    """It costs a connection, as one does that stops within a head."""
+async def test_a_client_that_does_not_start_a_handshake_is_disconnected(service: ServiceProcess) -> None:
+    """It occupies a connection, like a client that stops within a head."""
     async with connected(service.port) as wire:
         with contextlib.suppress(ConnectionError):
             assert await wire.is_closed()
 
 
 def shown_certificate(service: ServiceProcess, files: TlsFiles) -> bytes | None:
-    """What a new connection is shown."""
+    """The certificate that a new connection gets."""
     with (
         socket.create_connection(("127.0.0.1", service.port), timeout=10) as raw,
         files.trust().wrap_socket(raw, server_hostname="localhost") as connection,
@@ -152,8 +154,9 @@ def shown_certificate(service: ServiceProcess, files: TlsFiles) -> bytes | None:
         return connection.getpeercert(binary_form=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_renewed_certificate_counts_without_a_restart(tmp_path: Path, topic: str, workers: int) -> None:
+def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, topic: str, workers: int) -> None:
     files = TlsFiles(tmp_path / "files")
     with (
         running_service(*files.flags(), "--workers", str(workers), data_dir=tmp_path) as service,
@@ -169,29 +172,30 @@ def test_a_renewed_certificate_counts_without_a_restart(tmp_path: Path, topic: s
         assert renewed != first
         wait_until(lambda: is_shown(renewed), WITHIN_S, "the new certificate is shown")
         client.put(topic, id="after")  # on the connection that it has
-        told = "the certificate was read again"  # twice by one that looked between the two files
-        wait_until(lambda: service.output().count(told) >= workers, WITHIN_S, "it says so")
+        reloaded = "reloaded the certificate"  # twice by a process that checked between the two writes
+        wait_until(lambda: service.output().count(reloaded) >= workers, WITHIN_S, "it is reloaded")
 
         files.key.write_text("no key", encoding="utf-8")
-        said = "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)"
-        wait_until(lambda: service.output().count(said) == workers, WITHIN_S, "it says what is wrong")
+        refused_once = "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)"
+        wait_until(lambda: service.output().count(refused_once) == workers, WITHIN_S, "the error is logged")
         assert is_shown(renewed)
 
         again = files.renew("again")
         wait_until(lambda: is_shown(again), WITHIN_S, "it reads on")
-        assert workers == service.output().count(said)
+        assert workers == service.output().count(refused_once)
     assert "Traceback" not in service.output()
 
 
-def test_workers_that_are_replaced_while_the_certificate_is_broken_serve_with_the_last_good_one(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_server_processes_restarted_with_a_broken_certificate_file_use_the_last_good_one(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path / "files")
     flags = ("--workers", "2", "--log-level", "debug")
     with running_service(*files.flags(), *flags, data_dir=tmp_path) as service:
         renewed = files.renew("renewed")
-        reread = "the files of keys and certificate were read again for new workers"
+        reread = "reloaded the keys and certificate files for new server processes"
         wait_until(lambda: reread in service.output(), WITHIN_S, "the supervisor has read the files again")
         files.key.write_text("no key", encoding="utf-8")
-        service.kill_workers()
+        service.kill_server_processes()
         assert shown_certificate(service, files) == renewed
         assert "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)" in service.output()
 
@@ -201,7 +205,7 @@ def test_workers_that_are_replaced_while_the_certificate_is_broken_serve_with_th
     assert "did not start to serve" not in service.output()
 
 
-def test_a_certificate_is_renewed_when_both_of_its_files_fit(tmp_path: Path) -> None:
+def test_a_certificate_is_reloaded_once_both_files_match(tmp_path: Path) -> None:
     files = TlsFiles(tmp_path)
     certificate = Certificate(files.cert, files.key)
     assert not certificate.read_if_changed()
@@ -217,7 +221,7 @@ def test_a_certificate_is_renewed_when_both_of_its_files_fit(tmp_path: Path) -> 
         certificate.read_if_changed()
 
 
-def test_a_certificate_that_is_too_weak_is_called_so(tmp_path: Path) -> None:
+def test_a_certificate_that_is_too_weak_is_refused(tmp_path: Path) -> None:
     cert, key = tmp_path / "weak.pem", tmp_path / "weak-key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:1024", "-nodes", "-subj", "/CN=localhost"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
@@ -227,7 +231,7 @@ def test_a_certificate_that_is_too_weak_is_called_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["tls_cert", "tls_key"])
-def test_a_certificate_and_its_key_come_together(files: TlsFiles, given: str) -> None:
+def test_a_certificate_needs_a_key_and_a_key_a_certificate(files: TlsFiles, given: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings({given: str(getattr(files, given.removeprefix("tls_")))})
     [sentence] = caught.value.problems
@@ -236,7 +240,8 @@ def test_a_certificate_and_its_key_come_together(files: TlsFiles, given: str) ->
         assert name in sentence
 
 
-def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_unusable_files_are_named(files: TlsFiles, tmp_path: Path) -> None:
     locked = tmp_path / "locked.pem"
     command = ["openssl", "rsa", "-aes128", "-passout", "pass:x", "-in", str(files.key), "-out", str(locked)]
     if b"EC PRIVATE" in files.key.read_bytes():
@@ -250,10 +255,10 @@ def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) ->
         (missing, files.key, f"{cert_is.format(missing)} is not readable: No such file or directory"),
         (files.cert, missing, f"{key_is.format(missing)} is not readable: No such file or directory"),
         (tmp_path, files.key, f"{cert_is.format(tmp_path)} is not readable: Is a directory"),
-        (empty, files.key, f"{cert_is.format(empty)} holds no certificate in PEM form"),
-        (files.key, files.key, f"{cert_is.format(files.key)} holds no certificate in PEM form"),
-        (files.cert, empty, f"{key_is.format(empty)} holds no private key in PEM form and without a passphrase"),
-        (files.cert, locked, f"{key_is.format(locked)} holds no private key in PEM form and without a passphrase"),
+        (empty, files.key, f"{cert_is.format(empty)} has no certificate in PEM form"),
+        (files.key, files.key, f"{cert_is.format(files.key)} has no certificate in PEM form"),
+        (files.cert, empty, f"{key_is.format(empty)} has no private key in PEM form without a passphrase"),
+        (files.cert, locked, f"{key_is.format(locked)} has no private key in PEM form without a passphrase"),
         (files.cert, other_key, f"{key_is.format(other_key)} is not the key of the certificate in --tls-cert"),
     ]
     for cert, key, sentence in cases:
@@ -263,7 +268,7 @@ def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) ->
     assert refused("--tls-cert", str(missing), "--tls-key", str(missing), folder=tmp_path).endswith(cases[0][2])
 
 
-def test_without_keys_https_too_is_for_this_machine_alone(files: TlsFiles, tmp_path: Path) -> None:
+def test_without_keys_https_listens_on_loopback_addresses_only(files: TlsFiles, tmp_path: Path) -> None:
     line = refused("--host", "0.0.0.0", *files.flags(), folder=tmp_path)  # noqa: S104 (it is refused)
     assert "which others can reach, and no key is asked for" in line
 
@@ -271,6 +276,7 @@ def test_without_keys_https_too_is_for_this_machine_alone(files: TlsFiles, tmp_p
 ACL = (f"user {USER} on >{PASSWORD} ~* &* +@all", "user default on nopass -@all +ping +info +shutdown")
 
 
+@pytest.mark.slow
 def test_a_store_is_reached_over_tls_as_a_user_of_its_acl(files: TlsFiles, tmp_path: Path, topic: str) -> None:
     with (
         StoreServer(tmp_path / "store", lines=ACL) as store,
@@ -279,6 +285,7 @@ def test_a_store_is_reached_over_tls_as_a_user_of_its_acl(files: TlsFiles, tmp_p
         run_a_job_over_tls(port, files, tmp_path, topic)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     DEBIAN_REDIS is None, reason="there is no redis-server on this machine, and the embedded has no TLS"
 )
@@ -302,7 +309,7 @@ def run_a_job_over_tls(port: int, files: TlsFiles, folder: Path, topic: str) -> 
         run_a_job(client, topic)
     wrong_password = refused(folder=folder, DEFERD_REDIS_URL=f"rediss://{USER}:not-this{address}")
     unknown_authority = refused(folder=folder, DEFERD_REDIS_URL=url.partition("?")[0])
-    assert f"the store at rediss://localhost:{port} does not let the service in" in wrong_password
+    assert f"the store at rediss://localhost:{port} refused the login" in wrong_password
     assert "certificate verify failed" in unknown_authority
-    told = service.output() + wrong_password + unknown_authority
-    assert not [secret for secret in (PASSWORD, "not-this") if secret in told]
+    log = service.output() + wrong_password + unknown_authority
+    assert not [secret for secret in (PASSWORD, "not-this") if secret in log]

@@ -1,4 +1,4 @@
-"""A service without keys trusts its machine, and not the pages that a browser there shows."""
+"""A service without keys trusts its machine, but not the web pages that a browser there shows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.acceptance.keyed_service import KeysFile, audit_lines, call, keys_of_
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Wire, connected
 
-doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+both_paths = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 
 
 async def ask(wire: Wire, method: str, path: str, *headers: str, through_asgi: bool = False) -> tuple[int, str]:
-    """The answer's status and what it says is wrong."""
+    """The status and the detail of the response."""
     chunked = ("Transfer-Encoding: chunked",) if through_asgi else ()
     head = "\r\n".join((f"{method} {path} HTTP/1.1", *headers, *chunked, "", ""))
     wire.send(head.encode(), b"0\r\n\r\n" if through_asgi else b"")
-    answer = await wire.answer()
-    return answer.status, answer.json().get("detail", "") if answer.body.startswith(b"{") else ""
+    response = await wire.answer()
+    return response.status, response.json().get("detail", "") if response.body.startswith(b"{") else ""
 
 
-@doors
+@both_paths
 @pytest.mark.parametrize(
     "headers",
     [
@@ -49,19 +49,19 @@ async def test_a_page_of_another_site_pops_nothing(
             status, detail = await ask(
                 wire, method, f"/topics/{http.topic}/pop?wait=0", *headers, through_asgi=through_asgi
             )
-            assert (status, "no web pages of other sites" in detail) == (403, True)
+            assert (status, "refuses requests of web pages of other sites" in detail) == (403, True)
     assert (await http.look("j"))["attempts"] == 0
     assert (await http.pop_one())["attempt"] == 1
 
 
 BROWSER = ("User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0", "Accept-Language: de")
-"""What any browser sends, and all that it need send with a GET to a host that it does not know to be this machine."""
+"""The headers of any browser; with a GET to a host that it does not know as this machine it may send no others."""
 
 
-@doors
+@both_paths
 @pytest.mark.parametrize("referer", [(), ("Referer: http://shop.example.com/",), ("Referer: nothing",)], ids=" ".join)
 @pytest.mark.parametrize("host", ["0.0.0.0:8000", "vm", "kubernetes.docker.internal:8000", "localhost"])
-async def test_an_image_of_a_page_pops_nothing_where_browsers_hardly_tell_of_it(
+async def test_an_image_of_a_page_pops_nothing_where_browsers_send_few_headers(
     http: Http, shared_service: ServiceProcess, host: str, referer: tuple[str, ...], through_asgi: bool
 ) -> None:
     await http.put_job("j")
@@ -73,7 +73,7 @@ async def test_an_image_of_a_page_pops_nothing_where_browsers_hardly_tell_of_it(
     assert (await http.look("j"))["attempts"] == 0
 
 
-@doors
+@both_paths
 @pytest.mark.parametrize("host", ["rebound.example.com", "Rebound.Example.COM.:8000", "127.0.0.1.example.com", "a.b:1"])
 async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
     http: Http, shared_service: ServiceProcess, host: str, through_asgi: bool
@@ -84,13 +84,13 @@ async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
             status, detail = await ask(
                 wire, "GET", path, f"Host: {host}", "Sec-Fetch-Site: same-origin", through_asgi=through_asgi
             )
-            assert (status, f"public name as {host} is" in detail) == (403, True), path
+            assert (status, f"public name such as {host}" in detail) == (403, True), path
             assert "--keys-file" in detail
             assert "--allowed-host (DEFERD_ALLOWED_HOST)" in detail
     assert (await http.look("j"))["attempts"] == 0
 
 
-@doors
+@both_paths
 @pytest.mark.parametrize(
     "headers",
     [
@@ -110,7 +110,7 @@ async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
     ],
     ids=" ".join,
 )
-async def test_whoever_else_is_on_the_machine_is_answered(
+async def test_other_programs_on_the_machine_are_served(
     http: Http, shared_service: ServiceProcess, headers: tuple[str, ...], through_asgi: bool
 ) -> None:
     await http.put_job("j")
@@ -121,11 +121,11 @@ async def test_whoever_else_is_on_the_machine_is_answered(
     assert (await http.look("j"))["state"] == "reserved"
 
 
-async def test_the_page_of_calls_is_in_no_frame_of_another_page(http: Http) -> None:
+async def test_the_docs_page_refuses_to_be_framed(http: Http) -> None:
     assert (await http.get("/docs")).headers["x-frame-options"] == "DENY"
 
 
-async def test_pages_may_be_linked_to_and_health_may_be_asked_for(shared_service: ServiceProcess) -> None:
+async def test_pages_may_be_linked_to_and_health_is_public(shared_service: ServiceProcess) -> None:
     async with connected(shared_service.port) as wire:
         link = ("Host: localhost", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate")
         assert (await ask(wire, "GET", "/docs", *link))[0] == 200
@@ -133,7 +133,7 @@ async def test_pages_may_be_linked_to_and_health_may_be_asked_for(shared_service
             assert (await ask(wire, "GET", path, "Host: jobs.example.com"))[0] == 200
 
 
-async def test_what_was_refused_is_told_in_the_audit_log(tmp_path: Path, topic: str) -> None:
+async def test_refusals_are_in_the_audit_log(tmp_path: Path, topic: str) -> None:
     with running_service("--log-format", "json", data_dir=tmp_path) as service:
         async with connected(service.port) as wire:
             await ask(wire, "POST", f"/topics/{topic}/pop", "Host: rebound.example.com")
@@ -144,7 +144,7 @@ async def test_what_was_refused_is_told_in_the_audit_log(tmp_path: Path, topic: 
 OPENED = ("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
 
 
-@doors
+@both_paths
 @pytest.mark.parametrize("site", ["none", "same-origin", "same-site"])
 @pytest.mark.parametrize(
     "how",
@@ -159,7 +159,7 @@ OPENED = ("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
     ],
     ids=" ".join,
 )
-async def test_what_a_browser_opens_or_loads_into_a_page_has_no_effect(
+async def test_addresses_that_a_browser_opens_or_loads_into_a_page_have_no_effect(
     http: Http, shared_service: ServiceProcess, how: tuple[str, ...], site: str, through_asgi: bool
 ) -> None:
     await http.put_job("j")
@@ -221,7 +221,7 @@ async def test_insecure_alone_allows_no_public_name(tmp_path: Path, topic: str) 
     ],
     ids=["flags", "variable", "any"],
 )
-async def test_allowed_hosts_are_answered_but_no_pages_of_other_sites(
+async def test_allowed_hosts_are_served_but_not_pages_of_other_sites(
     tmp_path: Path,
     flags: tuple[str, ...],
     environment: dict[str, str],
@@ -243,9 +243,9 @@ async def test_allowed_hosts_are_answered_but_no_pages_of_other_sites(
                 assert (await ask(wire, "GET", "/topics/t/pop?wait=0", *headers))[0] == 403
 
 
-async def test_with_keys_a_key_is_what_counts(tmp_path: Path, topic: str) -> None:
+async def test_with_keys_only_the_key_matters(tmp_path: Path, topic: str) -> None:
     keys: KeysFile = keys_of_every_kind(tmp_path / "keys.toml")
     elsewhere = ("Origin: https://shop.example.com", "Sec-Fetch-Site: cross-site")
     with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
-        answer = await call(service, "GET", f"/topics/{topic}/pop?wait=0", None, *elsewhere, token=keys.tokens["pop"])
-    assert (answer.status, json.loads(answer.body)) == (200, {"jobs": []})
+        response = await call(service, "GET", f"/topics/{topic}/pop?wait=0", None, *elsewhere, token=keys.tokens["pop"])
+    assert (response.status, json.loads(response.body)) == (200, {"jobs": []})

@@ -1,4 +1,4 @@
-"""What a worker does about leases: it extends them, and ends handlers whose job was cancelled or lost."""
+"""A worker extends its leases, and ends handlers whose job was cancelled or whose lease was lost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from deferd import AsyncClient, Context, JobRef, Worker
+from deferd.client.retry import RetryPolicy
+from deferd.worker import fetcher, reporter
+from tests.acceptance.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.worker_runs import gone, in_state, serving, sleeping_handler
+from tests.acceptance.worker_runs import gone, in_state, prefetching_worker, serving, sleeping_handler
 from tests.integration.store_servers import free_port
 from tests.waiting import until
 
@@ -38,13 +41,13 @@ async def test_a_lease_does_not_end_while_a_handler_runs(client: AsyncClient, wo
     @worker.handler(f"{topic}-async")
     async def take_long(context: Context) -> int:
         runs.append(context.job.id)
-        await asyncio.sleep(3 * TTR_S)
+        await asyncio.sleep(1.7 * TTR_S)
         return context.job.attempt
 
     @worker.handler(f"{topic}-plain")
     def take_long_in_thread(context: Context) -> int:
         runs.append(context.job.id)
-        time.sleep(3 * TTR_S)
+        time.sleep(1.7 * TTR_S)
         return context.job.attempt
 
     names = [(f"{topic}-{kind}", f"{kind}-{number}") for kind in ("async", "plain") for number in range(10)]
@@ -90,28 +93,17 @@ async def test_a_cancel_ends_the_handlers_of_both_kinds(
             assert (await client.cancel(name, "a")).was == "reserved"
         await until(lambda: len(ended) == 2, "both have ended")
     assert sorted(ended) == ["async True", "plain True"]
-    told = [one for one in caplog.records if getattr(one, "code", None) == "job_cancelled"]
-    assert sorted(vars(one)["topic"] for one in told) == sorted(topics)
+    logged = [one for one in caplog.records if getattr(one, "code", None) == "job_cancelled"]
+    assert sorted(vars(one)["topic"] for one in logged) == sorted(topics)
     for name in topics:
         await gone(client, name, "a")
 
 
-async def test_a_prefetched_job_that_is_cancelled_never_begins(
+async def test_a_prefetched_job_that_is_cancelled_never_starts(
     client: AsyncClient, shared_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "deferd.worker")
-    worker = Worker(shared_service.url, concurrency=1, prefetch=10)
-    began: list[str] = []
-    go_on = asyncio.Event()
-
-    @worker.handler(topic)
-    async def handle(context: Context) -> None:
-        began.append(context.job.id)
-        if context.job.id == "slow":
-            await go_on.wait()
-
-    # Only a worker whose handlers are quick fetches ahead: the first job shows that this one's are.
-    await client.put_batch([{"topic": topic, "id": name, "ttr": TTR_S} for name in ("quick", "slow", "next", "last")])
+    worker, began, may_end = await prefetching_worker(client, shared_service.url, topic, ttr_s=TTR_S)
     async with serving(worker):
         for job_id in ("slow", "next", "last"):
             await in_state(client, topic, job_id, "reserved")
@@ -120,8 +112,8 @@ async def test_a_prefetched_job_that_is_cancelled_never_begins(
         def heard() -> bool:
             return any(vars(one).get("job_id") == "next" for one in caplog.records)
 
-        await until(heard, "the worker has heard of the cancel")
-        go_on.set()
+        await until(heard, "the worker knows of the cancel")
+        may_end.set()
         await until(lambda: "last" in began, "the last one has begun")
     assert began == ["quick", "slow", "last"]
 
@@ -133,14 +125,14 @@ async def test_a_delivery_that_is_over_ends_its_handler_and_is_logged(
     await client.put(topic, id="a", ttr=TTR_S)
     async with serving(worker), asyncio.timeout(20):
         await began.wait()
-        await client.release(JobRef(topic, "a"), delay=600)  # without a receipt: somebody else steps in
+        await client.release(JobRef(topic, "a"), delay=600)  # without a receipt: another program intervenes
         await ended.wait()
     [record] = [one for one in caplog.records if getattr(one, "code", None) == "receipt_stale"]
     assert record.levelno == logging.WARNING
     assert (await client.look(topic, "a")).last_error is None
 
 
-async def test_a_finish_that_comes_too_late_is_logged_and_the_worker_goes_on(
+async def test_a_finish_that_is_too_late_is_logged_and_the_worker_continues(
     client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     began, may_end = asyncio.Event(), asyncio.Event()
@@ -163,7 +155,11 @@ async def test_a_finish_that_comes_too_late_is_logged_and_the_worker_goes_on(
     assert "could not be finished: its lease has ended" in record.getMessage()
 
 
-async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_results_are_reported_when_the_service_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (fetcher, reporter):  # pauses of seconds would only prolong the test
+        monkeypatch.setattr(module, "_RETRY", RetryPolicy(max_pause_s=0.2, heeds_proxies=False))
     caplog.set_level(logging.INFO, "deferd.worker")
     with running_service(data_dir=tmp_path) as service:
         worker = Worker(service.url)
@@ -194,13 +190,13 @@ async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, ca
             for event in running.values():
                 assert await asyncio.to_thread(event.wait, 20)
             service.kill()
-            away.set()  # the handlers end while nobody is there to hear of it
+            away.set()  # the handlers end while the service is away
 
-            def in_vain() -> bool:
+            def has_failed() -> bool:
                 doing = {vars(one).get("doing") for one in caplog.records}
                 return doing >= {"fetching jobs", "reporting finished jobs"}
 
-            await until(in_vain, "the worker has found that the service is away")
+            await until(has_failed, "the worker has found that the service is away")
             await asyncio.to_thread(service.start)
             for kind in ("async", "plain"):
                 finished = await in_state(client, kind, "a", "finished")
@@ -209,8 +205,8 @@ async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, ca
             assert (failed.last_error, failed.attempts) == ("ValueError: no such order", 1)
             await client.put("async", id="b", retain=60)
             await in_state(client, "async", "b", "finished")
-    told = [(vars(one)["doing"], one.levelname) for one in caplog.records if hasattr(one, "doing")]
-    assert sorted(told) == [
+    logged = [(vars(one)["doing"], one.levelname) for one in caplog.records if hasattr(one, "doing")]
+    assert sorted(logged) == [
         ("fetching jobs", "INFO"),
         ("fetching jobs", "WARNING"),
         ("reporting finished jobs", "INFO"),
@@ -218,32 +214,29 @@ async def test_results_are_delivered_when_the_service_is_back(tmp_path: Path, ca
     ]
 
 
-async def test_a_worker_waits_for_a_service_that_is_not_there_yet(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.slow
+async def test_a_worker_waits_for_a_service_that_has_not_started(
+    shared_service: ServiceProcess, client: AsyncClient, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "httpcore.connection")
 
-    def tries() -> int:
+    def attempts() -> int:
         return sum(one.getMessage().startswith("connect_tcp.failed") for one in caplog.records)
 
-    service = ServiceProcess(tmp_path, port=free_port())
-    with contextlib.ExitStack() as running:
-        worker = Worker(service.url)
-
-        @worker.handler("t")
-        async def nothing() -> None: ...
-
+    port = free_port()
+    worker = Worker(f"http://127.0.0.1:{port}")
+    worker.handler(topic)(lambda: None)
+    await client.put(topic, id="a")
+    with contextlib.ExitStack() as started:
         async with serving(worker):
-            await until(lambda: tries() >= 4, "the worker has found nobody again and again")
-            told = [one.levelname for one in caplog.records if one.name == "deferd.worker"]
-            assert told == ["WARNING"]
-            await asyncio.to_thread(running.enter_context, service)
-            async with AsyncClient(service.url) as client:
-                await client.put("t", id="a")
-                await gone(client, "t", "a")
+            await until(lambda: attempts() >= 4, "the worker has retried several times")
+            logged = [one.levelname for one in caplog.records if one.name == "deferd.worker"]
+            assert logged == ["WARNING"]
+            started.enter_context(lossy_proxy(shared_service.url, port))  # it starts at once, unlike a service
+            await gone(client, topic, "a")
 
 
-async def test_a_worker_of_two_services_goes_on_with_the_one_that_is_left(
+async def test_a_worker_with_two_urls_uses_the_reachable_one(
     shared_service: ServiceProcess, client: AsyncClient, topic: str
 ) -> None:
     worker = Worker(["http://127.0.0.1:9", shared_service.url])

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, which tests can kill."""
+"""A worker in its own process, which tests can kill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WITHIN_S = 20.0
 
 
 class WorkerProcess:
-    """`python -m MODULE ARGUMENTS`, whose lines tests wait for. It is killed when the block ends."""
+    """Runs `python -m MODULE ARGUMENTS` and collects its output. It is killed when the block ends."""
 
     def __init__(self, *arguments: str, module: str = "tests.acceptance.worker_program") -> None:
         self._command = [sys.executable, "-m", module, *arguments]
@@ -45,7 +45,7 @@ class WorkerProcess:
                 self._new_lines.put(line)
 
     def wait_for(self, *texts: str) -> None:
-        """Wait until each text was in a line since the last wait."""
+        """Wait until each text has appeared in a line since the last call."""
         missing = set(texts)
         end_s = time.monotonic() + WITHIN_S
         while missing:
@@ -56,11 +56,11 @@ class WorkerProcess:
             missing = {text for text in missing if text not in line}
 
     def send(self, number: signal.Signals) -> None:
-        """A signal."""
+        """Send a signal."""
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """Wait for its end; its exit code."""
+        """Wait for the end of the process and return its exit code."""
         code = self.process.wait(WITHIN_S)
         self._reader.join(WITHIN_S)
         return code

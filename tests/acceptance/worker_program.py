@@ -1,4 +1,4 @@
-"""A worker as a program of its own, for tests that send it signals: `python -m tests.acceptance.worker_program ...`."""
+"""A worker as a program, for tests that send it signals: `python -m tests.acceptance.worker_program ...`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from deferd import Context, Worker
+from deferd.worker import event_loop, worker_run
 
 
 def main() -> int:
-    """Work on `TOPIC.async`, `TOPIC.plain` and `TOPIC.deaf`, whose jobs take as many seconds as their body says.
+    """Work on the topics below TOPIC; a job runs for as many seconds as its body says.
 
-    Each handler writes a line when it begins and when it ends. Handlers of the last do not end when they are told to.
+    Handlers write a line when they begin, when they end and when they are cancelled. Those of `TOPIC.stubborn` and
+    `TOPIC.stubborn-plain` ignore that they are cancelled.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("topic")
     parser.add_argument("--grace", type=float, default=30)
     parser.add_argument("--concurrency", type=int, default=10)
-    parser.add_argument("--without-signal-handlers", action="store_true", help="as the event loops of Windows")
+    parser.add_argument("--without-signal-handlers", action="store_true", help="like the event loops of Windows")
+    parser.add_argument("--short-waits", action="store_true", help="shorten the waits of a stop to tenths of a second")
     options = parser.parse_args()
     if options.without_signal_handlers:
         asyncio.new_event_loop = LoopWithoutSignalHandlers
+    if options.short_waits:
+        worker_run._CLEANUP_S = worker_run._LAST_REPORTS_S = event_loop._LEFT_TASKS_S = 0.3
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s")
     worker = Worker(options.url, grace=options.grace, concurrency=options.concurrency)
 
@@ -55,7 +60,7 @@ def main() -> int:
             say(f"ended {context.job.id}")
         return "done"
 
-    @worker.handler(f"{options.topic}.deaf")
+    @worker.handler(f"{options.topic}.stubborn")
     async def take_time_regardless(seconds: float, context: Context) -> None:
         say(f"began {context.job.id}")
         end_s = time.monotonic() + seconds
@@ -63,9 +68,9 @@ def main() -> int:
             try:
                 await asyncio.sleep(left_s)
             except asyncio.CancelledError:
-                say(f"deaf {context.job.id}")
+                say(f"ignored {context.job.id}")
 
-    @worker.handler(f"{options.topic}.deaf-plain")
+    @worker.handler(f"{options.topic}.stubborn-plain")
     def take_time_regardless_in_thread(seconds: float, context: Context) -> None:
         say(f"began {context.job.id}")
         time.sleep(seconds)
@@ -74,7 +79,7 @@ def main() -> int:
 
 
 class LoopWithoutSignalHandlers(asyncio.SelectorEventLoop):
-    """What asyncio has on Windows, in this respect."""
+    """An event loop that cannot handle signals, as on Windows."""
 
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: object) -> NoReturn:
         raise NotImplementedError
@@ -84,7 +89,7 @@ class LoopWithoutSignalHandlers(asyncio.SelectorEventLoop):
 
 
 def say(line: str) -> None:
-    """To the test; in one piece, since threads say something at the same time."""
+    """Write a line to the test, in one call because threads write concurrently."""
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 

@@ -1,4 +1,4 @@
-"""Workers in tests: run in the test's own loop, and waiting for what they do."""
+"""Runs workers in the test's event loop, and waits for the states of their jobs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from deferd import AsyncClient, Job, JobNotFound, Worker
+from deferd import AsyncClient, Context, Job, JobNotFound, Worker
 
 WITHIN_S = 20.0
 
 
 @contextlib.asynccontextmanager
 async def serving(worker: Worker) -> AsyncIterator[None]:
-    """The worker works as long as the block runs, and has ended in order after it."""
+    """Run the worker during the block, and stop it gracefully after it."""
     serve = asyncio.create_task(worker.serve())
     try:
         yield
@@ -24,7 +24,7 @@ async def serving(worker: Worker) -> AsyncIterator[None]:
 
 
 def sleeping_handler(worker: Worker, topic: str) -> tuple[asyncio.Event, asyncio.Event]:
-    """A handler that sleeps until it is cancelled; the events tell that it has begun, and that it has ended."""
+    """A handler that sleeps until it is cancelled; the events are set when it begins and when it ends."""
     began, ended = asyncio.Event(), asyncio.Event()
 
     @worker.handler(topic)
@@ -38,8 +38,29 @@ def sleeping_handler(worker: Worker, topic: str) -> tuple[asyncio.Event, asyncio
     return began, ended
 
 
+async def prefetching_worker(
+    client: AsyncClient, url: str, topic: str, *, ttr_s: float = 60
+) -> tuple[Worker, list[str], asyncio.Event]:
+    """A worker with one slot. When it serves, job "slow" runs until the event, and "next" and "last" are prefetched.
+
+    The list gets the ids of the jobs that have started. A worker prefetches only after a quick handler: the first job.
+    """
+    worker = Worker(url, concurrency=1, prefetch=10)
+    began: list[str] = []
+    may_end = asyncio.Event()
+
+    @worker.handler(topic)
+    async def handle(context: Context) -> None:
+        began.append(context.job.id)
+        if context.job.id == "slow":
+            await may_end.wait()
+
+    await client.put_batch([{"topic": topic, "id": name, "ttr": ttr_s} for name in ("quick", "slow", "next", "last")])
+    return worker, began, may_end
+
+
 async def in_state(client: AsyncClient, topic: str, job_id: str, state: str) -> Job:
-    """The job once it is in that state."""
+    """Wait until the job is in this state, and return it."""
     seen = None
     try:
         async with asyncio.timeout(WITHIN_S):

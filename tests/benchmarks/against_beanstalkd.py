@@ -1,4 +1,4 @@
-"""Batches through HTTP against beanstalkd's pipelined protocol: whole cycles of jobs a second, side by side.
+"""Batches through HTTP compared with beanstalkd's pipelined protocol: full cycles of jobs per second.
 
     python -m tests.benchmarks.against_beanstalkd [--jobs 60000] [--batch 500] [--rounds 3] [--only memory|durable]
 
@@ -47,13 +47,13 @@ from tests.integration.store_servers import StoreServer
 TOPIC = "bench.batches"
 BODY = {"order": 1042, "customer": "c-17", "items": [1, 2, 3]}
 RUN_S = 180.0
-"""The most seconds that one way of one round may take."""
+"""The most seconds that one measurement of one round may take."""
 MEASURES = ("put", "pop+finish", "cycle", "flow")
 
 
 @dataclass
 class Figures:
-    """Jobs a second by measure, one value for each round."""
+    """Jobs per second by measure, one value for each round."""
 
     rounds: dict[str, list[float]] = field(default_factory=lambda: {measure: [] for measure in MEASURES})
 
@@ -70,7 +70,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Load:
-    """How much runs, and with how many tasks of the client process on each side."""
+    """The size of the load, and the number of the client process's tasks."""
 
     jobs: int
     batch: int
@@ -113,7 +113,7 @@ class Deferd:
         await asyncio.gather(*(self._consume() for _ in range(self._load.consumers)))
 
     async def warm_up(self) -> float:
-        """Take some batches through; returns how many seconds a put of all jobs would take."""
+        """Run some batches as a warm-up; returns how many seconds a put of all jobs would take."""
         jobs = 8 * self._load.batch
         put_s = await self._produce_all(jobs, {})
         await self._consume_all(jobs)
@@ -130,7 +130,7 @@ class Deferd:
         return put_s, time.time() - due
 
     async def flow(self) -> float:
-        """Seconds from the first put to the last finish, all going on at the same time."""
+        """Seconds from the first put to the last finish, with all tasks running concurrently."""
         began = time.perf_counter()
         await asyncio.gather(
             self._produce_all(self._load.jobs, {"delay": self._load.delay_s}), self._consume_all(self._load.jobs)
@@ -139,7 +139,7 @@ class Deferd:
 
 
 async def measure_deferd(url: str, load: Load, pids: dict[str, int], figures: Figures) -> dict[str, float]:
-    """Run one round; returns the CPU microseconds a job of the flow, by process."""
+    """Run one round; returns the CPU microseconds per job in the flow, by process."""
     async with AsyncClient(url, timeout=30) as client, asyncio.timeout(2 * RUN_S):
         deferd = Deferd(client, load)
         put_s, drain_s = await deferd.phases(await deferd.warm_up())
@@ -168,7 +168,7 @@ def measure_beanstalkd(log_folder: Path | None, jobs: int, batch: int, figures: 
 
 @contextlib.contextmanager
 def memory_service(folder: Path) -> Iterator[tuple[ServiceProcess, int]]:
-    """A service on a store that keeps nothing on disk, and the store's process id."""
+    """A service on a store without disk, and the store's process id."""
     with (
         StoreServer(folder / "store") as store,
         running_service("--redis-url", store.url, data_dir=folder / "service") as service,
@@ -186,7 +186,7 @@ def durable_service(folder: Path) -> Iterator[tuple[ServiceProcess, int]]:
 
 
 def compare(kind: str, load: Load, yardstick_jobs: int, rounds: int) -> None:
-    """Measure both in turns and print the comparison."""
+    """Measure both in turn and print the comparison."""
     deferd, beanstalkd = Figures(), Figures()
     cpu: list[dict[str, float]] = []
     for _ in range(rounds):
@@ -208,15 +208,15 @@ def compare(kind: str, load: Load, yardstick_jobs: int, rounds: int) -> None:
         target = "  (target >= 1)" if measure in {"cycle", "flow"} else ""
         print(f"  {measure:12}{ours:10.0f}{theirs:12.0f}{ours / theirs:8.2f}{target}")
     used = ", ".join(f"{name} {statistics.median(one[name] for one in cpu):.1f}" for name in cpu[0])
-    print(f"  deferd's CPU in the flow, microseconds a job: {used}")
+    print(f"  deferd's CPU in the flow, microseconds per job: {used}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=60_000)
-    parser.add_argument("--batch", type=int, default=500, help="jobs a request or write, 1 to 1000")
+    parser.add_argument("--batch", type=int, default=500, help="jobs per request or write, 1 to 1000")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--delay", type=float, default=1.0, help="seconds, of the jobs in the flow")
+    parser.add_argument("--delay", type=float, default=1.0, help="delay in seconds of the jobs in the flow")
     parser.add_argument("--producers", type=int, default=2, help="tasks that put")
     parser.add_argument("--consumers", type=int, default=2, help="tasks that pop and finish")
     parser.add_argument("--only", choices=("memory", "durable"))

@@ -1,10 +1,10 @@
-"""deferd against the task queues that a Python user would pick: put with a delay, and run a no-op, jobs a second.
+"""deferd compared with task queues for Python: puts with a delay, and runs of a no-op, in jobs per second.
 
     python -m tests.benchmarks.against_peers [--jobs 10000] [--peers-dir DIR] [--only saq,rq]
 
-saq, arq, rq, dramatiq (PyPI) and bullmq (npm), each at its own best settings (they stand in `tests/benchmarks/peers`),
-with one process that puts and then one worker process, all on the same valkey-server without append-only file.
-deferd has one service process besides, and its client puts in batches over HTTP.
+saq, arq, rq, dramatiq (PyPI) and bullmq (npm), each with its fastest settings (see `tests/benchmarks/peers`), with one
+process that puts and then one worker process, all on the same valkey-server without append-only file. deferd also has
+one service process, and its client puts in batches over HTTP.
 
   enqueue   jobs a second that one process puts with a delay, while no worker runs.
   process   all jobs are due at the same instant, which the worker awaits; from then until the last one has run.
@@ -39,25 +39,25 @@ ROOT = Path(__file__).resolve().parents[2]
 INSTALL_S = 300.0
 STEP_S = 180.0
 START_S = 6.0
-"""What a worker gets for its start before the jobs are due, besides the time that reading ahead may take."""
+"""Time for a worker to start before the jobs are due, in addition to the time for reading ahead."""
 READ_AHEAD_JOBS_PER_S = 2000
 TRIAL_SHARE = 10
 
 
 class PeerFailed(Exception):
-    """A peer could not be installed or did not do its work; the text says why."""
+    """A peer could not be installed or did not finish; the message says why."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A task queue and what it takes to install it."""
+    """A task queue and how to install it."""
 
     name: str
     packages: tuple[str, ...]
     npm: bool = False
 
     def install(self, folder: Path) -> tuple[list[str], dict[str, str]]:
-        """Install it unless it is there; returns the command that runs its program, and the environment it needs."""
+        """Install it if missing; returns the command that runs its program, and its environment."""
         home = folder / self.name
         if self.npm:
             if not (home / "node_modules").is_dir():
@@ -84,7 +84,7 @@ PEERS = (
 
 @dataclass(frozen=True)
 class Rates:
-    """Jobs a second."""
+    """Jobs per second."""
 
     enqueue: float
     process: float
@@ -92,7 +92,7 @@ class Rates:
 
 def _run_installer(command: Sequence[str]) -> None:
     if shutil.which(command[0]) is None:
-        raise PeerFailed(f"could not be installed: there is no {command[0]} here")
+        raise PeerFailed(f"could not be installed: {command[0]} is missing")
     try:
         run = subprocess.run(
             command,
@@ -110,7 +110,7 @@ def _run_installer(command: Sequence[str]) -> None:
 
 
 class Program:
-    """A running program of a peer, which tells facts as lines of JSON; killed with all it started at the end."""
+    """A running program of a peer, which reports facts as lines of JSON; killed at the end with all its processes."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -122,31 +122,31 @@ class Program:
             text=True,
             start_new_session=True,
         )
-        self._told: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._facts: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with contextlib.suppress(ValueError):
-                self._told.put(json.loads(line))
-        self._told.put(None)
+                self._facts.put(json.loads(line))
+        self._facts.put(None)
 
     def hear(self, fact: str) -> Any:
-        """The fact, when it comes. Raises PeerFailed when the program ends first, or after 180 s."""
+        """Wait for a fact. Raises PeerFailed when the program ends first, or after 180 s."""
         deadline = time.monotonic() + STEP_S
         while True:
             try:
-                told = self._told.get(timeout=max(deadline - time.monotonic(), 0.01))
+                facts = self._facts.get(timeout=max(deadline - time.monotonic(), 0.01))
             except queue.Empty:
-                raise PeerFailed(f"did not get as far as {fact!r} within {STEP_S:.0f} s") from None
-            if told is None:
+                raise PeerFailed(f"did not report {fact!r} within {STEP_S:.0f} s") from None
+            if facts is None:
                 raise PeerFailed(f"ended before {fact!r}")
-            if fact in told:
-                return told[fact]
+            if fact in facts:
+                return facts[fact]
 
     def end(self) -> None:
-        """SIGKILL it and the processes it started: there is nothing to save."""
+        """Send SIGKILL to it and the processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, 9)
         self._process.wait(10)
@@ -163,7 +163,7 @@ def running(command: Sequence[str], environment: dict[str, str], step: str, *val
 
 
 def measure(command: Sequence[str], url: str, store: StoreServer, jobs: int, environment: dict[str, str]) -> Rates:
-    """Put all jobs, then run them; a trial with fewer jobs says how far ahead they must be due."""
+    """Put all jobs, then run them; a trial with fewer jobs determines the delay."""
 
     def enqueue(count: int, due: float) -> float:
         with running(command, environment, "enqueue", url, count, due) as program:
@@ -203,11 +203,11 @@ def measure_peer(peer: Peer, peers_dir: Path, folder: Path, jobs: int) -> Rates:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--peers-dir", type=Path, help="where peers are installed and kept for the next time")
-    parser.add_argument("--only", help="names of peers, with commas between")
+    parser.add_argument("--peers-dir", type=Path, help="directory where peers are installed and kept")
+    parser.add_argument("--only", help="names of peers, separated by commas")
     options = parser.parse_args()
     wanted = [peer for peer in PEERS if options.only is None or peer.name in options.only.split(",")]
-    print(f"{options.jobs} delayed no-ops, jobs/s; in brackets how many times as fast deferd is")
+    print(f"{options.jobs} delayed no-ops, jobs/s; in brackets: how many times faster deferd is")
     with contextlib.ExitStack() as stack:
         peers_dir = options.peers_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="peers-")))
         with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
-"""The yardstick for single calls: the least an ASGI application can do that reads and answers the same JSON.
+"""The baseline for single calls: the minimum that an ASGI application with the same JSON bodies can do.
 
-    python -m tests.benchmarks.bare_asgi --port 8001 --answers FILE
+    python -m tests.benchmarks.bare_asgi --port 8001 --responses FILE
 
-FILE holds, for each of the three calls, an answer of deferd: status, headers and JSON. The application reads each
-request's JSON and writes an answer of the same shape and size; it checks nothing and stores nothing. It runs on
-uvicorn set up as `deferd.server.run` sets it up.
+FILE has a response of deferd for each of the three calls: status, headers and JSON. The application parses each
+request's JSON and sends a response of the same shape and size; it validates and stores nothing. It runs on uvicorn with
+the settings of `deferd.server.http_server`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import orjson
 import uvicorn
 
 from deferd.server.http.limits import KEEP_ALIVE_S
-from deferd.server.run import BACKLOG
+from deferd.server.listener import BACKLOG
 from tests.benchmarks.measuring import new_event_loop
 
 Message = dict[str, Any]
@@ -27,16 +27,16 @@ CALLS = ("put", "pop", "finish")
 
 
 class BareApplication:
-    """Answers `POST /jobs`, `GET .../pop` and `POST .../finish` with what it was given."""
+    """Responds to `POST /jobs`, `GET .../pop` and `POST .../finish` with the given responses."""
 
-    def __init__(self, answers: dict[str, dict[str, Any]]) -> None:
-        self._answers = {
+    def __init__(self, responses: dict[str, dict[str, Any]]) -> None:
+        self._responses = {
             call: (
-                answer["status"],
-                [(name.encode(), value.encode()) for name, value in answer["headers"]],
-                answer["json"],
+                response["status"],
+                [(name.encode(), value.encode()) for name, value in response["headers"]],
+                response["json"],
             )
-            for call, answer in answers.items()
+            for call, response in responses.items()
         }
 
     async def __call__(
@@ -50,7 +50,7 @@ class BareApplication:
             return
         path = scope["path"]
         call = "put" if path == "/jobs" else "pop" if path.endswith("/pop") else "finish"
-        status, headers, content = self._answers[call]
+        status, headers, content = self._responses[call]
         body = b""
         more = True
         while more:
@@ -78,10 +78,10 @@ async def _live(receive: Callable[[], Awaitable[Message]], send: Callable[[Messa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--answers", type=Path, required=True)
+    parser.add_argument("--responses", type=Path, required=True)
     options = parser.parse_args()
     config = uvicorn.Config(
-        BareApplication(orjson.loads(options.answers.read_bytes())),
+        BareApplication(orjson.loads(options.responses.read_bytes())),
         host="127.0.0.1",
         port=options.port,
         http="httptools",

@@ -1,4 +1,4 @@
-"""A beanstalkd process and the fastest way to talk to it: raw bytes over one socket, many commands a write."""
+"""A beanstalkd process and the fastest client for it: raw bytes over one socket, many commands per write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BeanstalkdMissing(Exception):
 
 
 class Beanstalkd:
-    """One beanstalkd on a loopback port of its own. With `log_folder` it syncs every write to a log there."""
+    """A beanstalkd on a free loopback port. With `log_folder` it syncs every write to a log there."""
 
     def __init__(self, log_folder: Path | None = None) -> None:
         self.port = free_port()
@@ -84,7 +84,7 @@ class Pipeline:
         _expect(self._lines(count), b"DELETED", count)
 
     def flow(self, batches: int, count: int) -> None:
-        """Take `batches` of `count` jobs through the whole cycle with one write a batch.
+        """Run `batches` of `count` jobs through the full cycle with one write per batch.
 
         Each write puts and reserves one batch and deletes the one before.
         """
@@ -100,7 +100,7 @@ class Pipeline:
         _expect(self._lines(count), b"DELETED", count)
 
     def _lines(self, count: int) -> list[bytes]:
-        """The next `count` lines, which must be all that comes."""
+        """The next `count` lines; fails if there are more."""
         replies = bytearray()
         missing = count
         while missing > 0:
@@ -111,7 +111,7 @@ class Pipeline:
             replies += piece
         lines = bytes(replies).split(b"\r\n")
         if missing < 0 or lines.pop():
-            raise RuntimeError(f"beanstalkd sent more than was asked for: {lines[-1]!r}")
+            raise RuntimeError(f"beanstalkd sent an unexpected reply: {lines[-1]!r}")
         return lines
 
     def __enter__(self) -> Self:
@@ -131,4 +131,4 @@ def _deletes(reserved: list[bytes]) -> bytes:
 def _expect(lines: list[bytes], start: bytes, count: int) -> None:
     if len(lines) != count or not all(map(start.__eq__, [line[: len(start)] for line in lines])):
         other = next((line for line in lines if not line.startswith(start)), b"")
-        raise RuntimeError(f"beanstalkd answered {other[:100]!r} where {start!r} was expected")
+        raise RuntimeError(f"beanstalkd replied {other[:100]!r} instead of {start!r}")

@@ -1,10 +1,10 @@
-"""Can a storm of cancels be taken at the rate at which the jobs were put?
+"""Are jobs cancelled at the rate at which they were put?
 
     python -m tests.benchmarks.cancel_storm [--jobs 100000] [--connections 64] [--parts 10]
 
-Delayed jobs with ids of their own are put one by one through HTTP, and cancelled one by one, in another order: in
-parts, a part of the puts and a part of the cancels in turns, so that both meet the same machine. One service process
-on a core of its own; its embedded store (append-only file, fsync always) shares the other core with the clients.
+Delayed jobs are put one by one through HTTP and cancelled one by one in another order. Parts of the puts and parts of
+the cancels alternate, so that both run under the same conditions. The service has one process on one core; its embedded
+store (append-only file, fsync always) shares the other core with the clients.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.benchmarks.measuring import (
 
 TOPIC = "bench.cancel"
 SLOWEST_RATE = 500
-"""Calls a second below which the benchmark gives up."""
+"""Calls per second below which the benchmark fails."""
 
 
 class Storm:
-    """Calls of one kind, one by one over many connections, and what they cost."""
+    """Calls of one kind, one by one over many connections, and their cost."""
 
     def __init__(self, name: str, status: int, service: MeasuredService) -> None:
         self.name = name
@@ -45,16 +45,16 @@ class Storm:
         self._service_s = self._store_s = self._clients_s = 0.0
 
     async def run(self, connections: Sequence[raw_http.Connection], requests: Sequence[bytes]) -> None:
-        """Send the requests, each connection one after the other."""
+        """Send the requests, one at a time per connection."""
         left = iter(requests)
 
         async def send(connection: raw_http.Connection) -> None:
             for request in left:
                 began = time.perf_counter()
-                answer = await connection.send(request)
+                response = await connection.send(request)
                 self.took_ms.append((time.perf_counter() - began) * 1000)
-                if answer.status != self._status:
-                    raise SystemExit(f"a {self.name} was answered {answer.status}: {answer.body!r}")
+                if response.status != self._status:
+                    raise SystemExit(f"a {self.name} got status {response.status}: {response.body!r}")
 
         pids = self._service.pid, self._service.store_pid, os.getpid()
         with CpuMeter(*pids) as cpu:
@@ -69,23 +69,23 @@ class Storm:
 
     @property
     def rate(self) -> float:
-        """Calls a second."""
+        """Calls per second."""
         return self.calls / self.seconds
 
     def show(self) -> None:
-        """Print what was found."""
+        """Print the result."""
         service_us, store_us, clients_us = (
             seconds / self.calls * 1e6 for seconds in (self._service_s, self._store_s, self._clients_s)
         )
         print(
             f"  {self.name:7} {self.rate:7.0f}/s   p50 {percentile(self.took_ms, 0.5):5.1f} ms   "
             f"p99 {percentile(self.took_ms, 0.99):6.1f} ms   "
-            f"CPU a call: service {service_us:.0f} us, store {store_us:.0f} us, clients {clients_us:.0f} us"
+            f"CPU per call: service {service_us:.0f} us, store {store_us:.0f} us, clients {clients_us:.0f} us"
         )
 
 
 async def measure(service: MeasuredService, options: argparse.Namespace) -> tuple[Storm, Storm]:
-    """Put and cancel in turns; all jobs but those of one part are there when the first is cancelled."""
+    """Put and cancel in turn; all jobs but those of one part are stored before the first cancel."""
     connections = await raw_http.connect_many(service.port, options.connections)
     part = options.jobs // options.parts
     [loader] = await raw_http.connect_many(service.port, 1)

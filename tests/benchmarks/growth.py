@@ -1,12 +1,12 @@
-"""What do calls cost when millions of jobs are stored? Against a store with few.
+"""What do calls cost when millions of jobs are stored, compared with a few?
 
     python -m tests.benchmarks.growth [--few 10000] [--many 5000000] [--rounds 20] [--calls 500]
 
-Two stores run side by side, one with few delayed jobs, one with many, all in one topic, due at random instants: the
-worst case. The same blocks of calls go to both in turns, through the engine, 100 under way at a time as under load:
-put, cancel, pop and finish; and a turn of the timer that promotes as many jobs. Counted is the time a block takes,
-and for information the CPU time of the store alone; each as the median over the rounds. Nothing is written to disk.
-The jobs that are cancelled lie anywhere between the others.
+Two stores run side by side, one with few delayed jobs and one with many, all in one topic and due at random instants,
+which is the worst case. Both get the same blocks of calls in turn, through the engine, 100 concurrently: put, cancel,
+pop, finish, and a run of the timer that promotes as many jobs. The result is the time of a block, and for information
+the CPU time of the store; each is the median over the rounds. Nothing is written to disk. Cancelled jobs are spread
+over all stored ones.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BODY = {"order": 1042, "customer": "c-17"}
 STORED_BATCH = 1000
 AT_ONCE = 100
 FAR_S, SPREAD_S = 86_400.0, 30 * 86_400.0
-"""The stored jobs are due after a day: at random instants of a month, or all with this delay."""
+"""Stored jobs are due after a day, at random instants of a month, or all with the same delay."""
 
 
 class Side:
-    """One of the two stores, its engine, and what the blocks of each step have cost there."""
+    """One of the two stores, its engine, and the cost of each step's blocks."""
 
     def __init__(self, server: StoreServer, stored: int, *, in_order: bool) -> None:
         self.server = server
@@ -61,7 +61,7 @@ class Side:
         await self.store.close()
 
     async def fill(self) -> float:
-        """Store the jobs; returns how many a second."""
+        """Store the jobs; returns the rate per second."""
         began = time.perf_counter()
         starts = iter(range(0, self.stored, STORED_BATCH))
 
@@ -80,7 +80,7 @@ class Side:
         return self._job(number, FAR_S if self._in_order else FAR_S + random.random() * SPREAD_S)
 
     def _stored_ids(self) -> Iterator[str]:
-        """Ids of stored jobs, each once, all over the place."""
+        """Ids of stored jobs, each once, in random order."""
         chosen: set[int] = set()
         while True:
             number = random.randrange(self.stored)
@@ -89,7 +89,7 @@ class Side:
                 yield f"order-{number}"
 
     async def measure(self, step: str, calls: int, work: Callable[[], Awaitable[None]]) -> None:
-        """Note what `work` costs, which makes `calls` calls of `step`."""
+        """Record the cost of `work`, which makes `calls` calls of `step`."""
         cpu = self._store_cpu_us()
         began = time.perf_counter()
         await work()
@@ -101,7 +101,7 @@ class Side:
         return float(cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6
 
     async def round(self, calls: int) -> None:
-        """A block of each step. Puts and cancels are as many, so that the number of stored jobs stays the same."""
+        """Run a block of each step. There are as many puts as cancels, so the number of stored jobs stays the same."""
         queue = self.engine.queue
         jobs = [self._far_job(next(self._numbers)) for _ in range(calls)]
         victims = [next(self._victims) for _ in range(calls)]
@@ -132,13 +132,13 @@ class Side:
 
 
 async def in_groups(items: list[Any], call: Callable[[Any], Awaitable[Any]]) -> None:
-    """Call for each item, some at once."""
+    """Call for each item, `AT_ONCE` concurrently."""
     for start in range(0, len(items), AT_ONCE):
         await asyncio.gather(*map(call, items[start : start + AT_ONCE]))
 
 
 async def measure(few: Side, many: Side, rounds: int, calls: int) -> None:
-    """Fill both and run the rounds, each side first in turn."""
+    """Fill both and run the rounds; the sides alternate in going first."""
     for side in (few, many):
         await side.open()
         rate = await side.fill()
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--calls", type=int, default=500, help="calls of each step in a round: 100 to 500")
-    parser.add_argument("--in-order", action="store_true", help="put with one and the same delay, so due in order")
+    parser.add_argument("--in-order", action="store_true", help="put all jobs with the same delay, so due in order")
     options = parser.parse_args()
     end_in_order()
     with (
@@ -183,7 +183,7 @@ def main() -> None:
             f" {step:10} with {few.stored} and {many.stored} jobs: {times[0]:.1f} and {times[1]:.1f} us, "
             f"of which the store's CPU {cpu[0]:.1f} and {cpu[1]:.1f} us (x {cpu[1] / cpu[0]:.2f})"
         )
-        show_target(f"{step}, growth of its time", times[1] / times[0], at_most=1.3)
+        show_target(f"{step}, growth of the time", times[1] / times[0], at_most=1.3)
 
 
 if __name__ == "__main__":

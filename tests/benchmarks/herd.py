@@ -1,11 +1,11 @@
-"""A herd: very many jobs of one topic due in the same millisecond. How soon are they out, and do others wait for them?
+"""Thundering herd: many jobs of one topic are due in the same millisecond. How long do they take, and do others wait?
 
     python -m tests.benchmarks.herd [--jobs 100000] [--consumers 4] [--count 200] [--other-rate 100]
 
-Consumers pop up to `count` jobs and finish them in one call. The yardstick is the same number of jobs that are ready
-already, taken by the same consumers: the batch rate, without any promotion. While the herd runs, jobs of another topic
-come due at random instants, and consumers of their own wait for them. One service process on a core of its own; its
-embedded store (append-only file, fsync always) shares the other core with the consumers.
+Consumers pop up to `count` jobs and finish them in one call. The baseline is the same number of ready jobs with the
+same consumers: the batch rate without promotion. During the herd, jobs of another topic become due at random instants,
+and other consumers wait for them. The service has one process on one core; its embedded store (append-only file, fsync
+always) shares the other core with the consumers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.benchmarks.measuring import DiskMeter, measured_service, new_event_lo
 
 HERD, READY, OTHER = "bench.herd", "bench.ready", "bench.other"
 SLOWEST_RATE = 2_000
-"""Jobs a second below which the benchmark gives up."""
+"""Jobs per second below which the benchmark fails."""
 BEFORE_S, AFTER_S = 1.0, 1.0
-"""The other topic's jobs come from before the herd until after the time that the ready jobs took."""
+"""Jobs of the other topic are due from before the herd until after the time that the ready jobs took."""
 OTHER_CONSUMERS = 2
 
 
@@ -63,8 +63,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--consumers", type=int, default=4)
-    parser.add_argument("--count", type=int, default=200, help="most jobs a consumer asks for at once")
-    parser.add_argument("--other-rate", type=int, default=100, help="jobs a second of the other topic")
+    parser.add_argument("--count", type=int, default=200, help="most jobs per pop")
+    parser.add_argument("--other-rate", type=int, default=100, help="jobs per second of the other topic")
     options = parser.parse_args()
     with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner, DiskMeter() as disk:
         ready_s, herd_s, herd, other = runner.run(measure(service.port, options))
@@ -75,14 +75,14 @@ def main() -> None:
     quiet_ms = [late_ms for number, late_ms in other.late_ms.items() if other.due_s[int(number)] < due_s - 0.1]
     first_ms = min(herd.late_ms.values())
     print(f"{options.jobs} jobs due in one millisecond; {disk}")
-    print(f"  the herd: {herd_s:.2f} s, {options.jobs / herd_s:.0f} jobs/s; the first of it after {first_ms:.0f} ms")
-    print(f"  as many that were ready already: {ready_s:.2f} s, {options.jobs / ready_s:.0f} jobs/s")
-    print(f"  the herd's rate, of the ready jobs' rate: {ready_s / herd_s:.2f}")
+    print(f"  the herd: {herd_s:.2f} s, {options.jobs / herd_s:.0f} jobs/s; its first job after {first_ms:.0f} ms")
+    print(f"  as many ready jobs: {ready_s:.2f} s, {options.jobs / ready_s:.0f} jobs/s")
+    print(f"  rate of the herd / rate of the ready jobs: {ready_s / herd_s:.2f}")
     for when, late_ms in (("meanwhile", meanwhile_ms), ("before it", quiet_ms)):
         p50_ms, p99_ms = percentile(late_ms, 0.5), percentile(late_ms, 0.99)
         print(
             f"  another topic {when}: {len(late_ms)} jobs, p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms, "
-            f"most {max(late_ms):.1f} ms"
+            f"max {max(late_ms):.1f} ms"
         )
     show_target("another topic's p99 meanwhile, ms", percentile(meanwhile_ms, 0.99), at_most=50)
 

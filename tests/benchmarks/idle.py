@@ -1,8 +1,8 @@
-"""What does an idle service cost? CPU of the service and of its embedded store while there is nothing to do.
+"""What does an idle service cost? CPU of the service and its embedded store without work.
 
     python -m tests.benchmarks.idle [--topics 100000] [--seconds 10]
 
-Measured twice: empty, and with so many topics, each of which has one job that is due in a day.
+Measured twice: empty, and with many topics, each of which has one job that is due in a day.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DAY_S = 86_400
 
 
 async def put_one_job_each(port: int, topics: int) -> None:
-    """Put a job into each of so many topics."""
+    """Put one job into each topic."""
     connection = await raw_http.connect(port)
     await raw_http.put_in_batches(
         connection, topics, lambda number: {"topic": f"bench.idle.{number}", "delay": DAY_S + number / 1000}
@@ -28,11 +28,11 @@ async def put_one_job_each(port: int, topics: int) -> None:
 
 
 def show(service: MeasuredService, topics: int, seconds: float) -> None:
-    """Do nothing for a while, and print what that cost."""
+    """Do nothing for a while and print its cost."""
     time.sleep(SETTLE_S)
     with CpuMeter(service.pid, service.store_pid) as cpu:
         time.sleep(seconds)
-    print(f"{topics} topics without a due job, {seconds:.0f} s of nothing")
+    print(f"{topics} topics without a due job, {seconds:.0f} s idle")
     show_target("service, % of a core", cpu.share(service.pid), at_most=3)
     show_target("store, % of a core", cpu.share(service.store_pid), at_most=3)
 

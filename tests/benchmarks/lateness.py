@@ -1,11 +1,11 @@
-"""How late are jobs? From the instant a job is due until it is in the hands of a waiting consumer, over HTTP.
+"""How late are jobs? The time from a job's due time until a waiting consumer has it, over HTTP.
 
     python -m tests.benchmarks.lateness [--rate 2000] [--seconds 15] [--consumers 8] [--count 100] [--values FILE]
 
-Jobs are put ahead, due at random instants. Each consumer long-polls for up to `count` jobs, and finishes what it got
-in one call before it asks again. One service process on a core of its own; its embedded store (append-only file,
-fsync always) shares the other core with the consumers. Both clocks are this machine's. FILE gets the lateness of each
-job in milliseconds, one a line, for a histogram.
+Jobs are put in advance, due at random instants. Each consumer long-polls for up to `count` jobs and finishes them in
+one call before it polls again. The service has one process on one core; its embedded store (append-only file, fsync
+always) shares the other core with the consumers. Both clocks are this machine's. FILE gets the lateness of each job in
+milliseconds, one per line, for a histogram.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from tests.benchmarks.measuring import CpuMeter, DiskMeter, measured_service, ne
 
 TOPIC = "bench.lateness"
 PUT_RATE = 5_000
-"""Jobs a second that putting is given, at least: it must be over before the first job is due."""
+"""Assumed rate of puts, which must end before the first job is due."""
 GRACE_S = 10.0
-"""How long after the last job was due the consumers go on, if jobs are missing."""
+"""How long consumers wait for missing jobs after the last one was due."""
 
 
 class Schedule:
-    """When jobs are due, by their ids, and how late each arrived."""
+    """When each job is due and how late it arrived, by id."""
 
     def __init__(self, topic: str, due_s: Sequence[float]) -> None:
         self.topic = topic
         self.due_s = [round(instant, 3) for instant in due_s]
         self.late_ms: dict[str, float] = {}
         self.pops = 0
-        """How many pops brought something."""
+        """Pops that returned jobs."""
 
     @classmethod
     def at_random(cls, topic: str, rate: float, start_s: float, seconds: float) -> Schedule:
-        """`rate` jobs a second, due at random instants from `start_s` on."""
+        """`rate` jobs per second, due at random instants from `start_s` on."""
         return cls(topic, [start_s + random.uniform(0, seconds) for _ in range(int(rate * seconds))])
 
     def job(self, number: int) -> dict[str, Any]:
-        """The job as a put takes it."""
+        """The job for a put."""
         run_at = datetime.fromtimestamp(self.due_s[number], UTC).isoformat()
         return {"topic": self.topic, "id": str(number), "run_at": run_at, "body": {"order": number}}
 
@@ -56,20 +56,20 @@ class Schedule:
         return len(self.late_ms) == len(self.due_s)
 
     def arrived(self, job_id: str, at_s: float) -> None:
-        """Note when a job came. One that comes twice, or early, ends the benchmark: it would be no deferd."""
+        """Note when a job arrived. One that arrives twice or early ends the benchmark."""
         late_ms = (at_s - self.due_s[int(job_id)]) * 1000
         if job_id in self.late_ms or late_ms < -1:
-            raise SystemExit(f"job {job_id} of {self.topic} came twice, or {-late_ms:.1f} ms early")
+            raise SystemExit(f"job {job_id} of {self.topic} arrived twice, or {-late_ms:.1f} ms early")
         self.late_ms[job_id] = late_ms
 
 
 async def consume(connection: raw_http.Connection, schedule: Schedule, count: int) -> None:
-    """Pop up to `count`, note when they came, finish them; until all jobs have come."""
+    """Pop up to `count` jobs, note their arrival and finish them, until all jobs have arrived."""
     pop = raw_http.request_bytes("GET", f"/topics/{schedule.topic}/pop?wait=1&count={count}")
     while not schedule.complete:
-        answer = await connection.send(pop)
+        response = await connection.send(pop)
         now_s = time.time()
-        jobs = answer.json()["jobs"]
+        jobs = response.json()["jobs"]
         for job in jobs:
             schedule.arrived(job["id"], now_s)
         if jobs:
@@ -93,10 +93,10 @@ async def measure(port: int, options: argparse.Namespace) -> Schedule:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=int, default=2000, help="jobs due a second")
+    parser.add_argument("--rate", type=int, default=2000, help="jobs due per second")
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--consumers", type=int, default=8)
-    parser.add_argument("--count", type=int, default=100, help="most jobs a consumer asks for at once")
+    parser.add_argument("--count", type=int, default=100, help="most jobs per pop")
     parser.add_argument("--values", type=Path, help="write each job's lateness there")
     options = parser.parse_args()
     with measured_service() as service:

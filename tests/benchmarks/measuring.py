@@ -1,6 +1,6 @@
-"""What all benchmarks share: a service that is pinned to one core, what its processes use, and how figures are shown.
+"""Shared by all benchmarks: a service pinned to a core, CPU and disk meters, and the output of figures.
 
-The service has one core of its own. Its store shares another with the benchmark, which plays the clients. On a
+The service has a core to itself. Its store shares another one with the benchmark, which acts as the clients. On a
 machine with one core all share it. Linux only: it reads `/proc`.
 """
 
@@ -22,14 +22,14 @@ from typing import Self
 
 import uvloop
 
-from deferd.store.data_dir import DataFolder
+from deferd.store.data_dir import DataDirectory
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 _CORES = sorted(os.sched_getaffinity(0))
 SERVICE_CORE = _CORES[0]
 OTHER_CORE = _CORES[-1]
 SETTLE_S = 1.0
-"""What a service gets after its start before anything is measured."""
+"""Pause between the start of a service and the first measurement."""
 
 new_event_loop = uvloop.new_event_loop
 
@@ -44,23 +44,23 @@ class MeasuredService:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Its URL."""
         return self.process.url
 
     @property
     def port(self) -> int:
-        """The port of loopback it listens on."""
+        """Its port on loopback."""
         return self.process.port
 
     @property
     def store_socket(self) -> Path:
-        """The unix socket of its store."""
-        return DataFolder(self.process.data_dir).socket
+        """The Unix socket of its store."""
+        return DataDirectory(self.process.data_dir).socket
 
 
 @contextlib.contextmanager
 def measured_service(*flags: str, pinned: bool = True, **environment: str) -> Iterator[MeasuredService]:
-    """A service of its own with a fresh data folder. `pinned`: it gets one core, store and benchmark another."""
+    """Start a service with a new data directory; with `pinned` on one core, its store and the benchmark on another."""
     end_in_order()
     with (
         tempfile.TemporaryDirectory(prefix="deferd-bench-") as folder,
@@ -79,31 +79,31 @@ def measured_service(*flags: str, pinned: bool = True, **environment: str) -> It
 
 
 def end_in_order() -> None:
-    """Let SIGTERM end this process as an error would, so that the processes it has started end with it."""
+    """Let SIGTERM raise SystemExit, so that this process stops those that it has started."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def pin(pid: int, core: int) -> None:
-    """Let all threads of a process run on this core alone."""
+    """Run all threads of a process on this core only."""
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(ProcessLookupError):
             os.sched_setaffinity(int(thread.name), {core})
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time a process has used so far, user and system, in steps of a hundredth of a second."""
+    """CPU time of a process so far, user and system, with a resolution of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in RAM."""
+    """Resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class CpuMeter:
-    """CPU time of processes between entering and leaving the block: `used[pid]` in seconds, `share(pid)` of a core."""
+    """CPU time of processes during the block: `used[pid]` in seconds, `share(pid)` in percent of a core."""
 
     def __init__(self, *pids: int) -> None:
         self._pids = pids
@@ -129,7 +129,7 @@ class CpuMeter:
 
 
 def allow_connections(count: int) -> None:
-    """Raise the limit of open files so that this process, and those it starts, can have `count` connections."""
+    """Raise the limit of open files to `count` connections, for this process and those that it starts."""
     needed = count + 500
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if needed > hard != resource.RLIM_INFINITY:
@@ -145,10 +145,9 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 class DiskMeter:
-    """How long the disk takes to make a small write durable while the block runs, ten times a second.
+    """How long a small durable write takes during the block, measured ten times a second.
 
-    Where `appendfsync always` is measured, this is what the figures stand on; it differs between machines, and when
-    others use the disk.
+    Figures with `appendfsync always` depend on this. It differs between machines and with other load on the disk.
     """
 
     _EVERY_S = 0.1
@@ -176,18 +175,18 @@ class DiskMeter:
         self._thread.join()
 
     def __str__(self) -> str:
-        """One sentence on it."""
+        """The result as a phrase."""
         p50_ms, p99_ms = (percentile(self._taken_ms or [0.0], share) for share in (0.5, 0.99))
-        return f"a durable write took p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms meanwhile"
+        return f"a durable write took p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms"
 
 
 def show_target(what: str, measured: float, *, at_least: float | None = None, at_most: float | None = None) -> None:
-    """Print a figure with its target, and whether it was reached."""
+    """Print a figure, its target, and whether the target was met."""
     bounds: Sequence[tuple[str, float | None, Callable[[float, float], bool]]] = (
         (">=", at_least, float.__ge__),
         ("<=", at_most, float.__le__),
     )
     for sign, bound, holds in bounds:
         if bound is not None:
-            verdict = "reached" if holds(float(measured), float(bound)) else "MISSED"
+            verdict = "met" if holds(float(measured), float(bound)) else "MISSED"
             print(f"  {what}: {measured:.2f}  (target {sign} {bound:g}: {verdict})")

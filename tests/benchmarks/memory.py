@@ -1,10 +1,10 @@
-"""What memory does a delayed job take, and does the service's own memory grow with stored jobs?
+"""How much memory does a delayed job take, and does the service's memory grow with stored jobs?
 
     python -m tests.benchmarks.memory [--jobs 1000000]
 
-Jobs with ids and bodies of their own are put in batches over HTTP; the store's memory is compared before and after.
-Counted for each job is what it takes beyond its id, its body and the given fields as JSON. The service's memory is
-compared after a warm-up with a tenth of the jobs.
+Jobs with different ids and bodies are put in batches over HTTP, and the store's memory is compared before and after.
+The result is the memory of a job beyond its id and its body as JSON. The service's memory is compared with that after a
+warm-up with a tenth of the jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DELAY_S = 86_400.5
 
 
 def job(number: int) -> dict[str, Any]:
-    """A job as a put takes it."""
+    """A job for a put."""
     return {
         "topic": TOPIC,
         "id": f"order-{number:08d}",
@@ -34,19 +34,19 @@ def job(number: int) -> dict[str, Any]:
 
 
 def given_bytes(number: int) -> int:
-    """How long id and body are. The delay is not counted: due times are the service's own part."""
+    """Bytes of id and body. The delay is not counted: the due time is part of the service's overhead."""
     given = job(number)
     return len(given["id"]) + len(orjson.dumps(given["body"]))
 
 
 def store_memory(service: MeasuredService) -> tuple[int, int]:
-    """What the store has allocated, by its own count, and what of its process is in RAM."""
+    """The store's allocated memory as it reports it, and the resident memory of its process."""
     with redis.Redis(unix_socket_path=str(service.store_socket), socket_timeout=10) as client:
         return int(client.info("memory")["used_memory"]), resident_bytes(service.store_pid)
 
 
 async def measure(service: MeasuredService, jobs: int) -> None:
-    """Put the jobs and print what they took."""
+    """Put the jobs and print the memory that they take."""
     connection = await raw_http.connect(service.port)
     warm_up = jobs // 10
     await raw_http.put_in_batches(connection, warm_up, job)
@@ -58,9 +58,9 @@ async def measure(service: MeasuredService, jobs: int) -> None:
     full_bytes = resident_bytes(service.pid)
     given = sum(map(given_bytes, range(jobs))) / jobs
     each, resident_each = (after - before) / jobs, (resident_after - resident_before) / jobs
-    print(f"{jobs} delayed jobs: {each:.0f} bytes each in the store's count, {resident_each:.0f} in RAM")
+    print(f"{jobs} delayed jobs: {each:.0f} bytes each as reported by the store, {resident_each:.0f} resident")
     print(f"  id and body are {given:.0f} bytes of them")
-    show_target("bytes a job beyond id and body", each - given, at_most=150)
+    show_target("bytes per job beyond id and body", each - given, at_most=150)
     print(f"  the service: {warm_bytes / 1e6:.1f} MB with {warm_up} jobs stored, {full_bytes / 1e6:.1f} MB with {jobs}")
     show_target("growth of the service, MB", (full_bytes - warm_bytes) / 1e6, at_most=5)
 

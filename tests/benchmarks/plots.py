@@ -25,7 +25,7 @@ def draw_lateness(rate: int, seconds: float) -> None:
     with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner:
         late_ms = list(runner.run(lateness.measure(service.port, options)).late_ms.values())
     p50_ms, p99_ms = percentile(late_ms, 0.5), percentile(late_ms, 0.99)
-    title = f"From due to a consumer's hands, {rate:,} jobs/s: p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms"
+    title = f"Lateness of delivery at {rate:,} jobs/s: p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms"
     print(title)
     chart = charts.histogram(title, "milliseconds late", "jobs", late_ms, width=0.5, most=_SHOWN_MS)
     (FOLDER / "lateness.svg").write_text(chart, encoding="utf-8")
@@ -45,8 +45,8 @@ def draw_stored(steps: list[int], seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=int, default=2000, help="jobs due a second")
-    parser.add_argument("--seconds", type=float, default=15.0, help="how long they come due")
+    parser.add_argument("--rate", type=int, default=2000, help="jobs due per second")
+    parser.add_argument("--seconds", type=float, default=15.0, help="seconds in which they become due")
     parser.add_argument("--steps", default=stored.STEPS, help="numbers of stored jobs, with commas")
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)

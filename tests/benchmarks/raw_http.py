@@ -1,6 +1,6 @@
-"""A client that costs little, so that what is measured is the service: HTTP/1.1, one connection, one call at a time.
+"""A minimal HTTP/1.1 client, so that the service is measured and not the client: one call at a time per connection.
 
-It knows just what the service answers with: a status line, headers with a Content-Length, a body.
+It only parses responses like the service's: a status line, headers with a Content-Length, a body.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _HEADERS_END = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length: "
 
 
-class Answer(NamedTuple):
-    """The answer to one request."""
+class Response(NamedTuple):
+    """The response to one request."""
 
     status: int
     body: bytes
 
     def json(self) -> Any:
-        """The body, read as JSON. An answer other than 2xx ends the benchmark with its text."""
+        """The parsed JSON body. A status other than 2xx ends the benchmark."""
         if not 200 <= self.status < 300:
-            raise SystemExit(f"the service answered {self.status}: {self.body.decode(errors='replace')}")
+            raise SystemExit(f"the service responded with {self.status}: {self.body.decode(errors='replace')}")
         return orjson.loads(self.body)
 
 
@@ -34,14 +34,14 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Future[Answer] | None = None
+        self._waiting: asyncio.Future[Response] | None = None
         self._received = b""
         self._body_at = 0
         self._end = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by name
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
 
     def connection_lost(self, error: Exception | None) -> None:
         """Called by the event loop."""
@@ -60,38 +60,38 @@ class Connection(asyncio.Protocol):
             length = int(self._received[length_at : self._received.index(b"\r", length_at)])
             self._end = self._body_at + length
         if len(self._received) >= self._end:
-            answer = Answer(int(self._received[9:12]), self._received[self._body_at : self._end])
+            response = Response(int(self._received[9:12]), self._received[self._body_at : self._end])
             self._received, self._end = b"", 0
             waiting, self._waiting = self._waiting, None
             if waiting is not None and not waiting.done():
-                waiting.set_result(answer)
+                waiting.set_result(response)
 
-    def send(self, request: bytes) -> asyncio.Future[Answer]:
-        """Send a request made by `request_bytes`; the answer comes in the future."""
+    def send(self, request: bytes) -> asyncio.Future[Response]:
+        """Send a request made by `request_bytes`; the future gets the response."""
         assert self._transport is not None
-        assert self._waiting is None, "the answer to an earlier request is still to come"
+        assert self._waiting is None, "the response to an earlier request is pending"
         self._waiting = self._loop.create_future()
         self._transport.write(request)
         return self._waiting
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:
-        """Send a request and return the JSON of its answer; an answer other than 2xx ends the benchmark."""
+        """Send a request and return the JSON of the response; a status other than 2xx ends the benchmark."""
         return (await self.send(request_bytes(method, path, body))).json()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 
 
 async def connect(port: int) -> Connection:
-    """A connection to this port of loopback."""
+    """Connect to a port on loopback."""
     _, connection = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port)
     return connection
 
 
 async def connect_many(port: int, count: int, at_once: int = 200) -> list[Connection]:
-    """So many connections, opened a few at a time so that the listener's backlog is enough."""
+    """Open so many connections, a few at a time, so that the listener's backlog is enough."""
     connections: list[Connection] = []
     while len(connections) < count:
         some = min(at_once, count - len(connections))
@@ -100,7 +100,7 @@ async def connect_many(port: int, count: int, at_once: int = 200) -> list[Connec
 
 
 def request_bytes(method: str, path: str, body: Any = None) -> bytes:
-    """A whole request; `body` becomes JSON."""
+    """A complete request; `body` is serialized as JSON."""
     head = f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
     if body is None:
         return f"{head}\r\n".encode()
@@ -111,7 +111,7 @@ def request_bytes(method: str, path: str, body: Any = None) -> bytes:
 async def put_in_batches(
     connection: Connection, count: int, job: Callable[[int], dict[str, Any]], batch: int = 1000
 ) -> None:
-    """Put the jobs `job(0)` to `job(count - 1)`; one that is refused ends the benchmark."""
+    """Put the jobs `job(0)` to `job(count - 1)`; a refused one ends the benchmark."""
     for start in range(0, count, batch):
         jobs = [job(number) for number in range(start, min(start + batch, count))]
         results = (await connection.call("POST", "/jobs/batch", {"jobs": jobs}))["results"]
@@ -121,7 +121,7 @@ async def put_in_batches(
 
 
 async def bounded(work: Awaitable[Any], seconds: float, what: str) -> None:
-    """Wait for `work`, at most so many seconds; then the benchmark ends, saying `what` was not done."""
+    """Wait for `work` at most so many seconds; after that the benchmark ends and names `what` was not done."""
     try:
         async with asyncio.timeout(seconds):
             await work

@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.single_calls [--rounds 5] [--seconds 4] [--connections 64]
 
-Needs `wrk`. One service process on a core of its own; its embedded store (append-only file, fsync always) shares the
-other core with wrk. The yardstick runs on the service's core, reads the same requests and answers with the same JSON.
-Both are measured in turns, and the medians are compared: first puts alone, then the full cycle put, pop, finish, of
-which each call is a request of its own.
+Needs `wrk`. The service has one process on one core; its embedded store (append-only file, fsync always) shares the
+other core with wrk. The baseline runs on the service's core, reads the same requests and returns the same JSON. Both
+are measured in turn, and the medians are compared: first only puts, then the full cycle of put, pop and finish, each
+as one request.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ SCRIPT = Path(__file__).with_name("single_calls.lua")
 TARGETS = {"put": 0.65, "cycle": 0.5}
 START_S = 20.0
 OWN_HEADERS = {"content-length", "date", "server"}
-"""What uvicorn, or the yardstick itself, adds to each answer."""
+"""Headers that uvicorn or the baseline adds to each response."""
 
 
 class Run(NamedTuple):
-    """What one run of wrk found. `cpu_us` is what the server used for each request, `busy` the share of a core."""
+    """The result of one run of wrk. `cpu_us` is the server's CPU time for each request, `busy` the share of a core."""
 
     rate: float
     cpu_us: float
@@ -59,8 +59,8 @@ class Run(NamedTuple):
     other_busy: float
 
 
-def example_answers(base_url: str) -> dict[str, dict[str, Any]]:
-    """What deferd answers to each of the three calls."""
+def example_responses(base_url: str) -> dict[str, dict[str, Any]]:
+    """deferd's responses to each of the three calls."""
     with httpx.Client(base_url=base_url, timeout=10) as client:
         put = client.post("/jobs", json={"topic": TOPIC, "body": {"order": 1042, "customer": "c-17"}})
         pop = client.get(f"/topics/{TOPIC}/pop", params={"wait": 5})
@@ -68,26 +68,26 @@ def example_answers(base_url: str) -> dict[str, dict[str, Any]]:
         finish = client.post(f"/jobs/{TOPIC}/{job['id']}/finish", json={"receipt": job["receipt"]})
     return {
         call: {
-            "status": answer.raise_for_status().status_code,
-            "headers": [(name, value) for name, value in answer.headers.items() if name not in OWN_HEADERS],
-            "json": answer.json(),
+            "status": response.raise_for_status().status_code,
+            "headers": [(name, value) for name, value in response.headers.items() if name not in OWN_HEADERS],
+            "json": response.json(),
         }
-        for call, answer in (("put", put), ("pop", pop), ("finish", finish))
+        for call, response in (("put", put), ("pop", pop), ("finish", finish))
     }
 
 
 @contextlib.contextmanager
-def bare_application(answers: dict[str, dict[str, Any]]) -> Iterator[tuple[str, int]]:
-    """The yardstick, running on the service's core: its URL and process id."""
+def bare_application(responses: dict[str, dict[str, Any]]) -> Iterator[tuple[str, int]]:
+    """The baseline, running on the service's core: its URL and process id."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "answers.json"
-        file.write_bytes(orjson.dumps(answers))
-        command = (sys.executable, "-m", "tests.benchmarks.bare_asgi", "--port", str(port), "--answers", str(file))
+        file = Path(folder) / "responses.json"
+        file.write_bytes(orjson.dumps(responses))
+        command = (sys.executable, "-m", "tests.benchmarks.bare_asgi", "--port", str(port), "--responses", str(file))
         with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
             try:
                 url = f"http://127.0.0.1:{port}"
-                wait_until(lambda: _answers(url), START_S, "the bare application answers")
+                wait_until(lambda: _responds(url), START_S, "the bare application responds")
                 pin(process.pid, SERVICE_CORE)
                 yield url, process.pid
             finally:
@@ -95,14 +95,14 @@ def bare_application(answers: dict[str, dict[str, Any]]) -> Iterator[tuple[str, 
                 process.wait(10)
 
 
-def _answers(url: str) -> bool:
+def _responds(url: str) -> bool:
     with contextlib.suppress(httpx.HTTPError):
         return httpx.post(f"{url}/jobs", json={"topic": TOPIC, "body": {}}, timeout=2).is_success
     return False
 
 
 def run_wrk(mode: str, url: str, options: argparse.Namespace, pid: int, store_pid: int | None) -> Run:
-    """Load `url` for a while. Failed calls, or a pop that found nothing, end the benchmark."""
+    """Load `url` for a while. Failed calls or empty pops end the benchmark."""
     command = [
         *("wrk", "-t1", f"-c{options.connections}", f"-d{options.seconds}", "--timeout", "10"),
         *("-s", str(SCRIPT), f"{url}/jobs", "--", mode),
@@ -130,7 +130,7 @@ def run_wrk(mode: str, url: str, options: argparse.Namespace, pid: int, store_pi
 
 
 def purge(service: MeasuredService) -> None:
-    """Remove what the runs have left, so that the next ones find an empty topic."""
+    """Delete what the runs have left, so that the next ones find an empty topic."""
 
     async def run() -> None:
         connection = await raw_http.connect(service.port)
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=4, help="length of a run")
     parser.add_argument("--connections", type=int, default=64)
     options = parser.parse_args()
-    with measured_service() as service, bare_application(example_answers(service.url)) as (bare_url, bare_pid):
+    with measured_service() as service, bare_application(example_responses(service.url)) as (bare_url, bare_pid):
         print(f"single calls over {options.connections} connections", flush=True)
         for mode, target in TARGETS.items():
             bare, deferd = [], []
@@ -169,9 +169,9 @@ def main() -> None:
                     deferd.append(run_wrk(mode, service.url, options, service.pid, service.store_pid))
                     purge(service)
             print(f" {mode}; {disk}")
-            yardstick, service_run = show("bare", bare), show("deferd", deferd)
-            show_target(f"{mode}, of bare", service_run.rate / yardstick.rate, at_least=target)
-            print(f"  by CPU time alone: {yardstick.cpu_us / service_run.cpu_us:.2f}", flush=True)
+            baseline, service_run = show("bare", bare), show("deferd", deferd)
+            show_target(f"{mode}, of bare", service_run.rate / baseline.rate, at_least=target)
+            print(f"  by CPU time alone: {baseline.cpu_us / service_run.cpu_us:.2f}", flush=True)
 
 
 if __name__ == "__main__":

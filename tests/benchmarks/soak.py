@@ -1,19 +1,18 @@
-"""Does it go on like that? Half of the top rate for ten minutes, with cancels, retries and restarts.
+"""Soak test: half of the top rate for ten minutes, with cancels, retries and restarts.
 
     python -m tests.benchmarks.soak [--minutes 10] [--stored 100000] [--rate JOBS_A_SECOND]
 
-Two service processes over one store (append-only file, fsync always). Official clients put and cancel, official
-workers finish and give back; see `soak_load`. First the top rate is found, with the same load as fast as it goes
-through; the run is at half of it, unless a rate is given. `--stored` further jobs, due in years, lie in the store all
-the time. Every minute the second service is stopped by SIGTERM and started again, under its client and its worker,
-which are made anew afterwards, so that both services have work; the first service lives through the whole run, and so
-does the store.
+Two services on one store (append-only file, fsync always). Clients put and cancel, workers finish jobs and release
+some; see `soak_load`. First the top rate is measured with the same load without a limit. The run is at half of it,
+unless a rate is given. `--stored` more jobs, due in years, are stored all the time. Every minute the second service is
+stopped by SIGTERM and started again while its client and worker run; these are replaced afterwards, so that both
+services have work. The first service and the store run all the time.
 
-Compared are the first fifth after a warm-up and the last fifth: memory of the first service and of the store (medians
-of samples), and lateness from due to a handler's hands (medians over windows of 5 s, so that a neighbour on the
-machine, or a restart, does not decide). At the end every job has been finished or cancelled, and the topic is audited.
+The first fifth after a warm-up is compared with the last fifth: memory of the first service and of the store (medians
+of samples), and lateness from the due time until a handler runs (medians over windows of 5 s, so that one disturbance
+or restart does not decide). At the end every job must be finished or cancelled, and the topic is audited.
 
-All processes share the machine's cores. It stops by itself, at the latest three minutes after the time is over.
+All processes share the machine's cores. The run ends at the latest three minutes after its time is over.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from deferd import AsyncClient
 from tests.acceptance.service_process import ServiceProcess
 from tests.benchmarks.measuring import end_in_order, new_event_loop, percentile, resident_bytes
 from tests.benchmarks.soak_load import TOPIC, Ledger, Producer, jobs_stored, make_worker
-from tests.faults.orphans import none_outlives
+from tests.faults.orphans import no_orphans
 from tests.integration.store_servers import StoreServer
 
 CALIBRATION_S, CALIBRATION_WARM_UP_S = 10.0, 3.0
@@ -49,14 +48,14 @@ RETRY_FOR_S = 30.0
 
 SERVICE_GROWTH_MAX_MB = 3.0
 STORE_GROWTH_MAX_MB = 10.0
-"""The store's allocator keeps pages that it had needed for a moment: while it writes its file anew, for example."""
+"""The store's allocator keeps pages that it needed temporarily, for example during a rewrite of its file."""
 P50_TIMES, P50_SLACK_MS = 1.25, 1.0
 P99_TIMES, P99_SLACK_MS = 1.5, 5.0
-"""How much later the end may be than the start: so many times, and so many milliseconds more."""
+"""How much later jobs may be at the end than at the start: a factor, and milliseconds in addition."""
 
 
 class Sample(NamedTuple):
-    """What the processes had in memory at an instant, and how many jobs were stored."""
+    """Memory of the processes at an instant, and the number of stored jobs."""
 
     at_s: float
     service_mb: float
@@ -65,7 +64,7 @@ class Sample(NamedTuple):
 
 
 class Crew:
-    """A client and a worker that turn to these services, to the first while it is there."""
+    """A client and a worker for these services; they prefer the first one."""
 
     def __init__(self, ledger: Ledger, urls: list[str], name: str) -> None:
         self.client = AsyncClient(urls, retry_for=RETRY_FOR_S)
@@ -73,7 +72,7 @@ class Crew:
         self._serving = asyncio.create_task(self._worker.serve())
 
     async def end(self, producer: Producer) -> None:
-        """The worker ends what it has begun, and so do the producer's calls by this client."""
+        """Stop the worker and close the client after their current jobs and calls."""
         self._worker.stop()
         await self._serving
         await producer.settle(self.client)
@@ -81,7 +80,7 @@ class Crew:
 
 
 class Soak:
-    """The run: what it works with, and what it saw."""
+    """The run: its processes and its samples."""
 
     def __init__(self, store: StoreServer, services: list[ServiceProcess]) -> None:
         self.ledger = Ledger()
@@ -94,7 +93,7 @@ class Soak:
         self.rate_reached = 0.0
 
     def begin(self) -> None:
-        """A crew for each service."""
+        """Start a crew for each service."""
         self.crews = [self._crew(number) for number in range(len(self.services))]
         self.producer.clients = [crew.client for crew in self.crews]
 
@@ -103,17 +102,17 @@ class Soak:
         return Crew(self.ledger, urls[number:] + urls[:number], f"soak-{number}.{self.restarts}")
 
     async def end(self) -> None:
-        """No crew any more."""
+        """Stop all crews."""
         await asyncio.gather(*(crew.end(self.producer) for crew in self.crews))
 
     async def store_far_jobs(self, count: int) -> None:
-        """Jobs that lie in the store all the time."""
+        """Put jobs that stay stored all the time."""
         jobs = ({"topic": TOPIC, "id": f"far-{number}", "delay": FAR_S, "body": None} for number in range(count))
         async for result in self.crews[0].client.put_many(jobs):
             assert result.code is None, result
 
     async def find_top_rate(self) -> float:
-        """Jobs a second that go through when as many are put as the clients, services and workers take."""
+        """Measure the top rate: jobs per second when as many are put as possible."""
         stop = asyncio.Event()
         putting = asyncio.create_task(self.producer.run(None, stop))
         await asyncio.sleep(CALIBRATION_WARM_UP_S)
@@ -130,14 +129,14 @@ class Soak:
         return self.ledger.finished + self.ledger.cancelled
 
     async def drain(self) -> None:
-        """Wait until all that was put is finished or cancelled, or has had time for it."""
+        """Wait until all jobs are finished or cancelled, for a limited time."""
         await self.producer.settle()
         end_s = time.monotonic() + FINISH_S
         while self.ledger.under_way and time.monotonic() < end_s:
             await asyncio.sleep(0.05)
 
     async def run(self, rate: float, seconds: float) -> None:
-        """The load for so long, then all that is left of it."""
+        """Run the load for so long, then drain it."""
         stop, put_before = asyncio.Event(), self.ledger.put
         sampling = asyncio.create_task(self._sample())
         putting = asyncio.create_task(self.producer.run(rate, stop))
@@ -173,7 +172,7 @@ class Soak:
     async def _restart(self, number: int) -> None:
         service = self.services[number]
         if (code := await asyncio.to_thread(service.stop)) != 0:
-            raise SystemExit(f"the service ended with {code}:\n{service.output()[-3000:]}")
+            raise SystemExit(f"the service exited with {code}:\n{service.output()[-3000:]}")
         await asyncio.to_thread(service.start)
         await asyncio.to_thread(service.wait_ready)
         self.restarts += 1
@@ -184,10 +183,10 @@ class Soak:
 
 @contextlib.contextmanager
 def store_and_services() -> Iterator[tuple[StoreServer, list[ServiceProcess]]]:
-    """A store that writes every change to disk before it answers, and two services on it."""
+    """A store that fsyncs every change before it replies, and two services on it."""
     with tempfile.TemporaryDirectory(prefix="deferd-soak-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        stack.enter_context(none_outlives(folder))
+        stack.enter_context(no_orphans(folder))
         (folder / "store").mkdir()
         store = stack.enter_context(StoreServer(folder / "store", appendonly="yes", appendfsync="always"))
         flags = ("--redis-url", store.url)
@@ -197,11 +196,11 @@ def store_and_services() -> Iterator[tuple[StoreServer, list[ServiceProcess]]]:
         yield store, services
 
 
-# What came of it
+# Evaluation
 
 
 def windows(ledger: Ledger, from_s: float, to_s: float) -> list[list[float]]:
-    """How late jobs came, in milliseconds, in each whole window of WINDOW_S that has some."""
+    """Lateness of jobs in milliseconds, for each complete window of WINDOW_S that has some."""
     found: list[list[float]] = [[] for _ in range(max(int((to_s - from_s) / WINDOW_S), 1))]
     for at_s, late_ms in ledger.late:
         at = int((at_s - from_s) / WINDOW_S)
@@ -211,13 +210,13 @@ def windows(ledger: Ledger, from_s: float, to_s: float) -> list[list[float]]:
 
 
 def usual(found: list[list[float]], share: float) -> float:
-    """The median over the windows of one percentile."""
+    """The median over the windows of a percentile."""
     return statistics.median(percentile(window, share) for window in found)
 
 
 def show_table(soak: Soak, from_s: float, to_s: float) -> None:
-    """A line for each tenth of the time."""
-    print("  minute   jobs/s   p50 ms   p99 ms    most   service MB   store MB    stored")
+    """Print a line for each tenth of the time."""
+    print("  minute   jobs/s   p50 ms   p99 ms     max   service MB   store MB    stored")
     step_s = (to_s - from_s) / 10
     for number in range(10):
         low_s, high_s = from_s + number * step_s, from_s + (number + 1) * step_s
@@ -232,16 +231,16 @@ def show_table(soak: Soak, from_s: float, to_s: float) -> None:
 
 
 class Verdict:
-    """Prints each figure with its target, and remembers whether all were reached."""
+    """Prints each figure with its target, and counts the missed ones."""
 
     def __init__(self) -> None:
         self.missed = 0
 
     def show(self, what: str, measured: float, at_most: float) -> None:
-        """One figure."""
-        reached = measured <= at_most
-        self.missed += not reached
-        print(f"  {what}: {measured:.2f}  (target <= {at_most:.2f}: {'reached' if reached else 'MISSED'})")
+        """Print one figure."""
+        is_met = measured <= at_most
+        self.missed += not is_met
+        print(f"  {what}: {measured:.2f}  (target <= {at_most:.2f}: {'met' if is_met else 'MISSED'})")
 
 
 def judge(soak: Soak, from_s: float, to_s: float) -> Verdict:
@@ -255,7 +254,9 @@ def judge(soak: Soak, from_s: float, to_s: float) -> Verdict:
         for low_s, high_s in (first, last)
     )
     stored = [statistics.median(sample.stored for sample in part) for part in (early, late)]
-    print(f"  first fifth after the warm-up against the last one; {stored[0]:.0f} and {stored[1]:.0f} jobs stored")
+    print(
+        f"  first fifth after the warm-up compared with the last fifth; {stored[0]:.0f} and {stored[1]:.0f} jobs stored"
+    )
     for what, column, most in (("service", 1, SERVICE_GROWTH_MAX_MB), ("store", 2, STORE_GROWTH_MAX_MB)):
         before, after = (statistics.median(sample[column] for sample in part) for part in (early, late))
         verdict.show(f"growth of the {what} ({before:.1f} to {after:.1f} MB), MB", after - before, most)
@@ -269,20 +270,20 @@ def judge(soak: Soak, from_s: float, to_s: float) -> Verdict:
 
 
 async def settle_accounts(soak: Soak, far: int, rate: float, verdict: Verdict) -> None:
-    """Hold what the clients know against what the service counted, and audit the topic."""
+    """Compare the clients' counts with the service's counters, and audit the topic."""
     ledger = soak.ledger
     print(
-        f"  {ledger.put} put, {ledger.finished} finished, {ledger.cancelled} cancelled, {ledger.given_back} given back "
+        f"  {ledger.put} put, {ledger.finished} finished, {ledger.cancelled} cancelled, {ledger.given_back} released "
         f"first, {ledger.twice} finished twice, {soak.restarts} restarts"
     )
-    for trouble in ledger.refused[:10]:
-        print(f"    refused: {trouble}")
-    verdict.show("jobs a second that were put less than asked for", rate - soak.rate_reached, 0.05 * rate)
+    for refusal in ledger.refused[:10]:
+        print(f"    refused: {refusal}")
+    verdict.show("shortfall of the put rate, jobs/s", rate - soak.rate_reached, 0.05 * rate)
     verdict.show("jobs lost", len(ledger.under_way), 0)
     verdict.show("cancelled jobs delivered later", ledger.delivered_after_cancel, 0)
     verdict.show("calls refused or failed", len(ledger.refused), 0)
     client, end_s = soak.crews[0].client, time.monotonic() + FINISH_S
-    while await jobs_stored(client) != far and time.monotonic() < end_s:  # a worker says that a job is done after it is
+    while await jobs_stored(client) != far and time.monotonic() < end_s:  # finishes follow the handlers
         await asyncio.sleep(0.05)
     audit = await client.audit(TOPIC)
     verdict.show(f"audits that were not clean {dict(audit.damage) or ''}", not audit.clean, 0)
@@ -293,7 +294,7 @@ async def settle_accounts(soak: Soak, far: int, rate: float, verdict: Verdict) -
 
 
 async def measure(soak: Soak, options: argparse.Namespace) -> Verdict:
-    """All of it."""
+    """Run the soak test."""
     seconds = options.minutes * 60
     async with asyncio.timeout(seconds + OVERTIME_S):
         soak.begin()
@@ -314,14 +315,14 @@ async def measure(soak: Soak, options: argparse.Namespace) -> Verdict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--stored", type=int, default=100_000, help="jobs that lie in the store all the time")
-    parser.add_argument("--rate", type=float, help="jobs a second, in place of half of the top rate")
+    parser.add_argument("--stored", type=int, default=100_000, help="jobs that stay stored all the time")
+    parser.add_argument("--rate", type=float, help="jobs per second, instead of half of the top rate")
     options = parser.parse_args()
     end_in_order()
     logging.getLogger("deferd").setLevel(logging.CRITICAL)  # the workers tell of each restart
     with store_and_services() as (store, services), asyncio.Runner(loop_factory=new_event_loop) as runner:
         verdict = runner.run(measure(Soak(store, services), options))
-    print("soak: " + (f"{verdict.missed} targets MISSED" if verdict.missed else "all targets reached"))
+    print("soak: " + (f"{verdict.missed} targets MISSED" if verdict.missed else "all targets met"))
     sys.exit(1 if verdict.missed else 0)
 
 

@@ -1,7 +1,7 @@
-"""The load of the soak: official clients that put and cancel, official workers that finish and give back; a ledger.
+"""The load of the soak test: clients that put and cancel, workers that finish and release, and a ledger.
 
-Of ten jobs one is cancelled before it is due, one is given back at its first delivery and comes again after its
-backoff, and eight are finished at once. All are put with an instant at which they are due.
+Of ten jobs one is cancelled before it is due, one is released at its first delivery and comes again after its backoff,
+and eight are finished at once. All are put with an instant at which they are due.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from deferd.contract.model import JobState
 TOPIC = "bench.soak"
 BATCH = 50
 CANCELLED, GIVEN_BACK = 0, 1
-"""What becomes of a job, by its number modulo ten; the other eight are finished at the first delivery."""
+"""The fate of a job, by its number modulo ten; the other eight are finished at the first delivery."""
 SOONEST_S, LATEST_S = 0.5, 2.5
-"""How far ahead jobs are due."""
+"""Delays of jobs."""
 CANCEL_AFTER_S, DUE_IF_NOT_CANCELLED_S = 1.0, 120.0
 BACKOFF = {"kind": "fixed", "seconds": 0.5, "jitter": 0.5}
 TTR_S = 30
 UNDER_WAY_MAX = 4000
-"""At the top rate: putting waits while so many jobs are not finished."""
+"""At the top rate, puts wait while so many jobs are not finished."""
 
 
 class Ledger:
-    """What was put, what became of it, and how late it came. Late are first deliveries only."""
+    """Counts of puts and of their outcomes, and the lateness of first deliveries."""
 
     def __init__(self) -> None:
         self.put = 0
@@ -43,17 +43,17 @@ class Ledger:
         self.under_way: set[int] = set()
         self.cancelled_numbers: set[int] = set()
         self.late: list[tuple[float, float]] = []
-        """When each came, by `time.monotonic()`, and how late, in milliseconds."""
+        """When each job arrived, by `time.monotonic()`, and its lateness in milliseconds."""
 
     def delivered(self, number: int, due_s: float, attempt: int) -> None:
-        """A handler has a job in hand."""
+        """A handler starts with a job."""
         if attempt == 1:
             self.late.append((time.monotonic(), (time.time() - due_s) * 1000))
         if number in self.cancelled_numbers:
             self.delivered_after_cancel += 1
 
     def done(self, number: int) -> None:
-        """A handler is through with a job."""
+        """A handler has ended with a job."""
         if number in self.under_way:
             self.under_way.remove(number)
             self.finished += 1
@@ -62,7 +62,7 @@ class Ledger:
 
 
 class Producer:
-    """Puts batches of jobs, and cancels those that are to be cancelled, each by a call of its own."""
+    """Puts batches of jobs and cancels some of them, one per call."""
 
     def __init__(self, ledger: Ledger, clients: Sequence[AsyncClient]) -> None:
         self.ledger = ledger
@@ -70,7 +70,7 @@ class Producer:
         self._tasks: dict[asyncio.Task[None], AsyncClient] = {}
 
     async def run(self, rate: float | None, stop: asyncio.Event) -> None:
-        """Put `rate` jobs a second until `stop`; None: as many as go through, due at once."""
+        """Put `rate` jobs per second until `stop`; with None as many as possible, due at once."""
         next_s = time.monotonic()
         turn = 0
         while not stop.is_set():
@@ -88,7 +88,7 @@ class Producer:
                 await asyncio.sleep(max(next_s - time.monotonic(), 0))
 
     async def settle(self, client: AsyncClient | None = None) -> None:
-        """Wait for the puts and cancels under way, by this client or all."""
+        """Wait for the puts and cancels in progress, by this client or all."""
         while tasks := [task for task, by in self._tasks.items() if client in {None, by}]:
             await asyncio.wait(tasks)
 
@@ -131,7 +131,7 @@ class Producer:
 
 
 def make_worker(ledger: Ledger, urls: Sequence[str], name: str) -> Worker:
-    """A worker that finishes jobs, and gives back those that are to be given back at their first delivery."""
+    """A worker that finishes jobs, and releases some of them at their first delivery."""
     worker = Worker(urls, concurrency=200, name=name, grace=10)
 
     @worker.handler(TOPIC)
@@ -147,7 +147,7 @@ def make_worker(ledger: Ledger, urls: Sequence[str], name: str) -> Worker:
 
 
 async def jobs_stored(client: AsyncClient) -> int:
-    """Live jobs of the topic; -1 when the service does not say."""
+    """Live jobs of the topic; -1 when the service does not respond."""
     try:
         counts = (await client.topic(TOPIC)).counts
     except DeferdError:

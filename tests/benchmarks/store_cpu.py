@@ -1,9 +1,9 @@
-"""What does a full cycle cost the store? Against the bare commands that no such design can do without.
+"""What does a full cycle cost the store, compared with the bare commands that any such design needs?
 
     python -m tests.benchmarks.store_cpu [--jobs 50000] [--batch 100]
 
-Both run on the same store, one after the other, in batches of the same size: deferd's scripts (put, promote, pop,
-finish), and HSET, ZADD; ZREM, RPUSH; LPOP, HGET, ZADD; ZREM, HDEL for each job, pipelined. Bodies are the same.
+Both run on the same store, one after the other, in batches of the same size and with the same bodies: deferd's scripts
+(put, promote, pop, finish), and HSET, ZADD; ZREM, RPUSH; LPOP, HGET, ZADD; ZREM, HDEL for each job, pipelined.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BODY = {"order": 1042, "customer": "c-17", "items": [1, 2, 3]}
 
 
 class Meter:
-    """CPU microseconds a job, of the store, by step."""
+    """The store's CPU microseconds per job, by step."""
 
     def __init__(self, server: StoreServer, jobs: int) -> None:
         self._server = server
@@ -135,7 +135,7 @@ def main() -> None:
         bare = asyncio.run(measure_bare(server, options.jobs, options.batch))
         server.command("FLUSHALL")
         deferd = asyncio.run(measure_deferd(server, options.jobs, options.batch))
-    print(f"store CPU, microseconds a job, {options.jobs} jobs in batches of {options.batch}")
+    print(f"store CPU, microseconds per job, {options.jobs} jobs in batches of {options.batch}")
     for step, bare_us in bare.items():
         print(f"  {step:8} deferd {deferd[step]:6.2f}   bare {bare_us:6.2f}   ratio {deferd[step] / bare_us:.2f}")
     total, bare_total = sum(deferd.values()), sum(bare.values())

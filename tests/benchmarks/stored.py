@@ -1,11 +1,11 @@
-"""How many jobs a second go through while more and more delayed jobs are stored?
+"""Throughput while more and more delayed jobs are stored.
 
     python -m tests.benchmarks.stored [--steps 10000,100000,500000,2000000] [--seconds 3]
 
-At each number of stored jobs, due at random instants of a month: puts of more of them, and full cycles of jobs that
-are due (put, promoted, popped and finished), in batches of 500 through HTTP; and cancels of single jobs over 64
-connections. One service process on a core of its own; its embedded store (append-only file, fsync always) shares the
-other core with the clients.
+At each number of stored jobs, which are due at random instants of a month: puts of more of them and full cycles of due
+jobs (put, promote, pop, finish), in batches of 500 through HTTP, and cancels of single jobs over 64 connections. The
+service has one process on one core; its embedded store (append-only file, fsync always) shares the other core with the
+clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = "10000,100000,500000,2000000"
 
 
 class Step(NamedTuple):
-    """Jobs, or calls, a second while `stored` jobs are there."""
+    """Jobs or calls per second while `stored` jobs are stored."""
 
     stored: int
     put: float
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Filler:
-    """Puts delayed jobs, numbered on and on."""
+    """Puts delayed jobs with consecutive numbers."""
 
     def __init__(self, connections: list[raw_http.Connection]) -> None:
         self.connections = connections
@@ -53,7 +53,7 @@ class Filler:
         }
 
     async def fill(self, until: int) -> None:
-        """Put until so many jobs were put in all."""
+        """Put until so many jobs were put in total."""
 
         async def fill_over(connection: raw_http.Connection) -> None:
             while self.put < until:
@@ -62,7 +62,7 @@ class Filler:
         await asyncio.gather(*map(fill_over, self.connections[:FILLERS]))
 
     async def puts(self, seconds: float) -> float:
-        """Put for a while; returns jobs a second."""
+        """Put for a while; returns jobs per second."""
         first, began = self.put, time.perf_counter()
 
         async def put_over(connection: raw_http.Connection) -> None:
@@ -73,15 +73,15 @@ class Filler:
         return (self.put - first) / (time.perf_counter() - began)
 
     async def cancels(self, seconds: float) -> float:
-        """Cancel for a while, jobs anywhere among those that are stored; returns calls a second."""
+        """Cancel random stored jobs for a while; returns calls per second."""
         began, cancelled = time.perf_counter(), 0
         victims = iter(random.sample(range(self._cancelled, self.put), min(self.put - self._cancelled, 100_000)))
 
         async def cancel_over(connection: raw_http.Connection) -> None:
             nonlocal cancelled
             for number in victims:
-                answer = await connection.send(raw_http.request_bytes("DELETE", f"/jobs/{TOPIC}/order-{number}"))
-                if answer.status == 200:  # 404: it was chosen in an earlier step as well
+                response = await connection.send(raw_http.request_bytes("DELETE", f"/jobs/{TOPIC}/order-{number}"))
+                if response.status == 200:  # 404: it was chosen in an earlier step as well
                     cancelled += 1
                 if time.perf_counter() - began >= seconds:
                     return
@@ -90,7 +90,7 @@ class Filler:
         return cancelled / (time.perf_counter() - began)
 
     async def cycles(self, seconds: float) -> float:
-        """Take due jobs through for a while; returns jobs a second."""
+        """Run full cycles of due jobs for a while; returns jobs per second."""
         began, done = time.perf_counter(), 0
 
         async def cycle_over(connection: raw_http.Connection) -> None:
@@ -118,7 +118,7 @@ async def measure(service: MeasuredService, steps: list[int], seconds: float) ->
     measured = []
     for stored in steps:
         await filler.fill(stored)
-        # Anew: while it fills, the service hangs up on those that are idle.
+        # New connections: the service closes idle ones while it is being filled.
         filler.connections = await raw_http.connect_many(service.port, CANCELLERS)
         step = Step(stored, await filler.puts(seconds), await filler.cycles(seconds), await filler.cancels(seconds))
         print(
@@ -131,12 +131,12 @@ async def measure(service: MeasuredService, steps: list[int], seconds: float) ->
 
 
 def steps_of(text: str) -> list[int]:
-    """Read `10000,100000`."""
+    """Parse numbers such as `10000,100000`."""
     return sorted(int(number) for number in text.split(","))
 
 
 def run(steps: list[int], seconds: float) -> list[Step]:
-    """Measure with a service of its own."""
+    """Start a service and measure."""
     print("throughput while more and more delayed jobs are stored", flush=True)
     with measured_service() as service, asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(measure(service, steps, seconds))

@@ -1,11 +1,11 @@
-"""What do very many waiting consumers cost, and how soon does a job reach one of them?
+"""What do many waiting consumers cost, and how soon does a job reach one of them?
 
     python -m tests.benchmarks.waiting [--consumers 10000] [--topics 1] [--idle 10] [--jobs 300]
 
-The consumers long-poll one service process, each over a connection of its own, spread evenly over the topics. First
-nothing happens for a while; then jobs are put one by one at random instants, and the time is taken from just before
-the put is sent until the job is in a consumer's hands; that one finishes it and waits again. One service process on a
-core of its own; its embedded store (append-only file, fsync always) shares the other core with the clients.
+Each consumer long-polls over its own connection; they are spread evenly over the topics. First nothing happens for a
+while. Then jobs are put one by one at random instants, and the time from just before the put until a consumer has the
+job is measured; the consumer finishes it and waits again. The service has one process on one core; its embedded store
+(append-only file, fsync always) shares the other core with the clients.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.benchmarks.measuring import (
 )
 
 WAIT_S = 60
-"""How long a pop waits: the most that the service allows."""
+"""How long a pop waits: the maximum of the service."""
 PARK_S = 30.0
-"""How long it may take until all wait."""
+"""How long it may take until all consumers wait."""
 PAUSE_S = 0.03
 """The mean time between two jobs."""
 
 
 class Crowd:
-    """Consumers that wait, and the instants at which jobs came, by their ids."""
+    """Waiting consumers, and when each job arrived, by id."""
 
     def __init__(self, connections: list[raw_http.Connection], topics: int) -> None:
         self.topics = [f"bench.waiting.{number}" for number in range(topics)]
@@ -46,7 +46,7 @@ class Crowd:
         self._tasks: list[asyncio.Task[None]] = []
 
     def wait(self) -> None:
-        """Let all wait."""
+        """Start all consumers."""
         for number, connection in enumerate(self._connections):
             topic = self.topics[number % len(self.topics)]
             self._tasks.append(asyncio.create_task(self._consume(connection, topic)))
@@ -54,14 +54,14 @@ class Crowd:
     async def _consume(self, connection: raw_http.Connection, topic: str) -> None:
         pop = raw_http.request_bytes("GET", f"/topics/{topic}/pop?wait={WAIT_S}")
         while True:
-            answer = await connection.send(pop)
+            response = await connection.send(pop)
             now_s = time.perf_counter()
-            for job in answer.json()["jobs"]:
+            for job in response.json()["jobs"]:
                 self.came_s[job["id"]] = now_s
                 await connection.call("POST", f"/jobs/{topic}/{job['id']}/finish", {"receipt": job["receipt"]})
 
     async def leave(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -70,14 +70,14 @@ class Crowd:
 
 
 async def parked(putter: raw_http.Connection) -> int:
-    """How many consumers the service says are waiting."""
+    """Waiting consumers according to the service."""
     text = (await putter.send(raw_http.request_bytes("GET", "/metrics"))).body.decode()
     values = [line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("deferd_parked_consumers ")]
     return int(float(values[0]))
 
 
 async def all_parked(putter: raw_http.Connection, consumers: int) -> None:
-    """Return when all wait."""
+    """Wait until all consumers wait."""
     while await parked(putter) < consumers:
         await asyncio.sleep(0.5)
 
@@ -95,12 +95,12 @@ async def hand_over(putter: raw_http.Connection, crowd: Crowd, jobs: int) -> lis
     await asyncio.sleep(1)
     missing = put_s.keys() - crowd.came_s.keys()
     if missing:
-        raise SystemExit(f"{len(missing)} jobs reached nobody within a second")
+        raise SystemExit(f"{len(missing)} jobs reached no consumer within a second")
     return [(crowd.came_s[job_id] - at_s) * 1000 for job_id, at_s in put_s.items()]
 
 
 async def measure(service: MeasuredService, options: argparse.Namespace) -> None:
-    """Park the crowd, look at it, hand jobs to it."""
+    """Park the consumers, measure the idle service, then hand out jobs."""
     putter = await raw_http.connect(service.port)
     await parked(putter)
     bytes_before = resident_bytes(service.pid)
@@ -120,15 +120,15 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> None
     print(f"{options.consumers} consumers wait on {options.topics} topics")
     print(f"  the service has {bytes_before / 1e6:.0f} MB without them, {bytes_waiting / 1e6:.0f} MB with them")
     show_target("memory of the service, MB", bytes_waiting / 1e6, at_most=500)
-    show_target(f"service, % of a core in {options.idle:.0f} s of nothing", idle.share(service.pid), at_most=3)
+    show_target(f"service, % of a core in {options.idle:.0f} s idle", idle.share(service.pid), at_most=3)
     print(f"  the store meanwhile: {idle.share(service.store_pid):.2f} %")
     renewals_s = options.consumers / WAIT_S
     pop_us = parking.us_each(service.pid, options.consumers)
     print(
-        f"  a pop took {pop_us:.0f} us of the service's CPU; asking again every {WAIT_S} s would be {renewals_s:.0f} "
+        f"  a pop took {pop_us:.0f} us of the service's CPU; polling again every {WAIT_S} s would be {renewals_s:.0f} "
         f"pops/s, {pop_us * renewals_s / 1e4:.1f} % of a core"
     )
-    print(f"  {options.jobs} jobs, from put to a consumer's hands: p50 {percentile(took_ms, 0.5):.1f} ms; {disk}")
+    print(f"  {options.jobs} jobs, from put to a consumer: p50 {percentile(took_ms, 0.5):.1f} ms; {disk}")
     show_target("p99, ms", percentile(took_ms, 0.99), at_most=10)
 
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--consumers", type=int, default=10_000)
     parser.add_argument("--topics", type=int, default=1, help="how many topics they are spread over")
-    parser.add_argument("--idle", type=float, default=10.0, help="seconds in which nothing happens, at most 30")
+    parser.add_argument("--idle", type=float, default=10.0, help="seconds without load, at most 30")
     parser.add_argument("--jobs", type=int, default=300)
     options = parser.parse_args()
     allow_connections(options.consumers)

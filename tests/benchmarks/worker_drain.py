@@ -1,10 +1,10 @@
-"""How many jobs a second does one worker process drain?
+"""How many jobs per second does one worker process?
 
     python -m tests.benchmarks.worker_drain [--jobs 50000] [--concurrency 100]
 
-The jobs are put beforehand. One service process on a core of its own; its embedded store (append-only file, fsync
-always) shares the other with the worker, whose handler does nothing: first an async one, then a plain one. For
-comparison, the same by a bare loop of pops of 1000 and finishes of them, without a worker.
+The jobs are put in advance. The service has one process on one core; its embedded store (append-only file, fsync
+always) shares the other core with the worker, whose handler does nothing: first an async one, then a plain one. For
+comparison, a bare loop pops and finishes 1000 jobs at a time without a worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOADS = ("bare loop", "async handler", "plain handler")
 
 
 def main() -> None:
-    """Measure, and print jobs a second."""
+    """Measure and print jobs per second."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=50_000)
     parser.add_argument("--concurrency", type=int, default=100)
@@ -44,21 +44,21 @@ def main() -> None:
 
 
 def put(url: str, jobs: int) -> None:
-    """Put so many."""
+    """Put so many jobs."""
     with Client(url) as client:
         for result in client.put_many({"topic": "drain", "body": {"n": number}} for number in range(jobs)):
             assert result.code is None
 
 
 def drain(url: str, load: str, jobs: int, concurrency: int) -> None:
-    """Take all of them, and print how long that took. Runs in a process of its own."""
+    """Process all jobs and print the rate. Runs in a separate process."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     if load == "bare loop":
         asyncio.run(drain_bare(url, jobs))
     else:
         drain_by_worker(url, load, jobs, concurrency)
     took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-    print(f"{load:>14}: {jobs / took_s:8,.0f} jobs/s, {1e6 * cpu_s / jobs:.1f} us of CPU a job")
+    print(f"{load:>14}: {jobs / took_s:8,.0f} jobs/s, {1e6 * cpu_s / jobs:.1f} us of CPU per job")
 
 
 async def drain_bare(url: str, jobs: int) -> None:
@@ -71,7 +71,7 @@ async def drain_bare(url: str, jobs: int) -> None:
 
 
 def drain_by_worker(url: str, load: str, jobs: int, concurrency: int) -> None:
-    """By a worker that stops after the last job."""
+    """Run a worker that stops after the last job."""
     worker = Worker(url, concurrency=concurrency)
     done = itertools.count(1)
 

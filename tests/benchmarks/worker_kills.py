@@ -1,10 +1,10 @@
-"""How late are jobs while worker processes are killed, the one that holds the timer's lock each time?
+"""How late are jobs while the server process that holds the timer lock is killed again and again?
 
     python -m tests.benchmarks.worker_kills [--kills 12] [--every 3] [--workers 2] [--rate 50]
 
-Jobs are put ahead, due at random instants from before the first kill until after the last. Each consumer long-polls,
-and asks again at once when its connection breaks. Lateness is the time from when a job is due until a consumer has it.
-One service with its embedded store; all share the machine.
+Jobs are put in advance, due at random instants from before the first kill until after the last. Each consumer
+long-polls, and polls again at once when its connection breaks. Lateness is the time from a job's due time until a
+consumer has it. One service with its embedded store; all processes share the machine.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ GRACE_S = 10.0
 
 
 def timer_holder(service: ServiceProcess) -> int | None:
-    """The process whose timer holds the lock: its id begins the timer's name."""
+    """The process whose timer holds the lock; the timer's name begins with its id."""
     with redis.Redis(unix_socket_path=str(service.data_dir / "valkey.sock")) as store:
         name = store.get("deferd:{0}:lock")
     return None if name is None else int(bytes(name).partition(b"-")[0])
 
 
 async def kill_holders(service: ServiceProcess, kills: int, every_s: float) -> int:
-    """Kill the holder again and again; how many were killed."""
+    """Kill the holder again and again; returns how many were killed."""
     killed = 0
     for _ in range(kills):
         holder = await asyncio.to_thread(timer_holder, service)
-        if holder in service.worker_pids():
+        if holder in service.server_process_pids():
             os.kill(holder, signal.SIGKILL)
             killed += 1
         await asyncio.sleep(every_s)
@@ -52,7 +52,7 @@ async def kill_holders(service: ServiceProcess, kills: int, every_s: float) -> i
 
 
 async def consume(client: AsyncClient, due_s: dict[str, float], late_ms: dict[str, float]) -> None:
-    """Take jobs until all have come."""
+    """Take jobs until all have arrived."""
     while len(late_ms) < len(due_s):
         try:
             jobs = await client.pop(TOPIC, count=20, wait=2)
@@ -60,12 +60,12 @@ async def consume(client: AsyncClient, due_s: dict[str, float], late_ms: dict[st
             await asyncio.sleep(0.02)
             continue
         now_s = time.time()
-        for job in jobs:  # one whose lease ended, as the answer was lost, counts from when it was due all the same
+        for job in jobs:  # a redelivery after a lost response also counts from the due time
             late_ms.setdefault(job.id, (now_s - due_s[job.id]) * 1000)
 
 
 async def measure(service: ServiceProcess, options: argparse.Namespace) -> tuple[list[float], int]:
-    """Lateness of each job in ms, and how many workers were killed."""
+    """Lateness of each job in ms, and how many processes were killed."""
     seconds = BEFORE_S + options.kills * options.every + AFTER_S
     start_s = time.time() + 2
     count = int(options.rate * seconds)
@@ -92,8 +92,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--every", type=float, default=3.0, help="seconds from one kill to the next")
-    parser.add_argument("--workers", type=int, default=2, help="worker processes")
-    parser.add_argument("--rate", type=int, default=50, help="jobs due a second")
+    parser.add_argument("--workers", type=int, default=2, help="server processes")
+    parser.add_argument("--rate", type=int, default=50, help="jobs due per second")
     options = parser.parse_args()
     end_in_order()
     with (
@@ -102,8 +102,8 @@ def main() -> None:
     ):
         late_ms, killed = asyncio.run(measure(service, options))
     p50_ms, p99_ms = percentile(late_ms, 0.5), percentile(late_ms, 0.99)
-    print(f"{len(late_ms)} jobs, {killed} of {options.kills} kills hit a worker that held the timer's lock")
-    print(f"  p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms, most {max(late_ms):.1f} ms")
+    print(f"{len(late_ms)} jobs, {killed} of {options.kills} kills hit the process that held the timer lock")
+    print(f"  p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms, max {max(late_ms):.1f} ms")
     show_target("p99, ms", p99_ms, at_most=1500)
 
 

@@ -1,7 +1,6 @@
-"""A resource is deleted in 24 hours unless that is undone; a trial on day 30, with notices on day 23, 28 and 29.
+"""A resource is deleted after 24 hours unless that is undone; a trial on day 30, with notices on days 23, 28 and 29.
 
-All jobs of a resource have ids that begin with its name, so that one function can take all of them back without
-anything having been kept: `undo`, for a deletion as for a trial with its notices.
+The ids of a resource's jobs are made from its name, so that `undo` can cancel all of them without storing anything.
 
 ``tests/acceptance/test_examples.py`` runs this against a real service.
 """
@@ -22,22 +21,22 @@ _STEPS = (DELETION, *(f"notice-{day}" for day in NOTICE_DAYS))
 
 
 class Resources(Protocol):
-    """What the jobs are about. Both calls may come twice, since a job may be delivered twice."""
+    """What the jobs act on. Both methods may be called twice, because a job may be delivered twice."""
 
     def delete(self, resource: str) -> None:
-        """Delete it, if it is there."""
+        """Delete the resource if it exists."""
 
     def notify(self, resource: str, days_left: int) -> None:
-        """Tell its owner in how many days it is deleted."""
+        """Notify the owner that the resource is deleted in `days_left` days."""
 
 
 def delete_in_24_hours(client: Client, resource: str) -> None:
-    """The owner has deleted it; for a day that can be undone."""
+    """Delete a resource in 24 hours; until then that can be undone."""
     client.put(TOPIC, {"resource": resource, "do": DELETION}, id=_id(resource, DELETION), delay=timedelta(hours=24))
 
 
 def start_trial(client: Client, resource: str) -> None:
-    """All jobs of the trial in one call. Calling this again changes nothing: `keep` leaves jobs that are there."""
+    """Put all jobs of the trial in one batch. Calling this twice is harmless: `keep` leaves existing jobs unchanged."""
     steps: list[tuple[str, dict[str, Any], int]] = [(DELETION, {"do": DELETION}, TRIAL_DAYS)]
     steps += [(f"notice-{day}", {"do": "notify", "days_left": TRIAL_DAYS - day}, day) for day in NOTICE_DAYS]
     results = client.put_batch(
@@ -53,28 +52,28 @@ def start_trial(client: Client, resource: str) -> None:
         ]
     )
     refused = [result for result in results if result.code is not None]
-    if refused:  # each job of a batch is answered on its own
+    if refused:  # each job of a batch has its own result
         raise RuntimeError(f"the trial of {resource} is not set up: {refused}")
 
 
 def undo(client: Client, resource: str) -> int:
-    """Take back whatever is still to happen to a resource, and return how many jobs that were.
+    """Cancel the remaining jobs of a resource and return how many there were.
 
-    The deletion goes first, so that dying half-way leaves a notice too many and not a resource too few.
+    The deletion is cancelled first: a crash in the middle then leaves a needless notice, not a deletion.
 
     Raises:
-        JobReserved: too late, it is being deleted at this moment.
+        JobReserved: too late, the resource is being deleted right now.
     """
     cancelled = 0
     for step in _STEPS:
-        with contextlib.suppress(JobNotFound):  # done already, or never planned
+        with contextlib.suppress(JobNotFound):  # done already, or never put
             client.cancel(TOPIC, _id(resource, step), if_reserved="refuse" if step == DELETION else "cancel")
             cancelled += 1
     return cancelled
 
 
 def do_what_is_due(client: Client, resources: Resources, *, wait: float = 20) -> int:
-    """A consumer's turn: carry out one job, waiting for it; returns how many there were, 0 or 1."""
+    """Wait for one job and execute it. Returns the number of jobs, 0 or 1."""
     jobs = client.pop(TOPIC, wait=wait)
     for job in jobs:
         if job.body["do"] == DELETION:

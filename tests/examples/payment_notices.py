@@ -1,8 +1,8 @@
-"""A merchant is told of a payment until it answers: at once, then after 2 min, 10 min, 10 min, 1 h, 2 h, 6 h and 15 h.
+"""A merchant is notified of a payment until it confirms: at once, then after 2, 10 and 10 min, 1, 2, 6 and 15 h.
 
-One job for each payment. Its `backoff` is the list of waits: the consumer sends the notice and finishes the job when
-the merchant has answered; else it gives the job back, and the service knows how long to wait. After the last notice
-without an answer the job is dead: it is kept, shows the last error, and can be redriven when the merchant is back.
+Each payment has one job, whose `backoff` is the list of waits. The consumer sends the notice and finishes the job if
+the merchant confirms; otherwise it releases the job, and the service waits according to the backoff. After the last
+notice the job is dead: it is kept with its last error, and can be redriven when the merchant is back.
 
 ``tests/acceptance/test_examples.py`` runs this against a real service.
 """
@@ -28,19 +28,19 @@ _BACKOFF = ScheduleBackoff(seconds=[wait.total_seconds() for wait in WAITS], the
 
 
 class NoAnswerFromMerchant(Exception):
-    """The merchant's server cannot be reached, or does not say that it has understood."""
+    """The merchant's server is unreachable or does not confirm."""
 
 
 def announce(client: Client, payment: str, merchant_url: str) -> None:
-    """A payment has come in: see to it that its merchant knows."""
+    """Notify the merchant of a payment."""
     client.put(TOPIC, {"payment": payment, "url": merchant_url}, id=payment, backoff=_BACKOFF, on_conflict="keep")
 
 
 def send_what_is_due(client: Client, send: Callable[[str, str], None], *, wait: float = 20) -> int:
-    """A consumer's turn: send one notice, waiting until one is due; returns how many there were, 0 or 1.
+    """Wait until a notice is due and send it. Returns the number of notices, 0 or 1.
 
-    `send(merchant_url, payment)` posts it and raises NoAnswerFromMerchant. It has 60 seconds, the job's lease; a
-    consumer that dies meanwhile is followed by another one after that.
+    `send(merchant_url, payment)` posts it, or raises NoAnswerFromMerchant, within 60 seconds, the job's lease. If the
+    consumer dies, another one gets the job after that time.
     """
     jobs = client.pop(TOPIC, wait=wait)
     for job in jobs:

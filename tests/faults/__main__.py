@@ -1,4 +1,4 @@
-"""`python -m tests.faults --seed 7 --minutes 10`: a long fault run; its exit code is 1 when a promise was broken."""
+"""`python -m tests.faults --seed 7 --minutes 10`: a long fault run; exits with 1 if a promise was broken."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.faults.plan import draw_plan
 from tests.faults.report import are_clean, is_clean, report, report_failovers
 from tests.faults.run import run
 
-_MORE_THAN_FIT = 10_000
+_MORE_THAN_ENOUGH = 10_000
 
 
 def main() -> int:
-    """Run as the arguments say."""
+    """Run with the arguments of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=random.randrange(100_000))
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--failovers", type=int, default=3, help="how many failovers come after the run")
-    parser.add_argument("--cluster-rounds", type=int, default=3, help="how often each fault of a cluster comes after")
-    parser.add_argument("--keep", type=Path, help="folder that keeps logs and histories")
+    parser.add_argument("--failovers", type=int, default=3, help="failovers after the run")
+    parser.add_argument("--cluster-rounds", type=int, default=3, help="rounds of cluster faults after that")
+    parser.add_argument("--keep", type=Path, help="directory for logs and histories, which is kept")
     options = parser.parse_args()
     end_in_order()
     print(f"seed {options.seed}, {options.minutes:g} minutes", flush=True)
     until_s = time.monotonic() + options.minutes * 60
-    plan = draw_plan(options.seed, _MORE_THAN_FIT)
+    plan = draw_plan(options.seed, _MORE_THAN_ENOUGH)
     with tempfile.TemporaryDirectory(prefix="deferd-faults-") as folder:
         kept = (options.keep or Path(folder)).resolve()
         outcome = asyncio.run(run(kept, options.seed, plan, until_s=until_s))

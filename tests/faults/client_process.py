@@ -1,4 +1,4 @@
-"""A process of clients: `python -m tests.faults.client_process FILE SEED BEGAN_S URL...`. SIGTERM ends it."""
+"""A client process: `python -m tests.faults.client_process FILE SEED BEGAN_S URL...`. Ends at SIGTERM."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tests.faults.clients import TOPICS, Clients
 from tests.faults.history import Recorder
 
 PRODUCERS = 3
-MEDDLERS = 1
+INTERFERERS = 1
 CONSUMERS_A_TOPIC = 2
 PUT_PAUSE_S = 0.07
-MEDDLE_PAUSE_S = 0.04
+INTERFERE_PAUSE_S = 0.04
 
 
 async def work(file: str, seed: str, began_s: str, *urls: str) -> None:
-    """All clients of this process, until SIGTERM."""
+    """Run all clients of this process until SIGTERM."""
     name = Path(file).stem
     clients = Clients(name, f"{seed} {name}", float(began_s), urls, Recorder(Path(file)))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, clients.stopping.set)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(PRODUCERS):
-            tasks.create_task(clients.put_now_and_then(PUT_PAUSE_S))
-        for _ in range(MEDDLERS):
-            tasks.create_task(clients.meddle_now_and_then(MEDDLE_PAUSE_S))
+            tasks.create_task(clients.produce(PUT_PAUSE_S))
+        for _ in range(INTERFERERS):
+            tasks.create_task(clients.interfere(INTERFERE_PAUSE_S))
         for topic in TOPICS * CONSUMERS_A_TOPIC:
             tasks.create_task(clients.consume(topic))
     await clients.close()

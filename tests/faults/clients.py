@@ -1,8 +1,7 @@
-"""Clients of all calls on a few topics, whose every try is written down as one operation.
+"""Clients that make every kind of call on a few topics and record each attempt as one operation.
 
-Several of them use the same job ids at the same time, put ids again that were finished or cancelled or are taken, let
-leases run out, and speak of deliveries that are over. Each client speaks to one service and never repeats a call by
-itself.
+Several of them use the same job ids at the same time, put ids that exist or existed before, let leases expire, and use
+receipts of deliveries that have ended. Each client talks to one service and never retries on its own.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from tests.faults.history import NOT_SENT, UNKNOWN, Recorder
 
 TOPICS = ("faults.a", "faults.b", "faults.c")
 WORKER_TOPIC = "faults.worker"
-ANSWER_S = 2.5
+RESPONSE_S = 2.5
 CREATED = 201
 IDS_A_SECOND = 6
-"""Each second has ids of its own; a few puts and cancels meet at each."""
+"""Each second has new ids, each of which gets a few puts and cancels."""
 TTRS_MS = (400, 800, 1500)
 DELAYS_MS = (0, 0, 100, 400, 1500)
 TTLS_MS = (1, 30, 500)
 RETAINS_MS = (300, 1500, 3000)
 BACKOFF_MS = 300
-PAUSE_AFTER_TROUBLE_S = 0.25
+PAUSE_AFTER_ERROR_S = 0.25
 PAUSE_WHEN_EMPTY_S = 0.1
 _CODES = {
     JobExists.code: "exists",
@@ -56,18 +55,18 @@ _REFUSALS: dict[type[DeferdError], str] = {
     JobNotFound: "not found",
     ReceiptStale: "stale",
     JobCancelled: "cancelled",
-    TopicNotFound: "none",  # a redrive may come before any put
+    TopicNotFound: "none",  # a redrive may come before the first put
 }
 
 
 class Clients:
-    """What one process does. `began_s` is the beginning of the run, the same in all of its processes."""
+    """The clients of one process. `began_s` is the start of the run, the same in all of its processes."""
 
     def __init__(self, name: str, seed: str, began_s: float, urls: Iterable[str], recorder: Recorder) -> None:
         self._name = name
         self._chance = random.Random(seed)
         self._began_s = began_s
-        self._clients = [AsyncClient(url, retry_for=0, timeout=ANSWER_S) for url in urls]
+        self._clients = [AsyncClient(url, retry_for=0, timeout=RESPONSE_S) for url in urls]
         self._recorder = recorder
         self._requests = 0
         self._puts = 0
@@ -92,9 +91,9 @@ class Clients:
         call: Awaitable[Any],
         facts: Callable[[Any], dict[str, Any]],
     ) -> Any:
-        """Wait for a call and write down how it ended; its answer, None when there is none."""
-        [answer] = await self._record_all([number], call, lambda answered: [(answered, facts(answered))])
-        return answer
+        """Wait for a call and record how it ended. Returns its result, or None when it failed."""
+        [result] = await self._record_all([number], call, lambda result: [(result, facts(result))])
+        return result
 
     async def _record_all(
         self,
@@ -102,10 +101,10 @@ class Clients:
         call: Awaitable[Any],
         facts: Callable[[Any], Sequence[tuple[Any, dict[str, Any]]]],
     ) -> Sequence[Any]:
-        """The same for a call that stands for several operations: what each was answered, None for those without."""
+        """The same for a call that stands for several operations; the result of each."""
         try:
-            async with asyncio.timeout(2 * ANSWER_S):  # some calls may take longer by themselves
-                answers = facts(await call)
+            async with asyncio.timeout(2 * RESPONSE_S):  # some calls may take longer than one response
+                results = facts(await call)
         except Unreachable:
             ends: dict[str, Any] = {"outcome": NOT_SENT}
         except (NoAnswer, StoreUnavailable, TimeoutError):
@@ -120,18 +119,18 @@ class Clients:
                 self._recorder.end(number, _REFUSALS[type(error)], **({"level": level} if level else {}))
             return [None] * len(numbers)
         else:
-            for number, (_, known) in zip(numbers, answers, strict=True):
+            for number, (_, known) in zip(numbers, results, strict=True):
                 self._recorder.end(number, **known)
-            return [answer for answer, _ in answers]
+            return [result for result, _ in results]
         for number in numbers:
             self._recorder.end(number, **ends)
-        await asyncio.sleep(PAUSE_AFTER_TROUBLE_S)
+        await asyncio.sleep(PAUSE_AFTER_ERROR_S)
         return [None] * len(numbers)
 
     # Producers
 
-    async def put_now_and_then(self, pause_s: float) -> None:
-        """Put jobs, alone and in batches, until told to stop."""
+    async def produce(self, pause_s: float) -> None:
+        """Put jobs, one by one and in batches, until `stopping` is set."""
         while not self.stopping.is_set():
             if self._chance.random() < 0.1:
                 await self._put_batch(self._chance.choice(TOPICS))
@@ -170,12 +169,12 @@ class Clients:
         await self._record_all(numbers, self._client().put_batch(jobs), facts)
 
     def _draw_job(self, topic: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """Its id, what is said of it, and the same as it is written down."""
+        """A job's id, its options for the client, and the same for the history."""
         self._puts += 1
         delay_ms, ttr_ms = self._chance.choice(DELAYS_MS), self._chance.choice(TTRS_MS)
         terms: dict[str, Any] = {"ttr": ttr_ms / 1000}
         known: dict[str, Any] = {"tag": f"{self._name}/{self._puts}", "ttr_ms": ttr_ms}
-        if self._chance.random() < 0.3:  # an instant, which must mean the same whatever the services' clocks say
+        if self._chance.random() < 0.3:  # an instant must mean the same whatever the services' clocks show
             known["run_at_ms"] = int(time.time() * 1000) + delay_ms
             terms["run_at"] = datetime.fromtimestamp(known["run_at_ms"] / 1000, UTC)
         else:
@@ -195,8 +194,8 @@ class Clients:
             terms["on_conflict"] = known["on_conflict"] = "keep"
         return self._job_id(), terms, known
 
-    async def meddle_now_and_then(self, pause_s: float) -> None:
-        """Cancel, reschedule, redrive, look at and finish jobs, wherever they are, until told to stop."""
+    async def interfere(self, pause_s: float) -> None:
+        """Cancel, reschedule, redrive, get and finish jobs in any state, until `stopping` is set."""
         while not self.stopping.is_set():
             topic, job = self._chance.choice(TOPICS), self._job_id()
             what = self._chance.random()
@@ -234,7 +233,7 @@ class Clients:
     # Consumers
 
     async def consume(self, topic: str) -> None:
-        """Pop and do this and that with what comes, until told to stop."""
+        """Pop, and end the deliveries in various ways, until `stopping` is set."""
         while not self.stopping.is_set():
             jobs = await self._pop(topic, count=self._chance.choice((1, 1, 5)), wait_s=self._chance.choice((0, 0.3, 1)))
             if len(jobs) > 2 and self._chance.random() < 0.3:
@@ -244,15 +243,15 @@ class Clients:
             if not jobs:
                 await asyncio.sleep(PAUSE_WHEN_EMPTY_S)
 
-    async def finish_what_is_left(self, topic: str) -> int:
-        """Pop once and finish all that comes; how many came."""
+    async def finish_remaining(self, topic: str) -> int:
+        """Pop once and finish all jobs; returns how many."""
         jobs = await self._pop(topic, count=100, wait_s=0.2)
         for job in jobs:
             await self._finish(job)
         return len(jobs)
 
     async def _pop(self, topic: str, *, count: int, wait_s: float) -> Sequence[Delivery]:
-        """Pop, and ask again by the same request id when no answer came, up to three times in all."""
+        """Pop, and repeat the request by its id without a response, up to three times in all."""
         self._requests += 1
         request = f"{self._name}-{self._requests}"
         for _ in range(3):
@@ -272,22 +271,22 @@ class Clients:
         if what < 0.55:
             await self._finish(job if self._chance.random() < 0.8 else JobRef(job.topic, job.id))
             if self._chance.random() < 0.2:
-                await self._finish(job)  # again, as after a lost answer
+                await self._finish(job)  # again, as after a lost response
         elif what < 0.65:
-            await self._say("touch", job)
-            if self._chance.random() < 0.7:  # else it forgets the job, which comes back when the longer lease is over
+            await self._touch_or_bury("touch", job)
+            if self._chance.random() < 0.7:  # otherwise the job comes back when the extended lease expires
                 await asyncio.sleep(self._chance.uniform(0, 0.3))
                 await self._finish(job)
         elif what < 0.8:
             await self._release(job)
-            if self._chance.random() < 0.3:  # which it may not any more, but for whoever holds it next
+            if self._chance.random() < 0.3:  # the receipt is stale by now
                 await self._finish(self._chance.choice((job, JobRef(job.topic, job.id))))
         elif what < 0.85:
-            await self._say("bury", job)
+            await self._touch_or_bury("bury", job)
             if self._chance.random() < 0.6:
                 await self._redrive(job.topic, job.id)
         elif what < 0.88:
-            await self._change(job.topic, job.id, 0)  # which is refused while it is held
+            await self._change(job.topic, job.id, 0)  # refused while the job is held
             await self._finish(job)
         elif what < 0.92:
             await asyncio.sleep(job.ttr * self._chance.uniform(0.7, 1.3))  # about as long as its lease
@@ -297,7 +296,7 @@ class Clients:
             await self._finish(job)
 
     async def _finish(self, job: Delivery | JobRef) -> None:
-        """The delivery, or without a receipt whichever is live."""
+        """Finish the delivery, or without a receipt the live one."""
         number, item = self._begin_finish(job)
         client, result = self._client(), item["result"]
         await self._record(number, client.finish(job, result), lambda _: {"outcome": "done"})
@@ -313,12 +312,12 @@ class Clients:
         await self._record_all([number for number, _ in begun], call, facts)
 
     def _begin_finish(self, job: Delivery | JobRef) -> tuple[int, dict[str, str]]:
-        """The number of a finish that is about to be sent, and what it says of the job."""
+        """Record the start of a finish: its number, and its item for the client."""
         self._finishes += 1
-        said = {"result": f"{self._name}/{self._finishes}"}
+        item = {"result": f"{self._name}/{self._finishes}"}
         if job.receipt is not None:
-            said["receipt"] = job.receipt
-        return self._recorder.begin("finish", job.topic, job.id, **said), {"id": job.id, **said}
+            item["receipt"] = job.receipt
+        return self._recorder.begin("finish", job.topic, job.id, **item), {"id": job.id, **item}
 
     async def _release(self, job: Delivery) -> None:
         is_by_backoff = isinstance(job.backoff, FixedBackoff)
@@ -333,7 +332,7 @@ class Clients:
 
         await self._record(number, self._client().release(job, delay=delay_s, error="not now"), facts)
 
-    async def _say(self, kind: Literal["touch", "bury"], job: Delivery) -> None:
+    async def _touch_or_bury(self, kind: Literal["touch", "bury"], job: Delivery) -> None:
         number = self._recorder.begin(kind, job.topic, job.id, receipt=job.receipt)
         client, ttr_ms = self._client(), round(job.ttr * 1000)
         if kind == "bury":
@@ -347,13 +346,13 @@ class Clients:
 
 
 def shown_facts(job: Job) -> dict[str, Any]:
-    """What an answer shows of a job, for the history."""
+    """What a response shows of a job, for the history."""
     facts = {"shown": job.body, "state": str(job.state), "created_ms": ms(job.created_at)}
     return facts | {"result": job.result or ""} if job.state is JobState.FINISHED else facts
 
 
 def delivery_facts(job: Delivery) -> dict[str, Any]:
-    """What a delivery tells, for the history."""
+    """What a delivery shows, for the history."""
     assert job.reserved_until is not None
     lease_end_ms = ms(job.reserved_until)
     return {

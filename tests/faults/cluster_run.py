@@ -1,9 +1,9 @@
 """Faults of a cluster under load: a shard dies as a whole and comes back, and a node is removed.
 
-Two services whose timers tick every half minute, so that a message that does not come shows; four masters, of which the
-first has a replica. Producers put to topics of every master, one worker has handlers for all of them, and pops wait at
-each service for jobs that are put at the other. What was acknowledged must be handled, by whatever fault; topics of the
-masters that a fault leaves alone must be handled within a bound meanwhile, and pops that wait be woken within it.
+Two services whose timers tick every half minute, so that a lost message shows; four primaries, of which the first has a
+replica. Producers put to topics of every primary, one worker has handlers for all of them, and pops wait at each
+service for jobs that are put at the other. Every acknowledged job must be handled in the end. Meanwhile jobs of topics
+on healthy primaries must be handled, and waiting pops be woken, within a bound.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deferd import AsyncClient, Context, Retry, Worker
 from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine.redis_keys import READY_CHANNEL, Keys
 from tests.acceptance.service_process import ServiceProcess
-from tests.faults.orphans import none_outlives
+from tests.faults.orphans import no_orphans
 from tests.integration.store_servers import ClusterSet, StoreServer
 from tests.waiting import until, wait_until
 
@@ -30,11 +30,10 @@ SERVICES = 2
 MASTERS = 4
 KEYS = Keys(SHARDS)
 BOUND_S = 5.0
-"""Within what time a healthy topic's job is handled, and a waiting pop woken, whatever happens: a lost subscription is
-noticed within 3 s, a call to a node that fails within the store's time-out of 1.5 s.
-"""
+"""How soon a healthy topic's job is handled, and a waiting pop woken: a lost subscription is noticed within 3 s, and a
+call to a failed node within the store's time-out of 1.5 s."""
 LASTS_S = (3.0, 5.0)
-"""How long a shard is dead."""
+"""How long a shard is down."""
 SETTLE_S = 30.0
 DRAIN_S = 30.0
 TERMS = {"ttr": 2, "backoff": {"kind": "fixed", "seconds": 0.2}}
@@ -42,7 +41,7 @@ TERMS = {"ttr": 2, "backoff": {"kind": "fixed", "seconds": 0.2}}
 
 @dataclass
 class Waited:
-    """A job that was put and acknowledged at `from_s`, and in a consumer's hands at `until_s`."""
+    """A job that was acknowledged; put at `from_s` and delivered at `until_s`."""
 
     topic: str
     from_s: float
@@ -51,7 +50,7 @@ class Waited:
 
 @dataclass
 class ShardDeath:
-    """What the death of a master with its replica showed."""
+    """The result of the death of a primary with its replica."""
 
     put_refused: bool
     named_unavailable: bool
@@ -62,7 +61,7 @@ class ShardDeath:
 
 @dataclass
 class NodeRemoval:
-    """What the removal of a master showed. `subscribers` services listened there before, `silent` still do after."""
+    """Result of the removal of a primary: how many services were subscribed there, and how many `silent` still are."""
 
     slots: int
     subscribers: int
@@ -73,7 +72,7 @@ class NodeRemoval:
 
 @dataclass
 class ClusterOutcome:
-    """What a run showed."""
+    """The result of a run."""
 
     seed: int
     shard_deaths: list[ShardDeath] = field(default_factory=list)
@@ -86,17 +85,17 @@ class ClusterOutcome:
     tracebacks: list[str] = field(default_factory=list)
 
     def broken(self) -> Iterator[str]:
-        """What should not have been, in words; nothing when all is well."""
+        """A sentence for each broken promise."""
         if not self.shard_deaths or not self.node_removals:
-            yield "a kind of fault was not brought"
+            yield "a kind of fault was not injected"
         for death in self.shard_deaths:
             if not (death.put_refused and death.named_unavailable):
-                yield f"a shard was not dead, or not said to be: {death}"
+                yield f"a shard was not dead, or not reported as unavailable: {death}"
             if death.slowest_s > BOUND_S or not death.handled_meanwhile:
-                yield f"healthy topics did not go on within {BOUND_S:g} s: {death}"
+                yield f"jobs of healthy topics were not handled within {BOUND_S:g} s: {death}"
         for removal in self.node_removals:
             if not removal.subscribers:
-                yield f"nobody listened at the node that was removed: {removal}"
+                yield f"no service was subscribed at the removed node: {removal}"
             if removal.silent or removal.slowest_s > BOUND_S or not removal.woken:
                 yield f"pops were not woken within {BOUND_S:g} s: {removal}"
         yield from (f"lost: {job}" for job in self.lost)
@@ -107,11 +106,11 @@ class ClusterOutcome:
 
 
 async def run_cluster_faults(folder: Path, seed: int, rounds: int) -> ClusterOutcome:
-    """Bring both faults so many times; raises TimeoutError or AssertionError when something does not go on."""
+    """Inject both faults so many times. Raises TimeoutError or AssertionError when calls do not succeed again."""
     outcome = ClusterOutcome(seed)
     chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(none_outlives(folder))
+        stack.enter_context(no_orphans(folder))
         cluster = stack.enter_context(ClusterSet(folder, masters=MASTERS, first_replicated=True, appendonly="yes"))
         flags = ("--redis-url", cluster.url, "--shards", str(SHARDS), "--tick", "30")
         services = [
@@ -133,7 +132,7 @@ async def run_cluster_faults(folder: Path, seed: int, rounds: int) -> ClusterOut
 
 
 async def _shard_dies(cluster: ClusterSet, load: _Load, chance: random.Random) -> ShardDeath:
-    """Kill the first master's replica, then itself, so that nobody takes over; later both come back."""
+    """Kill the first primary's replica, then the primary, so that no node takes over; start both later."""
     dead, healthy = load.work[0], load.work[1:]
     for server in (cluster.replicas[0], cluster.masters[0]):
         await asyncio.to_thread(server.kill)
@@ -149,15 +148,15 @@ async def _shard_dies(cluster: ClusterSet, load: _Load, chance: random.Random) -
     ended_s = time.monotonic()
     for server in (cluster.masters[0], cluster.replicas[0]):
         await asyncio.to_thread(server.start)
-    await asyncio.to_thread(wait_until, cluster.is_well, SETTLE_S, "the cluster is well again")
+    await asyncio.to_thread(wait_until, cluster.is_well, SETTLE_S, "the cluster is healthy again")
     back_s = time.monotonic()
-    await load.goes_on(dead, "after a shard came back")
+    await load.wait_for_recovery(dead, "after a shard came back")
     meanwhile = [one for one in load.handled.values() if one.topic in healthy and died_s < one.from_s < ended_s]
     return ShardDeath(put_refused, named, len(meanwhile), _slowest_s(meanwhile), time.monotonic() - back_s)
 
 
 async def _node_leaves(cluster: ClusterSet, load: _Load) -> NodeRemoval:
-    """Remove that one of the last two masters that holds slots, a service's subscription on it; then let it join."""
+    """Remove the one of the last two primaries that has slots, with a service subscribed there; then add it again."""
     leaving, heir = (cluster.masters[place] for place in ((3, 2) if _slots(cluster.masters[3]) else (2, 3)))
     slots = _slots(leaving)
     await asyncio.to_thread(_draw_subscription, cluster, leaving)
@@ -165,11 +164,11 @@ async def _node_leaves(cluster: ClusterSet, load: _Load) -> NodeRemoval:
     await asyncio.to_thread(cluster.remove, leaving, heir)
     removed_s = time.monotonic()
     for topic in load.wake:
-        await load.goes_on(topic, "after a node was removed")
-    with contextlib.suppress(AssertionError):  # then it is told as silent
-        await until(lambda: not _subscribers(leaving), "nobody listens there", within_s=BOUND_S)
+        await load.wait_for_recovery(topic, "after a node was removed")
+    with contextlib.suppress(AssertionError):  # then it is reported as silent
+        await until(lambda: not _subscribers(leaving), "no service is subscribed there", within_s=BOUND_S)
     silent = _subscribers(leaving)
-    await asyncio.sleep(max(removed_s + BOUND_S - time.monotonic(), 0))  # how others are woken in that time, too
+    await asyncio.sleep(max(removed_s + BOUND_S - time.monotonic(), 0))  # pops must be woken in this time
     woken = [one for one in load.woken.values() if one.from_s > removed_s]
     await asyncio.to_thread(cluster.take_back, leaving)
     return NodeRemoval(slots, subscribers, silent, len(woken), _slowest_s(woken))
@@ -199,16 +198,16 @@ def _draw_subscription(cluster: ClusterSet, node: StoreServer) -> None:
         for other in cluster.masters:
             if other is not node:
                 other.command("CLIENT", "KILL", "TYPE", "pubsub")
-        time.sleep(0.2)  # time to choose
+        time.sleep(0.2)  # time to subscribe
         return False
 
-    wait_until(has_come, SETTLE_S, "a service listens at the node")
+    wait_until(has_come, SETTLE_S, "a service is subscribed at the node")
 
 
 class _Load:
-    """Producers, a worker, and pops that wait.
+    """Producers, a worker, and waiting pops.
 
-    `work` has a topic for each master, `wake` one for each master and service, with the service at which pops wait.
+    `work` has a topic for each primary, `wake` one for each primary and service, with the service at which pops wait.
     """
 
     def __init__(self, cluster: ClusterSet, urls: list[str], chance: random.Random) -> None:
@@ -231,7 +230,7 @@ class _Load:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Until the end of the block."""
+        """Run until the end of the block."""
         async with asyncio.TaskGroup() as tasks:
             working = tasks.create_task(self._worker.serve())
             consuming = []
@@ -242,7 +241,7 @@ class _Load:
                 tasks.create_task(self._wake(topic, place))
             try:
                 for topic in self.topics:
-                    await self.goes_on(topic, "at first")
+                    await self.wait_for_recovery(topic, "at the start")
                 yield
             finally:
                 self._producing = False
@@ -253,8 +252,8 @@ class _Load:
         for client in self.clients:
             await client.close()
 
-    async def goes_on(self, topic: str, when: str) -> None:
-        """Wait until jobs of the topic that are put from now on come to consumers."""
+    async def wait_for_recovery(self, topic: str, when: str) -> None:
+        """Wait until jobs of the topic that are put from now on are delivered."""
         since_s = time.monotonic()
         waited = self.handled if topic in self.work else self.woken
 
@@ -262,12 +261,12 @@ class _Load:
             latest = itertools.islice(reversed(waited.values()), 500)
             return any(one.topic == topic and one.from_s > since_s and one.until_s is not None for one in latest)
 
-        await until(has_come, f"{topic} goes on {when}", within_s=SETTLE_S)
+        await until(has_come, f"{topic} is delivered {when}", within_s=SETTLE_S)
 
     async def drain(self) -> int:
-        """Put no more, and wait until all that was acknowledged has come and is finished; how many jobs are left."""
+        """Stop putting, wait until every acknowledged job is handled and finished; returns how many jobs are left."""
         self._producing = False
-        with contextlib.suppress(AssertionError):  # what is left is told as lost
+        with contextlib.suppress(AssertionError):  # the rest is reported as lost
             await until(
                 lambda: all(one.until_s is not None for one in (self.handled | self.woken).values()),
                 "all jobs have been handled",
@@ -317,7 +316,7 @@ class _Load:
                 await asyncio.sleep(0.1)
 
     async def _wake(self, topic: str, place: int) -> None:
-        """Put a job at the other service whenever the one before has come."""
+        """Put a job at the other service whenever the previous one was delivered."""
         other = self.clients[(place + 1) % SERVICES]
         number, stored = 0, True
         while self._producing:
@@ -330,13 +329,13 @@ class _Load:
 
 
 def _topic_of(cluster: ClusterSet, master: StoreServer, prefix: str) -> str:
-    """A topic that lies on this master."""
+    """A topic whose shard is on this primary."""
     names = (f"{prefix}-{number}" for number in range(1000))
     return next(name for name in names if cluster.holder_of(KEYS.of_topic(name)[0]) is master)
 
 
 def report_cluster(outcome: ClusterOutcome) -> str:
-    """For people."""
+    """The report for people."""
     deaths, removals = outcome.shard_deaths, outcome.node_removals
     meanwhile = sum(one.handled_meanwhile for one in deaths)
     slowest_s = max((one.slowest_s for one in deaths), default=0)
@@ -346,12 +345,12 @@ def report_cluster(outcome: ClusterOutcome) -> str:
     woken_s = max((one.slowest_s for one in removals), default=0)
     lines = [
         f"cluster, seed {outcome.seed}: {outcome.acknowledged} jobs for a worker and {outcome.woken} for waiting pops",
-        f"{len(deaths):6}  shards died as a whole; their topics went on {back_s:.1f} s after the cluster was well",
-        f"{meanwhile:6}  jobs of healthy topics were handled meanwhile, each within {slowest_s:.1f} s of its put",
-        f"{len(removals):6}  nodes were removed, and {subscribers} subscriptions with them",
-        f"{woken:6}  pops were woken after that, each within {woken_s:.1f} s of the put",
+        f"{len(deaths):6}  shards died; their topics were served again {back_s:.1f} s after the cluster was healthy",
+        f"{meanwhile:6}  jobs of healthy topics handled meanwhile, each within {slowest_s:.1f} s of its put",
+        f"{len(removals):6}  nodes removed, and {subscribers} subscriptions with them",
+        f"{woken:6}  pops woken after that, each within {woken_s:.1f} s of the put",
         f"{len(outcome.lost):6}  acknowledged jobs lost",
         f"{outcome.left:6}  jobs left at the end",
-        f"{len(outcome.audit):6}  faults found by the audit",
+        f"{len(outcome.audit):6}  findings of the consistency check",
     ]
     return "\n".join([*lines, *outcome.broken()])

@@ -1,6 +1,6 @@
-"""What the faults are brought to: two services with clocks that differ, one store, proxies between all, clients.
+"""The deployment under test: two services whose clocks differ, one store, proxies between all of them, and clients.
 
-One service is a single process without keys, the other has worker processes and asks for keys.
+One service is a single process without API keys. The other has several server processes and requires keys.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from deferd.api.auth.api_keys import Scope
 from tests.acceptance.keyed_service import KeysFile
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.job_life import DEAD_RETENTION_MS
-from tests.faults.orphans import none_outlives
+from tests.faults.orphans import no_orphans
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 from tests.integration.store_contents import KEYS
 from tests.integration.store_rights import as_user, user_line
@@ -35,22 +35,22 @@ from tests.integration.store_servers import StoreServer
 
 SERVICES = 2
 KEYED = 1
-"""Which of the services asks for keys, and has worker processes."""
+"""Which of the services requires keys and has several server processes."""
 CLOCK_SHIFTS_H = (0.0, 3.0)
-"""By how much the services' hosts' clocks are off at first."""
+"""The errors of the services' clocks at the start."""
 CLIENT_PROCESSES = 2
 KEY_NAME = "clients"
 STOP_S = 20.0
 LOCK_RENEWED_S = 3.0
-"""Within this time the timer that works renews its lock."""
+"""Within this time the active timer renews its lock."""
 _TAIL_BYTES = 65536
 _SHIFTED_CLOCK = Path(__file__).parent / "shifted_clock"
 
 
 class FaultyStore(StoreServer):
-    """A store that has all that it acknowledged on disk, as the embedded one does; its disk can be full.
+    """A store that fsyncs before it acknowledges, as the embedded one does. Its disk can be filled.
 
-    The services are a user of it that has the rights they need and no others.
+    The services connect as a user that has only the permissions they need.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +67,7 @@ class FaultyStore(StoreServer):
         """Start it so that a write beyond its file size limit fails, as on a full disk, instead of killing it."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGXFSZ})
         try:
-            super().start()  # the mask goes on to the child
+            super().start()  # the child inherits the mask
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
@@ -78,13 +78,13 @@ class FaultyStore(StoreServer):
             return dict(client.info(section))
 
     def fill_disk(self, bytes_left: int) -> None:
-        """From now on the append-only file can grow by so many bytes only. The next start has room again."""
+        """Limit the growth of the append-only file to so many bytes, until the next start."""
         size = max(file.stat().st_size for file in (self.folder / "appendonlydir").iterdir())
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (size + bytes_left, resource.RLIM_INFINITY))
 
 
 class RecordingProcess:
-    """A process that writes down what it does, each of its lives in a file of its own."""
+    """A process that records its calls, in a new file after each start."""
 
     def __init__(self, module: str, folder: Path, name: str, *arguments: str) -> None:
         self._module = module
@@ -94,7 +94,7 @@ class RecordingProcess:
         self.files: list[Path] = []
 
     def start(self) -> None:
-        """Start it, or the next one after it."""
+        """Start it, or start it again."""
         self.files.append(self._folder / f"{self._name}.{len(self.files)}.jsonl")
         with self.files[-1].with_suffix(".log").open("w") as log:
             self.process = subprocess.Popen(
@@ -105,27 +105,27 @@ class RecordingProcess:
             )
 
     def kill(self) -> int:
-        """SIGKILL it; how it has ended."""
+        """Send SIGKILL; returns its exit code."""
         self.process.kill()
         return self.process.wait(STOP_S)
 
     def stop(self) -> int:
-        """SIGTERM it; its exit code."""
+        """Send SIGTERM; returns its exit code."""
         self.process.terminate()
         return self.process.wait(STOP_S)
 
     def is_at_work(self) -> bool:
-        """Whether the newest one has begun to write, and so can be stopped in order."""
+        """Whether the current process has begun to record, and so can be stopped in order."""
         return self.files[-1].exists() and self.files[-1].stat().st_size > 0
 
     def output(self) -> str:
-        """What the newest one wrote besides."""
+        """The log of the current process."""
         return self.files[-1].with_suffix(".log").read_text()
 
 
 @dataclass
 class Deployment:
-    """All that runs, by its role."""
+    """Everything that runs, by its role."""
 
     folder: Path
     store: FaultyStore
@@ -139,7 +139,7 @@ class Deployment:
 
     @property
     def urls(self) -> list[str]:
-        """Where clients find the services: through the proxies."""
+        """The services' URLs for clients, through the proxies."""
         return [f"http://127.0.0.1:{proxy.port}" for proxy in self.service_proxies]
 
     @property
@@ -149,63 +149,63 @@ class Deployment:
 
     @property
     def processes(self) -> list[RecordingProcess | ServiceProcess]:
-        """All but the store."""
+        """All processes but the store."""
         return [*self.users, *self.services]
 
     @property
     def files(self) -> list[Path]:
-        """All that was written down so far."""
+        """All histories recorded so far."""
         return [file for process in self.users for file in process.files]
 
-    async def working_timer(self) -> bytes | None:
-        """The name of the timer that works now, as the lock tells."""
+    async def active_timer(self) -> bytes | None:
+        """The name of the timer that holds the lock."""
         name: bytes | None = await asyncio.to_thread(self.store.command, "GET", KEYS.of_shard(0, "lock"))
         return name
 
     async def timer_holder(self) -> int | None:
-        """Which service's timer works now: the one that is heard to speak of itself by the lock's name."""
-        name = await self.working_timer()
+        """The service whose timer holds the lock: the one that sends the lock holder's name to the store."""
+        name = await self.active_timer()
         if name is None:
             return None
-        listening = {
+        watching = {
             asyncio.create_task(proxy.passes(name, LOCK_RENEWED_S)): number
             for number, proxy in enumerate(self.store_proxies)
         }
         try:
-            for heard in asyncio.as_completed(listening):
-                if await heard:
-                    return next(number for task, number in listening.items() if task.done() and task.result())
+            for seen in asyncio.as_completed(watching):
+                if await seen:
+                    return next(number for task, number in watching.items() if task.done() and task.result())
         finally:
-            for task in listening:
+            for task in watching:
                 task.cancel()
-            await asyncio.gather(*listening, return_exceptions=True)
+            await asyncio.gather(*watching, return_exceptions=True)
         return None
 
 
-def leases_in_hand(file: Path) -> int:
-    """How many live leases the process that writes this file holds, of which it has not yet said anything more."""
+def live_leases(file: Path) -> int:
+    """How many live leases the process that records into this file holds and has not ended."""
     lease_ends_ms: dict[str, int] = {}
     with file.open("rb") as opened:
         opened.seek(max(file.stat().st_size - _TAIL_BYTES, 0))
         lines = opened.read().split(b"\n")[:-1]
     for line in lines[1:] if len(lines) > 1 else []:
-        said = json.loads(line)
-        for job in said.get("jobs", ()):
+        entry = json.loads(line)
+        for job in entry.get("jobs", ()):
             lease_ends_ms[job["job"]] = job["lease_end_ms"]
-        if said.get("kind") in {"finish", "release", "bury"}:
-            lease_ends_ms.pop(said["job"], None)
+        if entry.get("kind") in {"finish", "release", "bury"}:
+            lease_ends_ms.pop(entry["job"], None)
     return sum(lease_end_ms > time.time() * 1000 for lease_end_ms in lease_ends_ms.values())
 
 
-def stands_still(pid: int) -> bool:
-    """Whether a process has been stopped by a signal."""
+def is_frozen(pid: int) -> bool:
+    """Whether a process is stopped by SIGSTOP."""
     with contextlib.suppress(FileNotFoundError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return False
 
 
 def set_clock(file: Path, shift_h: float) -> None:
-    """Let a service's clock be off by so many hours from now on."""
+    """Set the error of a service's clock, in hours."""
     new = file.with_suffix(".new")
     new.write_text(str(shift_h * 3600))
     new.replace(file)
@@ -213,9 +213,9 @@ def set_clock(file: Path, shift_h: float) -> None:
 
 @contextlib.contextmanager
 def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
-    """Start all, and end all."""
+    """Start everything, and stop it at the end of the block."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(none_outlives(folder))
+        stack.enter_context(no_orphans(folder))
         store = stack.enter_context(FaultyStore(folder / "store"))
         store_proxies = [stack.enter_context(tcp_proxy("127.0.0.1", store.port)) for _ in range(SERVICES)]
         clock_files = [folder / f"clock-{number}" for number in range(SERVICES)]
@@ -250,7 +250,7 @@ def deployed(folder: Path, seed: int) -> Iterator[Deployment]:
 
 @contextlib.contextmanager
 def _environment_of_clients(token: str) -> Iterator[None]:
-    """Clients in this process, and in those that it starts, send the key."""
+    """Let clients in this process, and in those that it starts, send the key."""
     before = os.environ.get("DEFERD_KEY")
     os.environ["DEFERD_KEY"] = token
     try:
@@ -270,6 +270,6 @@ def _service(folder: Path, store_proxy: TcpProxy, clock_file: Path, more: Sequen
 
 
 def clock_error_h(url: str) -> float:
-    """By how many hours the wall clock of the service at `url` is off, as the date of its answers tells."""
+    """The error of the clock of the service at `url` in hours, from the Date header of a response."""
     date = httpx.get(f"{url}/healthz", trust_env=False, timeout=5).headers["date"]
     return (parsedate_to_datetime(date).timestamp() - time.time()) / 3600

@@ -1,11 +1,10 @@
 """Failovers under load: the primary of a Sentinel set is killed, again and again, and its replica takes over.
 
-Replication is behind by a moment, so that of all that was acknowledged only what waited for the replica survives for
-certain: puts with durability `replicated:1`, their own or their topic's. A finish may be forgotten, and its job
-delivered again; so may a cancel, and a pop, whose receipt is then given out again. So this is a run of its own, which
-asks of no receipt and no lease, but that each acknowledged put comes to a consumer, as what was put in the place of
-another too, and not before it is due. That a primary is killed while its replica lacks some puts is seen to: else puts
-that waited for nobody would survive as well.
+Replication lags, so only what was confirmed by the replica is certain to survive: puts with durability `replicated:1`,
+their own or their topic's. A finish, a cancel or a pop may be lost, and then a job is delivered or a receipt issued
+again. So this run checks no receipts and no leases, but that each acknowledged put, also one that replaces a job,
+reaches a consumer, and not before it is due. Each primary is killed while its replica lacks some puts; otherwise
+unconfirmed puts would survive too, and nothing would be tested.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from deferd.client.errors import NoAnswer
 from deferd.contract.errors import DeferdError
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import delivery_facts
-from tests.faults.orphans import none_outlives
+from tests.faults.orphans import no_orphans
 from tests.integration.store_servers import SentinelSet, StoreServer
 from tests.waiting import wait_until
 
@@ -34,7 +33,7 @@ TOPIC = "faults.failover"
 DURABILITY = "replicated:1"
 PRODUCERS = 6
 CONSUMERS = 4
-GOES_ON_S = 30.0
+RECOVERY_S = 30.0
 SETTLE_S = 30.0
 PUTS_BETWEEN = 60
 DRAIN_S = 20.0
@@ -44,28 +43,28 @@ BATCH = 3
 IN_DOUBT_S = 0.5
 POOL = f"deferd:{{0}}:{TOPIC}:pool"
 BALLAST_PIECES, BALLAST_BYTES = 6, 8 * 1024 * 1024
-"""Together more than the buffers of a TCP connection hold."""
+"""Together more than the buffers of a TCP connection."""
 _BALLAST = """
 for n = 1, 2e6 do end
 for n = 1, ARGV[1] do redis.call('SET', 'ballast:' .. n, string.rep('x', ARGV[2])) end
 return redis.call('HKEYS', KEYS[1])
 """
-"""Takes some 50 ms, so that what was sent before is confirmed by the replica, and what is sent after comes behind."""
+"""Takes about 50 ms, so that the replica confirms what was sent before, and what is sent later queues behind it."""
 CONFIRMED_S = 0.01
 DOWN_AFTER_MS = 1500
-"""A primary that works on the ballast for so long is given up by its sentinels."""
-TRIES = 32
+"""The sentinels must not count a primary as down while it writes the ballast."""
+ATTEMPTS = 32
 
 
 @dataclass
 class Failovers:
-    """What the failovers showed: ids of jobs by what their clients know, some with their latest version."""
+    """The result of the failovers: ids of jobs by what their clients know, some with their latest version."""
 
-    went_on_after_s: list[float] = field(default_factory=list)
+    recovered_after_s: list[float] = field(default_factory=list)
     acknowledged: dict[str, int] = field(default_factory=dict)
     replaced: int = 0
     weaker: int = 0
-    """Puts that left the level to the topic, and were answered by a primary that came back empty, without settings."""
+    """Puts at the topic's default level, acknowledged by a primary that came back empty, without settings."""
     unknown: set[str] = field(default_factory=set)
     delivered: dict[str, int] = field(default_factory=dict)
     early: set[str] = field(default_factory=set)
@@ -73,25 +72,25 @@ class Failovers:
     audit: list[str] = field(default_factory=list)
     left: int = 0
     never_replicated: list[int] = field(default_factory=list)
-    """Of each failover, how many stored puts the new primary lacked; none of them may have been acknowledged."""
+    """For each failover, how many stored puts the new primary lacked; none may have been acknowledged."""
 
     @property
     def lost(self) -> set[str]:
-        """Acknowledged and never delivered, or only as what was there before."""
+        """Acknowledged and never delivered, or only in an earlier version."""
         return {job for job, version in self.acknowledged.items() if self.delivered.get(job, 0) < version}
 
     @property
-    def unheard_of(self) -> set[str]:
-        """Delivered and never put."""
+    def never_put(self) -> set[str]:
+        """Delivered but never put."""
         return self.delivered.keys() - self.acknowledged.keys() - self.unknown
 
 
 async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
-    """Kill the primary `count` times, each time when the one before is back as replica and the load has gone on."""
+    """Kill the primary `count` times, each time after the one before is back as replica and puts succeed again."""
     seen = Failovers()
     chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(none_outlives(folder))
+        stack.enter_context(no_orphans(folder))
         stores = stack.enter_context(SentinelSet(folder, down_after_ms=DOWN_AFTER_MS))
         services = [
             stack.enter_context(ServiceProcess(folder / f"service-{number}", "--redis-url", stores.url))
@@ -105,7 +104,7 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
             for number in range(PRODUCERS):
                 tasks.create_task(_produce(clients, chance, seen, number, stopping))
             try:
-                await _more_puts(seen, "at first")
+                await _more_puts(seen, "at the start")
                 primary, replica = stores.master, stores.replica
                 for number in range(count):
                     await asyncio.sleep(chance.uniform(0.2, 1))
@@ -114,7 +113,7 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
                     seen.never_replicated.append(await asyncio.to_thread(_fail_over, primary, replica, in_doubt))
                     primary, replica = replica, primary
                     await _more_puts(seen, f"after failover {number + 1}")
-                    seen.went_on_after_s.append(time.monotonic() - killed_s)
+                    seen.recovered_after_s.append(time.monotonic() - killed_s)
                 stopping.set()
                 seen.left = await _drained(clients[0])
             finally:
@@ -129,65 +128,65 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
 
 
 def leave_behind(primary: StoreServer, replica: StoreServer, pool: str) -> set[str]:
-    """Let the replica stand still, and puts be stored that are lost with the primary; the ids of these, if there are.
+    """Freeze the replica and wait for puts that only the primary has; returns their ids, if there are any.
 
-    What is on its way to a process that stands still comes to it later: so the way is filled up first.
+    A frozen process still receives what fits into the buffers of its connection, so these are filled first.
     """
-    for _ in range(TRIES):
+    for _ in range(ATTEMPTS):
         with primary.client(single_connection_client=True) as client:
             client.connection.send_command("EVAL", _BALLAST, 1, pool, BALLAST_PIECES, BALLAST_BYTES)
             time.sleep(CONFIRMED_S)
             replica.pause()
-            # On a busy machine that may come when the replica has the ballast already, and the way is free again.
-            is_ballast_to_come = not client.connection.can_read(timeout=0)
+            # On a busy machine the replica may have the ballast already, so that the buffers are empty again.
+            is_ballast_pending = not client.connection.can_read(timeout=0)
             before = {key.decode() for key in client.connection.read_response()}
         end_s = time.monotonic() + IN_DOUBT_S
-        while is_ballast_to_come and time.monotonic() < end_s:
+        while is_ballast_pending and time.monotonic() < end_s:
             if in_doubt := stored_ids(primary, pool) - before:
                 return in_doubt
             time.sleep(0.01)
-        replica.unpause()  # too late; or calls wait for replicas in rounds, and one had begun just before
+        replica.unpause()  # too late, or a batch had begun just before
         primary.command("WAIT", 1, 3000)
     return set()
 
 
 def stored_ids(server: StoreServer, pool: str) -> set[str]:
-    """What is in a topic's Job Pool, as this server has it."""
+    """The ids in a topic's Job Pool on this server."""
     return {key.decode() for key in server.command("HKEYS", pool)}
 
 
 def stored_at_the_end(replica: StoreServer, pool: str) -> set[str]:
-    """What a replica has got of its killed primary, which is known when it has read its connection to the end."""
-    wait_until(lambda: not _is_in_step(replica), SETTLE_S, "the replica misses its primary")
+    """The ids on a replica after it has read its connection to the killed primary to the end."""
+    wait_until(lambda: not _is_in_sync(replica), SETTLE_S, "the replica has lost its primary")
     return stored_ids(replica, pool)
 
 
 def _fail_over(primary: StoreServer, replica: StoreServer, in_doubt: set[str]) -> int:
-    """Kill the primary, wait until the replica has taken over, and bring the other back as its replica.
+    """Kill the primary, wait until the replica is promoted, and start the old primary as its replica.
 
     Returns how many of `in_doubt` the replica lacked when the primary was gone.
     """
     primary.kill()
     replica.unpause()
-    lacking = in_doubt - stored_at_the_end(replica, POOL)
-    wait_until(lambda: _role(replica) == "master", SETTLE_S, "the replica has taken over")
+    missing = in_doubt - stored_at_the_end(replica, POOL)
+    wait_until(lambda: _role(replica) == "master", SETTLE_S, "the replica is promoted")
     primary.start()
-    # The sentinels would do so by themselves, some ten seconds later.
+    # The sentinels would do this themselves, about ten seconds later.
     primary.command("REPLICAOF", "127.0.0.1", replica.port)
-    wait_until(lambda: _role(primary) == "slave" and _is_in_step(primary), SETTLE_S, "the old primary is in step")
-    return len(lacking)
+    wait_until(lambda: _role(primary) == "slave" and _is_in_sync(primary), SETTLE_S, "the old primary is in sync")
+    return len(missing)
 
 
 def _role(server: StoreServer) -> str:
     return str(_replication(server).get("role"))
 
 
-def _is_in_step(server: StoreServer) -> bool:
+def _is_in_sync(server: StoreServer) -> bool:
     return _replication(server).get("master_link_status") == "up"
 
 
 def _replication(server: StoreServer) -> dict[str, object]:
-    """What the server says of its part, nothing while it takes on another: then it hangs up."""
+    """The server's INFO replication; empty while it changes its role, when it closes connections."""
     with server.client() as client, contextlib.suppress(redis.ConnectionError):
         return dict(client.info("replication"))
     return {}
@@ -203,10 +202,10 @@ async def _produce(
         delay = chance.choice((0, 0.2, LONG_S))
         terms: dict[str, Any] = {"delay": delay, "ttr": TTR_S}
         if chance.random() < 0.5:
-            terms["durability"] = DURABILITY  # which is the topic's, too
+            terms["durability"] = DURABILITY  # the same as the topic's
         for version in (1, 2) if delay == LONG_S and chance.random() < 0.5 else (1,):
             job = {**terms, "body": {"version": version, "delay": delay}}
-            for _ in range(3):  # asking again with the same id is safe
+            for _ in range(3):  # a repeated put with the same id is safe
                 try:
                     await _put(chance.choice(clients), seen, ids, version, job)
                     break
@@ -217,19 +216,19 @@ async def _produce(
 
 
 async def _put(client: AsyncClient, seen: Failovers, ids: Sequence[str], version: int, terms: dict[str, Any]) -> None:
-    """Put jobs, the second version in the place of the first; those that are answered are acknowledged."""
+    """Put jobs; the second version replaces the first. Record those that were acknowledged."""
     job = {**terms, "on_conflict": "keep" if version == 1 else "replace"}
     if len(ids) == 1:
         levels = {ids[0]: (await client.put(TOPIC, id=ids[0], **job)).durability}
     else:
         results = await client.put_batch([{"topic": TOPIC, "id": one, **job} for one in ids])
         levels = {one.id: one.durability for one in results if one.code is None}
-    as_asked = [one for one, level in levels.items() if level == DURABILITY]
-    assert "durability" not in terms or len(as_asked) == len(levels), levels
-    seen.weaker += len(levels) - len(as_asked)
-    seen.acknowledged.update(dict.fromkeys(as_asked, version))
-    seen.replaced += len(as_asked) if version > 1 else 0
-    seen.unknown = (seen.unknown | set(ids)) - set(as_asked)
+    as_requested = [one for one, level in levels.items() if level == DURABILITY]
+    assert "durability" not in terms or len(as_requested) == len(levels), levels
+    seen.weaker += len(levels) - len(as_requested)
+    seen.acknowledged.update(dict.fromkeys(as_requested, version))
+    seen.replaced += len(as_requested) if version > 1 else 0
+    seen.unknown = (seen.unknown | set(ids)) - set(as_requested)
 
 
 async def _consume(clients: list[AsyncClient], chance: random.Random, seen: Failovers) -> None:
@@ -247,16 +246,16 @@ async def _consume(clients: list[AsyncClient], chance: random.Random, seen: Fail
 
 
 async def _more_puts(seen: Failovers, when: str) -> None:
-    wanted = len(seen.acknowledged) + PUTS_BETWEEN
-    end_s = time.monotonic() + GOES_ON_S
-    while len(seen.acknowledged) < wanted:
+    target = len(seen.acknowledged) + PUTS_BETWEEN
+    end_s = time.monotonic() + RECOVERY_S
+    while len(seen.acknowledged) < target:
         if time.monotonic() > end_s:
-            raise TimeoutError(f"{when}: puts were not acknowledged again within {GOES_ON_S} s")
+            raise TimeoutError(f"{when}: no puts were acknowledged within {RECOVERY_S} s")
         await asyncio.sleep(0.05)
 
 
 async def _drained(client: AsyncClient) -> int:
-    """Wait until no job is left; how many are after all."""
+    """Wait until no job is left; returns how many are left in the end."""
     end_s = time.monotonic() + DRAIN_S
     left = -1
     while left and time.monotonic() < end_s:

@@ -1,8 +1,8 @@
-"""What clients did, each try of a call as one operation: written down as it happens, and read back per job.
+"""The history of a run: each attempt of a call is one operation, recorded as it happens and read back per job.
 
-A process writes a line when it begins an operation and another when that has ended, so that what a killed process left
-under way is known to be so. Instants are those of the machine's one monotonic clock, in seconds; what the service says
-(created, due, lease end) is the store's clock, in ms.
+A process writes a line when an operation begins and another when it ends, so that operations in progress when a process
+was killed are known. Call times are on the machine's monotonic clock, in seconds; what the service reports (created,
+due, lease end) is on the store's clock, in ms.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ from typing import Any, Literal
 
 Kind = Literal["put", "change", "cancel", "pop", "deliver", "finish", "release", "touch", "bury", "redrive", "look"]
 UNKNOWN = "unknown"
-"""Outcome of an operation that was not answered, or with 503: it may have been carried out, or be so yet."""
+"""Outcome of an operation without a response, or with 503: it may have been executed, or may still be."""
 NOT_SENT = "not sent"
-"""Outcome of an operation for which there was no connection: it was not carried out."""
+"""Outcome of an operation without a connection: it was not executed."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One try of a call on one job.
+    """One attempt of a call on one job.
 
-    Outcomes: put `created`, `stored` (to replace: created, or put in the place of another), `exists`, `kept`, `held`;
-    change `done`, `held`, `not found`; cancel the state that the job was in, `not found`; finish, touch, bury and
-    release `done`, `not found`, `stale`, `cancelled`, and release `dead`; redrive `done`, `none`; deliver `done`; look
-    `there`, `not found`. `tag` names the put that a job comes from. An empty `on_conflict` is to reject, an empty
-    `receipt` means whichever delivery is live. `at_ms` is when the store carried the operation out, where its answer
-    tells, `due_ms` when it said that the job is due; `shown` (a tag), `state`, `result` and `created_ms` are of the job
-    that an answer shows. `end_s` is None when no answer came; the outcome may be known all the same, as a delivery
-    tells of its put.
+    Outcomes: put `created`, `stored` (with replace: created, or replaced another), `exists`, `kept`, `held`; change
+    `done`, `held`, `not found`; cancel the state that the job was in, `not found`; finish, touch, bury and release
+    `done`, `not found`, `stale`, `cancelled`, and release `dead`; redrive `done`, `none`; deliver `done`; look `there`,
+    `not found`. `tag` identifies the put that a job comes from. An empty `on_conflict` means reject, an empty `receipt`
+    the live delivery. `at_ms` is when the store executed the operation and `due_ms` when the job is due, if the
+    response shows it; `shown` (a tag), `state`, `result` and `created_ms` are of the job that a response shows. `end_s`
+    is None without a response; the outcome may be known all the same, as a delivery proves its put.
     """
 
     kind: Kind
@@ -65,7 +64,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class UnansweredPop:
-    """A pop that may have taken jobs which nobody got."""
+    """A pop without a response, which may have taken jobs that nobody received."""
 
     topic: str
     call_s: float
@@ -79,17 +78,17 @@ class Recorder:
         self._numbers = itertools.count()
 
     def begin(self, kind: Kind, topic: str, job: str = "", **facts: Any) -> int:
-        """An operation is about to be sent; its number for `end`."""
+        """Record that an operation is about to be sent; returns its number for `end`."""
         number = next(self._numbers)
         self._write({"n": number, "kind": kind, "topic": topic, "job": job, "call_s": time.monotonic(), **facts})
         return number
 
     def end(self, number: int, outcome: str, **facts: Any) -> None:
-        """It has ended so. With `jobs` it was a pop that brought these."""
+        """Record how it ended; with `jobs` it was a pop that returned these."""
         self._write({"n": number, "end_s": time.monotonic(), "outcome": outcome, **facts})
 
     def handed_over(self, topic: str, request: str, job: dict[str, Any]) -> None:
-        """A worker's handler got this job, by a pop that began at some time before."""
+        """Record that a worker's handler got this job, by a pop at some earlier time."""
         number = next(self._numbers)
         self._write({"n": number, "kind": "pop", "topic": topic, "call_s": 0.0, "request": request})
         self.end(number, "jobs", jobs=[job])
@@ -98,13 +97,13 @@ class Recorder:
         os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:
-        """No more is written."""
+        """Close the file."""
         os.close(self._file)
 
 
 @dataclass(frozen=True)
 class History:
-    """All operations of a run. `lines` are the operations as they were made, a pop being one whatever it brought."""
+    """All operations of a run. `lines` are the operations as recorded, where a pop is one with all its deliveries."""
 
     lines: Sequence[dict[str, Any]]
     of_job: dict[tuple[str, str], list[Operation]]
@@ -112,7 +111,7 @@ class History:
 
 
 def read_history(files: Iterable[Path]) -> History:
-    """Put the lines of all processes together. An operation without an end is of unknown outcome."""
+    """Merge the histories of all processes. An operation without an end has an unknown outcome."""
     lines: list[dict[str, Any]] = []
     for path in files:
         lines += _read_lines(path)
@@ -132,28 +131,28 @@ def read_history(files: Iterable[Path]) -> History:
         if line["outcome"] == UNKNOWN:
             unanswered.append(UnansweredPop(line["topic"], line["call_s"]))
         for job in line.get("jobs", ()):
-            # An answer to a request that was asked before may have been made for the first of its tries.
+            # A response to a repeated request may have been made for the first attempt.
             made = {**line, **job, "kind": "deliver", "call_s": first_call_s[line["request"]], "outcome": "done"}
             of_job[line["topic"], job["job"]].append(_operation(made))
-    told = {key: _told_by_deliveries(operations) for key, operations in of_job.items()}
-    return History(lines, told, unanswered)
+    completed = {key: _completed_by_deliveries(operations) for key, operations in of_job.items()}
+    return History(lines, completed, unanswered)
 
 
-def _told_by_deliveries(operations: list[Operation]) -> list[Operation]:
-    """A job that was delivered was put: where the put's answer does not, the delivery tells when it was carried out."""
+def _completed_by_deliveries(operations: list[Operation]) -> list[Operation]:
+    """A delivery proves that its put was executed and when, even if the put had no response."""
     created_ms = {one.tag: one.created_ms for one in operations if one.kind == "deliver"}
-    told = [
+    completed = [
         replace(one, outcome="stored" if one.on_conflict == "replace" else "created", at_ms=created_ms[one.tag])
         if one.kind == "put" and one.at_ms is None and one.outcome in {UNKNOWN, "created"} and one.tag in created_ms
         else one
         for one in operations
     ]
-    return sorted(told, key=lambda one: one.call_s)
+    return sorted(completed, key=lambda one: one.call_s)
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     by_number: dict[int, dict[str, Any]] = {}
-    for text in path.read_bytes().split(b"\n")[:-1]:  # the last may be half a line of a process that was killed
+    for text in path.read_bytes().split(b"\n")[:-1]:  # the last line of a killed process may be incomplete
         line = json.loads(text)
         by_number.setdefault(line["n"], {"end_s": None, "outcome": UNKNOWN}).update(line)
     return list(by_number.values())

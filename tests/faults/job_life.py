@@ -1,8 +1,8 @@
-"""A plain model of one job's life, one operation after the other: what each may answer, and what it leaves behind.
+"""A model of one job's life: which responses each operation may have in a state, and the states that follow.
 
-It is written from the contract (the life of a job), not from the scripts. Instants are ms on the store's clock. What
-happens by itself (a due job becomes ready, a lease runs out, a dead job's retention ends) happens here when an answer
-says so, and not before it may: until then a job whose lease is over is as much its consumer's as it is waiting.
+It is written from the contract (the life of a job), not from the scripts. Instants are ms on the store's clock. Timed
+changes (a due job becomes ready, a lease expires, a dead job's retention ends) happen in the model when a response
+shows them, and not before they may: until then a job whose lease has expired is both held and waiting.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import NamedTuple
 
 from tests.faults.history import UNKNOWN, Operation
 
-TOLD_CANCELLED_MS = 60_000
-"""How long the holder of a cancelled job is told so after its lease would have ended; then it may be "not found"."""
+CANCELLED_MARK_MS = 60_000
+"""How long after its lease the holder of a cancelled job gets "cancelled"; later it may get "not found"."""
 DEAD_RETENTION_MS = 3_000
-"""How long the services of a run keep a dead job, which is gone soon after."""
-
-
+"""How long the services of a run keep a dead job."""
 MOST_HIDDEN = 8
-"""Deliveries to nobody of a job between one thing that is known of it and a change."""
+"""Most unseen deliveries of a job between one known state and a change."""
 
 
 class Place(Enum):
@@ -35,7 +33,7 @@ class Place(Enum):
 
 
 class Terms(NamedTuple):
-    """What a put says of its job; `max_attempts` and `ttl_ms` are 0 when there is no limit, `retain_ms` for no time."""
+    """Options of a put; 0 means no limit for `max_attempts` and `ttl_ms`, and no retention for `retain_ms`."""
 
     tag: str = ""
     ttr_ms: int = 0
@@ -48,10 +46,10 @@ class Life(NamedTuple):
     """One job at an instant.
 
     `since_ms` is when it is due while it waits, when its lease ends while it is held, and when its retention ends while
-    it is dead or finished: at the earliest, or just then when that `is_sure`. `attempts` are deliveries that have
-    ended. `receipt` is that of the delivery that is live, or that it was finished by. `hidden` counts deliveries that
-    were taken by unanswered pops; their receipt is empty. `told` are receipts whose holders are to be told that their
-    job was cancelled, and at least until when; the empty one is for calls without a receipt, until the id is put again.
+    it is dead or finished: at the earliest, or exactly if `is_sure`. `attempts` are deliveries that have ended.
+    `receipt` is that of the live delivery, or of the one that finished the job. `hidden` counts deliveries by pops
+    without a response; their receipt is empty. `cancelled_marks` are receipts whose holders must get "cancelled", and
+    until when at least; the empty receipt is for calls without one, until the id is put again.
     """
 
     place: Place = Place.GONE
@@ -62,52 +60,54 @@ class Life(NamedTuple):
     receipt: str = ""
     result: str = ""
     hidden: int = 0
-    told: frozenset[tuple[str, float]] = frozenset()
+    cancelled_marks: frozenset[tuple[str, float]] = frozenset()
 
     def gone(self) -> Life:
-        """Finished and not kept, or cancelled while nobody held it."""
-        return Life(hidden=self.hidden, told=self.told)
+        """Finished without retention, or cancelled while nobody held it."""
+        return Life(hidden=self.hidden, cancelled_marks=self.cancelled_marks)
 
     def finished(self, at_ms: float, result: str) -> Life:
-        """Finished, and kept if the put said so."""
+        """Finished, and retained if the put requested it."""
         if not self.terms.retain_ms:
             return self.gone()
         until_ms = at_ms + self.terms.retain_ms
         return self._replace(place=Place.FINISHED, since_ms=until_ms, is_sure=False, result=result)
 
     def cancelled(self, at_ms: float) -> Life:
-        """Cancelled while it was held: its holder is told so."""
-        until_ms = max(self.since_ms, at_ms) + TOLD_CANCELLED_MS
-        return Life(hidden=self.hidden, told=self.told | {(self.receipt, until_ms), ("", until_ms)})
+        """Cancelled while it was held: its holder gets "cancelled"."""
+        until_ms = max(self.since_ms, at_ms) + CANCELLED_MARK_MS
+        return Life(
+            hidden=self.hidden, cancelled_marks=self.cancelled_marks | {(self.receipt, until_ms), ("", until_ms)}
+        )
 
     def waiting(self, due_ms: float, *, is_sure: bool = False) -> Life:
-        """Waiting until then."""
+        """Waiting, due at `due_ms`."""
         return self._replace(place=Place.WAITING, since_ms=due_ms, is_sure=is_sure, receipt="")
 
-    def taken_back(self, due_ms: float) -> Life:
-        """A delivery has ended, and the job waits for the next one."""
+    def returned(self, due_ms: float) -> Life:
+        """Waiting for the next delivery after one has ended."""
         return self.waiting(due_ms)._replace(attempts=self.attempts + 1)
 
     def dead(self, at_ms: float) -> Life:
-        """Dead since then."""
+        """Dead since `at_ms`."""
         return self._replace(place=Place.DEAD, since_ms=at_ms + DEAD_RETENTION_MS, is_sure=False, receipt="")
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether the delivery that is under way, or comes next, is the last."""
+        """Whether the current or next delivery is the last."""
         return 0 < self.terms.max_attempts <= self.attempts + 1
 
 
 Step = tuple[Life, float]
-"""What an operation left behind, and the instant at which it was carried out, at the earliest."""
+"""The state after an operation, and the earliest instant at which it was executed."""
 HiddenFrom = Callable[[int], float]
-"""From when on so many unanswered pops may have taken the job; infinity: never."""
+"""From when on so many pops without a response may have taken the job; infinity: never."""
 
 
 def after(life: Life, operation: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
-    """What may have come of an operation carried out at `at_ms` or later; nothing when no instant gives its answer.
+    """The possible steps of an operation executed at `at_ms` or later; none if no instant explains its response.
 
-    With an unknown outcome: what came of it when it was carried out and changed something.
+    With an unknown outcome: the steps if it was executed and changed something.
     """
     match operation.kind:
         case "put":
@@ -123,11 +123,11 @@ def after(life: Life, operation: Operation, at_ms: float, hidden_from: HiddenFro
         case "look":
             steps = _shown(life, operation, hidden_from) if operation.outcome == "there" else _gone(life, hidden_from)
         case _:
-            steps = _holder_says(life, operation, at_ms, hidden_from)
+            steps = _holder_call(life, operation, at_ms, hidden_from)
     return [(reached, max(at_ms, from_ms)) for reached, from_ms in steps if from_ms < inf]
 
 
-# What may have happened by itself, and from when on. What need not have happened yet is left for later.
+# Timed changes that may have happened, and from when on. Those that need not have happened yet are left for later.
 
 
 def _there(life: Life) -> list[Step]:
@@ -138,7 +138,7 @@ def _waiting(life: Life) -> list[Step]:
     if life.place is Place.WAITING:
         return [(life, -inf)]
     if life.place is Place.HELD and not life.is_last_attempt:
-        return [(life.taken_back(life.since_ms), life.since_ms)]
+        return [(life.returned(life.since_ms), life.since_ms)]
     return []
 
 
@@ -152,7 +152,7 @@ def _dead(life: Life, hidden_from: HiddenFrom) -> list[Step]:
         if waiting.terms.ttl_ms and not waiting.attempts:
             expired_ms = waiting.since_ms + waiting.terms.ttl_ms
             steps.append((waiting.dead(expired_ms), expired_ms))
-        if waiting.terms.max_attempts:  # in hands that nobody knows of, until no attempt was left
+        if waiting.terms.max_attempts:  # unseen deliveries until no attempt was left
             left = waiting.terms.max_attempts - waiting.attempts
             hidden = waiting.hidden + left
             ended_ms = max(waiting.since_ms, hidden_from(hidden)) + left * waiting.terms.ttr_ms
@@ -161,7 +161,7 @@ def _dead(life: Life, hidden_from: HiddenFrom) -> list[Step]:
 
 
 def _returned(life: Life, hidden_from: HiddenFrom) -> list[Step]:
-    """Waiting again after hands that nobody knows of: to be asked where it is changed from when on the job waits."""
+    """Waiting again after unseen deliveries; for operations that change when the job is due."""
     steps = []
     for waiting, _ in _waiting(life):
         for times in range(1, MOST_HIDDEN + 1):
@@ -187,13 +187,13 @@ def _finished(life: Life) -> list[Step]:
 def _held(life: Life, hidden_from: HiddenFrom) -> list[Step]:
     if life.place is Place.HELD:
         return [(life, -inf)]
-    if life.place is Place.WAITING:  # in hands that nobody knows of
+    if life.place is Place.WAITING:  # an unseen delivery
         return [(life, max(life.since_ms, hidden_from(life.hidden + 1)))]
     return []
 
 
-def _held_by_nobody(life: Life, hidden_from: HiddenFrom) -> list[Step]:
-    """In hands that nobody knows of, to be asked where they lose it for good."""
+def _held_unseen(life: Life, hidden_from: HiddenFrom) -> list[Step]:
+    """Held by an unseen delivery; for operations that end it for good."""
     return [
         (was._replace(hidden=was.hidden + 1), max(from_ms, was.since_ms, hidden_from(was.hidden + 1)))
         for was, from_ms in _waiting(life)
@@ -212,16 +212,16 @@ def _in_state(life: Life, state: str, hidden_from: HiddenFrom) -> list[Step]:
             return _dead(life, hidden_from)
         case "finished":
             return _finished(life)
-        case _:  # the answer does not tell
+        case _:  # the response does not show it
             return _there(life)
 
 
-def _shown(life: Life, answer: Operation, hidden_from: HiddenFrom) -> list[Step]:
-    """The job that an answer shows."""
+def _shown(life: Life, response: Operation, hidden_from: HiddenFrom) -> list[Step]:
+    """The job that a response shows."""
     return [
         (was, from_ms)
-        for was, from_ms in _in_state(life, answer.state, hidden_from)
-        if answer.shown in {"", was.terms.tag} and (answer.state != "finished" or answer.result == was.result)
+        for was, from_ms in _in_state(life, response.state, hidden_from)
+        if response.shown in {"", was.terms.tag} and (response.state != "finished" or response.result == was.result)
     ]
 
 
@@ -244,8 +244,8 @@ def _put(life: Life, put: Operation, at_ms: float, hidden_from: HiddenFrom) -> l
     for was, from_ms in before:
         put_ms = max(at_ms, from_ms)
         due_ms = max(put_ms, put.run_at_ms) if put.run_at_ms else put_ms + put.delay_ms
-        told = frozenset((receipt, until_ms) for receipt, until_ms in was.told if receipt)
-        new = Life(Place.WAITING, terms, due_ms, put.at_ms is not None, hidden=was.hidden, told=told)
+        marks = frozenset((receipt, until_ms) for receipt, until_ms in was.cancelled_marks if receipt)
+        new = Life(Place.WAITING, terms, due_ms, put.at_ms is not None, hidden=was.hidden, cancelled_marks=marks)
         steps.append((new, put_ms))
     return steps
 
@@ -274,7 +274,7 @@ def _cancel(life: Life, cancel: Operation, at_ms: float, hidden_from: HiddenFrom
     ]
     if cancel.outcome in {"reserved", UNKNOWN}:
         held = [(life, -inf)] if life.place is Place.HELD else []
-        for was, from_ms in [*held, *_held_by_nobody(life, hidden_from)]:
+        for was, from_ms in [*held, *_held_unseen(life, hidden_from)]:
             steps.append((was.cancelled(max(at_ms, from_ms)), from_ms))
     return steps
 
@@ -283,7 +283,7 @@ def _deliver(life: Life, delivery: Operation, hidden_from: HiddenFrom) -> list[S
     steps = []
     for was, from_ms in _waiting(life):
         terms = was.terms
-        # What unanswered pops took came back when its lease had ended, and counts as an attempt.
+        # A delivery by a pop without a response counts as an attempt, and ended with its lease.
         between = delivery.attempt - 1 - was.attempts
         is_too_late = (
             delivery.attempt == 1
@@ -316,16 +316,18 @@ def _redrive(life: Life, redrive: Operation, at_ms: float, hidden_from: HiddenFr
     ]
 
 
-def _holder_says(life: Life, said: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
-    """Finish, release, touch and bury, of the delivery with a receipt; finish also of whichever is live."""
-    told_until_ms = max((until_ms for receipt, until_ms in life.told if receipt == said.receipt), default=0.0)
-    holds = life.place is Place.HELD and said.receipt in {"", life.receipt}
-    is_repeated = said.kind == "finish" and life.place is Place.FINISHED and said.receipt == life.receipt != ""
-    match said.outcome:
+def _holder_call(life: Life, call: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
+    """Finish, release, touch and bury of the delivery with the receipt; finish without one ends the live delivery."""
+    marked_until_ms = max(
+        (until_ms for receipt, until_ms in life.cancelled_marks if receipt == call.receipt), default=0.0
+    )
+    holds = life.place is Place.HELD and call.receipt in {"", life.receipt}
+    is_repeated = call.kind == "finish" and life.place is Place.FINISHED and call.receipt == life.receipt != ""
+    match call.outcome:
         case "cancelled":
-            return _gone(life, hidden_from) if told_until_ms else []
+            return _gone(life, hidden_from) if marked_until_ms else []
         case "not found":
-            return [(gone, max(from_ms, told_until_ms)) for gone, from_ms in _gone(life, hidden_from)]
+            return [(gone, max(from_ms, marked_until_ms)) for gone, from_ms in _gone(life, hidden_from)]
         case "stale" if holds:
             return [*_waiting(life), *_dead(life, hidden_from)]
         case "stale":
@@ -333,23 +335,23 @@ def _holder_says(life: Life, said: Operation, at_ms: float, hidden_from: HiddenF
     if is_repeated:
         return [(life, -inf)]
     holding = [(life, -inf)] if holds else []
-    if said.kind == "finish":
-        if not said.receipt:
-            holding += _held_by_nobody(life, hidden_from)
-        return [(was.finished(max(at_ms, from_ms), said.result), from_ms) for was, from_ms in holding]
-    if not holds or (said.kind == "release" and said.outcome != UNKNOWN and is_dead(said) != life.is_last_attempt):
+    if call.kind == "finish":
+        if not call.receipt:
+            holding += _held_unseen(life, hidden_from)
+        return [(was.finished(max(at_ms, from_ms), call.result), from_ms) for was, from_ms in holding]
+    if not holds or (call.kind == "release" and call.outcome != UNKNOWN and is_dead(call) != life.is_last_attempt):
         return []
-    match said.kind:
+    match call.kind:
         case "bury":
             return [(life.dead(at_ms), -inf)]
         case "release" if life.is_last_attempt:
             return [(life.dead(at_ms), -inf)]
         case "release":
-            return [(life.taken_back(at_ms + said.delay_ms), -inf)]
+            return [(life.returned(at_ms + call.delay_ms), -inf)]
         case _:
-            return [(life._replace(since_ms=said.lease_end_ms), -inf)]
+            return [(life._replace(since_ms=call.lease_end_ms), -inf)]
 
 
 def is_dead(release: Operation) -> bool:
-    """Whether the job had no attempt left, as the answer to its release says."""
+    """Whether the response to a release shows that the job had no attempt left."""
     return release.outcome == "dead"

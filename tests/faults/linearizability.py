@@ -1,9 +1,9 @@
-"""Is there an order in which the operations on one job may have happened, so that the plain model gives every answer?
+"""Check linearizability: is there an order of the operations on one job in which the model gives every response?
 
-Wing and Gong's search, per job: an operation happened at one instant between its call and its end; one of unknown
-outcome at any instant after its call, or not at all. Where an answer tells when the store carried it out, that is the
-instant. The model (`job_life`) asks of instants only that something is over by then, so the earliest possible instant
-is always the best one, and the order alone is searched. What was reached once is not tried again.
+Wing and Gong's search, per job: an operation took effect at one instant between its call and its end; one of unknown
+outcome at any instant after its call, or never. If the response shows when the store executed it, that is the instant.
+The model (`job_life`) only requires that something is over by an instant, so the earliest possible instant is always
+the best, and only the order is searched. A state that was reached once is not searched again.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from tests.faults.history import UNKNOWN, Operation
 from tests.faults.job_life import Life, after
 
 MOST_STEPS = 200_000
-"""Steps after which a job's history is given up as undecided."""
+"""Steps after which a job's history counts as undecided."""
 
 
 @dataclass(frozen=True)
 class StoreClock:
-    """How instants of the machine's monotonic clock read on the store's: `offset_ms`, give or take `uncertainty_ms`."""
+    """Converts the machine's monotonic clock to the store's clock: adds `offset_ms`, to within `uncertainty_ms`."""
 
     offset_ms: float
     uncertainty_ms: float
 
     def earliest(self, at_s: float) -> float:
-        """The least that the store's clock, which counts whole ms, may have shown."""
+        """The earliest that the store's clock, which counts whole ms, may have shown."""
         return at_s * 1000 + self.offset_ms - self.uncertainty_ms - 1
 
     def latest(self, at_s: float | None) -> float:
-        """The most that it may have shown; None is no instant at all."""
+        """The latest that it may have shown; infinity for None."""
         return inf if at_s is None else at_s * 1000 + self.offset_ms + self.uncertainty_ms
 
 
 class Verdict(NamedTuple):
-    """What the search found. `reached` is the longest order that it could explain."""
+    """The result of the search. `reached` is the longest order that the model could explain."""
 
     is_right: bool
     is_decided: bool
@@ -46,7 +46,7 @@ class Verdict(NamedTuple):
     life: Life
 
     def explain(self, operations: Sequence[Operation]) -> str:
-        """For people: what could be explained, and what could not."""
+        """For people: the operations that could be explained, and the others."""
         left = [operation for operation in operations if operation not in self.reached]
         return "\n".join(
             [
@@ -58,7 +58,7 @@ class Verdict(NamedTuple):
 
 
 def _shown(operation: Operation) -> str:
-    """An operation without what is left out."""
+    """An operation as text, without empty fields."""
     facts = {name: value for name, value in vars(operation).items() if value or name == "end_s"}
     return " ".join(f"{name}={value}" for name, value in facts.items() if name not in {"topic", "job"})
 
@@ -71,21 +71,23 @@ def check_job(
     hides_any: bool = False,
     most_steps: int = MOST_STEPS,
 ) -> Verdict:
-    """Search for an order. `unanswered_pops_s` are the calls of pops that may have taken this job without telling.
+    """Search for an order. `unanswered_pops_s` are the call times of pops that may have taken this job unseen.
 
-    With `hides_any` there were consumers whose pops nobody wrote down.
+    With `hides_any` there were consumers whose pops were not recorded.
     """
     return _Search(_with_instants(operations), clock, unanswered_pops_s, hides_any, most_steps).run()
 
 
 def _with_instants(operations: Sequence[Operation]) -> list[Operation]:
-    """Leave out what can explain nothing: a touch without an answer can only make a lease longer."""
-    no_use = {"touch", "look"}
-    return [operation for operation in operations if not (operation.kind in no_use and operation.outcome == UNKNOWN)]
+    """Leave out operations that explain nothing: a touch without a response can only extend a lease."""
+    irrelevant = {"touch", "look"}
+    return [
+        operation for operation in operations if not (operation.kind in irrelevant and operation.outcome == UNKNOWN)
+    ]
 
 
-def _tells_wrong(one: Operation, clock: StoreClock, created_ms: Mapping[str, int | None]) -> bool:
-    """Whether an answer says of itself what cannot be: when it was made, or when the job was put or is due."""
+def _contradicts_itself(one: Operation, clock: StoreClock, created_ms: Mapping[str, int | None]) -> bool:
+    """Whether a response shows an impossible time: of its execution, of the job's put or of its due time."""
     shown = one.tag if one.kind == "deliver" else one.shown
     if one.created_ms and created_ms.get(shown) not in {None, one.created_ms}:
         return True
@@ -93,8 +95,8 @@ def _tells_wrong(one: Operation, clock: StoreClock, created_ms: Mapping[str, int
         return False
     if not clock.earliest(one.call_s) <= one.at_ms <= clock.latest(one.end_s):
         return True
-    asked_ms = max(one.at_ms, one.run_at_ms) if one.run_at_ms else one.at_ms + one.delay_ms
-    return one.kind == "put" and one.due_ms not in {0, asked_ms}
+    requested_ms = max(one.at_ms, one.run_at_ms) if one.run_at_ms else one.at_ms + one.delay_ms
+    return one.kind == "put" and one.due_ms not in {0, requested_ms}
 
 
 class _Search:
@@ -114,12 +116,12 @@ class _Search:
         self._most_steps = most_steps
         self._must = sum(1 << at for at, one in enumerate(operations) if one.outcome != UNKNOWN)
         created_ms = {one.tag: one.at_ms for one in operations if one.kind == "put"}
-        self._told_wrong = [one for one in operations if _tells_wrong(one, clock, created_ms)]
+        self._contradictory = [one for one in operations if _contradicts_itself(one, clock, created_ms)]
 
     def run(self) -> Verdict:
         """Depth first, without recursion."""
-        if self._told_wrong:  # the store's answer names an instant at which it cannot have been
-            return Verdict(False, True, 0, [one for one in self._operations if one not in self._told_wrong], Life())
+        if self._contradictory:  # a response shows a time at which it cannot have been executed
+            return Verdict(False, True, 0, [one for one in self._operations if one not in self._contradictory], Life())
         start: tuple[int, Life, float] = (0, Life(), -inf)
         seen = {start}
         open_ends: list[tuple[tuple[int, Life, float], tuple[int, ...]]] = [(start, ())]
@@ -141,13 +143,13 @@ class _Search:
         return self._verdict(False, True, steps, *best)
 
     def _next(self, done: int, life: Life, now_ms: float) -> list[tuple[int, tuple[int, Life, float]]]:
-        """Each operation that may come next, unknown ones first: the last is tried first."""
+        """Each operation that may come next, unknown ones first; the last one is tried first."""
         left = [at for at in range(len(self._operations)) if not done >> at & 1]
         must_by_ms = min((self._to_ms[at] for at in left if self._must >> at & 1), default=inf)
         found = []
         for at in sorted(left, key=lambda at: (self._must >> at & 1, -self._from_ms[at])):
             from_ms = max(now_ms, self._from_ms[at])
-            if from_ms > must_by_ms:  # another one had ended before this one was called
+            if from_ms > must_by_ms:  # another operation had ended before this one was called
                 continue
             for reached, at_ms in after(life, self._operations[at], from_ms, self._hidden_from):
                 changes_nothing = reached == life and self._operations[at].outcome == UNKNOWN

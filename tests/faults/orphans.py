@@ -1,6 +1,6 @@
-"""Nothing of a run outlives it, however that ends: `python -m tests.faults.orphans FOLDER`, its input held open.
+"""Kill what a run leaves behind, however it ends: `python -m tests.faults.orphans FOLDER`, with its input held open.
 
-When its input ends, because the run has ended or was killed, it kills all processes that work below the folder.
+When its input ends, because the run has ended or was killed, it kills all of the run's processes in the folder.
 """
 
 from __future__ import annotations
@@ -14,25 +14,28 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-OURS = {"deferd", "tests.faults.client_process", "tests.faults.worker_process", "tests.acceptance.chaos_worker"}
-"""By these words in a command line a process is told to be of a run; a store by its program's name."""
-LOOK_AGAIN_S = 0.3
+OURS = {
+    *("deferd", "deferd.server.server_process"),
+    *("tests.faults.client_process", "tests.faults.worker_process", "tests.acceptance.chaos_worker"),
+}
+"""Words in the command line of a run's processes; a store is recognised by its program's name."""
+POLL_S = 0.3
 
 
 @contextlib.contextmanager
-def none_outlives(folder: Path) -> Iterator[None]:
-    """From the end of the block, or of this process, on nothing works below `folder`, an absolute path."""
-    # Leaving the block closes its input and waits for it.
+def no_orphans(folder: Path) -> Iterator[None]:
+    """Kill all of the run's processes in `folder`, an absolute path, at the end of the block or of this process."""
+    # The end of the block closes its input and waits for it.
     with subprocess.Popen(
         [sys.executable, "-m", __name__, str(folder)],
         stdin=subprocess.PIPE,
-        start_new_session=True,  # a ctrl-C is not for it
+        start_new_session=True,  # Ctrl-C must not stop it
     ):
         yield
 
 
-def works_below(folder: str) -> list[int]:
-    """Ids of a run's processes with something of the folder in their command line, or as current directory."""
+def processes_in(folder: str) -> list[int]:
+    """Ids of a run's processes that have a path in the folder in their command line, or as current directory."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -46,14 +49,14 @@ def works_below(folder: str) -> list[int]:
 
 
 def main() -> None:
-    """Wait for the end of the input, and then kill."""
+    """Wait for the end of the input, then kill."""
     folder = sys.argv[1]
     sys.stdin.buffer.read()
-    while found := works_below(folder):
+    while found := processes_in(folder):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(LOOK_AGAIN_S)  # one may just have been starting another
+        time.sleep(POLL_S)  # one of them may just have started another
 
 
 if __name__ == "__main__":

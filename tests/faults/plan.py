@@ -1,4 +1,4 @@
-"""Which faults a run brings, in what order and for how long: drawn by a seed, so that a run can be had again."""
+"""The faults of a run, their order and duration, drawn from a seed so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from enum import StrEnum
 
 
 class FaultKind(StrEnum):
-    """What is done to the deployment."""
+    """A kind of fault; the value is its description in reports."""
 
     KILL_SERVICE = "a service is killed (SIGKILL)"
-    STOP_SERVICE = "a service stands still (SIGSTOP, SIGCONT)"
-    KILL_TIMER_HOLDER = "the service whose timer works is killed"
-    STOP_TIMER_HOLDER = "the service whose timer works stands still"
-    KILL_CLIENT = "a process of clients is killed"
-    STOP_CLIENT = "a process of clients stands still beyond its leases"
+    FREEZE_SERVICE = "a service is frozen (SIGSTOP, SIGCONT)"
+    KILL_TIMER_HOLDER = "the service that holds the timer lock is killed"
+    FREEZE_TIMER_HOLDER = "the service that holds the timer lock is frozen"
+    KILL_CLIENT = "a client process is killed"
+    FREEZE_CLIENT = "a client process is frozen until its leases have expired"
     KILL_WORKER = "a worker is killed"
-    STOP_WORKER = "a worker stands still beyond its leases"
+    FREEZE_WORKER = "a worker is frozen until its leases have expired"
     KILL_STORE = "the store is killed"
-    STOP_STORE = "the store stands still"
+    FREEZE_STORE = "the store is frozen"
     RESTART_STORE = "the store is restarted (SIGTERM)"
-    FILL_DISK = "no room for the append-only file: the store ends itself"
-    FILL_MEMORY = "the store's memory limit is reached"
-    CUT_STORE_ANSWERS = "connections to the store break in mid-reply"
-    CUT_SERVICE_ANSWERS = "connections to a service break in mid-reply"
-    DELAY_STORE_ANSWERS = "the store's answers come late"
-    BLOCK_STORE = "the store is busy (DEBUG SLEEP)"
-    PAUSE_STORE = "the store lets clients wait (CLIENT PAUSE)"
-    JUMP_CLOCK = "a service host's clock jumps"
-    NARROW_RIGHTS = "the store's user lacks a right (ACL)"
-    FLUSH_SCRIPTS = "the store forgets the scripts (SCRIPT FLUSH)"
-    BREAK_KEYS = "the keys file is broken and all worker processes are killed"
+    FILL_DISK = "the disk is full: the store cannot write its append-only file and exits"
+    FILL_MEMORY = "the store has reached its memory limit"
+    CUT_STORE_RESPONSES = "connections to the store break in the middle of a reply"
+    CUT_SERVICE_RESPONSES = "connections to a service break in the middle of a response"
+    DELAY_STORE_RESPONSES = "the store's replies are delayed"
+    BLOCK_STORE = "the store is blocked (DEBUG SLEEP)"
+    PAUSE_STORE = "the store makes clients wait (CLIENT PAUSE)"
+    JUMP_CLOCK = "the clock of a service's host jumps"
+    REVOKE_PERMISSION = "the store's user loses a permission (ACL)"
+    FLUSH_SCRIPTS = "the store drops all scripts (SCRIPT FLUSH)"
+    BREAK_KEY_FILE = "the key file is invalid and all server processes are killed"
 
 
 SHORT_S = (0.2, 0.8)
 BEYOND_LEASES_S = (1.6, 2.2)
 BEYOND_STORE_TIMEOUT_S = 2.2
-"""Longer than the services wait for the store."""
+"""Longer than the services' time-out for the store."""
 CLOCK_JUMPS_H = (1.0, 30.0)
-_TROUBLES_STORE_CALLS = {
-    FaultKind.STOP_STORE,
-    FaultKind.DELAY_STORE_ANSWERS,
+_SLOWS_STORE_CALLS = {
+    FaultKind.FREEZE_STORE,
+    FaultKind.DELAY_STORE_RESPONSES,
     FaultKind.BLOCK_STORE,
     FaultKind.PAUSE_STORE,
 }
@@ -49,9 +49,9 @@ _TROUBLES_STORE_CALLS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. `which` picks among the services or clients; `for_s` is how long it lasts, where it lasts.
+    """One fault. `which` selects the service or client; `for_s` is its duration, if it has one.
 
-    `jump_h` is by how much a clock is off after its jump, in hours.
+    `jump_h` is the error of a clock after its jump, in hours.
     """
 
     kind: FaultKind
@@ -61,19 +61,19 @@ class Fault:
 
 
 def draw_plan(seed: int, count: int) -> list[Fault]:
-    """`count` faults in a random order: each kind comes once before any comes again."""
+    """`count` faults in random order; every kind comes once before any comes again."""
     chance = random.Random(seed)
     kinds: list[FaultKind] = []
     while len(kinds) < count:
-        some = list(FaultKind)
-        chance.shuffle(some)
-        kinds += some
+        shuffled = list(FaultKind)
+        chance.shuffle(shuffled)
+        kinds += shuffled
     return [_draw(kind, chance) for kind in kinds[:count]]
 
 
 def _draw(kind: FaultKind, chance: random.Random) -> Fault:
-    beyond_leases = kind in {FaultKind.STOP_CLIENT, FaultKind.STOP_WORKER}
+    beyond_leases = kind in {FaultKind.FREEZE_CLIENT, FaultKind.FREEZE_WORKER}
     for_s = chance.uniform(*(BEYOND_LEASES_S if beyond_leases else SHORT_S))
-    if chance.random() < (0.5 if kind in _TROUBLES_STORE_CALLS else 0.1):
+    if chance.random() < (0.5 if kind in _SLOWS_STORE_CALLS else 0.1):
         for_s = BEYOND_STORE_TIMEOUT_S
     return Fault(kind, chance.randrange(2), round(for_s, 2), round(chance.uniform(*CLOCK_JUMPS_H), 2))

@@ -1,6 +1,6 @@
-"""What deferd promises, counted straight from a history and from the store, without the search of `linearizability`.
+"""Count broken promises directly from a history and the store, without the search of `linearizability`.
 
-Each count is of plain contradictions, so that it stands on its own: 0 is what is promised.
+Each count is of plain contradictions and must be 0.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tests.integration.store_contents import Contents
 
 @dataclass(frozen=True)
 class Broken:
-    """How often a promise was broken, and where."""
+    """Broken promises by kind, with the jobs."""
 
     lost: list[str]
-    held_twice: list[str]
+    overlapping_leases: list[str]
     delivered_after_cancel: list[str]
     delivered_after_finish: list[str]
     forgotten: list[str]
-    receipts_twice: list[str]
+    reused_receipts: list[str]
 
 
 _ENDS = {"finish", "release", "bury", "cancel"}
 
 
 def broken_promises(history: History, clock: StoreClock) -> Broken:
-    """Look at each job. The history must end with looks at what is left in the store."""
+    """Check each job. The history must end with a look at each job in the store."""
     broken = Broken([], [], [], [], [], [])
     for (topic, job), operations in history.of_job.items():
         name = f"{topic}/{job}"
@@ -43,13 +43,13 @@ def broken_promises(history: History, clock: StoreClock) -> Broken:
         deliveries = sorted((one for one in operations if one.kind == "deliver"), key=lambda one: one.at_ms or 0)
         ends = [one for one in operations if one.kind in _ENDS and one.outcome not in {"stale", "not found"}]
         for first, second in pairwise(deliveries):
-            if second.receipt != first.receipt and _too_soon(first, second, operations, ends, clock):
-                broken.held_twice.append(f"{name} {first.receipt} and {second.receipt}")
+            if second.receipt != first.receipt and _is_overlapping(first, second, operations, ends, clock):
+                broken.overlapping_leases.append(f"{name} {first.receipt} and {second.receipt}")
         of_receipt: dict[str, Operation] = {}
         for one in deliveries:
             first = of_receipt.setdefault(one.receipt, one)
             if (first.tag, first.attempt, first.at_ms) != (one.tag, one.attempt, one.at_ms):
-                broken.receipts_twice.append(f"{name} {one.receipt}")
+                broken.reused_receipts.append(f"{name} {one.receipt}")
         puts_ms = {
             put.tag: clock.latest(put.end_s) if put.at_ms is None else put.at_ms
             for put in operations
@@ -67,7 +67,7 @@ def broken_promises(history: History, clock: StoreClock) -> Broken:
 
 
 def _lost(operations: Iterable[Operation]) -> list[str]:
-    """Tags of acknowledged puts of which nothing is left though nothing may have ended them."""
+    """Tags of acknowledged puts whose jobs are gone though no operation can have ended them."""
     of_job = list(operations)
     looks = [one for one in of_job if one.kind == "look"]
     if not looks or looks[-1].outcome == "there":
@@ -77,35 +77,35 @@ def _lost(operations: Iterable[Operation]) -> list[str]:
         if one.kind == "deliver":
             receipts[one.tag].add(one.receipt)
     ended = {one.receipt for one in of_job if one.kind in {"finish", "bury"} and one.outcome in {"done", UNKNOWN}}
-    others = [one for one in of_job if _takes_away(one) or _finishes_whichever(one)]
+    others = [one for one in of_job if _may_remove(one) or _finishes_live_delivery(one)]
     return [
         put.tag
         for put in of_job
         if put.kind == "put"
         and put.outcome in {"created", "stored"}
-        and not (put.ttl_ms or put.max_attempts)  # or it may have died
+        and not (put.ttl_ms or put.max_attempts)  # otherwise it may have died
         and not receipts[put.tag] & ended
         and not any(one.tag != put.tag and (one.end_s is None or one.end_s > put.call_s) for one in others)
     ]
 
 
-def _takes_away(one: Operation) -> bool:
-    """Whether it may have removed the job of another put."""
+def _may_remove(one: Operation) -> bool:
+    """Whether the operation may have removed the job of another put."""
     if one.kind == "put":
         return one.on_conflict == "replace" and one.outcome in {"stored", UNKNOWN}
     return one.kind == "cancel" and one.outcome != "not found"
 
 
-def _finishes_whichever(one: Operation) -> bool:
+def _finishes_live_delivery(one: Operation) -> bool:
     return one.kind == "finish" and not one.receipt and one.outcome in {"done", UNKNOWN}
 
 
 def _forgotten(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
-    """Tags of jobs that were finished and not found before the time was over for which they are retained."""
+    """Tags of finished jobs that were not found before their retention ended."""
     operations = list(of_job)
     retains_ms = {one.tag: one.retain_ms for one in operations if one.kind == "put" and one.retain_ms}
     puts_s = {one.tag: one.call_s for one in operations if one.kind == "put"}
-    taken_away = [one for one in operations if _takes_away(one)]
+    removals = [one for one in operations if _may_remove(one)]
     found = []
     for delivery in operations:
         if delivery.kind != "deliver" or delivery.tag not in retains_ms:
@@ -119,29 +119,29 @@ def _forgotten(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
         found += [
             delivery.tag
             for one in operations
-            if _tells_gone(one)
+            if _shows_gone(one)
             and one.call_s > min(done_s, default=inf)
             and clock.latest(one.end_s) < until_ms
             and not any(
                 other.call_s < (one.end_s or inf) and (other.end_s or inf) > puts_s[delivery.tag]
-                for other in taken_away
+                for other in removals
                 if other.tag != delivery.tag
             )
         ]
     return found
 
 
-def _tells_gone(one: Operation) -> bool:
-    """Whether its answer says that no job has the id."""
+def _shows_gone(one: Operation) -> bool:
+    """Whether the response shows that no job has the id."""
     if one.kind == "put":
         return one.outcome == "created"
-    return one.outcome == "not found" and one.kind != "change"  # which says so of a finished job, too
+    return one.outcome == "not found" and one.kind != "change"  # which a finished job gives, too
 
 
-def _too_soon(
+def _is_overlapping(
     first: Operation, second: Operation, of_job: Iterable[Operation], ends: Iterable[Operation], clock: StoreClock
 ) -> bool:
-    """Whether the second delivery was made under the first one's lease, which nothing may have ended before."""
+    """Whether the second delivery was made during the first one's lease, which no operation can have ended."""
     made_ms, first_ms = second.at_ms or 0, first.at_ms or 0
     touches = [one for one in of_job if one.kind == "touch" and one.receipt == first.receipt and one.outcome == "done"]
     if made_ms >= max([first.lease_end_ms, *(one.lease_end_ms for one in touches if (one.at_ms or 0) < made_ms)]):
@@ -155,7 +155,7 @@ def _too_soon(
 
 
 def _is_after(delivery: Operation, end: Operation, puts_ms: Mapping[str, float], clock: StoreClock) -> bool:
-    """Whether a job that was put before an end that was acknowledged is delivered after it."""
+    """Whether a job that was put before an acknowledged end is delivered after it."""
     made_ms = delivery.at_ms or 0
     was_of_this_job = not end.receipt or end.receipt.split(".")[0] == delivery.receipt.split(".")[0]
     put_before = delivery.tag in puts_ms and puts_ms[delivery.tag] < clock.earliest(end.call_s)
@@ -163,7 +163,7 @@ def _is_after(delivery: Operation, end: Operation, puts_ms: Mapping[str, float],
 
 
 def count_outcomes(history: History) -> Counter[tuple[str, str]]:
-    """Operations by kind and outcome, a pop being one operation; a look by the state that it showed."""
+    """Operations by kind and outcome, where a pop is one operation; looks by the state that they showed."""
     counts = Counter(_counted_as(line) for line in history.lines)
     counts["deliver", "done"] = sum(len(line.get("jobs", ())) for line in history.lines)
     return counts
@@ -176,38 +176,38 @@ def _counted_as(line: dict[str, Any]) -> tuple[str, str]:
     return (kind, line["state"]) if kind == "look" and "state" in line else (kind, outcome)
 
 
-def wrong_answers(history: History) -> list[str]:
-    """What no fault excuses: an internal error, and a put that is acknowledged as less durable than by default."""
+def wrong_responses(history: History) -> list[str]:
+    """Responses that no fault excuses: internal errors, and puts acknowledged below the default durability."""
     found = []
     for line in history.lines:
         name = f"{line['kind']} {line['topic']}/{line['job']}" if line.get("job") else f"{line['kind']} {line['topic']}"
         if "status" in line:
-            found.append(f"{name} was answered with status {line['status']}")
+            found.append(f"{name} got status {line['status']}")
         if (
             line["kind"] == "put"
             and line["outcome"] in {"created", "stored", "exists", "kept"}
             and line.get("level") != "fsync"
         ):
-            found.append(f"{name} was answered as {line.get('level')}, not as fsync")
+            found.append(f"{name} was acknowledged as {line.get('level')}, not as fsync")
     return found
 
 
-def check_books(topic: str, contents: Contents, history: History) -> list[str]:
-    """What is wrong with a topic's keys at the end: sets and Job Pool, the tally, and the tally with the history."""
-    faults = []
+def check_store_contents(topic: str, contents: Contents, history: History) -> list[str]:
+    """Errors in a topic's keys at the end: sets against Job Pool, the tally, and the tally against the history."""
+    errors = []
     placed = [*contents.ready_list, *(job for scores in contents.scores.values() for job in scores)]
     if len(placed) != len(set(placed)):
-        faults.append("an id is in two places")
+        errors.append("an id is in two sets")
     if strays := set(placed) - contents.pool.keys():
-        faults.append(f"ids without a record: {strays}")
+        errors.append(f"ids without a record: {strays}")
     if lost := contents.pool.keys() - set(placed):
-        faults.append(f"jobs that are in no place: {lost}")
+        errors.append(f"jobs in no set: {lost}")
     if strays := contents.holders.keys() - contents.scores[JobState.RESERVED].keys():
-        faults.append(f"holders of jobs that nobody holds: {strays}")
+        errors.append(f"holders of jobs that are not reserved: {strays}")
     tally = Counter(contents.tally)
     live_or_dead = len(contents.pool) - len(contents.scores[JobState.FINISHED])
     if tally["put"] != tally["finished"] + tally["cancelled"] + tally["dropped"] + live_or_dead:
-        faults.append(f"put is not finished + cancelled + dropped + {live_or_dead} in the pool: {dict(tally)}")
+        errors.append(f"put is not finished + cancelled + dropped + {live_or_dead} in the Job Pool: {dict(tally)}")
     of_ids = [operations for (of, _), operations in history.of_job.items() if of == topic]
     for counted, kind, known in (
         ("put", "put", _puts),
@@ -215,23 +215,23 @@ def check_books(topic: str, contents: Contents, history: History) -> list[str]:
         ("cancelled", "cancel", _cancels),
     ):
         bounds = [known(operations) for operations in of_ids]
-        sure = sum(least for least, _ in bounds)
+        at_least = sum(least for least, _ in bounds)
         at_most = sum(most for _, most in bounds)
         at_most += sum(one.kind == kind and one.outcome == UNKNOWN for operations in of_ids for one in operations)
-        if not sure <= tally[counted] <= at_most:
-            faults.append(f"{counted}: the store counted {tally[counted]}, clients know of {sure} to {at_most}")
-    return [f"{topic}: {fault}" for fault in faults]
+        if not at_least <= tally[counted] <= at_most:
+            errors.append(f"{counted}: the store counted {tally[counted]}, clients know of {at_least} to {at_most}")
+    return [f"{topic}: {error}" for error in errors]
 
 
 def _puts(of_id: Iterable[Operation]) -> tuple[int, int]:
-    """How many were answered, at least and at most; the same for others below."""
+    """Successful puts, at least and at most; the functions below do the same."""
     count = sum(one.kind == "put" and one.outcome in {"created", "stored"} for one in of_id)
     return count, count
 
 
 def _finishes(of_id: Iterable[Operation]) -> tuple[int, int]:
     done = [one.receipt for one in of_id if one.kind == "finish" and one.outcome == "done"]
-    # A finish that is repeated is well, too, and so is that of the holder of a job that was finished without a receipt.
+    # A repeated finish succeeds too, and so does the holder's finish of a job that was finished without a receipt.
     by_receipt, by_others = len({receipt for receipt in done if receipt}), done.count("")
     return max(by_receipt, by_others), by_receipt + by_others
 
@@ -239,6 +239,6 @@ def _finishes(of_id: Iterable[Operation]) -> tuple[int, int]:
 def _cancels(of_id: Iterable[Operation]) -> tuple[int, int]:
     operations = list(of_id)
     count = sum(one.kind == "cancel" and one.outcome in {"delayed", "ready", "reserved", "dead"} for one in operations)
-    # A put may have taken another's place, which counts as its cancel.
-    places = sum(one.on_conflict == "replace" and one.outcome in {"stored", UNKNOWN} for one in operations)
-    return count, count + places
+    # A put that replaced a job counts as its cancel.
+    replaced = sum(one.on_conflict == "replace" and one.outcome in {"stored", UNKNOWN} for one in operations)
+    return count, count + replaced

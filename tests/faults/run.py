@@ -1,4 +1,4 @@
-"""A fault run: load, one fault after the other, then rest, and what became of everything."""
+"""A fault run: load, one fault after the other, then a drain, and a check of every promise."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from typing import NamedTuple
 
 from deferd import AsyncClient
 from tests.acceptance.service_process import ServiceProcess
-from tests.faults.bringing import FaultNotBrought, bring
 from tests.faults.clients import TOPICS, WORKER_TOPIC, Clients
 from tests.faults.deployment import Deployment, FaultyStore, RecordingProcess, clock_error_h, deployed
 from tests.faults.history import History, Operation, Recorder, read_history
+from tests.faults.injection import FaultNotInjected, inject
 from tests.faults.linearizability import StoreClock, check_job
 from tests.faults.plan import Fault, FaultKind
 from tests.faults.progress import Progress
-from tests.faults.promises import Broken, broken_promises, check_books, count_outcomes, wrong_answers
+from tests.faults.promises import Broken, broken_promises, check_store_contents, count_outcomes, wrong_responses
 from tests.integration.store_contents import Contents, read_contents
 
-GOES_ON_S = 30.0
-"""Within what time after a fault all kinds of calls must be answered again."""
+RECOVERY_S = 30.0
+"""How soon after a fault all kinds of calls must succeed again."""
 DRAIN_S = 30.0
 ALL_TOPICS = (*TOPICS, WORKER_TOPIC)
-CALLS_BETWEEN = {"put": 10, "cancel": 3, "pop": 5, "finish": 5}
-"""How many of each kind of call must be answered between one fault and the next."""
+CALLS_BETWEEN_FAULTS = {"put": 10, "cancel": 3, "pop": 5, "finish": 5}
+"""How many calls of each kind must succeed between two faults."""
 
 
-class Brought(NamedTuple):
-    """A fault that was brought, and seen to have come about.
+class InjectedFault(NamedTuple):
+    """A fault that was injected and had its effect.
 
-    `went_on_after_s` are the seconds after its end within which calls of all kinds went on, `troubled` how many calls
-    were not answered meanwhile, or with 503.
+    `recovered_after_s` is the time from its end until all kinds of calls succeeded again. `failed_calls` is how many
+    calls had no response meanwhile, or a 503.
     """
 
     fault: Fault
-    went_on_after_s: float
-    troubled: int
+    recovered_after_s: float
+    failed_calls: int
 
 
 @dataclass
 class Outcome:
-    """What a run showed."""
+    """The result of a run."""
 
     seed: int
-    faults: list[Brought] = field(default_factory=list)
-    not_brought: list[str] = field(default_factory=list)
-    """Faults that were drawn and did not come about."""
+    faults: list[InjectedFault] = field(default_factory=list)
+    not_injected: list[str] = field(default_factory=list)
+    """Faults that were drawn but had no effect."""
     took_s: float = 0
     operations: Counter[tuple[str, str]] = field(default_factory=Counter)
     jobs_checked: int = 0
@@ -59,45 +59,45 @@ class Outcome:
     undecided: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     broken: Broken = field(default_factory=lambda: Broken([], [], [], [], [], []))
-    wrong_answers: list[str] = field(default_factory=list)
+    wrong_responses: list[str] = field(default_factory=list)
     audits: int = 0
     audit: list[str] = field(default_factory=list)
     left: int = 0
 
     @property
-    def never_brought(self) -> set[FaultKind]:
-        """Kinds of faults that were not brought once."""
-        return set(FaultKind) - {brought.fault.kind for brought in self.faults}
+    def never_injected(self) -> set[FaultKind]:
+        """Kinds of faults that were never injected."""
+        return set(FaultKind) - {injected.fault.kind for injected in self.faults}
 
 
 async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float | None = None) -> Outcome:
-    """Bring the faults of a plan, as many as there is time for until `until_s` on the monotonic clock, and check all.
+    """Inject the faults of a plan until it ends or `until_s` on the monotonic clock is over, then check every promise.
 
     Raises:
-        TimeoutError: the load did not go on after a fault.
-        RuntimeError: a process ended by itself.
+        TimeoutError: calls did not succeed again after a fault.
+        RuntimeError: a process exited unexpectedly.
     """
     outcome = Outcome(seed)
     began_s = time.monotonic()
     with deployed(folder, seed) as deployment:
         offset_before_ms, _ = await asyncio.to_thread(_clock_offset, deployment.store)
-        await _goes_on(deployment, await _progress(deployment), "at first")
+        await _wait_for_recovery(deployment, await _progress(deployment), "at the start")
         for fault in plan:
             if until_s is not None and time.monotonic() > until_s:
                 break
             meanwhile = await _progress(deployment)
             try:
-                await bring(fault, deployment)
-                is_brought = True
-            except FaultNotBrought as why:
-                outcome.not_brought.append(f"{fault}: {why}")
-                is_brought = False
+                await inject(fault, deployment)
+                is_injected = True
+            except FaultNotInjected as why:
+                outcome.not_injected.append(f"{fault}: {why}")
+                is_injected = False
             ended_s = time.monotonic()
-            await _goes_on(deployment, await _progress(deployment), f"after {fault}")
-            went_on_after_s = time.monotonic() - ended_s
-            await asyncio.to_thread(meanwhile.look)
-            if is_brought:
-                outcome.faults.append(Brought(fault, went_on_after_s, meanwhile.troubled))
+            await _wait_for_recovery(deployment, await _progress(deployment), f"after {fault}")
+            recovered_after_s = time.monotonic() - ended_s
+            await asyncio.to_thread(meanwhile.update)
+            if is_injected:
+                outcome.faults.append(InjectedFault(fault, recovered_after_s, meanwhile.failed_calls))
             await _audit(deployment, outcome, ALL_TOPICS)
         outcome.clock_errors_h = [
             await asyncio.to_thread(clock_error_h, service.url) for service in deployment.services
@@ -109,7 +109,7 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
         await _stop(outcome, {f"service {n}": service for n, service in enumerate(deployment.services)})
         for number, service in enumerate(deployment.services):
             if (at := service.output().find("Traceback")) >= 0:
-                outcome.violations.append(f"service {number} wrote:\n{service.output()[max(at - 500, 0) : at + 3000]}")
+                outcome.violations.append(f"service {number} logged:\n{service.output()[max(at - 500, 0) : at + 3000]}")
         contents, look_s = await asyncio.to_thread(_look, deployment.store)
         offset_ms, half_trip_ms = await asyncio.to_thread(_clock_offset, deployment.store)
         files = [*deployment.files, drained]
@@ -121,41 +121,41 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
 
 
 async def _stop(outcome: Outcome, processes: Mapping[str, RecordingProcess | ServiceProcess]) -> None:
-    """SIGTERM them all; each must end in order."""
+    """Send SIGTERM to all; each must exit with 0."""
     codes = await asyncio.gather(*(asyncio.to_thread(process.stop) for process in processes.values()))
     for (name, process), code in zip(processes.items(), codes, strict=True):
         if code:
-            outcome.violations.append(f"{name} ended with {code}:\n{process.output()[-3000:]}")
+            outcome.violations.append(f"{name} exited with {code}:\n{process.output()[-3000:]}")
 
 
 async def _progress(deployment: Deployment) -> Progress:
     return await asyncio.to_thread(Progress, lambda: deployment.files)
 
 
-async def _goes_on(deployment: Deployment, progress: Progress, when: str) -> None:
-    """Wait until enough calls of each kind that were begun meanwhile have been answered."""
-    end_s = time.monotonic() + GOES_ON_S
+async def _wait_for_recovery(deployment: Deployment, progress: Progress, when: str) -> None:
+    """Wait until enough calls of each kind have succeeded."""
+    end_s = time.monotonic() + RECOVERY_S
     while not (
-        all(progress.answered[kind] >= count for kind, count in CALLS_BETWEEN.items())
+        all(progress.answered[kind] >= count for kind, count in CALLS_BETWEEN_FAULTS.items())
         and all(process.is_at_work() for process in deployment.users)
     ):
         if time.monotonic() > end_s:
             output = "\n".join(service.output()[-2000:] for service in deployment.services)
-            raise TimeoutError(f"{when}: within {GOES_ON_S} s only {dict(progress.answered)} were answered\n{output}")
+            raise TimeoutError(f"{when}: only {dict(progress.answered)} succeeded within {RECOVERY_S} s\n{output}")
         for process in deployment.processes:
             if process.process.poll() is not None:
-                raise RuntimeError(f"{when}: a process ended by itself:\n{process.output()[-3000:]}")
+                raise RuntimeError(f"{when}: a process exited unexpectedly:\n{process.output()[-3000:]}")
         await asyncio.sleep(0.05)
-        await asyncio.to_thread(progress.look)
+        await asyncio.to_thread(progress.update)
 
 
 async def _drain(deployment: Deployment, seed: int, began_s: float) -> Path:
-    """Finish all that is left; the file in which that is written down. The worker does so with its own topic."""
+    """Finish all remaining jobs, except the worker's own; return the file with the history of this."""
     file = deployment.folder / "drain.jsonl"
     clients = Clients("drain", str(seed), began_s, deployment.urls, Recorder(file))
     end_s = time.monotonic() + DRAIN_S
     while time.monotonic() < end_s:
-        await asyncio.gather(*map(clients.finish_what_is_left, TOPICS))
+        await asyncio.gather(*map(clients.finish_remaining, TOPICS))
         contents, _ = await asyncio.to_thread(_look, deployment.store)
         if not any(of_topic.pool for of_topic in contents.values()):
             break
@@ -164,21 +164,21 @@ async def _drain(deployment: Deployment, seed: int, began_s: float) -> Path:
 
 
 async def _audit(deployment: Deployment, outcome: Outcome, topics: Sequence[str]) -> None:
-    """What the service itself says about its store, the load going on."""
+    """Run the service's own consistency check while the load goes on."""
     async with AsyncClient(deployment.urls) as client:
         for topic in topics:
-            found = await client.audit(topic)
+            audit = await client.audit(topic)
             outcome.audits += 1
-            if not found.clean:
-                outcome.audit.append(f"{topic}: {found.fields}")
-        found_elsewhere = await client.audit_store()
+            if not audit.clean:
+                outcome.audit.append(f"{topic}: {audit.fields}")
+        store_audit = await client.audit_store()
         outcome.audits += 1
-        if not found_elsewhere.clean:
-            outcome.audit.append(f"{found_elsewhere.fields}")
+        if not store_audit.clean:
+            outcome.audit.append(f"{store_audit.fields}")
 
 
 def _look(store: FaultyStore) -> tuple[dict[str, Contents], tuple[float, float]]:
-    """What is left in the store, and from when to when it was looked at."""
+    """What is left in the store, and from when to when it was read."""
     began_s = time.monotonic()
     with store.client() as client:
         contents = {topic: read_contents(client, topic) for topic in ALL_TOPICS}
@@ -186,16 +186,16 @@ def _look(store: FaultyStore) -> tuple[dict[str, Contents], tuple[float, float]]
 
 
 def _clock_offset(store: FaultyStore) -> tuple[float, float]:
-    """Store's clock less monotonic clock, and half of the time that it took to ask, in ms: the best of some tries."""
-    tries = []
+    """Store's clock minus monotonic clock, and half the round trip, in ms: the best of some attempts."""
+    samples = []
     with store.client() as client:
         for _ in range(20):
             asked_s = time.monotonic()
             seconds, microseconds = client.time()
-            answered_s = time.monotonic()
-            middle_s = (asked_s + answered_s) / 2
-            tries.append(((answered_s - asked_s) * 500, seconds * 1000 + microseconds / 1000 - middle_s * 1000))
-    half_trip_ms, offset_ms = min(tries)
+            received_s = time.monotonic()
+            middle_s = (asked_s + received_s) / 2
+            samples.append(((received_s - asked_s) * 500, seconds * 1000 + microseconds / 1000 - middle_s * 1000))
+    half_trip_ms, offset_ms = min(samples)
     return offset_ms, half_trip_ms
 
 
@@ -208,8 +208,8 @@ def _check(
         operations.append(Operation("look", topic, job, *look_s, there))
     outcome.operations = count_outcomes(history)
     outcome.broken = broken_promises(history, clock)
-    outcome.wrong_answers = wrong_answers(history)
-    outcome.audit += [fault for topic in ALL_TOPICS for fault in check_books(topic, contents[topic], history)]
+    outcome.wrong_responses = wrong_responses(history)
+    outcome.audit += [error for topic in ALL_TOPICS for error in check_store_contents(topic, contents[topic], history)]
     pops_s = {topic: [pop.call_s for pop in history.unanswered_pops if pop.topic == topic] for topic in ALL_TOPICS}
     for (topic, job), operations in history.of_job.items():
         verdict = check_job(operations, clock, pops_s[topic], hides_any=topic == WORKER_TOPIC)
@@ -218,4 +218,4 @@ def _check(
         if not verdict.is_decided:
             outcome.undecided.append(f"{topic}/{job}: {len(operations)} operations")
         elif not verdict.is_right:
-            outcome.violations.append(f"{topic}/{job} has no right order:\n{verdict.explain(operations)}")
+            outcome.violations.append(f"{topic}/{job} has no valid order:\n{verdict.explain(operations)}")

@@ -1,4 +1,4 @@
-"""A real worker, which writes down what its handlers get: `python -m tests.faults.worker_process FILE URL...`."""
+"""A worker that records what its handlers get: `python -m tests.faults.worker_process FILE URL...`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> int:
         job = context.job
         recorder.handed_over(WORKER_TOPIC, job.receipt, delivery_facts(job))
         await asyncio.sleep(random.expovariate(1 / 0.1))
-        # The worker says so by itself, now or later; nobody writes down what it is answered.
+        # The worker sends the finish itself, now or later, and its response is not recorded.
         recorder.end(recorder.begin("finish", WORKER_TOPIC, job.id, receipt=job.receipt), UNKNOWN)
 
     return worker.run()

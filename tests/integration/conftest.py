@@ -1,4 +1,4 @@
-"""A real store for every test of the engine, and an engine on it whose clock tests move."""
+"""Fixtures: a real store, and an engine on it whose clock the test moves."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from deferd.engine.engine import Engine
+from deferd.store import shard_guard
 from deferd.store.connection import Store, connect
 from tests.integration.engine_driver import EngineDriver
 from tests.integration.store_servers import StoreServer
+
+
+@pytest.fixture(autouse=True)
+def first_use_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else uses these stores. In acceptance/test_store_refused.py services wait as they do in use."""
+    monkeypatch.setattr(shard_guard, "WAIT_BEFORE_FIRST_S", 0.0)
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +41,7 @@ async def store(server: StoreServer) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def driver(store: Store, server: StoreServer) -> AsyncIterator[EngineDriver]:
-    """An engine whose timer runs only when the test says so, on a clock that the test moves."""
+    """An engine whose timer and clock are driven by the test."""
     engine = Engine(store, movable_clock=True, dead_retention_ms=3_600_000)
     yield EngineDriver(engine, server)
     await engine.close()
@@ -42,7 +49,7 @@ async def driver(store: Store, server: StoreServer) -> AsyncIterator[EngineDrive
 
 @pytest.fixture
 async def engine(store: Store) -> AsyncIterator[Engine]:
-    """A started engine: timer and waiting consumers run by themselves."""
+    """A started engine, with its timer and the real clock."""
     engine = Engine(store, tick_s=1.0)
     await engine.start()
     yield engine

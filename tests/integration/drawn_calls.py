@@ -1,7 +1,7 @@
-"""What the arguments of calls are drawn from, in the tests that let Hypothesis choose them.
+"""Strategies for the arguments of calls that Hypothesis chooses.
 
-All times are even numbers of seconds. Few ids and few values, so that the same job is met again and again; a value
-that stands twice comes twice as often.
+All times are even numbers of seconds. There are few ids and values, so that calls hit the same job often; a value that
+is listed twice is drawn twice as often.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ delays = st.sampled_from([0, 0, 0, 10, 60])
 waits = st.sampled_from([None, None, 0, 10])
 moves = st.sampled_from([10, 2, 30, 10, 60, 120])
 delays_of_timer = st.sampled_from([0, 10])
-"""How late the timer is, in seconds: a pop then meets ended leases, and jobs past their ttl."""
+"""How late the timer is, in seconds: a pop then finds ended leases, and jobs past their ttl."""
 backoffs = st.sampled_from(
     [
         {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0},
@@ -62,18 +62,18 @@ receipts = st.one_of(
     st.tuples(st.sampled_from(["any", "none"]), st.integers(0, 3)),
     st.tuples(st.sampled_from(["old", "old", "another's"]), st.integers(0, 5)),
 )
-"""Which job a consumer speaks of, and with which receipt; see `EngineAndModel.meant`."""
+"""Which job a consumer's call names, and with which receipt; see `EngineAndModel.target_of`."""
 jobs = st.one_of(receipts, st.tuples(st.just("ready"), st.integers(0, 3)), st.tuples(st.just("any"), st.integers(0, 4)))
-"""Which job a producer speaks of."""
+"""Which job a producer's call names."""
 
 _VERBS: dict[str, tuple[int, st.SearchStrategy[dict[str, Any]]]] = {}
 
 
 def verb(weight: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """One of the things that an example may do next, `weight` times as often as others.
+    """Register a call that an example may make next, `weight` times as often as others.
 
-    These are not rules of their own, since Hypothesis leaves out half of the rules in many examples, and next to
-    nothing happens where there are no puts or no pops.
+    The calls are not separate rules, because Hypothesis leaves out half of the rules in many examples, and without
+    puts or pops hardly anything happens.
     """
 
     def note(method: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Puts of an engine on a store of a test's own, and what of them is stored."""
+"""Puts by an engine on a store started by the test, and checks of what is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIRM_S = 1.0
 
 @asynccontextmanager
 async def engine_on(url: str, *, embedded: bool = False, confirm_s: float = CONFIRM_S) -> AsyncIterator[Engine]:
-    """An engine whose timer does not run, as a process of its own would have it."""
+    """An engine with its own connection to the store; its timer does not run."""
     store = await connect(url, timeout_s=STORE_TIMEOUT_S, confirm_s=confirm_s)
     engine = Engine(store, embedded=embedded)
     try:
@@ -36,12 +36,12 @@ def job(job_id: str, durability: str | None = None, **fields: Any) -> PutJob:
 
 
 async def put(engine: Engine, job_id: str, durability: str | None = None, **fields: Any) -> str:
-    """Put a job and say what it has reached."""
+    """Put a job and return the durability that it has reached."""
     return (await engine.queue.put(job(job_id, durability, **fields))).durability
 
 
 async def put_when_in_step(engine: Engine, job_id: str, durability: str) -> str:
-    """Put, asking again for as long as the store has to catch up."""
+    """Put a job, and repeat that until the replica has caught up."""
     async with asyncio.timeout(20):
         while True:
             try:

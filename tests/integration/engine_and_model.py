@@ -1,7 +1,7 @@
-"""An engine beside a plain model of it: does a call on both sides, and compares their answers and what they hold.
+"""Runs each call on an engine and on a plain model of it, and compares their results and contents.
 
-The store's clock is moved by hand, but it also runs: to keep that from deciding anything, all times are even numbers
-of seconds, and an example ends when it has taken `LONGEST_S` of real time.
+The test moves the store's clock, but the clock also runs by itself. So that this does not affect results, all times are
+even numbers of seconds, and an example ends after `LONGEST_S` of real time.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tests.integration.store_contents import Contents, read_contents
 from tests.integration.store_servers import StoreServer
 
 LONGEST_S = 0.9
-"""Less than a second: the shortest time for which the store remembers what a request was given."""
+"""Less than a second: the shortest time for which the store remembers a request."""
 
 Result = TypeVar("Result")
 
 
 class OutOfTimeError(Exception):
-    """The example has taken so long that the real clock may decide something."""
+    """The example has taken so long that the real clock may affect results."""
 
 
 class EngineAndModel(RuleBasedStateMachine):
-    """Does the same to the engine and to a model of each topic, and compares their answers and contents."""
+    """Makes the same calls to the engine and to a model of each topic, and compares their results and contents."""
 
     server: StoreServer
 
@@ -75,7 +75,7 @@ class EngineAndModel(RuleBasedStateMachine):
         self.runner.run(self.store.close())
         self.runner.close()
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def the_store_holds_what_the_model_holds(self) -> None:
@@ -98,18 +98,18 @@ class EngineAndModel(RuleBasedStateMachine):
             for job_id, score in scores.items():
                 model.jobs[job_id].exact_ms = score
         assert sorted(contents.ready_list) == sorted(job.id for job in model.in_state(JobState.READY))
-        assert model.may_stand_so(contents.ready_list)
+        assert model.may_be_in_order(contents.ready_list)
         waiting = {job.id: job for job in model.jobs.values() if job.first_delivery_until_s is not None}
         assert set(contents.expiry) == set(waiting)
         for job_id, job in waiting.items():
-            self.is_when(contents.expiry[job_id], job.first_delivery_until_s)
+            self.assert_same_instant(contents.expiry[job_id], job.first_delivery_until_s)
         assert contents.holders == {job.id: job.consumer for job in model.jobs.values() if job.consumer}
         requested = {job.id: job.live.request_id for job in model.jobs.values() if job.live and job.live.request_id}
         assert contents.requests == requested
-        told = {_tombstone(whom): until_s for whom, until_s in model.told_cancelled.items()}
+        told = {_tombstone(key): until_s for key, until_s in model.tombstones.items()}
         assert set(contents.cancelled) == set(told)
         for member, until_s in told.items():
-            self.is_when(contents.cancelled[member], until_s)
+            self.assert_same_instant(contents.cancelled[member], until_s)
         self._check_tally(contents)
         work = contents.timer_work()
         assert not work or (contents.due_ms is not None and contents.due_ms <= min(work)), "the timer would be late"
@@ -122,7 +122,7 @@ class EngineAndModel(RuleBasedStateMachine):
 
     def _check_counts(self, contents: Contents, model: JobModel) -> None:
         view = self.run(self.driver.topics.show(model.topic))
-        expected = answer_of(model.counts)
+        expected = result_of(model.counts)
         if isinstance(view, type):
             assert view == expected
             return
@@ -159,13 +159,13 @@ class EngineAndModel(RuleBasedStateMachine):
         assert record.reason == job.reason
         assert record.reserved_by == job.consumer
         assert (None if record.result is None else orjson.loads(record.result)) == job.result
-        self.is_when(record.due_at_ms, job.due_s)
-        self.is_when(record.reserved_until_ms, job.lease_end_s if job.live is not None else None)
-        self.is_when(record.finished_at_ms, job.finished_at_s)
+        self.assert_same_instant(record.due_at_ms, job.due_s)
+        self.assert_same_instant(record.reserved_until_ms, job.lease_end_s if job.live is not None else None)
+        self.assert_same_instant(record.finished_at_ms, job.finished_at_s)
         if job.live is not None and job.live.receipt is not None:
             assert record.receipt == job.live.receipt
 
-    # Means
+    # Helpers
 
     def new_body(self) -> dict[str, int]:
         self.bodies += 1
@@ -175,39 +175,39 @@ class EngineAndModel(RuleBasedStateMachine):
         return (time.monotonic() - self.began_s) * 1000
 
     def run(self, call: Coroutine[Any, Any, Result]) -> Any:
-        """The call's answer, or the class of the error that it raised."""
-        answer = self.runner.get_loop().run_until_complete(_error_or(call))
+        """The call's result, or the class of the error that it raised."""
+        result = self.runner.get_loop().run_until_complete(_result_or_error(call))
         if self.elapsed_ms() > LONGEST_S * 1000:
             raise OutOfTimeError
-        return answer
+        return result
 
-    def is_when(self, actual_ms: int | None, virtual_s: int | None) -> None:
-        """The store's instant is the model's, give or take the real time that passes during an example."""
+    def assert_same_instant(self, actual_ms: int | None, virtual_s: int | None) -> None:
+        """Assert that the store's instant is the model's, within the real time that passes during an example."""
         if actual_ms is None or virtual_s is None:
             assert actual_ms == virtual_s
             return
         assert -1 <= actual_ms - self.began_ms - virtual_s * 1000 <= self.elapsed_ms() + 1
 
     def run_together(self, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """The answers of calls that come at the same time, in this order: the engine joins them where it can."""
+        """The results of calls made at the same time, in this order, so that group commit can join them."""
 
         async def together() -> list[Any]:
-            return list(await asyncio.gather(*map(_error_or, calls)))
+            return list(await asyncio.gather(*map(_result_or_error, calls)))
 
-        answers: list[Any] = self.run(together())
-        return answers
+        results: list[Any] = self.run(together())
+        return results
 
     def look(self, topic: str, job_id: str) -> Any:
-        return self.run(self.queue.look(topic, job_id))
+        return self.run(self.queue.get(topic, job_id))
 
     def hand_out(self, topic: str, requests: list[PopRequest]) -> None:
-        """Pop for consumers, all in one call."""
+        """Pop for several consumers in one call."""
         model = self.models[topic]
         too_late = [job.id for job in model.in_state(JobState.READY) if model.is_expired(job)]
         reply = self.run(self.queue.pop(topic, requests))
         expired = {job_id for job_id in too_late if self.look(topic, job_id).state is JobState.DEAD}
         for request, records in zip(requests, reply.jobs, strict=True):
-            repeated = bool(model.given_before(request.request_id))
+            repeated = bool(model.earlier_deliveries(request.request_id))
             deliveries = model.pop(
                 request.count,
                 [record.id for record in records],
@@ -236,8 +236,8 @@ class EngineAndModel(RuleBasedStateMachine):
         assert record.receipt == delivery.receipt
         assert record.request_id == delivery.request_id
 
-    def meant(self, topic: str, which: tuple[str, int]) -> tuple[str, Delivery]:
-        """The id and the delivery that a consumer speaks of, as near as may be to what was drawn.
+    def target_of(self, topic: str, which: tuple[str, int]) -> tuple[str, Delivery]:
+        """The id and the delivery that a consumer's call names, as close as possible to what was drawn.
 
         `live`: a job with its live delivery; `old`: one of the last deliveries, live or not, with its job;
         `another's`: the same with any job; `ready`: a ready job without a receipt; `any`: any job without a receipt;
@@ -281,21 +281,21 @@ def receipt_of(delivery: Delivery) -> Receipt:
     return IMPOSSIBLE_RECEIPT if delivery is NO_DELIVERY else delivery.receipt
 
 
-def _tombstone(whom: Delivery | str) -> str:
-    if isinstance(whom, str):
-        return whom
-    return f"{whom.job_id} {whom.receipt.nonce} {whom.receipt.attempt}"
+def _tombstone(key: Delivery | str) -> str:
+    if isinstance(key, str):
+        return key
+    return f"{key.job_id} {key.receipt.nonce} {key.receipt.attempt}"
 
 
-async def _error_or(call: Awaitable[Result]) -> Result | type[DeferdError]:
+async def _result_or_error(call: Awaitable[Result]) -> Result | type[DeferdError]:
     try:
         return await call
     except DeferdError as exc:
         return type(exc)
 
 
-def answer_of(call: Callable[[], Any]) -> Any:
-    """The model's answer, or the class of the error that it raised."""
+def result_of(call: Callable[[], Any]) -> Any:
+    """The model's result, or the class of the error that it raised."""
     try:
         return call()
     except DeferdError as exc:

@@ -1,11 +1,11 @@
 """What DESIGN.md sections 2 and 3 promise about the jobs of one topic, as plain Python without a store.
 
-Time is virtual: `now_s`, whole seconds that the test moves on. What waits for the timer happens in `run_timer` and
-never before, since a timer may be late at any time.
+Time is virtual: `now_s`, in whole seconds, which the test advances. Work of the timer is done only in `run_timer`,
+because a timer may be late at any time.
 
-The verbs are named as in the engine and raise the same errors. Where the design leaves the store a choice (which of
-two jobs that came due in the same millisecond is handed out first, say), the verb is told what the store chose, and
-asserts that it was free to.
+The verbs have the engine's names and raise the same errors. Where the design leaves a choice to the store (for example,
+which of two jobs due in the same millisecond is handed out first), the verb takes the store's choice and asserts that
+it is allowed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from deferd.contract.errors import (
 from deferd.contract.model import DeadReason, JobState
 
 DEAD_RETENTION_S = 100
-TOLD_CANCELLED_S = 60
-"""How long after its lease's end the holder of a cancelled job is told so."""
+TOMBSTONE_S = 60
+"""How long after the end of its lease the holder of a cancelled job gets JobCancelled."""
 
 Policy = dict[str, Any]
 """ttr, max_attempts, backoff, ttl, retain, as in a put."""
@@ -41,32 +41,32 @@ SERVICE_DEFAULTS: Policy = {
     "retain": 0,
 }
 SOME_TEXT = "some text"
-"""A `last_error` that the service words itself."""
+"""Stands for any `last_error` that the service writes."""
 
 _LIVE_STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
 
 
-class Place(NamedTuple):
-    """A place in the Ready list: behind all of an earlier turn. Within a turn, jobs that became ready for the same
-    reason stand in the order of their keys; no order is promised among the others.
+class ReadyPosition(NamedTuple):
+    """A position in the Ready list, after all of an earlier turn. Within a turn, jobs that became ready for the same
+    reason are ordered by key; the order of others is not specified.
     """
 
     turn: int
     reason: str
     key: int
 
-    def is_before(self, other: Place) -> bool:
+    def is_before(self, other: ReadyPosition) -> bool:
         if self.turn != other.turn:
             return self.turn < other.turn
         return self.reason == other.reason and self.key < other.key
 
 
-NO_PLACE = Place(0, "", 0)
+NO_POSITION = ReadyPosition(0, "", 0)
 
 
 @dataclass(eq=False)
 class Delivery:
-    """One handing out of one job: what a receipt stands for. `receipt` is the store's, for the test to keep."""
+    """One delivery of a job, which a receipt names. `receipt` is the store's, kept for the test."""
 
     job_id: str
     number: int
@@ -77,15 +77,15 @@ class Delivery:
 ANY_DELIVERY = Delivery("", 0, None)
 """Stands for a call without a receipt."""
 NO_DELIVERY = Delivery("", -1, None)
-"""Stands for a receipt that was never given out."""
+"""Stands for a receipt that was never issued."""
 
 
 @dataclass(eq=False)
 class ModelJob:
-    """One job. `ended` counts the deliveries that are over; `live` is the one under way.
+    """One job. `ended` counts the deliveries that have ended; `live` is the one under way.
 
-    `version` grows with everything that changes the job. `exact_ms` is to be set by the test, whenever the store has
-    told it: the due time of a delayed job, the end of the lease or of the retention of others, to the millisecond.
+    `version` grows with every change of the job. The test sets `exact_ms` whenever the store reports it: the due time
+    of a delayed job, or the end of the lease or retention of others, to the millisecond.
     """
 
     id: str
@@ -98,7 +98,7 @@ class ModelJob:
     consumer: str | None = None
     lease_end_s: int = 0
     retention_end_s: int = 0
-    place: Place = NO_PLACE
+    position: ReadyPosition = NO_POSITION
     last_error: str | None = None
     reason: DeadReason | None = None
     finished_by: Delivery | None = None
@@ -113,7 +113,7 @@ class ModelJob:
 
     @property
     def first_delivery_until_s(self) -> int | None:
-        """When a first delivery is too late, while one is waited for."""
+        """When the ttl ends, while the job waits for its first delivery."""
         waits = self.state in (JobState.DELAYED, JobState.READY) and self.ended == 0
         return self.due_s + self.policy["ttl"] if waits and self.policy["ttl"] is not None else None
 
@@ -121,7 +121,7 @@ class ModelJob:
 @dataclass
 class _Request:
     deliveries: list[Delivery]
-    asked_again: bool = False
+    repeated: bool = False
 
 
 @dataclass
@@ -134,14 +134,14 @@ class JobModel:
     paused: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     jobs: dict[str, ModelJob] = field(default_factory=dict)
-    told_cancelled: dict[Delivery | str, int] = field(default_factory=dict)
-    """Until when a delivery, or a call without receipt for an id, is answered that the job was cancelled."""
+    tombstones: dict[Delivery | str, int] = field(default_factory=dict)
+    """Until when calls of a delivery, or calls without receipt for an id, raise JobCancelled."""
     _requests: dict[str, _Request] = field(default_factory=dict)
     _changes: int = 0
     _turns: int = 0
     _returns: int = 0
 
-    # Looking
+    # Queries
 
     def in_state(self, state: JobState) -> list[ModelJob]:
         return [job for job in self.jobs.values() if job.state is state]
@@ -151,17 +151,17 @@ class JobModel:
             raise TopicNotFound(self.topic)
         return {state: len(self.in_state(state)) for state in JobState}
 
-    def may_stand_so(self, job_ids: Sequence[str]) -> bool:
-        """Whether these ready jobs may stand in the Ready list in this order."""
-        places = [self.jobs[job_id].place for job_id in job_ids]
-        return not any(later.is_before(earlier) for earlier, later in combinations(places, 2))
+    def may_be_in_order(self, job_ids: Sequence[str]) -> bool:
+        """Whether the Ready list may hold these jobs in this order."""
+        positions = [self.jobs[job_id].position for job_id in job_ids]
+        return not any(later.is_before(earlier) for earlier, later in combinations(positions, 2))
 
     def is_expired(self, job: ModelJob) -> bool:
-        """Whether it may no longer be handed out, and is dead as soon as somebody notices."""
+        """Whether its ttl has ended: it may not be handed out, and becomes dead when a pop or the timer finds it."""
         return job.first_delivery_until_s is not None and job.first_delivery_until_s <= self.now_s
 
-    def given_before(self, request_id: str | None) -> list[Delivery]:
-        """The live deliveries among those that the request was given: what it is given again."""
+    def earlier_deliveries(self, request_id: str | None) -> list[Delivery]:
+        """The live deliveries of an earlier response to the request, which a repeat returns."""
         request = self._requests.get(request_id) if request_id is not None else None
         return [delivery for delivery in request.deliveries if self._is_live(delivery)] if request is not None else []
 
@@ -180,17 +180,17 @@ class JobModel:
             if old.state is JobState.RESERVED:
                 raise JobReserved(self.topic, job_id)
         if old is None or old.state not in _LIVE_STATES:
-            self._need_room()
+            self._require_room()
         defaults = {name: value for name, value in self.settings.items() if name != "max_jobs"}
         job = ModelJob(job_id, body, SERVICE_DEFAULTS | defaults | policy, self.now_s + delay_s)
         self.jobs[job_id] = job
         if old is None:
-            self.told_cancelled.pop(job_id, None)
+            self.tombstones.pop(job_id, None)
         self._change(job, _state_after(delay_s))
         return "created" if old is None else "replaced"
 
     def put_many(self, jobs: Iterable[dict[str, Any]]) -> list[str | None]:
-        """The code of each job's error, None where all is well. Each job holds the arguments of a put."""
+        """The code of each job's error, None on success. Each job holds the arguments of a put."""
         codes: list[str | None] = []
         for arguments in jobs:
             try:
@@ -229,35 +229,35 @@ class JobModel:
     def pop(
         self,
         count: int,
-        given: Sequence[str],
+        handed_out: Sequence[str],
         *,
         ttr_s: int | None = None,
         consumer: str | None = None,
         request_id: str | None = None,
         expired: Collection[str] = (),
     ) -> list[Delivery]:
-        """Hand out `given`, in this order, and bury `expired`: jobs past their ttl that the pop met on its way.
+        """Hand out `handed_out`, in this order, and bury `expired`: jobs past their ttl that the pop found.
 
-        A request that is repeated gets its live deliveries again and meets no others, paused or not.
+        A repeated request gets its live deliveries again and changes no others, paused or not.
         """
-        before = self.given_before(request_id)
+        before = self.earlier_deliveries(request_id)
         if request_id is not None and before:
-            assert given == [delivery.job_id for delivery in before]
+            assert handed_out == [delivery.job_id for delivery in before]
             assert not expired
-            self._requests[request_id].asked_again = True
-            for delivery in before:  # who asks again is the holder from now on
+            self._requests[request_id].repeated = True
+            for delivery in before:  # the consumer that repeats the request becomes the holder
                 self.jobs[delivery.job_id].consumer = consumer
                 self._change(self.jobs[delivery.job_id], JobState.RESERVED)
             return before
         if self.paused:
-            assert not given
+            assert not handed_out
             assert not expired
             return []
-        self._may_meet(count, given, expired)
+        self._check_handed_out(count, handed_out, expired)
         for job_id in expired:
             self._bury(self.jobs[job_id], DeadReason.EXPIRED)
         deliveries = []
-        for job_id in given:
+        for job_id in handed_out:
             job = self.jobs[job_id]
             job.live = Delivery(job_id, job.ended + 1, request_id)
             job.consumer = consumer
@@ -268,15 +268,15 @@ class JobModel:
             self._requests[request_id] = _Request(deliveries)
         return deliveries
 
-    def give_back(self, deliveries: Sequence[Delivery]) -> int:
-        """Returns how many went back: those live, unless somebody asked again for what their request was given."""
+    def return_to_queue(self, deliveries: Sequence[Delivery]) -> int:
+        """Return how many were returned: the live ones, unless their request has been repeated."""
         count = 0
         for delivery in reversed(deliveries):
             request = self._requests.get(delivery.request_id) if delivery.request_id is not None else None
-            if self._is_live(delivery) and not (request and request.asked_again):
+            if self._is_live(delivery) and not (request and request.repeated):
                 job = self._release(self.jobs[delivery.job_id], counted=False)
                 self._returns += 1
-                self._change(job, JobState.READY, Place(-self._returns, "given back", 0))
+                self._change(job, JobState.READY, ReadyPosition(-self._returns, "returned", 0))
                 count += 1
         return count
 
@@ -338,7 +338,7 @@ class JobModel:
         chosen = [job for job in dead if job.id in redriven]
         assert len(chosen) == min(limit, len(dead))
         left = [job for job in dead if job.id not in redriven]
-        assert not [1 for job in chosen for other in left if other.exact_ms < job.exact_ms], "not those dead longest"
+        assert not [1 for job in chosen for other in left if other.exact_ms < job.exact_ms], "not the longest dead"
         self._redrive(chosen, {job.id: job.exact_ms for job in chosen})
         return len(chosen)
 
@@ -368,12 +368,12 @@ class JobModel:
             if self.is_expired(job):
                 self._bury(job, DeadReason.EXPIRED)
             elif job.state is JobState.DELAYED and job.due_s <= self.now_s:
-                self._change(job, JobState.READY, Place(self._turns, "due", job.exact_ms))
+                self._change(job, JobState.READY, ReadyPosition(self._turns, "due", job.exact_ms))
             elif job.state is JobState.RESERVED and job.lease_end_s <= self.now_s:
                 self._end_lease(job)
             elif job.state in (JobState.DEAD, JobState.FINISHED) and job.retention_end_s <= self.now_s:
                 del self.jobs[job.id]
-        self.told_cancelled = {whom: until_s for whom, until_s in self.told_cancelled.items() if until_s > self.now_s}
+        self.tombstones = {key: until_s for key, until_s in self.tombstones.items() if until_s > self.now_s}
 
     def _end_lease(self, job: ModelJob) -> None:
         self._release(job)
@@ -382,26 +382,26 @@ class JobModel:
             self._bury(job, DeadReason.ATTEMPTS)
         else:
             job.due_s = self.now_s
-            self._change(job, JobState.READY, Place(self._turns, "lease ended", job.exact_ms))
+            self._change(job, JobState.READY, ReadyPosition(self._turns, "lease ended", job.exact_ms))
 
-    # What the verbs have in common
+    # Shared by the verbs
 
     def _job(self, job_id: str) -> ModelJob:
         if job_id not in self.jobs:
             raise JobNotFound(self.topic, job_id)
         return self.jobs[job_id]
 
-    def _need_room(self) -> None:
+    def _require_room(self) -> None:
         max_jobs = self.settings.get("max_jobs")
         if max_jobs is not None and sum(job.state in _LIVE_STATES for job in self.jobs.values()) >= max_jobs:
             raise TopicFull(self.topic, max_jobs)
 
-    def _change(self, job: ModelJob, state: JobState, place: Place | None = None) -> None:
+    def _change(self, job: ModelJob, state: JobState, position: ReadyPosition | None = None) -> None:
         self._changes += 1
         job.version = self._changes
         if state is JobState.READY and job.state is not JobState.READY:
-            self._turns += place is None
-            job.place = place or Place(self._turns, "came", 0)
+            self._turns += position is None
+            job.position = position or ReadyPosition(self._turns, "came", 0)
         job.state = state
 
     def _is_live(self, delivery: Delivery) -> bool:
@@ -409,10 +409,10 @@ class JobModel:
         return job is not None and job.live is delivery
 
     def _held(self, job_id: str, delivery: Delivery) -> ModelJob:
-        """The job that a consumer speaks of: held by `delivery`, or by whichever is live."""
+        """The job that a consumer's call names: reserved by `delivery`, or by any if that is ANY_DELIVERY."""
         if job_id not in self.jobs:
-            whom = job_id if delivery is ANY_DELIVERY else delivery
-            if self.told_cancelled.get(whom, 0) > self.now_s and delivery.job_id in ("", job_id):
+            key = job_id if delivery is ANY_DELIVERY else delivery
+            if self.tombstones.get(key, 0) > self.now_s and delivery.job_id in ("", job_id):
                 raise JobCancelled(self.topic, job_id)
             raise JobNotFound(self.topic, job_id)
         job = self.jobs[job_id]
@@ -437,28 +437,28 @@ class JobModel:
     def _remove(self, job: ModelJob) -> None:
         del self.jobs[job.id]
         if job.live is not None:
-            until_s = max(job.lease_end_s, self.now_s) + TOLD_CANCELLED_S
-            self.told_cancelled[job.live] = self.told_cancelled[job.id] = until_s
+            until_s = max(job.lease_end_s, self.now_s) + TOMBSTONE_S
+            self.tombstones[job.live] = self.tombstones[job.id] = until_s
 
     def _redrive(self, jobs: Iterable[ModelJob], keys: dict[str, int]) -> None:
         self._turns += 1
         for job in jobs:
             job.ended, job.due_s, job.reason = 0, self.now_s, None
-            self._change(job, JobState.READY, Place(self._turns, "redriven", keys[job.id]))
+            self._change(job, JobState.READY, ReadyPosition(self._turns, "redriven", keys[job.id]))
 
-    def _may_meet(self, count: int, given: Sequence[str], expired: Collection[str]) -> None:
+    def _check_handed_out(self, count: int, handed_out: Sequence[str], expired: Collection[str]) -> None:
         ready = {job.id: job for job in self.in_state(JobState.READY)}
         too_late = {job.id for job in ready.values() if self.is_expired(job)}
         good = ready.keys() - too_late
-        assert len(given) == len(set(given))
-        assert set(given) <= good, "handed out what is not there to be handed out"
+        assert len(handed_out) == len(set(handed_out))
+        assert set(handed_out) <= good, "handed out a job that may not be handed out"
         assert set(expired) <= too_late
-        assert len(given) == min(count, len(good))
-        if len(given) < count:
+        assert len(handed_out) == min(count, len(good))
+        if len(handed_out) < count:
             assert set(expired) == too_late
-        assert self.may_stand_so(given)
-        for job_id in ready.keys() - set(given) - set(expired):
-            assert all(self.may_stand_so((first, job_id)) for first in given), f"{job_id} was passed over"
+        assert self.may_be_in_order(handed_out)
+        for job_id in ready.keys() - set(handed_out) - set(expired):
+            assert all(self.may_be_in_order((first, job_id)) for first in handed_out), f"{job_id} was skipped"
 
 
 def _state_after(delay_s: int) -> JobState:
@@ -466,7 +466,7 @@ def _state_after(delay_s: int) -> JobState:
 
 
 def _backoff_s(backoff: dict[str, Any], attempts: int) -> int | None:
-    """The wait after so many attempts; None: no more."""
+    """The wait after so many attempts; None: the schedule has ended."""
     if backoff["kind"] == "exponential":
         return int(min(backoff["cap"], backoff["base"] ** attempts))
     if backoff["kind"] == "fixed":

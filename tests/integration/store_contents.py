@@ -1,4 +1,4 @@
-"""The keys of one topic as they are in the store, read past the engine."""
+"""The keys of one topic in the store, read without the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEYS = Keys(shards=1)
 
 @dataclass(frozen=True)
 class Contents:
-    """What the keys of one topic hold. Scores are instants in ms."""
+    """The contents of one topic's keys. Scores are instants in ms."""
 
     pool: dict[str, bytes]
     scores: dict[JobState, dict[str, int]]
@@ -29,18 +29,18 @@ class Contents:
     requests: dict[str, str]
 
     def of_job(self, job_id: str) -> tuple[Any, ...]:
-        """All that is there about one job, save for its place in the Ready list."""
+        """Everything about one job, except its place in the Ready list."""
         scores = [scores.get(job_id) for scores in (*self.scores.values(), self.expiry)]
         return self.pool.get(job_id), self.holders.get(job_id), *scores
 
     def timer_work(self) -> list[int]:
-        """Every instant at which the timer has something to do here."""
+        """Every instant at which the timer has work in this topic."""
         kinds = (*self.scores.values(), self.expiry, self.cancelled)
         return [score for scores in kinds for score in scores.values()]
 
 
 def read_contents(client: redis.Redis, topic: str) -> Contents:
-    """Not one instant's view: nothing else may be at work."""
+    """Read a topic's keys. Not atomic: nothing else may use the store meanwhile."""
     (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings, _, due, tally, requests) = (
         KEYS.of_topic(topic)
     )

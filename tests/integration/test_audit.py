@@ -1,4 +1,4 @@
-"""The audit: it finds what another hand has broken, mends it, and finds nothing where nothing is broken."""
+"""The consistency check: it finds and repairs planted damage, and finds nothing in a sound store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from deferd.api.serialization import instant
 from deferd.contract.errors import ReceiptStale, StoreUnavailable, TopicNotFound
 from deferd.contract.model import PutJob
-from deferd.engine.consistency.findings import DamageKind, TopicAudit
+from deferd.engine.consistency.findings import FindingKind, TopicReport
 from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store
@@ -18,7 +18,7 @@ from tests.integration.engine_driver import KEY, TOPIC, EngineDriver, job
 from tests.integration.store_servers import StoreServer
 
 LONG = 5000
-"""Jobs for many steps of an audit."""
+"""Enough jobs for many steps of a check."""
 FAR_MS = 4_000_000_000_000
 
 
@@ -34,7 +34,7 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
 
 
 class Plant(NamedTuple):
-    """A damage: what does it, what the audit must say, which jobs it costs."""
+    """Planted damage: the commands, the expected findings, and the jobs that are lost."""
 
     commands: tuple[tuple[str | int | bytes, ...], ...]
     kinds: dict[str, int]
@@ -143,15 +143,15 @@ PLANTS: dict[str, Plant] = {
     ),
 }
 ALL_JOBS = {"delayed", "ready", "reserved", "dead"}
-"""Those that are still to be finished when nothing is damaged."""
+"""The jobs that can still be finished in an undamaged store."""
 every_plant = pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
 
 
-async def audit(driver: EngineDriver, *, repair: bool = False) -> TopicAudit:
-    return await driver.engine.auditor.audit(TOPIC, repair=repair)
+async def audit(driver: EngineDriver, *, repair: bool = False) -> TopicReport:
+    return await driver.engine.consistency.check_topic(TOPIC, repair=repair)
 
 
-def kinds(found: TopicAudit) -> dict[str, int]:
+def kinds(found: TopicReport) -> dict[str, int]:
     return {kind.value: count for kind, count in found.findings.counts.items()}
 
 
@@ -163,7 +163,7 @@ async def break_it(driver: EngineDriver, plant: Plant) -> None:
 
 
 async def finish_what_there_is(driver: EngineDriver) -> set[str]:
-    """Redrive, wait for all delays and leases, and finish; returns the ids that were handed out."""
+    """Redrive, wait for all delays and leases, and finish; return the ids that were handed out."""
     finished: set[str] = set()
     await driver.topics.redrive(TOPIC)
     for wait_s in (0, 100, 3000):
@@ -176,13 +176,13 @@ async def finish_what_there_is(driver: EngineDriver) -> set[str]:
 
 
 @every_plant
-async def test_each_kind_of_damage_is_found_and_left_alone(driver: EngineDriver, plant: Plant) -> None:
+async def test_each_kind_of_damage_is_found_and_left_unchanged(driver: EngineDriver, plant: Plant) -> None:
     await break_it(driver, plant)
     before = driver.server.command("DBSIZE")
     found = await audit(driver)
     assert not found.clean
     told = kinds(found)
-    if "wrong_type" in plant.kinds:  # what else is wrong is told when it is mended
+    if "wrong_type" in plant.kinds:  # other findings are reported after the repair
         assert found.unchecked is not None
         assert told == {"wrong_type": 1}
     else:
@@ -199,14 +199,14 @@ async def test_each_kind_of_damage_is_mended_so_that_the_jobs_can_be_finished(
 ) -> None:
     await break_it(driver, plant)
     mended = await audit(driver, repair=True)
-    # Without a record the tally is off by then; a record that was put aside makes it so.
+    # A missing record makes the tally wrong; so does one that the repair moved aside.
     assert kinds(mended) | {"tally_off": 1} == plant.kinds | {"tally_off": 1}
     assert mended.unchecked is None
     again = await audit(driver)
     assert kinds(again) == {}
     assert again.sums["put"] == sum(count for outcome, count in again.sums.items() if outcome != "put")
     assert again.sums == mended.sums
-    survey = await driver.engine.auditor.survey()
+    survey = await driver.engine.consistency.check_store()
     assert (survey.findings.counts, survey.unlisted, survey.stray_keys) == ({}, [], [])
     handed_out = await finish_what_there_is(driver)
     assert handed_out == ALL_JOBS - plant.costs | (
@@ -215,15 +215,15 @@ async def test_each_kind_of_damage_is_mended_so_that_the_jobs_can_be_finished(
     assert (await audit(driver)).clean
 
 
-def test_every_kind_of_damage_is_planted() -> None:
-    assert {kind for plant in PLANTS.values() for kind in plant.kinds} == {kind.value for kind in DamageKind}
+def test_every_kind_of_finding_is_tested() -> None:
+    assert {kind for plant in PLANTS.values() for kind in plant.kinds} == {kind.value for kind in FindingKind}
 
 
-async def test_examples_tell_what_was_seen(driver: EngineDriver) -> None:
+async def test_examples_show_what_was_found(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
     driver.server.command("ZADD", f"{KEY}:delay", FAR_MS, "delayed", FAR_MS, "dead")
     driver.server.command("HSET", f"{KEY}:holders", "ready", "worker-4000000000000")
-    due = (await driver.queue.look(TOPIC, "delayed")).due_at_ms
+    due = (await driver.queue.get(TOPIC, "delayed")).due_at_ms
     told = {finding.subject: finding.detail for finding in (await audit(driver)).findings.examples}
     assert told == {
         "delayed": f"2096-10-02T07:06:40.000Z, its record says {instant(due)}",
@@ -232,7 +232,7 @@ async def test_examples_tell_what_was_seen(driver: EngineDriver) -> None:
     }
 
 
-async def test_what_a_repair_takes_out_is_put_aside(driver: EngineDriver) -> None:
+async def test_data_that_a_repair_removes_is_moved_aside(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
     driver.server.command("HSET", f"{KEY}:pool", "delayed", "broken")
     driver.server.command("HSET", "deferd:{0}:settings", TOPIC, "{{")
@@ -241,7 +241,7 @@ async def test_what_a_repair_takes_out_is_put_aside(driver: EngineDriver) -> Non
     mended = await audit(driver, repair=True)
     aside = driver.server.command("HGETALL", f"{KEY}:aside")
     assert sorted(aside.values()) == [b"broken", b"{{"]
-    [moved] = [finding for finding in mended.findings.examples if finding.kind is DamageKind.WRONG_TYPE]
+    [moved] = [finding for finding in mended.findings.examples if finding.kind is FindingKind.WRONG_TYPE]
     assert driver.server.command("GET", moved.detail.removeprefix("a string, now at ")) == b"x"
     assert mended.sums["lost"] == 1
 
@@ -255,7 +255,7 @@ async def test_a_dead_job_stays_dead_and_a_finished_one_finished(driver: EngineD
     assert await driver.counts() == {"delayed": 1, "ready": 1, "reserved": 1, "dead": 1, "finished": 1}
 
 
-async def test_many_damages_are_counted_and_some_are_examples(driver: EngineDriver) -> None:
+async def test_many_findings_are_counted_and_some_are_examples(driver: EngineDriver) -> None:
     await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(3000)])
     driver.server.command("DEL", f"{KEY}:delay")
     found = await audit(driver)
@@ -267,7 +267,7 @@ async def test_many_damages_are_counted_and_some_are_examples(driver: EngineDriv
 
 
 @pytest.mark.parametrize("record", [b"x", b"\0" * 22 + b"\x03\0\0\0{{{null", b"\0" * 22 + b'\x0a\0\0\0{"t":"so"}null'])
-async def test_a_record_that_cannot_be_read_holds_up_no_other_job(driver: EngineDriver, record: bytes) -> None:
+async def test_an_unreadable_record_blocks_no_other_job(driver: EngineDriver, record: bytes) -> None:
     for number in range(3):
         await driver.put(f"j{number}")
     driver.server.command("HSET", f"{KEY}:pool", "j1", record)
@@ -275,7 +275,7 @@ async def test_a_record_that_cannot_be_read_holds_up_no_other_job(driver: Engine
     assert kinds(await audit(driver)) == {"unreadable": 1}
 
 
-async def test_a_record_that_cannot_be_counted_with_holds_up_no_lease_that_ends(driver: EngineDriver) -> None:
+async def test_a_record_without_valid_numbers_blocks_no_ended_lease(driver: EngineDriver) -> None:
     for number in range(3):
         await driver.put(f"j{number}")
     await driver.pop(3)
@@ -284,7 +284,7 @@ async def test_a_record_that_cannot_be_counted_with_holds_up_no_lease_that_ends(
     assert [popped.id for popped in await driver.pop(3)] == ["j0", "j2"]
 
 
-async def test_who_holds_a_job_whose_lease_was_lost_cannot_end_its_next_delivery(driver: EngineDriver) -> None:
+async def test_the_former_holder_of_a_lost_lease_cannot_end_the_next_delivery(driver: EngineDriver) -> None:
     await driver.put()
     before = await driver.pop_one()
     driver.server.command("DEL", f"{KEY}:reserved")
@@ -295,7 +295,7 @@ async def test_who_holds_a_job_whose_lease_was_lost_cannot_end_its_next_delivery
     await driver.queue.finish(TOPIC, after.id, after.receipt)
 
 
-async def test_an_audit_does_not_wait_for_others_without_end(
+async def test_an_audit_waits_for_others_only_for_a_bounded_time(
     driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deferd.engine.consistency.checker._LONGEST_WAIT_S", 0)
@@ -307,7 +307,7 @@ async def test_an_audit_does_not_wait_for_others_without_end(
     assert (await first).clean
 
 
-async def test_a_timer_that_does_not_run_is_told_and_is_no_damage(driver: EngineDriver) -> None:
+async def test_a_timer_that_does_not_run_is_reported_without_a_finding(driver: EngineDriver) -> None:
     await driver.put(delay=5)
     driver.move_clock(65)
     found = await audit(driver)
@@ -315,7 +315,7 @@ async def test_a_timer_that_does_not_run_is_told_and_is_no_damage(driver: Engine
     assert 60_000 <= found.timer_overdue_ms < 65_000
 
 
-async def test_a_topic_of_which_there_is_nothing_is_not_found(driver: EngineDriver) -> None:
+async def test_a_topic_without_data_is_not_found(driver: EngineDriver) -> None:
     for repair in (False, True):
         with pytest.raises(TopicNotFound):
             await audit(driver, repair=repair)
@@ -327,7 +327,7 @@ async def test_a_topic_that_was_purged_leaves_nothing_to_find(driver: EngineDriv
     await driver.topics.purge(TOPIC)
     with pytest.raises(TopicNotFound):
         await audit(driver)
-    survey = await driver.engine.auditor.survey()
+    survey = await driver.engine.consistency.check_store()
     assert (survey.unlisted, survey.stray_keys) == ([], [])
 
 
@@ -346,18 +346,18 @@ async def test_jobs_missing_from_a_long_ready_list_are_found_and_put_back(driver
     assert set(driver.ready_list()[-4:]) == missing
 
 
-async def test_a_survey_finds_topics_that_no_list_shows_and_keys_of_no_topic(driver: EngineDriver) -> None:
+async def test_a_survey_finds_unlisted_topics_and_stray_keys(driver: EngineDriver) -> None:
     for topic in ("known", "in-no-list", "without-settings", "not-in-topics"):
         await driver.queue.put(PutJob(topic=topic, delay=5))
     driver.server.command("HDEL", "deferd:{0}:settings", "in-no-list", "without-settings")
     driver.server.command("ZREM", "deferd:{0}:topics", "in-no-list", "not-in-topics")
     driver.server.command("SET", "deferd:{0}:mine", "x")
     driver.server.command("SET", "another-application", "x")
-    survey = await driver.engine.auditor.survey()
+    survey = await driver.engine.consistency.check_store()
     assert survey.unlisted == ["in-no-list", "not-in-topics", "without-settings"]
     assert (survey.stray_keys, survey.stray_count) == (["deferd:{0}:mine"], 1)
     driver.server.command("HSET", "deferd:{0}:settings", "known", '{"t":-1}')
-    assert (await driver.engine.auditor.survey()).unlisted == [
+    assert (await driver.engine.consistency.check_store()).unlisted == [
         "in-no-list",
         "known",
         "not-in-topics",
@@ -365,19 +365,19 @@ async def test_a_survey_finds_topics_that_no_list_shows_and_keys_of_no_topic(dri
     ]
     driver.server.command("HSET", "deferd:{0}:settings", "known", "")
     for topic in survey.unlisted:
-        await driver.engine.auditor.audit(topic, repair=True)
-    page = await driver.topics.all.page()
+        await driver.engine.consistency.check_topic(topic, repair=True)
+    page = await driver.engine.topic_list.page()
     assert [view.topic for view in page.views] == ["in-no-list", "known", "not-in-topics", "without-settings"]
-    assert (await driver.engine.auditor.survey()).unlisted == []
+    assert (await driver.engine.consistency.check_store()).unlisted == []
 
 
-async def test_a_survey_moves_keys_of_the_wrong_kind_out_of_the_way(driver: EngineDriver) -> None:
+async def test_a_repairing_survey_renames_keys_of_the_wrong_type(driver: EngineDriver) -> None:
     await driver.put(delay=5)
     driver.server.command("DEL", "deferd:{0}:settings")
     driver.server.command("SET", "deferd:{0}:settings", "x")
-    assert (await driver.engine.auditor.survey()).findings.counts == {DamageKind.WRONG_TYPE: 1}
-    mended = await driver.engine.auditor.survey(repair=True)
-    assert mended.findings.counts == {DamageKind.WRONG_TYPE: 1}
+    assert (await driver.engine.consistency.check_store()).findings.counts == {FindingKind.WRONG_TYPE: 1}
+    mended = await driver.engine.consistency.check_store(repair=True)
+    assert mended.findings.counts == {FindingKind.WRONG_TYPE: 1}
     assert mended.unlisted == [TOPIC]
     assert kinds(await audit(driver, repair=True)) == {"unknown_topic": 1}
     assert (await audit(driver)).clean
@@ -388,11 +388,11 @@ async def test_topics_of_many_shards_are_surveyed(store: Store, server: StoreSer
     names = [f"t{number}" for number in range(9)]
     for name in names:
         await engine.queue.put(PutJob(topic=name, delay=5))
-    assert (await engine.auditor.survey()).unlisted == []
+    assert (await engine.consistency.check_store()).unlisted == []
     for shard in range(3):
         server.command("DEL", f"deferd:{{{shard}}}:settings")
-    assert (await engine.auditor.survey()).unlisted == names
+    assert (await engine.consistency.check_store()).unlisted == names
     for name in names:
-        await engine.auditor.audit(name, repair=True)
-    assert (await engine.auditor.survey()).unlisted == []
+        await engine.consistency.check_topic(name, repair=True)
+    assert (await engine.consistency.check_store()).unlisted == []
     await engine.close()

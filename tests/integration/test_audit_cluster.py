@@ -1,4 +1,4 @@
-"""The audit of topics that are spread over the nodes of a cluster."""
+"""The consistency check of topics that are spread over the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deferd.contract.model import PutJob
-from deferd.engine.consistency.findings import DamageKind
+from deferd.engine.consistency.findings import FindingKind
 from deferd.engine.engine import Engine
 from deferd.store.connection import Store, connect
 from tests.integration.store_servers import ClusterSet
@@ -25,24 +25,24 @@ async def clustered_store(tmp_path: Path) -> AsyncIterator[Store]:
         await store.close()
 
 
-async def test_each_shard_is_surveyed_and_mended_where_it_is(clustered_store: Store) -> None:
+async def test_each_shard_is_surveyed_and_repaired_on_its_node(clustered_store: Store) -> None:
     engine = Engine(clustered_store, shards=SHARDS)
     for topic in TOPICS:
         await engine.queue.put_many([PutJob(topic=topic, id=f"j{number}", delay=60) for number in range(2)])
-        assert (await engine.auditor.audit(topic)).clean
-    assert (await engine.auditor.survey()).clean
+        assert (await engine.consistency.check_topic(topic)).clean
+    assert (await engine.consistency.check_store()).clean
 
     for shard in range(SHARDS):
         await clustered_store.call("DEL", f"deferd:{{{shard}}}:settings")
         await clustered_store.call("SET", f"deferd:{{{shard}}}:settings", "x")
     for topic in TOPICS:
-        await clustered_store.call("ZREM", engine.auditor._keys.of_topic(topic)[1], "j0")
-    survey = await engine.auditor.survey(repair=True)
-    assert survey.findings.counts == {DamageKind.WRONG_TYPE: SHARDS}
+        await clustered_store.call("ZREM", engine.consistency._keys.of_topic(topic)[1], "j0")
+    survey = await engine.consistency.check_store(repair=True)
+    assert survey.findings.counts == {FindingKind.WRONG_TYPE: SHARDS}
     assert survey.unlisted == TOPICS
     for topic in TOPICS:
-        mended = await engine.auditor.audit(topic, repair=True)
-        assert mended.findings.counts == {DamageKind.UNKNOWN_TOPIC: 1, DamageKind.IN_NO_PLACE: 1}
-        assert (await engine.auditor.audit(topic)).clean
-    assert (await engine.auditor.survey()).clean
+        mended = await engine.consistency.check_topic(topic, repair=True)
+        assert mended.findings.counts == {FindingKind.UNKNOWN_TOPIC: 1, FindingKind.IN_NO_PLACE: 1}
+        assert (await engine.consistency.check_topic(topic)).clean
+    assert (await engine.consistency.check_store()).clean
     await engine.close()

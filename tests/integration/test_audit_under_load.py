@@ -1,4 +1,4 @@
-"""The audit under load, and after calls in any order: it finds nothing."""
+"""The consistency check finds nothing under load and after calls in any order."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from deferd.contract.errors import DeferdError, TopicNotFound
 from deferd.contract.model import ChangeJob, TopicSettings
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
+from tests.drawn_input import counted
 from tests.integration.engine_and_model import OutOfTimeError
 from tests.integration.engine_driver import TOPIC, job
 from tests.integration.store_servers import StoreServer
@@ -22,7 +23,7 @@ from tests.integration.test_state_machine import EveryCall
 
 
 class Load:
-    """Producers, consumers and others at work on a topic, at random, for as long as the test wants."""
+    """Random calls of producers and consumers on a topic, until the test stops them."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self.engine = engine
@@ -66,7 +67,7 @@ class Load:
             elif end == 1:
                 await self.engine.queue.bury(TOPIC, one.id, one.receipt)
             elif end == 2:
-                await self.engine.queue.give_back([one])
+                await self.engine.queue.return_to_queue([one])
             elif end > 3:
                 await self.engine.queue.finish(TOPIC, one.id, one.receipt)
 
@@ -81,7 +82,7 @@ class Load:
 
 
 @pytest.mark.parametrize("repair", [False, True], ids=["audit", "repair"])
-@pytest.mark.parametrize("waiting", [0, 3000], ids=["short list", "long list"])
+@pytest.mark.parametrize("waiting", [0, pytest.param(3000, marks=pytest.mark.slow)], ids=["short list", "long list"])
 async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, repair: bool) -> None:
     await engine.topics.configure(TOPIC, TopicSettings())
     await engine.queue.put_many([job(f"waiting{number}") for number in range(waiting)])
@@ -91,7 +92,7 @@ async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, 
             group.create_task(load.run())
         checked = 0
         for _ in range(15):
-            found = await engine.auditor.audit(TOPIC, repair=repair)
+            found = await engine.consistency.check_topic(TOPIC, repair=repair)
             assert (kinds(found), found.unchecked) == ({}, None), found.findings.examples
             checked += found.checked
         for load in loads:
@@ -101,7 +102,7 @@ async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, 
 
 
 class AuditedCalls(EveryCall):
-    """Whatever is called in whatever order, the audit finds nothing."""
+    """The consistency check finds nothing after any calls in any order."""
 
     @invariant()
     def the_audit_finds_nothing(self) -> None:
@@ -109,7 +110,7 @@ class AuditedCalls(EveryCall):
             return
         try:
             for topic, model in self.models.items():
-                found = self.run(self.driver.engine.auditor.audit(topic))
+                found = self.run(self.driver.engine.consistency.check_topic(topic))
                 if found is TopicNotFound:
                     assert not model.jobs
                 else:
@@ -118,13 +119,14 @@ class AuditedCalls(EveryCall):
             self.out_of_time = True
 
 
+@pytest.mark.hypothesis
 @pytest.mark.timeout(240)
-def test_no_order_of_calls_looks_like_damage(running_server: StoreServer) -> None:
+def test_no_order_of_calls_causes_a_finding(running_server: StoreServer) -> None:
     machine = type("AuditedCallsOnServer", (AuditedCalls,), {"server": running_server})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=20,
+            max_examples=counted(20),
             stateful_step_count=40,
             deadline=None,
             print_blob=True,

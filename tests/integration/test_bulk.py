@@ -1,4 +1,4 @@
-"""The largest calls there are, which go to the store in several steps."""
+"""The largest calls, which are sent to the store in several steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_a_thousand_jobs_are_put_popped_and_finished_in_order(engine: Engi
     assert {404} == {result.status for result in await engine.queue.finish_many(TOPIC, items)}
 
 
-async def test_an_id_that_comes_twice_in_a_batch_is_put_once(engine: Engine) -> None:
+async def test_an_id_that_occurs_twice_in_a_batch_is_put_once(engine: Engine) -> None:
     batch = [PutJob(topic=TOPIC, id=job_id) for job_id in [*IDS[:-1], IDS[0]]]
 
     put = await engine.queue.put_many(batch)
@@ -38,7 +38,7 @@ async def test_an_id_that_comes_twice_in_a_batch_is_put_once(engine: Engine) -> 
     assert (201, 409) == (put[0].status, put[-1].status)
 
 
-async def test_many_large_calls_at_once_all_end(engine: Engine) -> None:
+async def test_many_large_calls_at_the_same_time_all_complete(engine: Engine) -> None:
     topics = [f"{TOPIC}{n}" for n in range(8)]
     await asyncio.gather(
         *(engine.queue.put_many([PutJob(topic=topic, id=job_id) for job_id in IDS]) for topic in topics)
@@ -47,8 +47,8 @@ async def test_many_large_calls_at_once_all_end(engine: Engine) -> None:
     assert [IDS] * len(topics) == [[job.id for job in jobs] for jobs in pops]
 
 
-async def test_what_a_store_that_goes_away_did_not_confirm_is_said(server: StoreServer) -> None:
-    """Those before the store went are done, those after are not known to be."""
+async def test_jobs_that_a_failing_store_did_not_confirm_have_status_503(server: StoreServer) -> None:
+    """Jobs before the failure are confirmed; whether later ones were stored is unknown."""
     store = await connect(server.url, timeout_s=0.5)
     engine = Engine(store)
     await engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS])
@@ -73,7 +73,7 @@ async def test_what_a_store_that_goes_away_did_not_confirm_is_said(server: Store
 
 
 async def test_bulk_calls_to_a_store_that_hangs_fail_together(server: StoreServer) -> None:
-    """Their turns must not add up: a call answers or fails within the store's time-out."""
+    """Their waits must not add up: each call ends within the store's time-out."""
     store = await connect(server.url, timeout_s=0.5)
     engine = Engine(store)
     await engine.ping()

@@ -1,4 +1,4 @@
-"""look.lua, change.lua and cancel.lua: every answer they can give."""
+"""get.lua, change.lua and cancel.lua: every code they can return."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def change(**fields: Any) -> ChangeJob:
     return ChangeJob.model_validate(fields)
 
 
-async def test_look_changes_nothing(driver: EngineDriver) -> None:
+async def test_get_changes_nothing(driver: EngineDriver) -> None:
     await driver.put(delay=5)
-    before = await driver.queue.look(TOPIC, "a")
-    assert before == await driver.queue.look(TOPIC, "a")
+    before = await driver.queue.get(TOPIC, "a")
+    assert before == await driver.queue.get(TOPIC, "a")
 
 
-async def test_look_at_a_job_that_is_not_there(driver: EngineDriver) -> None:
+async def test_get_of_a_missing_job_is_not_found(driver: EngineDriver) -> None:
     with pytest.raises(JobNotFound):
-        await driver.queue.look(TOPIC, "a")
+        await driver.queue.get(TOPIC, "a")
 
 
-async def test_a_delayed_job_can_be_put_off(driver: EngineDriver) -> None:
+async def test_a_delayed_job_can_be_rescheduled(driver: EngineDriver) -> None:
     await driver.put(delay=5)
     changed = await driver.queue.change(TOPIC, "a", change(delay=60))
     assert changed.state is JobState.DELAYED
@@ -43,7 +43,7 @@ async def test_a_delayed_job_can_be_made_ready_at_once(driver: EngineDriver) -> 
     assert (await driver.pop_one()).id == "a"
 
 
-async def test_a_ready_job_can_be_put_off(driver: EngineDriver) -> None:
+async def test_a_ready_job_can_be_delayed_again(driver: EngineDriver) -> None:
     await driver.put()
     assert (await driver.queue.change(TOPIC, "a", change(delay=5))).state is JobState.DELAYED
     assert await driver.pop() == []
@@ -57,7 +57,7 @@ async def test_a_ready_job_made_due_again_is_handed_out_once(driver: EngineDrive
     assert [popped.id for popped in await driver.pop(5)] == ["a"]
 
 
-async def test_what_a_change_leaves_out_stays(driver: EngineDriver) -> None:
+async def test_fields_that_a_change_leaves_out_stay(driver: EngineDriver) -> None:
     put = await driver.put(delay=5, body={"x": 1}, ttr=7, max_attempts=3)
     changed = await driver.queue.change(TOPIC, "a", change(body={"x": 2}))
     assert changed.due_at_ms == put.due_at_ms
@@ -66,14 +66,14 @@ async def test_what_a_change_leaves_out_stays(driver: EngineDriver) -> None:
     assert (changed.body, changed.ttr_ms, changed.max_attempts) == (b'{"x":2}', 8000, 0)
 
 
-async def test_a_changed_ttl_counts(driver: EngineDriver) -> None:
+async def test_a_changed_ttl_applies(driver: EngineDriver) -> None:
     await driver.put(delay=5)
     await driver.queue.change(TOPIC, "a", change(ttl=10))
     await driver.pass_time(16)
     assert await driver.state() is JobState.DEAD
 
 
-async def test_a_cleared_ttl_no_longer_counts(driver: EngineDriver) -> None:
+async def test_a_cleared_ttl_no_longer_applies(driver: EngineDriver) -> None:
     await driver.put(ttl=10)
     await driver.queue.change(TOPIC, "a", change(ttl=None))
     await driver.pass_time(60)
@@ -88,7 +88,7 @@ async def test_a_reserved_job_cannot_change(driver: EngineDriver) -> None:
         await driver.queue.change(TOPIC, "a", change(delay=5))
 
 
-async def test_neither_can_a_missing_dead_or_finished_job(driver: EngineDriver) -> None:
+async def test_a_missing_dead_or_finished_job_cannot_change(driver: EngineDriver) -> None:
     with pytest.raises(JobNotFound):
         await driver.queue.change(TOPIC, "a", change(delay=5))
     await driver.put(retain=60)
@@ -103,7 +103,7 @@ async def test_neither_can_a_missing_dead_or_finished_job(driver: EngineDriver) 
         await driver.queue.change(TOPIC, "b", change(delay=5))
 
 
-async def test_cancel_says_what_the_job_was(driver: EngineDriver) -> None:
+async def test_cancel_returns_the_state_of_the_job(driver: EngineDriver) -> None:
     await driver.put("delayed", delay=5)
     await driver.put("reserved")
     await driver.pop_one()
@@ -119,12 +119,12 @@ async def test_cancel_says_what_the_job_was(driver: EngineDriver) -> None:
     assert await driver.counts() == {}
 
 
-async def test_cancel_of_nothing(driver: EngineDriver) -> None:
+async def test_cancel_of_a_missing_job_is_not_found(driver: EngineDriver) -> None:
     with pytest.raises(JobNotFound):
         await driver.queue.cancel(TOPIC, "a")
 
 
-async def test_a_cancelled_job_never_comes(driver: EngineDriver) -> None:
+async def test_a_cancelled_job_is_never_handed_out(driver: EngineDriver) -> None:
     await driver.put("a", delay=5)
     await driver.put("b")
     await driver.queue.cancel(TOPIC, "a")
@@ -162,18 +162,18 @@ async def test_a_ready_job_that_is_changed_to_be_due_now_keeps_its_place(driver:
     assert [popped.id for popped in await driver.pop(5)] == ["a", "b"]
 
 
-async def test_jobs_that_are_given_back_stand_before_all_others_in_their_order(driver: EngineDriver) -> None:
+async def test_returned_jobs_come_first_in_their_order(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
     held = await driver.pop(2)
-    await driver.queue.give_back(held)
-    assert await driver.queue.give_back(await driver.pop(1)) == 1
+    await driver.queue.return_to_queue(held)
+    assert await driver.queue.return_to_queue(await driver.pop(1)) == 1
     await driver.put("d")
     assert driver.ready_list() == ["a", "b", "c", "d"]
 
 
 async def test_churn_deep_inside_a_long_ready_list_leaves_only_ready_jobs_in_it(driver: EngineDriver) -> None:
-    """A put-only key could make it grow without end, and every pop slower, when ids were left in it."""
+    """If ids were left in it, put-only topics would make it grow without limit, and every pop slower."""
     ids = [f"j{number}" for number in range(3000)]
     await driver.queue.put_many([job(job_id) for job_id in ids])
     for _ in range(3):
@@ -184,7 +184,7 @@ async def test_churn_deep_inside_a_long_ready_list_leaves_only_ready_jobs_in_it(
     assert await driver.counts() == {"ready": len(ids)}
 
 
-async def test_the_ready_list_does_not_grow_with_jobs_that_come_and_go(driver: EngineDriver) -> None:
+async def test_the_ready_list_does_not_grow_with_jobs_that_are_put_and_cancelled(driver: EngineDriver) -> None:
     await driver.put("stays")
     await driver.put("j0")
     for number in range(1, 50):
@@ -201,7 +201,7 @@ async def test_a_job_that_was_cancelled_and_put_again_is_last(driver: EngineDriv
     assert [popped.id for popped in await driver.pop(5)] == ["a", "c", "b"]
 
 
-async def test_neither_does_it_grow_with_a_job_that_is_replaced_or_put_off(driver: EngineDriver) -> None:
+async def test_the_ready_list_does_not_grow_with_a_job_that_is_replaced_or_delayed(driver: EngineDriver) -> None:
     await driver.put("stays")
     for _ in range(50):
         await driver.put("a", on_conflict="replace")
@@ -248,7 +248,7 @@ async def test_the_holder_of_a_cancelled_job_cannot_touch_the_next_job_of_that_i
     await driver.queue.finish(TOPIC, "a", again.receipt)
 
 
-async def test_the_memory_of_a_cancelled_delivery_ends(driver: EngineDriver) -> None:
+async def test_the_tombstone_of_a_cancelled_delivery_expires(driver: EngineDriver) -> None:
     await driver.put(ttr=5)
     held = await driver.pop_one()
     await driver.queue.cancel(TOPIC, "a")

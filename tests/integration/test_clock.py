@@ -1,4 +1,4 @@
-"""advance.lua and the movable clock: a jump is as if the time had passed, for all shards and all processes."""
+"""advance.lua and the movable clock: a move acts as if the time had passed, for all shards and processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def clock(driver: EngineDriver) -> MovableClock:
 
 @pytest.fixture
 async def process(store: Store) -> AsyncIterator[Engine]:
-    """The engine of another process on the same store, with the longest tick: it is woken or it sleeps."""
+    """The engine of another process on the same store, with the longest tick: only a message wakes it in time."""
     engine = Engine(store, tick_s=60, movable_clock=True)
     await engine.start()
     yield engine
@@ -42,11 +42,11 @@ def store_now_ms(server: StoreServer) -> int:
 
 
 def timer_turns() -> float:
-    """How many turns timers of this process had that held the lock."""
+    """How many turns this process's timers have had while holding the lock."""
     return REGISTRY.get_sample_value("deferd_timer_turns_total", {"held": "yes"}) or 0
 
 
-async def test_it_shows_the_stores_time_until_it_is_moved(clock: MovableClock, server: StoreServer) -> None:
+async def test_the_clock_shows_the_stores_time_until_it_is_moved(clock: MovableClock, server: StoreServer) -> None:
     before = store_now_ms(server)
     reading = await clock.read()
     assert reading.moved_ms == 0
@@ -54,7 +54,7 @@ async def test_it_shows_the_stores_time_until_it_is_moved(clock: MovableClock, s
     assert server.command("KEYS", "*clock") == []
 
 
-async def test_it_moves_by_what_is_said_and_moves_add_up(clock: MovableClock, server: StoreServer) -> None:
+async def test_the_clock_moves_by_the_requested_time_and_moves_add_up(clock: MovableClock, server: StoreServer) -> None:
     await clock.advance(DAY_MS)
     reading = await clock.advance(500)
     assert reading.moved_ms == DAY_MS + 500
@@ -62,15 +62,15 @@ async def test_it_moves_by_what_is_said_and_moves_add_up(clock: MovableClock, se
     assert (await clock.read()).moved_ms == DAY_MS + 500
 
 
-async def test_it_is_not_moved_past_a_thousand_years(clock: MovableClock) -> None:
+async def test_the_clock_does_not_move_past_a_thousand_years(clock: MovableClock) -> None:
     await clock.advance(MOVED_MAX_S * 1000)
     with pytest.raises(InvalidInput, match="1000 years"):
         await clock.advance(1)
     assert (await clock.advance(0)).moved_ms == MOVED_MAX_S * 1000
 
 
-async def test_what_came_due_is_ready_when_it_has_moved(driver: EngineDriver, clock: MovableClock) -> None:
-    """Nobody ran a timer; more jobs than one step takes, in more topics than are visited together."""
+async def test_due_jobs_are_ready_after_a_move(driver: EngineDriver, clock: MovableClock) -> None:
+    """No timer ran; there are more jobs than one step takes, in more topics than are visited together."""
     await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(700)])
     for number in range(9):
         await driver.queue.put(PutJob(topic=f"other-{number}", delay=86_400))
@@ -82,7 +82,7 @@ async def test_what_came_due_is_ready_when_it_has_moved(driver: EngineDriver, cl
     assert (await driver.topics.show("later")).counts[JobState.DELAYED] == 1
 
 
-async def test_leases_ttls_and_retentions_run_out(driver: EngineDriver, clock: MovableClock) -> None:
+async def test_leases_ttls_and_retentions_end_after_a_move(driver: EngineDriver, clock: MovableClock) -> None:
     await driver.put("held", ttr=60)
     await driver.put("kept", retain=3600)
     held, kept = await driver.pop(2)
@@ -91,14 +91,16 @@ async def test_leases_ttls_and_retentions_run_out(driver: EngineDriver, clock: M
     await driver.put("stays", ttl=90_000)
     await clock.advance(DAY_MS)
     assert await driver.counts() == {"ready": 2, "dead": 1}
-    assert (await driver.queue.look(TOPIC, "expires")).reason == "expired"
+    assert (await driver.queue.get(TOPIC, "expires")).reason == "expired"
     assert [(popped.id, popped.attempts) for popped in await driver.pop(2)] == [("stays", 1), (held.id, 2)]
     await clock.advance(3_600_000)  # the driver keeps dead jobs for an hour
     assert "dead" not in await driver.counts()
 
 
-async def test_a_request_is_forgotten_as_if_the_time_had_passed(driver: EngineDriver, clock: MovableClock) -> None:
-    """It is remembered for the longest lease that it gave, here 60 s, although the lease was touched since."""
+async def test_a_remembered_request_expires_as_if_the_time_had_passed(
+    driver: EngineDriver, clock: MovableClock
+) -> None:
+    """It is remembered for its longest lease, here 60 s, even if the lease was touched since."""
     for job_id in ("a", "b"):
         await driver.put(job_id)
     first = await driver.pop_one(request_id="r")
@@ -107,7 +109,7 @@ async def test_a_request_is_forgotten_as_if_the_time_had_passed(driver: EngineDr
     assert [other.id for other in await driver.pop(1, request_id="r")] == ["b"]
 
 
-async def test_a_request_is_remembered_until_then(driver: EngineDriver, clock: MovableClock) -> None:
+async def test_a_request_is_remembered_until_its_lease_ends(driver: EngineDriver, clock: MovableClock) -> None:
     await driver.put("a")
     await driver.put("b")
     await driver.pop_one(request_id="r")
@@ -116,7 +118,7 @@ async def test_a_request_is_remembered_until_then(driver: EngineDriver, clock: M
     assert [again.id for again in await driver.pop(1, request_id="r")] == ["a"]
 
 
-async def test_a_consumer_that_waits_gets_what_comes_due(process: Engine, clock: MovableClock) -> None:
+async def test_a_waiting_consumer_gets_a_job_that_becomes_due(process: Engine, clock: MovableClock) -> None:
     await process.queue.put(job(delay=86_400))
     popping = asyncio.create_task(process.dispatcher.pop([TOPIC], wait_ms=20_000))
     await until(lambda: process.dispatcher.parked == 1, "the consumer waits")
@@ -126,8 +128,8 @@ async def test_a_consumer_that_waits_gets_what_comes_due(process: Engine, clock:
     assert popped.attempts == 1
 
 
-async def test_a_sleeping_timer_reckons_anew(process: Engine, clock: MovableClock) -> None:
-    """It slept for its tick of a minute, as the job was a day ahead; now that is 0.3 s."""
+async def test_a_sleeping_timer_wakes_when_the_clock_moves(process: Engine, clock: MovableClock) -> None:
+    """It slept for its tick of a minute, because the job was due in a day; after the move that is 0.3 s."""
     await until(lambda: process.timers[0]._holds_lock, "the timer works")
     before = timer_turns()
     await process.queue.put(job(delay=86_400))
@@ -149,5 +151,5 @@ async def test_all_shards_move_together(store: Store) -> None:
     await engine.close()
 
 
-async def test_an_engine_that_was_not_made_for_tests_has_none(store: Store) -> None:
+async def test_an_engine_not_made_for_tests_has_no_clock(store: Store) -> None:
     assert Engine(store).clock is None

@@ -1,4 +1,4 @@
-"""Copying one store into another: each element of each key, in steps, and what is refused."""
+"""Copies of one store into another: every element of every key, in steps, and the refusals."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from deferd.contract.model import JobState, PutJob
-from deferd.engine.copying import clock_ms, copy_store
 from deferd.engine.engine import Engine
-from deferd.engine.inventory import take_inventory
 from deferd.engine.queue import PopRequest
 from deferd.engine.redis_keys import Keys
+from deferd.engine.store_copy import clock_ms, copy_store
+from deferd.engine.store_inventory import take_inventory
 from deferd.store.connection import Store, connect
 from deferd.store.preflight import StoreRefused, check
 from deferd.store.shard_guard import SHARDS_KEY
@@ -59,7 +59,7 @@ async def clustered_store(cluster: ClusterSet) -> AsyncIterator[Store]:
 
 
 async def seed(store: Store, *, shards: int = 1, jobs: int = 10, body: Any = None) -> None:
-    """Topics with delayed, ready and reserved jobs."""
+    """Create topics with delayed, ready and reserved jobs."""
     await check(store, shards=shards)
     engine = Engine(store, shards=shards)
     for topic in TOPICS:
@@ -72,7 +72,7 @@ async def seed(store: Store, *, shards: int = 1, jobs: int = 10, body: Any = Non
 
 
 def contents(*servers: StoreServer) -> dict[str, Any]:
-    """All that deferd keeps there, by key."""
+    """All data of deferd in the store, by key."""
     found: dict[str, Any] = {}
     for server in servers:
         with server.client() as client:
@@ -90,15 +90,16 @@ def contents(*servers: StoreServer) -> dict[str, Any]:
 
 async def assert_sound(store: Store, shards: int, jobs: int) -> None:
     engine = Engine(store, shards=shards)
-    assert (await engine.auditor.survey()).clean
+    assert (await engine.consistency.check_store()).clean
     for topic in TOPICS:
-        audit = await engine.auditor.audit(topic)
+        audit = await engine.consistency.check_topic(topic)
         assert audit.clean
         counts = {state.value: count for state, count in audit.counts.items() if count}
         assert counts == {"delayed": jobs, "ready": jobs - 3, "reserved": 3}
     await engine.close()
 
 
+@pytest.mark.slow
 async def test_every_element_of_every_key_is_copied(
     store: Store, server: StoreServer, target: Store, target_server: StoreServer
 ) -> None:
@@ -129,7 +130,7 @@ async def test_records_that_fill_a_step_by_themselves_are_copied(
     assert contents(target_server) == contents(server)
 
 
-async def test_what_the_store_keeps_for_a_time_is_kept_for_the_rest_of_it(
+async def test_a_keys_time_to_live_is_copied(
     store: Store, server: StoreServer, target: Store, target_server: StoreServer
 ) -> None:
     await seed(store)
@@ -197,8 +198,9 @@ async def test_a_target_that_was_used_with_other_shards_keeps_its_number(
     assert target_server.command("GET", SHARDS_KEY) == b"4"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["cluster", "server"])
-async def test_a_copy_that_failed_midway_is_served_by_nobody_and_is_begun_again(
+async def test_a_copy_that_failed_midway_is_refused_by_services_and_starts_over(
     store: Store, request: pytest.FixtureRequest, where: str, cluster: ClusterSet, target_server: StoreServer
 ) -> None:
     await seed(store, jobs=300)
@@ -216,7 +218,7 @@ async def test_a_copy_that_failed_midway_is_served_by_nobody_and_is_begun_again(
     left = contents(*servers)
     assert left.pop(SHARDS_KEY) == b"-3"
     assert left
-    with pytest.raises(StoreRefused, match="is being filled by `deferd copy`, or that was cut short"):
+    with pytest.raises(StoreRefused, match="is being filled by `deferd copy`, or that was interrupted"):
         await check(target, shards=3)
     with pytest.raises(StoreRefused, match="holds an unfinished copy"):
         await copy_store(target, store)
@@ -228,7 +230,7 @@ async def test_a_copy_that_failed_midway_is_served_by_nobody_and_is_begun_again(
     await target.close()
 
 
-async def test_a_source_that_changes_meanwhile_is_told_and_the_target_is_not_served(
+async def test_a_source_that_changes_meanwhile_is_reported_and_services_refuse_the_target(
     store: Store, server: StoreServer, target: Store
 ) -> None:
     await seed(store)
@@ -244,7 +246,7 @@ async def test_a_source_that_changes_meanwhile_is_told_and_the_target_is_not_ser
         await check(target, shards=1)
 
 
-async def test_a_target_that_holds_something_else_does_not_add_up(
+async def test_a_target_with_other_data_does_not_add_up(
     store: Store, target: Store, target_server: StoreServer
 ) -> None:
     await seed(store)
@@ -260,7 +262,7 @@ async def test_a_target_that_holds_something_else_does_not_add_up(
     assert report.target.elements["pool"] == report.before.elements["pool"] - 1
 
 
-async def test_a_store_on_which_a_service_or_a_copy_works_is_refused(store: Store, target: Store) -> None:
+async def test_a_store_in_use_by_a_service_or_a_copy_is_refused(store: Store, target: Store) -> None:
     await seed(store)
     for served in (store, target):
         engine = Engine(served)
@@ -275,7 +277,7 @@ async def test_a_store_on_which_a_service_or_a_copy_works_is_refused(store: Stor
         assert (await copy_store(store, target)).adds_up
 
 
-async def test_force_does_not_ask_for_services(store: Store, target: Store) -> None:
+async def test_force_skips_the_check_for_services(store: Store, target: Store) -> None:
     await seed(store)
     subscription = store.pubsub()
     await subscription.subscribe("deferd:ready")
@@ -287,7 +289,7 @@ async def test_force_does_not_ask_for_services(store: Store, target: Store) -> N
     await subscription.aclose()
 
 
-async def test_what_cannot_be_copied_is_refused_before_the_target_is_touched(
+async def test_a_source_that_cannot_be_copied_is_refused_before_the_target_changes(
     store: Store, server: StoreServer, target: Store, target_server: StoreServer
 ) -> None:
     with pytest.raises(StoreRefused, match="has nothing of deferd: nothing was copied"):
@@ -304,7 +306,7 @@ async def test_what_cannot_be_copied_is_refused_before_the_target_is_touched(
         await copy_store(store, target)
 
 
-async def test_keys_of_no_type_of_deferd_are_left_out_and_named(
+async def test_keys_of_types_that_deferd_does_not_use_are_left_out_and_named(
     store: Store, server: StoreServer, target: Store
 ) -> None:
     await seed(store)

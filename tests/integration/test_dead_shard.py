@@ -1,4 +1,4 @@
-"""A cluster with a shard that cannot be reached: only its own topics are out, and they are back soon after it is."""
+"""A cluster with a shard that cannot be reached: only its own topics fail, and they recover soon after it does."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.topic_list import TopicPage
 from deferd.store.connection import connect
 from deferd.store.preflight import StoreRefused, check
+from tests.integration.engine_driver import started_engine
 from tests.integration.store_servers import ClusterSet, StoreServer
 from tests.waiting import until, wait_until
+
+pytestmark = pytest.mark.slow
 
 SHARDS = 12
 STORE_TIMEOUT_S = 1.0
 WOKEN_S = 3 * HEARTBEAT_S + 2 * STORE_TIMEOUT_S
-"""The node that hangs may be the one that the engine listens to."""
+"""The node that hangs may be the one of the engine's subscription."""
 SETTLE_S = 30.0
 HOW = pytest.mark.parametrize("how", ["kill", "pause"])
 KEYS = Keys(SHARDS)
@@ -41,7 +44,7 @@ def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
 
 @pytest.fixture
 def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
-    """A cluster that is well and empty."""
+    """A healthy, empty cluster."""
     wait_until(lambda: all(map(is_well, running_cluster.masters)), SETTLE_S, "the cluster is well")
     for node in running_cluster.masters:
         node.command("FLUSHALL")
@@ -77,11 +80,11 @@ class Deployment:
 
     def fail(self, how: str) -> None:
         if how == "kill":
-            self.failing.command("SAVE")  # it keeps what it has
+            self.failing.command("SAVE")  # its data stays
         getattr(self.failing, how)()
 
     async def until_known(self) -> None:
-        """Wait until calls have met the failure, so that what follows does not pay for finding out."""
+        """Wait until the engine has noticed the failure, so that later calls do not pay for that."""
         with pytest.raises(StoreUnavailable):
             await self.engine.dispatcher.pop(self.dead[:1])
         assert self.engine.dispatcher._is_down(self.dead[0])
@@ -91,15 +94,9 @@ class Deployment:
 
 
 @asynccontextmanager
-async def deployed(cluster: ClusterSet) -> AsyncIterator[Deployment]:
-    store = await connect(cluster.url, timeout_s=STORE_TIMEOUT_S)
-    engine = Engine(store, shards=SHARDS)
-    try:
-        await engine.start()
+async def deployed(cluster: ClusterSet, url: str | None = None) -> AsyncIterator[Deployment]:
+    async with started_engine(url or cluster.url, timeout_s=STORE_TIMEOUT_S, shards=SHARDS) as engine:
         yield Deployment(cluster, engine)
-    finally:
-        await engine.close()
-        await store.close()
 
 
 @pytest.fixture
@@ -124,7 +121,7 @@ async def test_a_pop_that_names_a_dead_topic_is_served_from_the_others(deploymen
         assert await deployment.engine.dispatcher.pop([dead, healthy], request_id="r1") == popped
 
 
-async def test_pops_that_name_a_dead_topic_do_not_each_wait_for_it(deployment: Deployment) -> None:
+async def test_pops_that_name_a_dead_topic_share_one_wait_for_it(deployment: Deployment) -> None:
     deployment.fail("pause")
     await deployment.until_known()
     async with asyncio.timeout(10 * STORE_TIMEOUT_S):
@@ -135,7 +132,7 @@ async def test_pops_that_name_a_dead_topic_do_not_each_wait_for_it(deployment: D
 
 
 @HOW
-async def test_a_pop_fails_only_when_none_of_its_topics_can_be_asked(deployment: Deployment, how: str) -> None:
+async def test_a_pop_fails_only_when_none_of_its_topics_can_be_reached(deployment: Deployment, how: str) -> None:
     deployment.fail(how)
     for topics in ([deployment.dead[0]], deployment.dead[:3]):
         for options in ({}, {"wait_ms": 30_000}, {"request_id": "r1"}):
@@ -146,14 +143,12 @@ async def test_a_pop_fails_only_when_none_of_its_topics_can_be_asked(deployment:
 
 
 @HOW
-async def test_a_parked_pop_outlives_the_shard_and_gets_its_jobs_when_that_is_back(
-    deployment: Deployment, how: str
-) -> None:
+async def test_a_parked_pop_survives_the_outage_and_gets_its_jobs_afterwards(deployment: Deployment, how: str) -> None:
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     waiting = [deployment.waiting_pop(dead, healthy, request_id=f"r{number}") for number in range(3)]
-    lines = deployment.engine.dispatcher._lines
+    queues = deployment.engine.dispatcher._wait_queues
     await until(
-        lambda: len(lines) == 2 and not any(line.newcomers or line.serving for line in lines.values()), "parked"
+        lambda: len(queues) == 2 and not any(queue.newcomers or queue.polling for queue in queues.values()), "parked"
     )
     deployment.fail(how)
     await deployment.until_known()
@@ -175,14 +170,14 @@ async def test_a_parked_pop_outlives_the_shard_and_gets_its_jobs_when_that_is_ba
     waiting[2].cancel()
 
 
-async def test_a_topic_that_is_back_is_asked_again_though_no_message_says_so(deployment: Deployment) -> None:
-    """Its job is ready already when its shard comes back, so that nothing is published."""
+async def test_a_topic_that_is_back_is_polled_without_a_message(deployment: Deployment) -> None:
+    """Its job is already ready when its shard comes back, so nothing is published."""
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     await put(deployment, dead)
     deployment.fail("kill")
     await deployment.until_known()
-    deployment.engine._wakeups._on_ready = lambda *_: None
-    deployment.engine._wakeups._on_gap = lambda: None
+    deployment.engine._notifications._on_ready = lambda *_: None
+    deployment.engine._notifications._on_gap = lambda: None
     waiting = deployment.waiting_pop(dead, healthy)
     await until(lambda: deployment.engine.dispatcher.parked == 1, "it waits")
     await asyncio.to_thread(deployment.failing.start)
@@ -196,12 +191,12 @@ async def test_many_pops_of_a_dead_shard_send_it_one_call_at_a_time(deployment: 
     await deployment.until_known()
     pops = [deployment.waiting_pop(topic) for topic in deployment.dead for _ in range(20)]
     async with asyncio.timeout(3 * STORE_TIMEOUT_S):
-        await put(deployment, *deployment.healthy)  # calls to the node that hangs take no places from these
+        await put(deployment, *deployment.healthy)  # calls to the hanging node do not use up their slots
         results = await asyncio.gather(*pops, return_exceptions=True)
     assert {type(result) for result in results} == {StoreUnavailable}
 
 
-async def test_calls_to_a_node_that_fails_hold_up_no_others(deployment: Deployment) -> None:
+async def test_calls_to_a_failing_node_delay_no_others(deployment: Deployment) -> None:
     deployment.fail("pause")
     failing = [asyncio.create_task(put(deployment, deployment.dead[0])) for _ in range(300)]
     async with asyncio.timeout(3 * STORE_TIMEOUT_S):
@@ -211,9 +206,9 @@ async def test_calls_to_a_node_that_fails_hold_up_no_others(deployment: Deployme
 
 
 async def all_pages(deployment: Deployment, limit: int = 4) -> list[TopicPage]:
-    pages = [await deployment.engine.topics.all.page(None, limit)]
+    pages = [await deployment.engine.topic_list.page(None, limit)]
     while pages[-1].next_cursor is not None:
-        pages.append(await deployment.engine.topics.all.page(pages[-1].next_cursor, limit))
+        pages.append(await deployment.engine.topic_list.page(pages[-1].next_cursor, limit))
     return pages
 
 
@@ -231,36 +226,36 @@ async def test_the_list_of_topics_shows_what_can_be_read_and_names_the_rest(depl
     assert {name for page in pages for name in page.unavailable} == {*deployment.dead}
     assert {shard for page in pages for shard in page.unreadable} == {*deployment.dead_shards}
 
-    of_key = await list_visible(deployment.engine.topics.all, TopicPatterns(["t1*"]), None, 1000)
+    of_key = await list_visible(deployment.engine.topic_list, TopicPatterns(["t1*"]), None, 1000)
     assert {view.topic for view in of_key.views} == {name for name in deployment.healthy if name.startswith("t1")}
     assert set(of_key.unavailable) == {name for name in deployment.dead if name.startswith("t1")}
 
 
-async def test_a_process_that_never_listed_its_topics_names_those_it_has_met(deployment: Deployment) -> None:
+async def test_a_process_that_never_listed_topics_names_those_it_has_used(deployment: Deployment) -> None:
     await put(deployment, *deployment.dead[:3])
     deployment.fail("kill")
-    page = await deployment.engine.topics.all.page()
+    page = await deployment.engine.topic_list.page()
     assert sorted(page.unavailable) == sorted(deployment.dead[:3])
 
 
-async def test_a_list_of_which_nothing_can_be_read_fails(deployment: Deployment) -> None:
+async def test_a_list_fails_when_no_shard_can_be_read(deployment: Deployment) -> None:
     await put(deployment, *deployment.healthy)
     for node in deployment.cluster.masters:
         node.kill()
     with pytest.raises(StoreUnavailable):
-        await deployment.engine.topics.all.page()
+        await deployment.engine.topic_list.page()
     with pytest.raises(StoreUnavailable):
         await deployment.engine.ping()
 
 
-async def test_the_service_is_ready_while_a_part_of_the_store_is(deployment: Deployment) -> None:
+async def test_the_service_is_ready_while_one_shard_is(deployment: Deployment) -> None:
     deployment.fail("pause")
     async with asyncio.timeout(3 * STORE_TIMEOUT_S):
         for _ in range(20):
             await deployment.engine.ping()
 
 
-async def test_a_quota_counts_on_without_the_dead_shard(deployment: Deployment) -> None:
+async def test_a_quota_keeps_counting_without_the_dead_shard(deployment: Deployment) -> None:
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     quota = Quota("key", TopicPatterns(["*"]), Bounds(max_jobs_total=4))
 
@@ -273,14 +268,14 @@ async def test_a_quota_counts_on_without_the_dead_shard(deployment: Deployment) 
     for topic in (dead, dead, healthy):
         await put_one(topic)
     deployment.fail("kill")
-    for _ in range(3):  # there is room for one: what is finished makes room, and what is out of reach takes its own
+    for _ in range(3):  # there is room for one: finished jobs free space, unreachable ones still count
         await put_one(healthy)
         with pytest.raises(RateLimited):
             await put_one(healthy)
         (job,) = await deployment.engine.dispatcher.pop([healthy])
         await deployment.engine.queue.finish(healthy, job.id, job.receipt)
         await quota.count(deployment.engine.usage)
-    totals = await deployment.engine.topics.all.totals([dead, healthy])
+    totals = await deployment.engine.topic_list.totals([dead, healthy])
     assert totals[KEYS.shard_of(dead)] is None
     counts = totals[KEYS.shard_of(healthy)]
     assert counts is not None
@@ -298,18 +293,18 @@ async def test_jobs_of_the_healthy_shards_become_due_in_time(deployment: Deploym
 
 
 @HOW
-async def test_a_service_starts_for_the_part_that_can_be_reached(cluster: ClusterSet, how: str) -> None:
+async def test_a_service_starts_with_the_shards_that_can_be_reached(cluster: ClusterSet, how: str) -> None:
     store = await connect(cluster.url, timeout_s=STORE_TIMEOUT_S)
     await check(store, shards=SHARDS)
     await store.close()
     guard = cluster.holder_of("deferd:shards")
     failing = next(node for node in cluster.masters if node is not guard)
     getattr(failing, how)()
-    for _ in range(5):  # whichever node is asked first
-        store = await connect(cluster.url, timeout_s=STORE_TIMEOUT_S)
+    for url in map(cluster.url_from, range(len(cluster.masters))):  # whichever node is queried first
+        store = await connect(url, timeout_s=STORE_TIMEOUT_S)
         await check(store, shards=SHARDS)
         await store.close()
-        async with deployed(cluster) as deployment:
+        async with deployed(cluster, url) as deployment:
             healthy = next(
                 name
                 for name in (*deployment.healthy, *deployment.dead)
@@ -318,7 +313,7 @@ async def test_a_service_starts_for_the_part_that_can_be_reached(cluster: Cluste
             await deployment.engine.queue.put(PutJob(topic=healthy, on_conflict="keep", id="a"))
 
 
-async def test_a_start_without_the_node_that_knows_the_shards_says_what_is_missing(cluster: ClusterSet) -> None:
+async def test_a_start_without_the_node_of_the_shard_guard_names_it(cluster: ClusterSet) -> None:
     cluster.holder_of("deferd:shards").kill()
     store = await connect(cluster.url, timeout_s=STORE_TIMEOUT_S)
     with pytest.raises(StoreRefused, match="holds the key deferd:shards cannot be reached"):
@@ -327,7 +322,7 @@ async def test_a_start_without_the_node_that_knows_the_shards_says_what_is_missi
 
 
 @HOW
-async def test_a_batch_over_topics_of_which_some_are_dead_stores_the_others(deployment: Deployment, how: str) -> None:
+async def test_a_batch_with_some_dead_topics_stores_the_others(deployment: Deployment, how: str) -> None:
     deployment.fail(how)
     jobs = [PutJob(topic=topic) for topic in (*deployment.dead, *deployment.healthy)]
     async with asyncio.timeout(3 * STORE_TIMEOUT_S):
@@ -336,7 +331,7 @@ async def test_a_batch_over_topics_of_which_some_are_dead_stores_the_others(depl
     assert {result.topic for result in results if result.status == 201} == {*deployment.healthy}
 
 
-async def test_bulk_calls_to_a_dead_shard_hold_up_no_others(deployment: Deployment) -> None:
+async def test_bulk_calls_to_a_dead_shard_delay_no_others(deployment: Deployment) -> None:
     deployment.fail("pause")
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     failing = [asyncio.create_task(deployment.engine.queue.put_many([PutJob(topic=dead)] * 60)) for _ in range(20)]

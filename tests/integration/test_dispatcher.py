@@ -1,9 +1,10 @@
-"""Consumers that wait: order, priority, hang-ups, and no store call without a reason."""
+"""Consumers that wait: order, priority, disconnects, and no store call without a reason."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,7 +14,7 @@ from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord
 from deferd.store.connection import connect
-from tests.integration.engine_driver import TOPIC, job
+from tests.integration.engine_driver import TOPIC, job, started_engine
 from tests.integration.store_servers import StoreServer
 from tests.waiting import until
 
@@ -24,10 +25,10 @@ def waiting_pop(engine: Engine, *topics: str, **options: object) -> asyncio.Task
 
 
 async def parked(engine: Engine, count: int) -> None:
-    """Wait until `count` consumers have asked the store and wait."""
-    lines = engine.dispatcher._lines
+    """Wait until `count` consumers have been polled for and wait."""
+    queues = engine.dispatcher._wait_queues
     await until(
-        lambda: sum(waiter.turn is None for line in lines.values() for waiter in line.waiters) >= count,
+        lambda: sum(waiter.first_pass_index is None for queue in queues.values() for waiter in queue.waiters) >= count,
         f"{count} consumers wait",
     )
 
@@ -39,13 +40,9 @@ def store_calls(server: StoreServer) -> int:
 
 @pytest.fixture
 async def second(server: StoreServer) -> AsyncIterator[Engine]:
-    """Another process's engine, as far as the store can tell."""
-    store = await connect(server.url, timeout_s=5)
-    engine = Engine(store)
-    await engine.start()
-    yield engine
-    await engine.close()
-    await store.close()
+    """The engine of another process, as far as the store can tell."""
+    async with started_engine(server.url) as engine:
+        yield engine
 
 
 async def test_a_ready_job_is_handed_out_at_once(engine: Engine) -> None:
@@ -53,10 +50,10 @@ async def test_a_ready_job_is_handed_out_at_once(engine: Engine) -> None:
     assert [popped.id for popped in await engine.dispatcher.pop([TOPIC])] == ["a"]
 
 
-async def test_an_empty_topic_is_waited_for_no_longer_than_asked(engine: Engine) -> None:
+async def test_a_pop_of_an_empty_topic_ends_after_its_wait(engine: Engine) -> None:
     assert await engine.dispatcher.pop([TOPIC], wait_ms=0) == []
     assert await engine.dispatcher.pop([TOPIC], wait_ms=30) == []
-    assert engine.dispatcher._lines == {}
+    assert engine.dispatcher._wait_queues == {}
 
 
 async def test_a_waiting_consumer_gets_a_job_put_by_another_process(engine: Engine, second: Engine) -> None:
@@ -78,7 +75,7 @@ async def test_waiters_are_served_in_the_order_they_came(engine: Engine) -> None
     assert [found.reserved_by for found in popped] == [f"w{number}" for number in range(40)]
 
 
-async def test_one_job_goes_to_the_one_who_waits_longest(engine: Engine) -> None:
+async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
     first = waiting_pop(engine)
     await parked(engine, 1)
     others = [waiting_pop(engine) for _ in range(20)]
@@ -89,7 +86,7 @@ async def test_one_job_goes_to_the_one_who_waits_longest(engine: Engine) -> None
 
 
 async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None:
-    """Forty wait, seventeen jobs come, and six consumers at the same time: more than one call asks for."""
+    """Forty consumers wait; seventeen jobs and six newcomers arrive at the same time, more than one call serves."""
     for turn in range(30):
         waiting = []
         for number in range(40):
@@ -97,7 +94,7 @@ async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None
             await asyncio.sleep(0)
         await parked(engine, 40)
         putting = asyncio.create_task(engine.queue.put_many([job(f"{turn}-{number}") for number in range(17)]))
-        for _ in range(turn % 10):  # they come at any moment of the put and of the pops that it sets off
+        for _ in range(turn % 10):  # they arrive at any moment of the put and of the pops that it causes
             await asyncio.sleep(0.0002 if turn % 3 else 0)
         request_ids: list[dict[str, object]] = [{}, {"request_id": f"r{turn}"}]
         newcomers = [waiting_pop(engine, consumer=f"n{number}", **request_ids[number % 2]) for number in range(6)]
@@ -116,7 +113,7 @@ async def cancel_all(*tasks: asyncio.Task[list[JobRecord]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_newcomer_that_asks_again_gets_its_jobs_before_those_who_wait_get_any(engine: Engine) -> None:
+async def test_a_newcomer_that_repeats_a_request_gets_its_jobs_at_once(engine: Engine) -> None:
     await engine.queue.put(job("a"))
     first = await engine.dispatcher.pop([TOPIC], request_id="r1")
     waiting = [waiting_pop(engine) for _ in range(40)]
@@ -138,7 +135,7 @@ async def test_newcomers_to_a_long_queue_cost_few_store_calls(engine: Engine, se
 
 
 async def test_a_pop_of_many_topics_keeps_its_place_in_each(engine: Engine) -> None:
-    """It is asked for at its second topic after one that came later to that topic alone."""
+    """Its second topic is polled for it only after a later consumer of that topic alone."""
     first = waiting_pop(engine, "a", "b", consumer="first")
     later = [waiting_pop(engine, "b", consumer=f"later{number}") for number in range(3)]
     await parked(engine, 4)
@@ -148,12 +145,12 @@ async def test_a_pop_of_many_topics_keeps_its_place_in_each(engine: Engine) -> N
     await cancel_all(*later)
 
 
-async def test_parked_consumers_ask_nothing_of_the_store(engine: Engine, server: StoreServer) -> None:
+async def test_parked_consumers_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
     tasks = [waiting_pop(engine, f"t{number}") for number in range(50)]
     await parked(engine, 50)
-    before = store_calls(server)
-    await asyncio.sleep(0.3)  # that nobody asks shows only by time that passes
-    assert store_calls(server) - before <= 2  # the timer's tick
+    before, began_s = store_calls(server), time.monotonic()
+    await asyncio.sleep(0.3)  # only elapsed time shows that there are no calls
+    assert store_calls(server) - before <= 2 + (time.monotonic() - began_s)  # the timer's tick, once a second
     engine.drain()
     await asyncio.gather(*tasks)
 
@@ -230,7 +227,7 @@ async def test_whichever_of_its_topics_has_something_first_serves_a_waiter(engin
     await parked(engine, 1)
     await engine.queue.put(PutJob(topic=topic, id="x"))
     assert [found.topic for found in await waiting] == [topic]
-    assert engine.dispatcher._lines == {}
+    assert engine.dispatcher._wait_queues == {}
 
 
 async def test_a_waiter_on_many_topics_is_served_once(engine: Engine) -> None:
@@ -243,19 +240,19 @@ async def test_a_waiter_on_many_topics_is_served_once(engine: Engine) -> None:
     assert len({(jobs[0].topic, jobs[0].id) for jobs in results}) == 20
 
 
-async def test_large_requests_on_an_empty_topic_come_to_rest(engine: Engine, server: StoreServer) -> None:
+async def test_large_requests_on_an_empty_topic_stop_polling(engine: Engine, server: StoreServer) -> None:
     waiting = [waiting_pop(engine, count=1000) for _ in range(5)]
     await parked(engine, 5)
-    before = store_calls(server)
-    await asyncio.sleep(0.1)  # if they did not rest, they would ask without a pause
-    assert store_calls(server) - before <= 1
+    before, began_s = store_calls(server), time.monotonic()
+    await asyncio.sleep(0.1)  # otherwise they would poll without a pause
+    assert store_calls(server) - before <= 1 + (time.monotonic() - began_s)  # the timer's tick, once a second
     await engine.queue.put_many([job(f"j{number}") for number in range(10)])
     assert len(await waiting[0]) == 10
     engine.drain()
     assert [len(jobs) for jobs in await asyncio.gather(*waiting[1:])] == [0] * 4
 
 
-async def test_a_consumer_that_hangs_up_while_parked_strands_nothing(engine: Engine) -> None:
+async def test_a_consumer_that_disconnects_while_parked_strands_no_job(engine: Engine) -> None:
     gone = waiting_pop(engine)
     await parked(engine, 1)
     gone.cancel()
@@ -266,7 +263,7 @@ async def test_a_consumer_that_hangs_up_while_parked_strands_nothing(engine: Eng
 
 
 async def test_jobs_popped_for_a_consumer_that_hung_up_go_back_to_the_head(engine: Engine) -> None:
-    """Hang up at every moment of a pop; whatever the moment, no job is lost and no attempt counts."""
+    """Cancel a pop at every moment of it: no job is lost and no attempt counts."""
     await engine.queue.put_many([job(f"j{number}") for number in range(3)])
     for turns in range(60):
         gone = waiting_pop(engine, count=2)
@@ -274,7 +271,7 @@ async def test_jobs_popped_for_a_consumer_that_hung_up_go_back_to_the_head(engin
             await asyncio.sleep(0)
         await asyncio.sleep(0.0001 * (turns // 20))
         if gone.done():
-            await engine.queue.give_back(gone.result())
+            await engine.queue.return_to_queue(gone.result())
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         while engine.dispatcher._tasks:
@@ -283,7 +280,7 @@ async def test_jobs_popped_for_a_consumer_that_hung_up_go_back_to_the_head(engin
     assert [(found.id, found.attempts) for found in popped] == [("j0", 1), ("j1", 1), ("j2", 1)]
 
 
-async def test_drain_answers_parked_consumers_and_keeps_no_new_ones(engine: Engine) -> None:
+async def test_drain_ends_parked_pops_and_new_ones_do_not_wait(engine: Engine) -> None:
     waiting = [waiting_pop(engine), waiting_pop(engine, "a", "b")]
     await parked(engine, 2)
     engine.drain()
@@ -294,7 +291,7 @@ async def test_drain_answers_parked_consumers_and_keeps_no_new_ones(engine: Engi
         assert len(await engine.dispatcher.pop([TOPIC], wait_ms=10_000)) == 1
 
 
-async def test_resuming_a_topic_serves_those_who_wait(engine: Engine) -> None:
+async def test_resuming_a_topic_serves_its_waiters(engine: Engine) -> None:
     await engine.queue.put(job())
     await engine.topics.pause(TOPIC)
     waiting = waiting_pop(engine)
@@ -304,7 +301,7 @@ async def test_resuming_a_topic_serves_those_who_wait(engine: Engine) -> None:
     assert len(await waiting) == 1
 
 
-async def test_a_repeated_request_over_many_topics_gets_all_it_was_given(engine: Engine) -> None:
+async def test_a_repeated_request_over_many_topics_gets_all_its_jobs_again(engine: Engine) -> None:
     await engine.queue.put(PutJob(topic="low", id="l"))
     await engine.queue.put(PutJob(topic="high", id="h"))
     first = await engine.dispatcher.pop(["high", "low"], count=5, request_id="r1")
@@ -327,7 +324,7 @@ async def test_a_lease_that_ends_serves_a_waiter_in_another_process(engine: Engi
     assert popped.attempts == 2
 
 
-async def test_messages_that_are_no_topic_are_survived(engine: Engine, server: StoreServer) -> None:
+async def test_malformed_messages_are_ignored(engine: Engine, server: StoreServer) -> None:
     waiting = waiting_pop(engine)
     await parked(engine, 1)
     server.command("PUBLISH", "deferd:ready", b"\xff\xfe")
@@ -341,13 +338,13 @@ async def test_a_store_whose_user_may_not_publish_is_refused_at_start(server: St
     server.command("ACL", "SETUSER", "silent", "on", ">pw", "~*", "&*", "+@all", "-publish")
     store = await connect(server.url.replace("redis://", "redis://silent:pw@"), timeout_s=5)
     engine = Engine(store)
-    with pytest.raises(StoreUnavailable, match=r"lacks the rights \+publish"):
+    with pytest.raises(StoreUnavailable, match=r"lacks the permissions \+publish"):
         await engine.start()
     await engine.close()
     await store.close()
 
 
-async def test_those_who_wait_learn_that_the_store_is_gone_and_the_next_are_served_when_it_is_back(
+async def test_waiters_fail_when_the_store_is_gone_and_later_ones_are_served_when_it_is_back(
     server: StoreServer,
 ) -> None:
     store = await connect(server.url, timeout_s=1)

@@ -1,4 +1,4 @@
-"""How durable a put is: each level on stores that give it, and on those that do not."""
+"""The durability of puts: each level on stores that support it, and on those that do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from deferd.contract.errors import DurabilityUnavailable, JobExists, StoreUnavailable
 from deferd.contract.model import TopicSettings
 from deferd.engine.engine import Engine
-from deferd.store.replication import IN_STEP_S
+from deferd.store.replication import IN_SYNC_WAIT_S
 from tests.integration import store_servers
 from tests.integration.durable_puts import (
     CONFIRM_S,
@@ -29,14 +29,30 @@ from tests.integration.store_servers import ClusterSet, Pair, StoreServer
 from tests.waiting import until, wait_until
 
 SLACK_S = 0.7
-"""What a loaded machine may add."""
+"""Added for a loaded machine."""
 DEBIAN_REDIS = shutil.which("redis-server")
 
 
+@pytest.fixture(scope="module")
+def unharmed() -> Iterator[list[Pair]]:
+    """Pairs that tests have left as they found them: a new one takes a second."""
+    pairs: list[Pair] = []
+    yield pairs
+    for pair in pairs:
+        pair.stop()
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    with Pair(tmp_path) as pair:
+def pair(unharmed: list[Pair], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    pair = unharmed.pop() if unharmed else Pair(tmp_path_factory.mktemp("pair")).start()
+    try:
         yield pair
+    finally:
+        if pair.is_well():
+            pair.clear()
+            unharmed.append(pair)
+        else:
+            pair.stop()
 
 
 @pytest.fixture
@@ -52,7 +68,7 @@ def fsyncing(tmp_path: Path) -> Iterator[StoreServer]:
 
 
 class TestReplicated:
-    async def test_a_put_is_answered_when_the_replica_has_it(self, pair: Pair, producer: Engine) -> None:
+    async def test_a_put_returns_when_the_replica_has_it(self, pair: Pair, producer: Engine) -> None:
         for number in range(20):
             assert await put(producer, f"j{number}", "replicated:1") == "replicated:1"
             assert f"j{number}" in stored_ids(pair.replica)
@@ -70,7 +86,7 @@ class TestReplicated:
         assert waits < 100
         assert sum(len(stored_ids(pair.replica, f"t{n}")) for n in range(20)) == 400
 
-    async def test_a_replica_that_hangs_makes_a_503_in_time_and_asking_again_is_safe(
+    async def test_a_replica_that_hangs_fails_the_put_in_time_and_a_repeat_is_safe(
         self, pair: Pair, producer: Engine
     ) -> None:
         await put(producer, "before", "replicated:1")
@@ -81,7 +97,7 @@ class TestReplicated:
         assert time.monotonic() - began < CONFIRM_S + SLACK_S
         assert "doubtful" in stored_ids(pair.primary)
 
-        # In another process, whose connection has written nothing.
+        # In another process, whose connection has not written anything.
         async with engine_on(pair.primary.url) as other:
             with pytest.raises(StoreUnavailable, match="nothing was stored"):
                 await put(other, "refused", "replicated:1")
@@ -106,12 +122,13 @@ class TestReplicated:
                 await put(other, "a", "replicated:1", on_conflict="keep")
             pair.replica.unpause()
 
+    @pytest.mark.slow
     async def test_a_store_that_hangs_after_a_slow_confirmation_is_given_up_in_time(self, pair: Pair) -> None:
         async with engine_on(pair.primary.url, confirm_s=8) as engine:
             await put(engine, "a", "replicated:1")
             pair.replica.pause()
             slow = asyncio.ensure_future(put(engine, "b", "replicated:1"))
-            await asyncio.sleep(STORE_TIMEOUT_S + 0.3)  # the store is now watched for the end of the WAIT alone
+            await asyncio.sleep(STORE_TIMEOUT_S + 0.3)  # from now on the store is watched only for the end of the WAIT
             pair.replica.unpause()
             assert await slow == "replicated:1"
             pair.primary.pause()
@@ -121,12 +138,12 @@ class TestReplicated:
                     await put(engine, "c", "replicated:1")
             finally:
                 pair.primary.unpause()
-            assert time.monotonic() - began < STORE_TIMEOUT_S + IN_STEP_S + SLACK_S
+            assert time.monotonic() - began < STORE_TIMEOUT_S + IN_SYNC_WAIT_S + SLACK_S
 
     @pytest.mark.parametrize(
         "lacks", [("resetchannels", "&deferd:ready", "&deferd:due"), ("-wait",)], ids=["channel", "wait"]
     )
-    async def test_a_user_without_the_rights_stores_nothing_and_is_told_of_them(
+    async def test_a_user_without_the_permissions_stores_nothing_and_the_error_names_them(
         self, pair: Pair, lacks: tuple[str, ...]
     ) -> None:
         pair.primary.command("ACL", "SETUSER", "shop", "on", ">word", "~*", "&*", "+@all", *lacks)
@@ -137,7 +154,7 @@ class TestReplicated:
             assert stored_ids(pair.primary) == set()
             assert await put(engine, "a") == "memory"
 
-    async def test_a_store_without_wait_refuses_what_it_cannot_give(self, tmp_path: Path) -> None:
+    async def test_a_store_without_wait_refuses_levels_that_need_it(self, tmp_path: Path) -> None:
         with StoreServer(tmp_path / "v", lines=['rename-command WAIT ""']) as server:
             async with engine_on(server.url) as engine:
                 for named in ("replicated:1", None):
@@ -167,7 +184,7 @@ class TestReplicated:
         assert await put(producer, "b", "replicated:1") == "replicated:1"
         assert {"a", "b"} == stored_ids(pair.replica)
 
-    async def test_a_primary_that_was_made_a_replica_is_left(self, pair: Pair, producer: Engine) -> None:
+    async def test_a_primary_that_was_made_a_replica_is_disconnected(self, pair: Pair, producer: Engine) -> None:
         await put(producer, "a", "replicated:1")
         pair.primary.command("REPLICAOF", "127.0.0.1", pair.replica.port)
         with pytest.raises(StoreUnavailable):
@@ -175,7 +192,7 @@ class TestReplicated:
         pair.primary.command("REPLICAOF", "NO", "ONE")
         assert await put_when_in_step(producer, "b", "replicated:1") == "replicated:1"
 
-    async def test_a_caller_that_goes_takes_no_other_callers_answer(self, producer: Engine) -> None:
+    async def test_a_cancelled_call_takes_no_other_calls_response(self, producer: Engine) -> None:
         await put(producer, "warm", "replicated:1")
         puts = [asyncio.ensure_future(put(producer, f"j{n}", "replicated:1", topic=f"t{n}")) for n in range(10)]
         await asyncio.sleep(0)
@@ -184,7 +201,7 @@ class TestReplicated:
         answers = await asyncio.gather(*puts, return_exceptions=True)
         assert answers[1::2] == ["replicated:1"] * 5
 
-    async def test_what_waits_for_replicas_when_the_service_closes_is_told(self, pair: Pair) -> None:
+    async def test_puts_that_wait_for_replicas_fail_when_the_service_closes(self, pair: Pair) -> None:
         async with engine_on(pair.primary.url, confirm_s=30) as engine:
             await put(engine, "a", "replicated:1")
             pair.replica.pause()
@@ -227,7 +244,7 @@ class TestReplicated:
             (one.id, one.durability or "memory") for one in jobs
         ]
         waits = pair.primary.command("INFO", "commandstats")["cmdstat_wait"]["calls"] - before
-        assert waits == 2  # whether the replica is in step, and that it has them
+        assert waits == 2  # that the replica has caught up, and that it has the jobs
 
     async def test_levels_of_a_batch_that_alternate_wait_for_the_replica_once(
         self, pair: Pair, producer: Engine
@@ -239,14 +256,14 @@ class TestReplicated:
         for batch in (jobs, jobs + twice):
             began = time.monotonic()
             results = await producer.queue.put_many(batch)
-            assert time.monotonic() - began < IN_STEP_S + SLACK_S
+            assert time.monotonic() - began < IN_SYNC_WAIT_S + SLACK_S
             assert [line.id for line in results] == [one.id for one in batch]
             assert {line.status for line in results[1:100:2]} == {503}
             assert 503 not in {line.status for line in results[0:100:2]}
         assert {line.id for line in results if line.status == 201} == {"twice"}
         assert stored_ids(pair.primary) == {"warm", "twice", *(f"j{n}" for n in range(0, 100, 2))}
 
-    async def test_a_batch_of_which_jobs_may_be_stored_does_not_say_that_none_is(
+    async def test_a_batch_with_jobs_that_may_be_stored_does_not_report_that_none_is(
         self, pair: Pair, producer: Engine
     ) -> None:
         await put(producer, "warm", "replicated:1")
@@ -262,7 +279,7 @@ class TestReplicated:
         pair.replica.unpause()
         assert stored_ids(pair.primary) == {"warm", "a"}
 
-    async def test_a_batch_of_which_nothing_can_be_stored_is_refused_as_a_whole(self, producer: Engine) -> None:
+    async def test_a_batch_is_refused_as_a_whole_when_no_job_can_be_stored(self, producer: Engine) -> None:
         with pytest.raises(DurabilityUnavailable, match="appendonly is no"):
             await producer.queue.put_many([job("a", "fsync"), job("b", "fsync")])
         with pytest.raises(StoreUnavailable, match="1 of 2 replicas"):
@@ -275,7 +292,7 @@ class TestReplicated:
 
 
 class TestTopicDefault:
-    async def test_it_counts_for_puts_that_name_none_and_only_for_those(self, pair: Pair, producer: Engine) -> None:
+    async def test_it_applies_only_to_puts_that_name_no_durability(self, pair: Pair, producer: Engine) -> None:
         await producer.topics.configure(TOPIC, TopicSettings(durability="replicated:1", max_jobs=100))
         assert (await producer.topics.show(TOPIC)).settings.durability == "replicated:1"
         assert await put(producer, "a") == "replicated:1"
@@ -285,7 +302,7 @@ class TestTopicDefault:
         [line] = await producer.queue.put_many([job("d")])
         assert (line.status, line.durability) == (201, "replicated:1")
 
-    async def test_it_counts_at_once_when_another_process_has_set_or_lifted_it(
+    async def test_it_applies_at_once_when_another_process_sets_or_clears_it(
         self, pair: Pair, producer: Engine
     ) -> None:
         async with engine_on(pair.primary.url) as other:
@@ -295,10 +312,10 @@ class TestTopicDefault:
                 assert await put(producer, f"b{round_}") == "replicated:1"
                 assert f"b{round_}" in stored_ids(pair.replica)
                 await other.topics.configure(TOPIC, TopicSettings())
-                await put(producer, f"c{round_}")  # goes to the replica once more
+                await put(producer, f"c{round_}")  # waits for the replica once more
                 assert await put(producer, f"d{round_}") == "memory"
 
-    async def test_one_that_cannot_be_had_refuses_the_puts_until_it_is_lifted(self, fsyncing: StoreServer) -> None:
+    async def test_an_unsupported_one_refuses_the_puts_until_it_is_cleared(self, fsyncing: StoreServer) -> None:
         async with engine_on(fsyncing.url) as engine, engine_on(fsyncing.url) as other:
             await engine.topics.configure(TOPIC, TopicSettings(durability="replicated:1"))
             for _ in range(2):
@@ -317,7 +334,7 @@ class TestTopicDefault:
         assert stored_ids(pair.primary) == set()
         assert await put(producer, "a", "replicated:1") == "replicated:1"
 
-    async def test_fsync_as_default_costs_nothing_where_the_store_gives_it(self, fsyncing: StoreServer) -> None:
+    async def test_fsync_as_default_costs_nothing_where_the_store_supports_it(self, fsyncing: StoreServer) -> None:
         async with engine_on(fsyncing.url) as engine:
             await engine.topics.configure(TOPIC, TopicSettings(durability="fsync"))
             assert await put(engine, "a") == "fsync"
@@ -351,7 +368,9 @@ class TestOtherStores:
                 assert await put(engine, "b", "memory") == "memory"
 
     @pytest.mark.skipif(DEBIAN_REDIS is None, reason="there is no redis-server on this machine")
-    async def test_an_older_redis_gives_the_same(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_an_older_redis_supports_the_same_levels(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(store_servers, "get_binary_path", lambda: DEBIAN_REDIS)
         with Pair(tmp_path) as pair:
             assert "redis_version" in pair.primary.command("INFO", "server")

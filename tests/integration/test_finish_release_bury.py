@@ -1,4 +1,4 @@
-"""finish.lua, release.lua, bury.lua and redrive.lua: every answer they can give."""
+"""finish.lua, release.lua, bury.lua and redrive.lua: every code they can return."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ async def test_a_finished_job_is_gone(driver: EngineDriver) -> None:
     held = await driver.pop_one(consumer="worker-1")
     await driver.queue.finish(TOPIC, "a", held.receipt, result={"x": 1})
     with pytest.raises(JobNotFound):
-        await driver.queue.look(TOPIC, "a")
+        await driver.queue.get(TOPIC, "a")
     with pytest.raises(JobNotFound):
         await driver.queue.finish(TOPIC, "a", held.receipt)
     assert driver.keys_left() == set()
 
 
-async def test_a_retained_job_is_kept_with_its_result_for_its_time(driver: EngineDriver) -> None:
+async def test_a_retained_job_is_kept_with_its_result_until_its_retention_ends(driver: EngineDriver) -> None:
     await driver.put(retain=60, body=[1])
     held = await driver.pop_one()
     await driver.queue.finish(TOPIC, "a", held.receipt, result={"paid": [True, {}]})
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.attempts) == (JobState.FINISHED, 1)
     assert (looked.result, looked.body) == (b'{"paid":[true,{}]}', b"[1]")
     assert looked.finished_at_ms is not None
@@ -36,7 +36,7 @@ async def test_a_retained_job_is_kept_with_its_result_for_its_time(driver: Engin
     assert driver.keys_left() == set()
 
 
-async def test_the_same_finish_again_is_fine_while_the_record_is_kept(driver: EngineDriver) -> None:
+async def test_a_repeated_finish_succeeds_while_the_record_is_kept(driver: EngineDriver) -> None:
     await driver.put(retain=60)
     held = await driver.pop_one()
     await driver.queue.finish(TOPIC, "a", held.receipt)
@@ -59,7 +59,9 @@ STATES_NOBODY_HOLDS = ("delayed", "ready", "dead", "finished")
 
 
 @pytest.mark.parametrize("receipt", [ANY_RECEIPT, IMPOSSIBLE_RECEIPT], ids=["any", "stale"])
-async def test_a_job_that_nobody_holds_is_refused_with_its_state(driver: EngineDriver, receipt: Receipt) -> None:
+async def test_a_finish_of_a_job_that_is_not_reserved_is_refused_with_its_state(
+    driver: EngineDriver, receipt: Receipt
+) -> None:
     for job_id in ("dead", "finished"):
         await driver.put(job_id, retain=60)
         await driver.pop_one()
@@ -76,7 +78,7 @@ async def test_a_job_that_nobody_holds_is_refused_with_its_state(driver: EngineD
     assert {(409, "receipt_stale")} == {one[1:] for one in await driver.queue.finish_many(TOPIC, items)}
 
 
-async def test_a_job_that_is_held_under_another_receipt_says_so(driver: EngineDriver) -> None:
+async def test_a_finish_of_a_job_held_under_another_receipt_is_refused(driver: EngineDriver) -> None:
     await driver.put()
     await driver.pop_one()
     for verb in (driver.queue.finish, driver.queue.release, driver.queue.touch, driver.queue.bury):
@@ -93,7 +95,7 @@ async def test_a_job_finished_twice_in_one_call_is_finished_already(driver: Engi
     assert "it is finished" in str(second)
 
 
-async def test_a_batch_is_finished_each_on_its_own(driver: EngineDriver) -> None:
+async def test_each_job_of_a_batch_finish_has_its_own_result(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c", "d"):
         await driver.put(job_id)
     held = await driver.pop(3)
@@ -122,7 +124,7 @@ async def test_a_batch_is_finished_each_on_its_own(driver: EngineDriver) -> None
 
 
 async def release_after(driver: EngineDriver, attempts: int, **fields: Any) -> list[float | None]:
-    """The waits, in seconds, that `attempts` releases bring; None for dead."""
+    """The waits in seconds after each of `attempts` releases; None for dead."""
     put = await driver.put(**fields)
     waits: list[float | None] = []
     for _ in range(attempts):
@@ -160,7 +162,7 @@ async def test_a_fixed_wait(driver: EngineDriver) -> None:
 async def test_a_schedule_ends_in_dead(driver: EngineDriver) -> None:
     backoff = {"kind": "schedule", "seconds": [120, 600, 3600]}
     assert await release_after(driver, 9, backoff=backoff) == [120, 600, 3600, None]
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.reason, looked.attempts) == (JobState.DEAD, "schedule_ended", 4)
 
 
@@ -178,16 +180,16 @@ async def test_jitter_spreads_a_wait_within_its_fraction(driver: EngineDriver) -
 async def test_attempts_end_in_dead(driver: EngineDriver) -> None:
     waits = await release_after(driver, 9, max_attempts=3)
     assert waits == [2, 4, None]
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.reason, looked.attempts) == (JobState.DEAD, "attempts_exhausted", 3)
 
 
-async def test_a_release_can_choose_its_wait_and_tell_why(driver: EngineDriver) -> None:
+async def test_a_release_can_set_its_delay_and_an_error(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one(consumer="worker-1")
     released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=30_000, error="no answer")
     assert (released.state, released.attempts) == (JobState.DELAYED, 1)
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.last_error, looked.attempts, looked.reserved_by) == ("no answer", 1, None)
     assert looked.due_at_ms == released.due_at_ms
     await driver.pass_time(29)
@@ -199,7 +201,7 @@ async def test_a_release_can_choose_its_wait_and_tell_why(driver: EngineDriver) 
     assert (await driver.pop_one()).last_error == "no answer"
 
 
-async def test_the_last_attempt_ends_in_dead_even_with_a_wait_of_its_own(driver: EngineDriver) -> None:
+async def test_the_last_attempt_ends_in_dead_even_with_an_explicit_delay(driver: EngineDriver) -> None:
     await driver.put(max_attempts=1)
     await driver.pop_one()
     released = await driver.queue.release(TOPIC, "a", ANY_RECEIPT, delay_ms=5000)
@@ -224,7 +226,7 @@ async def test_a_buried_job_is_dead_until_its_retention_ends(driver: EngineDrive
     await driver.put()
     await driver.pop_one()
     await driver.queue.bury(TOPIC, "a", ANY_RECEIPT, error="poison")
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.reason, looked.last_error) == (JobState.DEAD, "buried", "poison")
     await driver.pass_time(3601)
     assert driver.keys_left() == set()
@@ -242,14 +244,14 @@ async def test_a_redriven_job_is_as_new(driver: EngineDriver) -> None:
     await dead_jobs(driver, "a", max_attempts=1, ttl=10)
     driver.move_clock(100)
     assert await driver.topics.redrive(TOPIC) == 1
-    looked = await driver.queue.look(TOPIC, "a")
+    looked = await driver.queue.get(TOPIC, "a")
     assert (looked.state, looked.attempts, looked.reason, looked.last_error) == (JobState.READY, 0, None, "poison")
     held = await driver.pop_one()
     assert held.attempts == 1
     await driver.queue.finish(TOPIC, "a", held.receipt)
 
 
-async def test_an_old_receipt_does_not_fit_a_redriven_job(driver: EngineDriver) -> None:
+async def test_an_old_receipt_is_stale_for_a_redriven_job(driver: EngineDriver) -> None:
     await driver.put()
     old = await driver.pop_one()
     await driver.queue.bury(TOPIC, "a", old.receipt)
@@ -259,13 +261,13 @@ async def test_an_old_receipt_does_not_fit_a_redriven_job(driver: EngineDriver) 
         await driver.queue.finish(TOPIC, "a", old.receipt)
 
 
-async def test_redrive_takes_those_dead_longest_up_to_its_limit(driver: EngineDriver) -> None:
+async def test_redrive_takes_the_longest_dead_up_to_its_limit(driver: EngineDriver) -> None:
     await dead_jobs(driver, "a", "b", "c")
     assert await driver.topics.redrive(TOPIC, limit=2) == 2
     assert [popped.id for popped in await driver.pop(5)] == ["a", "b"]
 
 
-async def test_redrive_by_id_passes_over_what_is_not_dead(driver: EngineDriver) -> None:
+async def test_redrive_by_id_skips_jobs_that_are_not_dead(driver: EngineDriver) -> None:
     await dead_jobs(driver, "a", "b")
     await driver.put("ready")
     assert await driver.topics.redrive(TOPIC, ids=["b", "ready", "nobody", "b"]) == 1

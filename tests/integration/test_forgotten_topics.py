@@ -1,4 +1,4 @@
-"""A topic that nobody uses any longer takes no room in the store, and what a pop remembers ends with its deliveries."""
+"""Unused topics leave nothing in the store, and remembered requests end with their deliveries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def put_and_finish(driver: EngineDriver) -> None:
 
 
 async def names(driver: EngineDriver) -> list[str]:
-    return (await driver.topics.all.names()).names
+    return (await driver.engine.topic_list.names()).names
 
 
 def shard_tally(driver: EngineDriver) -> dict[bytes, bytes]:
@@ -50,10 +50,10 @@ async def test_the_tallies_of_forgotten_topics_are_added_up(driver: EngineDriver
         assert await names(driver) == []
     assert shard_tally(driver) == {b"put": b"4", b"finished": b"2", b"cancelled": b"2"}
     await put_and_finish(driver)
-    assert (await driver.engine.auditor.audit(TOPIC)).clean
+    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
 
 
-async def test_a_topic_that_is_put_into_now_and_then_is_not_forgotten(driver: EngineDriver) -> None:
+async def test_a_topic_with_occasional_puts_is_not_forgotten(driver: EngineDriver) -> None:
     for _ in range(6):
         await put_and_finish(driver)
         await driver.pass_time(HOUR_S - 120)
@@ -61,7 +61,9 @@ async def test_a_topic_that_is_put_into_now_and_then_is_not_forgotten(driver: En
 
 
 @pytest.mark.parametrize("way", ["cancel", "purge"])
-async def test_a_topic_whose_far_jobs_were_taken_back_is_forgotten_as_soon(driver: EngineDriver, way: str) -> None:
+async def test_a_topic_whose_long_delayed_jobs_were_cancelled_is_forgotten_as_soon(
+    driver: EngineDriver, way: str
+) -> None:
     await driver.put(delay=365 * 86_400)
     await driver.pass_time(2 * HOUR_S)
     if way == "cancel":
@@ -73,7 +75,7 @@ async def test_a_topic_whose_far_jobs_were_taken_back_is_forgotten_as_soon(drive
     assert await names(driver) == []
 
 
-async def test_a_cancel_of_nothing_leaves_nothing_behind(driver: EngineDriver) -> None:
+async def test_a_cancel_of_a_missing_job_leaves_nothing_behind(driver: EngineDriver) -> None:
     with pytest.raises(JobNotFound):
         await driver.queue.cancel("nobody-used-this", "a")
     assert driver.server.command("ZCARD", "deferd:{0}:due") == 0
@@ -96,7 +98,7 @@ async def test_a_topic_with_jobs_or_settings_is_not_forgotten(driver: EngineDriv
 
 
 @pytest.mark.parametrize("end", ["finish", "release", "bury", "cancel", "purge", "lease end", "give back"])
-async def test_what_a_request_id_was_given_is_forgotten_with_its_last_delivery(driver: EngineDriver, end: str) -> None:
+async def test_a_request_id_is_forgotten_with_its_last_delivery(driver: EngineDriver, end: str) -> None:
     await driver.put("a")
     await driver.put("b")
     held = await driver.pop(2, request_id="r1", ttr_ms=86_400_000)
@@ -106,7 +108,7 @@ async def test_what_a_request_id_was_given_is_forgotten_with_its_last_delivery(d
     elif end == "lease end":
         await driver.pass_time(86_500)
     elif end == "give back":
-        await driver.queue.give_back(held)
+        await driver.queue.return_to_queue(held)
     else:
         for job in held:
             assert "request/r1" in driver.keys_left()

@@ -1,4 +1,4 @@
-"""`fsync` on a server that says of itself that it fsyncs before it answers: when it is believed, and when not."""
+"""Durability `fsync` on a server that may fsync before it replies: when it is granted and when not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.store_servers import StoreServer
 from tests.waiting import until, wait_until
 
 SLACK_S = 0.7
-"""What a loaded machine may add."""
+"""Extra time on a busy machine."""
 SLOW_KEY_US = 1000
 DEBIAN_REDIS = shutil.which("redis-server")
 
@@ -36,17 +36,17 @@ def fill(server: StoreServer) -> None:
     server.command("EVAL", "for n = 1, 3000 do redis.call('SET', 'k' .. n, 'x') end", 0)
 
 
-def rewrites(server: StoreServer) -> bool:
+def is_rewriting(server: StoreServer) -> bool:
     return bool(server.command("INFO", "persistence")["aof_rewrite_in_progress"])
 
 
 async def after_the_rewrite(server: StoreServer) -> None:
-    await until(lambda: not rewrites(server), "the store has rewritten its file")
+    await until(lambda: not is_rewriting(server), "the rewrite has ended")
 
 
 @asynccontextmanager
 async def busy(server: StoreServer) -> AsyncIterator[None]:
-    """A script of somebody else's keeps the store from working."""
+    """Block the store by a script that does not end."""
 
     def run_for_ever() -> None:
         with server.client() as client, pytest.raises(ResponseError, match="killed"):
@@ -69,7 +69,7 @@ async def busy(server: StoreServer) -> AsyncIterator[None]:
 
 
 class TestFsync:
-    async def test_a_store_that_fsyncs_before_it_answers_gives_it_to_every_put(self, fsyncing: StoreServer) -> None:
+    async def test_a_store_that_fsyncs_before_it_replies_gives_fsync_to_every_put(self, fsyncing: StoreServer) -> None:
         async with engine_on(fsyncing.url) as engine:
             assert await put(engine, "a", "fsync") == "fsync"  # the first call of all
             assert await put(engine, "b") == "fsync"
@@ -88,7 +88,7 @@ class TestFsync:
         ],
         ids=["no-file", "everysec", "never", "not-while-rewriting"],
     )
-    async def test_a_store_that_does_not_is_told_of_and_nothing_is_stored(
+    async def test_a_store_that_does_not_fsync_is_reported_and_nothing_is_stored(
         self, tmp_path: Path, config: dict[str, Any], why: str
     ) -> None:
         with StoreServer(tmp_path / "v", **config) as server:
@@ -103,7 +103,7 @@ class TestFsync:
         async with engine_on(fsyncing.url) as engine:
             assert await put(engine, "a") == "fsync"
             fsyncing.command("CONFIG", "SET", "appendfsync", "everysec")
-            async with asyncio.timeout(1 + SLACK_S):  # for a second an answer of the store is trusted
+            async with asyncio.timeout(1 + SLACK_S):  # a result is valid for a second
                 while await put(engine, "b", on_conflict="keep") == "fsync":
                     await asyncio.sleep(0.01)
             with pytest.raises(DurabilityUnavailable):
@@ -112,7 +112,7 @@ class TestFsync:
             assert await put(engine, "c", "fsync") == "fsync"
             assert "c" in stored_ids(fsyncing)
 
-    async def test_what_one_connection_learned_is_not_believed_of_the_next(self, fsyncing: StoreServer) -> None:
+    async def test_a_result_of_one_connection_does_not_count_for_the_next(self, fsyncing: StoreServer) -> None:
         async with engine_on(fsyncing.url) as engine:
             assert await put(engine, "a") == "fsync"
             fsyncing.command("CONFIG", "SET", "appendfsync", "everysec")
@@ -124,15 +124,16 @@ class TestFsync:
                 except StoreUnavailable:  # the broken connection had not been noticed yet
                     continue
 
-    async def test_a_store_that_does_not_tell_is_not_believed_to(self, fsyncing: StoreServer) -> None:
+    async def test_a_store_that_refuses_config_get_counts_as_memory(self, fsyncing: StoreServer) -> None:
         fsyncing.command("ACL", "SETUSER", "shop", "on", ">word", "~*", "&*", "+@all", "-config")
         async with engine_on(fsyncing.url.replace("redis://", "redis://shop:word@")) as engine:
             assert await put(engine, "a") == "memory"
             with pytest.raises(DurabilityUnavailable, match="CONFIG GET"):
                 await put(engine, "b", "fsync")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("had_one_before", [False, True], ids=["first-file", "old-file"])
-    async def test_a_store_whose_file_was_just_switched_on_is_believed_after_its_first_rewrite(
+    async def test_a_file_that_was_just_switched_on_counts_after_its_first_rewrite(
         self, tmp_path: Path, *, had_one_before: bool
     ) -> None:
         is_on = "yes" if had_one_before else "no"
@@ -147,11 +148,11 @@ class TestFsync:
             fill(server)
             server.command("CONFIG", "SET", "appendonly", "yes")
             async with engine_on(server.url) as engine:
-                with pytest.raises(StoreUnavailable, match=r"rewrites its append-only file.*nothing was stored"):
+                with pytest.raises(StoreUnavailable, match=r"is rewriting its append-only file.*nothing was stored"):
                     await put(engine, "a", "fsync")
                 assert stored_ids(server) == set()
                 assert await put(engine, "a") == "memory"
-                assert rewrites(server)
+                assert is_rewriting(server)
                 await after_the_rewrite(server)
                 assert await put(engine, "b", "fsync") == "fsync"
             server.command("CONFIG", "REWRITE")
@@ -159,20 +160,20 @@ class TestFsync:
             server.start()
             assert "b" in stored_ids(server)
 
-    async def test_a_rewrite_of_a_file_that_counts_changes_nothing(self, tmp_path: Path) -> None:
+    async def test_a_later_rewrite_changes_nothing(self, tmp_path: Path) -> None:
         config: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always", "rdb_key_save_delay": SLOW_KEY_US}
         with StoreServer(tmp_path / "v", **config) as server:
             fill(server)
             async with engine_on(server.url) as engine, engine_on(server.url, embedded=True) as embedded:
                 assert await put(engine, "a", "fsync") == "fsync"
                 server.command("BGREWRITEAOF")
-                end = time.monotonic() + 1.2  # past the second for which an answer of the store is trusted
+                end = time.monotonic() + 1.2  # longer than a result is valid
                 while time.monotonic() < end:
                     assert await put(engine, "b", "fsync", on_conflict="keep") == "fsync"
                 assert await put(embedded, "c", "fsync") == "fsync"
-                assert rewrites(server)
+                assert is_rewriting(server)
 
-    async def test_a_store_that_told_nothing_once_is_asked_again(self, fsyncing: StoreServer) -> None:
+    async def test_a_store_that_refused_config_get_is_probed_again(self, fsyncing: StoreServer) -> None:
         fsyncing.command("ACL", "SETUSER", "shop", "on", ">word", "~*", "&*", "+@all", "-config")
         async with engine_on(fsyncing.url.replace("redis://", "redis://shop:word@")) as engine:
             assert await put(engine, "a") == "memory"
@@ -183,13 +184,14 @@ class TestFsync:
                 while await put(engine, "c", on_conflict="keep") == "fsync":
                     await asyncio.sleep(0.01)
 
-    async def test_a_store_that_was_busy_when_it_was_asked_is_believed_soon(self, tmp_path: Path) -> None:
+    @pytest.mark.slow
+    async def test_a_store_that_was_busy_is_probed_again_soon(self, tmp_path: Path) -> None:
         config: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always", "lua_time_limit": 20}
         with StoreServer(tmp_path / "v", **config) as server:
             async with engine_on(server.url) as engine:
                 assert await put(engine, "a") == "fsync"
                 async with busy(server):
-                    end = time.monotonic() + 1.2  # so that it is asked meanwhile
+                    end = time.monotonic() + 1.2  # so that it is probed meanwhile
                     while time.monotonic() < end:
                         with pytest.raises(StoreUnavailable, match="BUSY"):
                             await put(engine, "b", "fsync")
@@ -197,7 +199,7 @@ class TestFsync:
                     while await put(engine, "b", on_conflict="keep") != "fsync":
                         await asyncio.sleep(0.01)
 
-    async def test_a_store_is_not_asked_for_each_put(self, fsyncing: StoreServer) -> None:
+    async def test_a_store_is_not_probed_for_each_put(self, fsyncing: StoreServer) -> None:
         async with engine_on(fsyncing.url) as engine:
             await put(engine, "a", "fsync")
             began = time.monotonic()
@@ -206,13 +208,13 @@ class TestFsync:
                 assert await put(engine, f"b{number}", "fsync") == "fsync"
             after = fsyncing.command("INFO", "commandstats")
             calls = {name: after[name]["calls"] - before[name]["calls"] for name in after if name in before}
-            asked = calls["cmdstat_config|get"]
-            assert asked <= 1 + time.monotonic() - began
-            assert calls["cmdstat_info"] == asked + 1  # that of this test
+            probes = calls["cmdstat_config|get"]
+            assert probes <= 1 + time.monotonic() - began
+            assert calls["cmdstat_info"] == probes + 1  # the one of this test
             assert calls["cmdstat_evalsha"] == 100
 
-    @pytest.mark.skipif(DEBIAN_REDIS is None, reason="there is no redis-server on this machine")
-    async def test_an_older_redis_that_was_a_replica_is_believed_after_its_rewrite(
+    @pytest.mark.skipif(DEBIAN_REDIS is None, reason="redis-server is not installed")
+    async def test_an_older_redis_that_was_a_replica_counts_after_its_rewrite(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(store_servers, "get_binary_path", lambda: DEBIAN_REDIS)
@@ -220,10 +222,10 @@ class TestFsync:
         with StoreServer(tmp_path / "a", repl_diskless_sync_delay=0) as primary:
             fill(primary)
             with StoreServer(tmp_path / "b", replicaof=f"127.0.0.1 {primary.port}", **config) as replica:
-                wait_until(lambda: rewrites(replica), 10, "the replica is in step")
+                wait_until(lambda: is_rewriting(replica), 10, "the replica is rewriting its file")
                 replica.command("REPLICAOF", "NO", "ONE")
                 async with engine_on(replica.url) as engine:
-                    with pytest.raises(StoreUnavailable, match="rewrites its append-only file"):
+                    with pytest.raises(StoreUnavailable, match="is rewriting its append-only file"):
                         await put(engine, "a", "fsync")
                     assert stored_ids(replica) == set()
-                    assert rewrites(replica)
+                    assert is_rewriting(replica)

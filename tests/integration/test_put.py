@@ -1,4 +1,4 @@
-"""put.lua: every answer it can give."""
+"""put.lua: every code it can return."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_run_at_in_the_past_means_now(driver: EngineDriver) -> None:
     assert put.due_at_ms == put.created_at_ms
 
 
-async def test_the_service_makes_an_id_when_none_is_given(driver: EngineDriver) -> None:
+async def test_a_job_put_without_an_id_gets_one(driver: EngineDriver) -> None:
     first = (await driver.queue.put(PutJob(topic=TOPIC))).record
     second = (await driver.queue.put(PutJob(topic=TOPIC))).record
     assert first.id != second.id
@@ -58,10 +58,10 @@ async def test_an_id_that_is_taken_is_rejected_and_the_old_job_stays(driver: Eng
     await driver.put(body="old", delay=5)
     with pytest.raises(JobExists):
         await driver.put(body="new")
-    assert (await driver.queue.look(TOPIC, "a")).body == b'"old"'
+    assert (await driver.queue.get(TOPIC, "a")).body == b'"old"'
 
 
-async def test_keep_answers_with_the_old_job(driver: EngineDriver) -> None:
+async def test_keep_returns_the_old_job(driver: EngineDriver) -> None:
     await driver.put(body="old", delay=5)
     kept = await driver.queue.put(job(body="new", on_conflict="keep"))
     assert kept.outcome == "kept"
@@ -132,7 +132,7 @@ async def test_dead_and_finished_jobs_do_not_fill_a_topic(driver: EngineDriver) 
         await driver.put("a", on_conflict="replace")
 
 
-async def test_what_a_job_leaves_out_comes_from_its_topic(driver: EngineDriver) -> None:
+async def test_fields_that_a_job_leaves_out_come_from_its_topic(driver: EngineDriver) -> None:
     await driver.topics.configure(
         TOPIC,
         TopicSettings.model_validate(
@@ -150,10 +150,10 @@ async def test_what_a_job_leaves_out_comes_from_its_topic(driver: EngineDriver) 
 async def test_a_topics_new_defaults_leave_old_jobs_alone(driver: EngineDriver) -> None:
     await driver.put(delay=60)
     await driver.topics.configure(TOPIC, TopicSettings(ttr=5))
-    assert (await driver.queue.look(TOPIC, "a")).ttr_ms == 60_000
+    assert (await driver.queue.get(TOPIC, "a")).ttr_ms == 60_000
 
 
-async def test_a_batch_is_answered_in_order_each_job_on_its_own(driver: EngineDriver) -> None:
+async def test_each_job_of_a_batch_has_its_own_result_in_order(driver: EngineDriver) -> None:
     await driver.put("taken", delay=9)
     results = await driver.queue.put_many(
         [
@@ -176,7 +176,7 @@ async def test_a_batch_is_answered_in_order_each_job_on_its_own(driver: EngineDr
     assert await driver.counts() == {"delayed": 2}
 
 
-async def test_a_batch_stops_at_the_topics_bound(driver: EngineDriver) -> None:
+async def test_a_batch_stops_at_the_topics_limit(driver: EngineDriver) -> None:
     await driver.topics.configure(TOPIC, TopicSettings(max_jobs=2))
     results = await driver.queue.put_many([job("a"), job("b"), job("c"), job("a")])
     assert [result.status for result in results] == [201, 201, 429, 409]

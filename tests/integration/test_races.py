@@ -1,7 +1,7 @@
-"""Real races: two engines, each with connections of its own, do two things to one store at the same time.
+"""Real races: two engines, each with its own connections, make two calls to one store at the same time.
 
-Every race is run many times, so that now one side wins and now the other. Whoever wins, the two answers must agree
-with each other and with what is in the store afterwards.
+Every race is run many times, so that each side wins some. Whichever wins, the two results must agree with each other
+and with the store's contents afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS = 200
 
 @pytest.fixture
 async def rival_store(server: StoreServer) -> AsyncIterator[Store]:
-    """The same store, by connections of its own."""
+    """The same store, on its own connections."""
     store = await connect(server.url, timeout_s=5)
     yield store
     await store.close()
@@ -39,7 +39,7 @@ async def rival_store(server: StoreServer) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def rival(driver: EngineDriver, rival_store: Store, server: StoreServer) -> AsyncIterator[EngineDriver]:
-    """Another engine on the same store; its clock is the same."""
+    """Another engine on the same store and clock."""
     engine = Engine(rival_store, movable_clock=True, dead_retention_ms=3_600_000)
     yield EngineDriver(engine, server)
     await engine.close()
@@ -51,9 +51,9 @@ def rival_scripts(rival_store: Store) -> Scripts:
 
 
 async def race(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    """The answers of calls that begin at the same moment, in the order of the calls, or the errors' classes.
+    """The results of calls started at the same time, in the order of the calls, or the classes of their errors.
 
-    Which one the event loop starts first changes from race to race.
+    Which call the event loop starts first changes from race to race.
     """
 
     async def answer(index: int) -> None:
@@ -69,14 +69,14 @@ async def race(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 async def promote(by: Scripts, topic: str) -> None:
-    """What a timer does at one topic when its turn comes, whoever has the lock; its arguments stand in promote.lua."""
+    """Visit one topic as a timer does, whoever holds the lock; promote.lua documents the arguments."""
     most_jobs, dead_retention_ms, mark, most_topics, timer, lock_ms = 500, 3_600_000, "timer-1", 8, "timer-1", 2500
     keys = (*KEYS.of_topic(topic), KEYS.of_shard(0, "lock"))
     await by.run("promote", keys, (topic, most_jobs, dead_retention_ms, mark, most_topics, timer, lock_ms))
 
 
 def both_sides_won(winners: Counter[Any]) -> bool:
-    """Whether it was a race at all."""
+    """Assert that each side won some races."""
     return len(winners) == 2 and min(winners.values()) >= ROUNDS // 20
 
 
@@ -113,7 +113,7 @@ async def test_a_cancel_that_respects_the_holder_wins_or_leaves_the_job(
 
 
 @pytest.mark.parametrize("retain", [0, 60])
-async def test_of_finish_and_cancel_each_says_what_the_other_did(
+async def test_finish_and_cancel_agree_on_which_came_first(
     driver: EngineDriver, rival: EngineDriver, retain: int
 ) -> None:
     winners: Counter[str] = Counter()
@@ -148,7 +148,9 @@ async def test_consumers_of_one_topic_never_get_the_same_job(driver: EngineDrive
     assert all(takings)
 
 
-async def test_of_two_finishes_with_one_receipt_one_finds_the_job(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_only_one_of_two_finishes_with_one_receipt_finds_the_job(
+    driver: EngineDriver, rival: EngineDriver
+) -> None:
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop_one()
@@ -158,7 +160,7 @@ async def test_of_two_finishes_with_one_receipt_one_finds_the_job(driver: Engine
         assert sorted(answers, key=str) == [JobNotFound, None]
 
 
-async def test_of_two_releases_with_one_receipt_one_counts(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_only_one_of_two_releases_with_one_receipt_counts(driver: EngineDriver, rival: EngineDriver) -> None:
     await driver.put()
     for number in range(ROUNDS):
         held = await driver.pop_one()
@@ -169,10 +171,10 @@ async def test_of_two_releases_with_one_receipt_one_counts(driver: EngineDriver,
         assert [isinstance(answer, Released) for answer in (one, two)].count(True) == 1
         assert ReceiptStale in {one, two}
         await driver.run_timer()
-        assert (await driver.queue.look(TOPIC, "a")).attempts == number + 1
+        assert (await driver.queue.get(TOPIC, "a")).attempts == number + 1
 
 
-async def test_of_release_and_the_leases_end_one_takes_the_job_back(
+async def test_either_release_or_the_end_of_the_lease_ends_a_delivery(
     driver: EngineDriver, rival_scripts: Scripts
 ) -> None:
     winners: Counter[str] = Counter()
@@ -184,14 +186,14 @@ async def test_of_release_and_the_leases_end_one_takes_the_job_back(
             driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000), promote(rival_scripts, TOPIC)
         )
         winners["timer" if released is ReceiptStale else "release"] += 1
-        looked = await driver.queue.look(TOPIC, "a")
+        looked = await driver.queue.get(TOPIC, "a")
         assert looked.state is (JobState.READY if released is ReceiptStale else JobState.DELAYED)
         assert looked.attempts == number + 1
         await driver.pass_time(6)
     assert both_sides_won(winners)
 
 
-async def test_of_touch_and_the_leases_end_one_wins(driver: EngineDriver, rival_scripts: Scripts) -> None:
+async def test_either_touch_or_the_end_of_the_lease_wins(driver: EngineDriver, rival_scripts: Scripts) -> None:
     winners: Counter[str] = Counter()
     for _ in range(ROUNDS):
         await driver.put(ttr=10)
@@ -237,7 +239,7 @@ async def test_two_whole_timers_share_the_work_and_lose_nothing(driver: EngineDr
 
 
 @pytest.mark.parametrize("on_conflict", ["reject", "keep", "replace"])
-async def test_of_two_puts_of_one_id_one_creates_it(
+async def test_only_one_of_two_puts_of_one_id_creates_it(
     driver: EngineDriver, rival: EngineDriver, on_conflict: str
 ) -> None:
     second = {"reject": JobExists, "keep": "kept", "replace": "replaced"}[on_conflict]
@@ -254,7 +256,7 @@ async def test_of_two_puts_of_one_id_one_creates_it(
     assert await driver.counts() == {"ready": ROUNDS}
 
 
-async def test_of_replace_and_pop_one_wins(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_either_replace_or_pop_wins(driver: EngineDriver, rival: EngineDriver) -> None:
     winners: Counter[str] = Counter()
     for _ in range(ROUNDS):
         await driver.put(body="old")
@@ -271,9 +273,7 @@ async def test_of_replace_and_pop_one_wins(driver: EngineDriver, rival: EngineDr
     assert both_sides_won(winners)
 
 
-async def test_a_request_that_comes_twice_at_once_is_given_its_jobs_once(
-    driver: EngineDriver, rival: EngineDriver
-) -> None:
+async def test_a_request_sent_twice_at_once_gets_the_same_jobs(driver: EngineDriver, rival: EngineDriver) -> None:
     await driver.queue.put_many([job(f"j{number}") for number in range(ROUNDS)])
     for number in range(ROUNDS // 2):
         one, two = await race(driver.pop(2, request_id=f"r{number}"), rival.pop(2, request_id=f"r{number}"))
@@ -281,12 +281,12 @@ async def test_a_request_that_comes_twice_at_once_is_given_its_jobs_once(
         assert [record.id for record in one] == [f"j{2 * number}", f"j{2 * number + 1}"]
 
 
-async def test_of_giving_back_and_cancel_both_happen(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_return_to_queue_and_cancel_both_take_effect(driver: EngineDriver, rival: EngineDriver) -> None:
     winners: Counter[JobState] = Counter()
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop()
-        given_back, was = await race(driver.queue.give_back(held), rival.queue.cancel(TOPIC, "a"))
+        given_back, was = await race(driver.queue.return_to_queue(held), rival.queue.cancel(TOPIC, "a"))
         winners[was] += 1
         assert (given_back, was) in {(1, JobState.READY), (0, JobState.RESERVED)}
         assert await driver.pop() == []
@@ -303,7 +303,7 @@ async def test_dead_jobs_are_redriven_once(driver: EngineDriver, rival: EngineDr
 
 
 async def test_parked_consumers_of_two_processes_share_the_jobs(server: StoreServer) -> None:
-    """Started engines, with their timers and waiting consumers; the clock is the real one."""
+    """Two started engines, with their timers, waiting consumers and the real clock."""
     stores = [await connect(server.url, timeout_s=5) for _ in range(2)]
     engines = [Engine(store, tick_s=0.2) for store in stores]
     for engine in engines:

@@ -1,4 +1,4 @@
-"""Records, receipts and cursors on a real store: what Python writes Lua reads, and the other way round."""
+"""Records, receipts and cursors on a real store: Lua reads what Python writes, and vice versa."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ extras = st.fixed_dictionaries(
 
 
 def packed(*, created: int, due: int, nonce: int, attempts: int, extra: bytes, rest: bytes) -> bytes:
-    """A Job Pool value, as the module text of engine/record.py lays it out."""
+    """A record in the layout that the docstring of engine/record.py documents."""
     halves = (half for value in (created, due, nonce) for half in (value & 0xFFFFFFFF, value >> 32))
     return HEADER.pack(*halves, attempts, len(extra)) + extra + rest
 
@@ -88,7 +88,7 @@ def test_a_record_that_lua_has_read_and_written_is_the_same(
     assert rest == (after.result or b"") + after.body
 
 
-# Through the engine. One loop and one engine for all examples: connecting takes longer than the calls.
+# Through the engine. All examples share one loop and one engine: connecting takes longer than the calls.
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ policies = st.fixed_dictionaries(
 
 @drawn(150)
 @given(policy=policies, body=json_values, result=json_values, error=plain_texts)
-def test_a_job_is_after_all_its_ways_as_it_was_put(
+def test_a_job_is_unchanged_after_all_transitions(
     engine_of_examples: Engine, run: Run, *, policy: dict[str, Any], body: Any, result: Any, error: str
 ) -> None:
     queue = engine_of_examples.queue
@@ -137,7 +137,7 @@ def test_a_job_is_after_all_its_ways_as_it_was_put(
         first = (await queue.put(put)).record
         [[popped]] = (await queue.pop("t", [PopRequest(1)])).jobs
         await queue.bury("t", "a", popped.receipt, error=error)
-        dead = await queue.look("t", "a")
+        dead = await queue.get("t", "a")
         assert error == dead.last_error
         await engine_of_examples.topics.redrive("t", ["a"])
         [[again]] = (await queue.pop("t", [PopRequest(1)])).jobs
@@ -149,7 +149,7 @@ def test_a_job_is_after_all_its_ways_as_it_was_put(
             assert first.effective_backoff == record.effective_backoff
         await queue.finish("t", "a", again.receipt, result)
         if put.retain:
-            finished = await queue.look("t", "a")
+            finished = await queue.get("t", "a")
             assert (body, result) == (json.loads(finished.body), json.loads(finished.result or b"null"))
 
     run(through_life())
@@ -164,13 +164,13 @@ receipts = st.one_of(
 
 @drawn(200)
 @given(text=receipts)
-def test_no_other_receipt_than_the_live_one_changes_a_job(engine_of_examples: Engine, run: Run, text: str) -> None:
+def test_only_the_live_receipt_changes_a_job(engine_of_examples: Engine, run: Run, text: str) -> None:
     queue = engine_of_examples.queue
 
     async def try_it() -> None:
         await queue.put(PutJob(topic="t", id="a", on_conflict="keep"))
         await queue.pop("t", [PopRequest(1)])
-        live = (await queue.look("t", "a")).receipt
+        live = (await queue.get("t", "a")).receipt
         near = text.removeprefix("near")
         given_text = str(Receipt(live.nonce + int(near), live.attempt)) if near != text else text
         if given_text == str(live):
@@ -184,7 +184,7 @@ def test_no_other_receipt_than_the_live_one_changes_a_job(engine_of_examples: En
         ):
             with pytest.raises(ReceiptStale):
                 await change
-        assert live == (await queue.look("t", "a")).receipt
+        assert live == (await queue.get("t", "a")).receipt
 
     run(try_it())
 
@@ -211,7 +211,7 @@ def test_a_cursor_leads_to_a_page_or_is_refused(
 
     async def try_it() -> None:
         await engine_of_examples.queue.put(PutJob(topic="t", id="a", on_conflict="keep", delay=1000))
-        for listing in (topics.jobs("t", state, cursor), topics.all.names(cursor)):
+        for listing in (topics.jobs("t", state, cursor), engine_of_examples.topic_list.names(cursor)):
             with contextlib.suppress(InvalidInput):
                 await listing
 
@@ -244,13 +244,13 @@ def test_pages_of_one_job_each_bring_every_job_once(engine_of_examples: Engine, 
 
 @drawn(100)
 @given(job_id=texts, topic=texts)
-def test_names_of_any_kind_find_no_job_and_no_other_error(
+def test_any_name_raises_job_not_found_and_no_other_error(
     engine_of_examples: Engine, run: Run, job_id: str, topic: str
 ) -> None:
-    """The HTTP API refuses them before; the engine answers them all the same."""
+    """The HTTP API refuses them earlier, but the engine must handle them too."""
 
     async def look() -> None:
         with pytest.raises((JobNotFound, DeferdError, UnicodeEncodeError)):
-            await engine_of_examples.queue.look(topic or "t", job_id)
+            await engine_of_examples.queue.get(topic or "t", job_id)
 
     run(look())

@@ -1,4 +1,4 @@
-"""Running scripts: a store that forgot them, errors of every kind, and a store that is out of memory."""
+"""Running scripts: a store that has lost them, every kind of error, and a store that is out of memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SCRIPTS = {
 
 
 async def call_everything(driver: EngineDriver) -> None:
-    """Every script once or more, in an order that works from any state."""
+    """Run every script at least once, in an order that works from any state."""
     await driver.topics.configure(TOPIC, TopicSettings(ttr=30))
     await driver.queue.put(job("a", on_conflict="replace"))
     await driver.queue.put_many([job(job_id, on_conflict="replace", delay=60) for job_id in ("b", "c")])
     await driver.queue.change(TOPIC, "b", ChangeJob(delay=0))
-    await driver.queue.give_back(await driver.pop(2))
+    await driver.queue.return_to_queue(await driver.pop(2))
     await driver.pop(2)
     await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
     await driver.queue.release(TOPIC, "a", ANY_RECEIPT)
@@ -36,14 +36,14 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.topics.redrive(TOPIC)
     await driver.pop()
     await driver.queue.finish_many(TOPIC, [FinishItem(id="b")])
-    await driver.queue.look(TOPIC, "c")
+    await driver.queue.get(TOPIC, "c")
     await driver.queue.cancel(TOPIC, "c")
     await driver.topics.jobs(TOPIC)
-    await driver.topics.all.totals([TOPIC])
+    await driver.engine.topic_list.totals([TOPIC])
     await driver.engine.usage.jobs(0, [TOPIC])
     assert [step async for step in driver.engine.usage.record_bytes(TOPIC)]
-    await driver.engine.auditor.survey()
-    await driver.engine.auditor.audit(TOPIC, repair=True)
+    await driver.engine.consistency.check_store()
+    await driver.engine.consistency.check_topic(TOPIC, repair=True)
     await driver.engine._scripts.run("shard_keys", [f"{KEY}:due"], (0, 1000))
     await driver.engine._scripts.run("key_elements", [f"{KEY}:pool"], ("hash", 0, 1000))
     await driver.pass_time(3)
@@ -73,7 +73,7 @@ def test_every_script_has_a_full_header(verb: str) -> None:
     header = [line for line in SCRIPTS[verb].splitlines() if line.startswith("--")]
     text = "\n".join(header)
     for part in ("KEYS", "Returns", "Bound:"):
-        assert part in text, f"{verb}.lua says nothing of {part}"
+        assert part in text, f"{verb}.lua does not document {part}"
 
 
 def redis_error_classes() -> list[type[Exception]]:
@@ -99,7 +99,7 @@ FAULTS_OF_OURS = {
     redis_errors.PubSubError,
     redis_errors.WatchError,
 }
-"""What the client raises when it is used wrongly: these must show as faults, not as a store that is away."""
+"""Errors of incorrect use of the client: these must show as bugs, not as an unavailable store."""
 
 
 @pytest.mark.parametrize("error", redis_error_classes(), ids=lambda error: error.__name__)
@@ -132,7 +132,7 @@ def test_refusals_of_the_store_are_mapped(text: str) -> None:
     assert isinstance(translate(redis_errors.ResponseError(text)), StoreUnavailable)
 
 
-async def test_without_memory_puts_are_refused_and_everything_else_goes_on(driver: EngineDriver) -> None:
+async def test_without_memory_only_puts_are_refused(driver: EngineDriver) -> None:
     await driver.queue.put_many([job(job_id, retain=600, ttl=3000) for job_id in "abcdefgh"])
     await driver.put("delayed", delay=5)
     await driver.put("lease", ttr=5)
@@ -157,7 +157,7 @@ async def test_without_memory_puts_are_refused_and_everything_else_goes_on(drive
         await driver.topics.resume(TOPIC)
         popped = await driver.pop(5, consumer="worker-1", request_id="r2")
         assert len(popped) == 5
-        await driver.queue.give_back(popped[:1])
+        await driver.queue.return_to_queue(popped[:1])
         driver.server.command("CONFIG", "SET", "maxmemory", "0")
         driver.move_clock(10)
         driver.server.command("CONFIG", "SET", "maxmemory", "1")
@@ -171,7 +171,7 @@ async def test_without_memory_puts_are_refused_and_everything_else_goes_on(drive
 
 
 async def test_without_memory_the_timer_still_makes_jobs_of_every_topic_ready(driver: EngineDriver) -> None:
-    """Visits to topics where nothing is due any more only plan the next one, which must not need memory first."""
+    """A visit to a topic without due work only schedules the next one, which must not need memory."""
     topics = [f"t{number}" for number in range(8)]
     for topic in topics:
         await driver.queue.put(PutJob(topic=topic, id="gone"))
@@ -199,7 +199,7 @@ async def test_without_memory_a_job_of_an_unnamed_consumer_can_be_cancelled(driv
 
 
 async def test_a_ready_list_of_another_type_fails_calls_before_they_change_anything(driver: EngineDriver) -> None:
-    """As a store has it that an earlier commit has filled, until `deferd audit --repair` was run."""
+    """As in a store filled by an earlier commit, until `deferd audit --repair` is run."""
     await driver.put("dead")
     await driver.pop_one()
     await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)

@@ -1,4 +1,4 @@
-"""The engine against the plain model of it in job_model.py, over every transition, in any order."""
+"""The engine against its plain model in job_model.py, over all transitions in any order."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from deferd.contract.errors import JobNotFound
 from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.queue import PopRequest, Released
 from deferd.engine.record import ANY_RECEIPT, JobRecord
+from tests.drawn_input import counted
 from tests.integration import drawn_calls as drawn
 from tests.integration.drawn_calls import TOPICS
-from tests.integration.engine_and_model import EngineAndModel, OutOfTimeError, answer_of, receipt_of
+from tests.integration.engine_and_model import EngineAndModel, OutOfTimeError, receipt_of, result_of
 from tests.integration.engine_driver import TOPIC, EngineDriver
 from tests.integration.job_model import ANY_DELIVERY
 from tests.integration.store_servers import StoreServer
 
 
 class EveryCall(EngineAndModel):
-    """All calls there are, in any order."""
+    """All calls, in any order."""
 
     @initialize(many=st.lists(drawn.puts, max_size=6))
     def begin(self, many: list[dict[str, Any]]) -> None:
@@ -34,9 +35,9 @@ class EveryCall(EngineAndModel):
     @drawn.verb(4, topic=drawn.topics, puts=st.lists(drawn.puts, min_size=1, max_size=3))
     def put(self, topic: str, puts: list[dict[str, Any]]) -> None:
         puts = [{**put, "body": self.new_body()} for put in puts]
-        answers = self.run_together([self.queue.put(_put_job(topic, put)) for put in puts])
-        for put, actual in zip(puts, answers, strict=True):
-            expected = answer_of(partial(self.models[topic].put, **put))
+        results = self.run_together([self.queue.put(_put_job(topic, put)) for put in puts])
+        for put, actual in zip(puts, results, strict=True):
+            expected = result_of(partial(self.models[topic].put, **put))
             assert (actual if isinstance(actual, type) else actual.outcome) == expected
             if not isinstance(actual, type):
                 self.is_as_modelled(actual.record, self.models[topic].jobs[actual.record.id])
@@ -58,12 +59,12 @@ class EveryCall(EngineAndModel):
     def change(
         self, topic: str, which: tuple[str, int], changes: dict[str, Any], delay: int | None, new_body: bool
     ) -> None:
-        job_id, _ = self.meant(topic, which)
+        job_id, _ = self.target_of(topic, which)
         if new_body:
             changes = {**changes, "body": self.new_body()}
         wanted = ChangeJob.model_validate({**changes, "delay": delay})
         actual = self.run(self.queue.change(topic, job_id, wanted))
-        expected = answer_of(lambda: self.models[topic].change(job_id, changes, delay_s=delay))
+        expected = result_of(lambda: self.models[topic].change(job_id, changes, delay_s=delay))
         if isinstance(actual, JobRecord):
             assert expected is None
             self.is_as_modelled(actual, self.models[topic].jobs[job_id])
@@ -72,12 +73,12 @@ class EveryCall(EngineAndModel):
 
     @drawn.verb(2, topic=drawn.topics, which=st.lists(st.tuples(drawn.jobs, st.booleans()), min_size=1, max_size=4))
     def cancel(self, topic: str, which: list[tuple[tuple[str, int], bool]]) -> None:
-        meant = [(self.meant(topic, pick)[0], refuse) for pick, refuse in which]
+        targets = [(self.target_of(topic, pick)[0], refuse) for pick, refuse in which]
         actual = self.run_together(
-            [self.queue.cancel(topic, job_id, refuse_reserved=refuse) for job_id, refuse in meant]
+            [self.queue.cancel(topic, job_id, refuse_reserved=refuse) for job_id, refuse in targets]
         )
         cancel = self.models[topic].cancel
-        assert actual == [answer_of(partial(cancel, job_id, refuse_reserved=refuse)) for job_id, refuse in meant]
+        assert actual == [result_of(partial(cancel, job_id, refuse_reserved=refuse)) for job_id, refuse in targets]
 
     # Consumers
 
@@ -99,7 +100,7 @@ class EveryCall(EngineAndModel):
         late_s=drawn.delays_of_timer,
     )
     def pop_for_several(self, topic: str, requests: list[tuple[int, str | None, str | None]], late_s: int) -> None:
-        """In one call, as the engine does for consumers that wait; the timer is late by `late_s`."""
+        """Pop for several consumers in one call, as the dispatcher does; the timer is late by `late_s`."""
         self.move_clock(late_s)
         self.hand_out(
             topic, [PopRequest(count, None, consumer, request_id) for count, request_id, consumer in requests]
@@ -107,65 +108,65 @@ class EveryCall(EngineAndModel):
 
     @drawn.verb(2, topic=drawn.topics, count=st.integers(1, 2), consumer=drawn.consumers, late_s=drawn.delays_of_timer)
     def pop_again(self, topic: str, count: int, consumer: str | None, late_s: int) -> None:
-        """Repeat a request that was given jobs which are still held, if there is one."""
+        """Repeat a request that still holds jobs, if there is one."""
         self.move_clock(late_s)
         model = self.models[topic]
-        request_id = next(filter(model.given_before, drawn.REQUEST_IDS), drawn.REQUEST_IDS[0])
+        request_id = next(filter(model.earlier_deliveries, drawn.REQUEST_IDS), drawn.REQUEST_IDS[0])
         self.hand_out(topic, [PopRequest(count, None, consumer, request_id)])
 
     @drawn.verb(2, topic=drawn.topics, which=st.lists(drawn.receipts, min_size=1, max_size=3))
-    def give_back(self, topic: str, which: list[tuple[str, int]]) -> None:
-        deliveries = [self.meant(topic, pick)[1] for pick in which]
+    def return_to_queue(self, topic: str, which: list[tuple[str, int]]) -> None:
+        deliveries = [self.target_of(topic, pick)[1] for pick in which]
         deliveries = [delivery for delivery in deliveries if delivery.job_id]
-        actual = self.run(self.queue.give_back([self.as_popped(topic, delivery) for delivery in deliveries]))
-        assert actual == self.models[topic].give_back(deliveries)
+        actual = self.run(self.queue.return_to_queue([self.as_popped(topic, delivery) for delivery in deliveries]))
+        assert actual == self.models[topic].return_to_queue(deliveries)
 
     @drawn.verb(topic=drawn.topics, which=drawn.receipts, result=st.sampled_from([None, {"paid": [True]}]))
     def finish(self, topic: str, which: tuple[str, int], result: Any) -> None:
-        job_id, delivery = self.meant(topic, which)
+        job_id, delivery = self.target_of(topic, which)
         actual = self.run(self.queue.finish(topic, job_id, receipt_of(delivery), result))
-        assert actual == answer_of(lambda: self.models[topic].finish(job_id, delivery, result))
+        assert actual == result_of(lambda: self.models[topic].finish(job_id, delivery, result))
 
     @drawn.verb(topic=drawn.topics, which=st.lists(drawn.receipts, min_size=2, max_size=3))
     def finish_many(self, topic: str, which: list[tuple[str, int]]) -> None:
-        meant = [self.meant(topic, pick) for pick in which]
+        targets = [self.target_of(topic, pick) for pick in which]
         items = [
             FinishItem(id=job_id, receipt=None if delivery is ANY_DELIVERY else str(receipt_of(delivery)))
-            for job_id, delivery in meant
+            for job_id, delivery in targets
         ]
         actual = self.run(self.queue.finish_many(topic, items))
-        expected = [answer_of(partial(self.models[topic].finish, *one)) for one in meant]
+        expected = [result_of(partial(self.models[topic].finish, *one)) for one in targets]
         assert [result.code for result in actual] == [error and error.code for error in expected]
 
     @drawn.verb(3, topic=drawn.topics, which=drawn.receipts, delay=drawn.waits, error=drawn.errors)
     def release(self, topic: str, which: tuple[str, int], delay: int | None, error: str | None) -> None:
-        job_id, delivery = self.meant(topic, which)
+        job_id, delivery = self.target_of(topic, which)
         delay_ms = None if delay is None else delay * 1000
         actual = self.run(self.queue.release(topic, job_id, receipt_of(delivery), delay_ms=delay_ms, error=error))
-        expected = answer_of(lambda: self.models[topic].release(job_id, delivery, delay_s=delay, error=error))
+        expected = result_of(lambda: self.models[topic].release(job_id, delivery, delay_s=delay, error=error))
         if isinstance(actual, Released):
             state, due_s, attempts = expected
             assert (actual.state, actual.attempts) == (state, attempts)
-            self.is_when(actual.due_at_ms, due_s)
+            self.assert_same_instant(actual.due_at_ms, due_s)
         else:
             assert actual == expected
 
     @drawn.verb(topic=drawn.topics, which=drawn.receipts, ttr_ms=drawn.leases_ms)
     def touch(self, topic: str, which: tuple[str, int], ttr_ms: int | None) -> None:
-        job_id, delivery = self.meant(topic, which)
+        job_id, delivery = self.target_of(topic, which)
         ttr_s = None if ttr_ms is None else ttr_ms // 1000
         actual = self.run(self.queue.touch(topic, job_id, receipt_of(delivery), ttr_ms=ttr_ms))
-        expected = answer_of(lambda: self.models[topic].touch(job_id, delivery, ttr_s=ttr_s))
+        expected = result_of(lambda: self.models[topic].touch(job_id, delivery, ttr_s=ttr_s))
         if isinstance(actual, int):
-            self.is_when(actual, expected)
+            self.assert_same_instant(actual, expected)
         else:
             assert actual == expected
 
     @drawn.verb(topic=drawn.topics, which=drawn.receipts, error=drawn.errors)
     def bury(self, topic: str, which: tuple[str, int], error: str | None) -> None:
-        job_id, delivery = self.meant(topic, which)
+        job_id, delivery = self.target_of(topic, which)
         actual = self.run(self.queue.bury(topic, job_id, receipt_of(delivery), error=error))
-        assert actual == answer_of(lambda: self.models[topic].bury(job_id, delivery, error=error))
+        assert actual == result_of(lambda: self.models[topic].bury(job_id, delivery, error=error))
 
     # Operators
 
@@ -174,17 +175,17 @@ class EveryCall(EngineAndModel):
         dead = [job.id for job in self.models[topic].in_state(JobState.DEAD)]
         actual = self.run(self.driver.topics.redrive(topic, limit=limit))
         redriven = [job_id for job_id in dead if self.look(topic, job_id).state is JobState.READY]
-        assert actual == answer_of(lambda: self.models[topic].redrive_some(limit, redriven))
+        assert actual == result_of(lambda: self.models[topic].redrive_some(limit, redriven))
 
     @drawn.verb(topic=drawn.topics, ids=st.lists(drawn.job_ids, min_size=1, max_size=4))
     def redrive_ids(self, topic: str, ids: list[str]) -> None:
         actual = self.run(self.driver.topics.redrive(topic, ids))
-        assert actual == answer_of(lambda: self.models[topic].redrive_ids(ids))
+        assert actual == result_of(lambda: self.models[topic].redrive_ids(ids))
 
     @drawn.verb(topic=drawn.topics, state=drawn.states)
     def purge(self, topic: str, state: JobState | None) -> None:
         actual = self.run(self.driver.topics.purge(topic, state))
-        assert actual == answer_of(lambda: self.models[topic].purge(state))
+        assert actual == result_of(lambda: self.models[topic].purge(state))
 
     @drawn.verb(topic=drawn.topics, values=drawn.topic_settings)
     def configure(self, topic: str, values: dict[str, Any]) -> None:
@@ -196,7 +197,7 @@ class EveryCall(EngineAndModel):
     def pause(self, topic: str, paused: bool) -> None:
         verb = self.driver.topics.pause if paused else self.driver.topics.resume
         view = self.run(verb(topic))
-        expected = answer_of(lambda: self.models[topic].pause(paused))
+        expected = result_of(lambda: self.models[topic].pause(paused))
         assert (view if isinstance(view, type) else view.paused) == expected
 
     @drawn.verb(topic=drawn.topics, state=drawn.states, limit=st.integers(1, 3))
@@ -206,7 +207,7 @@ class EveryCall(EngineAndModel):
         while cursor is not None:
             page = self.run(self.driver.topics.jobs(topic, state, cursor or None, limit))
             if isinstance(page, type):
-                assert page == answer_of(self.models[topic].counts)
+                assert page == result_of(self.models[topic].counts)
                 return
             records += page[0]
             cursor = page[1]
@@ -219,7 +220,7 @@ class EveryCall(EngineAndModel):
 
     @drawn.verb(2, seconds=drawn.moves)
     def move_clock(self, seconds: int) -> None:
-        """The timer is late: it has not run."""
+        """Move the clock without running the timer: the timer is late."""
         self.driver.move_clock(seconds)
         for model in self.models.values():
             model.now_s += seconds
@@ -261,22 +262,23 @@ def _put_job(topic: str, put: dict[str, Any]) -> PutJob:
     )
 
 
+@pytest.mark.hypothesis
 @pytest.mark.timeout(240)
 def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> None:
     machine = type("EveryCallOnServer", (EveryCall,), {"server": running_server})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=120,
+            max_examples=counted(120),
             stateful_step_count=50,
             deadline=None,
             print_blob=True,
-            phases=[phase for phase in Phase if phase is not Phase.explain],  # it traces every line, for minutes
+            phases=[phase for phase in Phase if phase is not Phase.explain],  # it would trace every line, for minutes
         ),
     )
 
 
-# What the machine seldom meets, or found, at its smallest
+# Minimal examples of what the machine found or rarely reaches
 
 
 async def test_a_repeated_request_leaves_expired_jobs_to_those_that_take_new_ones(driver: EngineDriver) -> None:
@@ -292,7 +294,7 @@ async def test_a_repeated_request_leaves_expired_jobs_to_those_that_take_new_one
     assert await driver.state("expired") is JobState.DEAD
 
 
-async def test_a_call_without_receipt_does_not_hear_of_an_earlier_jobs_cancel(driver: EngineDriver) -> None:
+async def test_a_call_without_receipt_does_not_get_an_earlier_jobs_cancel(driver: EngineDriver) -> None:
     await driver.put()
     await driver.pop_one()
     await driver.queue.cancel(TOPIC, "a")
@@ -302,10 +304,10 @@ async def test_a_call_without_receipt_does_not_hear_of_an_earlier_jobs_cancel(dr
         await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
 
 
-async def test_ready_jobs_that_were_given_back_are_listed_page_by_page(driver: EngineDriver) -> None:
+async def test_returned_jobs_are_listed_page_by_page(driver: EngineDriver) -> None:
     for job_id in ("a", "b", "c"):
         await driver.put(job_id)
-    await driver.queue.give_back(await driver.pop(3))
+    await driver.queue.return_to_queue(await driver.pop(3))
     listed, cursor = [], None
     for _ in range(3):
         page, cursor = await driver.topics.jobs(TOPIC, JobState.READY, cursor, limit=1)

@@ -1,4 +1,4 @@
-"""A cluster: calls go to the node that holds their key; the failure of one node leaves the others at work."""
+"""Cluster: calls go to the node that has their key, and the failure of a node does not affect the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
 
 @pytest.fixture
 def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
-    """A cluster that is well and empty."""
+    """A healthy, empty cluster."""
     for node in running_cluster.masters:
         node.command("FLUSHALL")
     yield running_cluster
@@ -40,7 +40,7 @@ def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
             node.unpause()
         else:
             node.start()
-    wait_until(lambda: all(map(is_well, running_cluster.masters)), RECOVERY_S, "the cluster is well again")
+    wait_until(lambda: all(map(is_well, running_cluster.masters)), RECOVERY_S, "the cluster is healthy again")
 
 
 @pytest.fixture
@@ -57,29 +57,29 @@ def is_well(node: StoreServer) -> bool:
 
 
 async def all_counted(store: Store, keys: list[str]) -> int:
-    """Try until a call for each key works; how many rounds of calls that took."""
+    """Call for each key until all succeed; returns how many rounds that took."""
     end = time.monotonic() + RECOVERY_S
     rounds = 1
-    while any(isinstance(answer, BaseException) for answer in await counted(store, keys)):
-        assert time.monotonic() < end, "the keys cannot be reached again"
+    while any(isinstance(reply, BaseException) for reply in await counted(store, keys)):
+        assert time.monotonic() < end, "calls did not succeed again"
         await asyncio.sleep(0.05)
         rounds += 1
     return rounds
 
 
 async def counted(store: Store, keys: list[str]) -> list[int | BaseException]:
-    """One call for each key, all at once; each must answer or fail in time."""
+    """One call for each key at the same time; each must return or fail in time."""
     began = time.monotonic()
-    answers = await asyncio.gather(*(store.client.eval(COUNT, 1, key) for key in keys), return_exceptions=True)
+    replies = await asyncio.gather(*(store.client.eval(COUNT, 1, key) for key in keys), return_exceptions=True)
     assert time.monotonic() - began < TIMEOUT_S + SLACK_S
-    return answers
+    return replies
 
 
 def held(cluster: ClusterSet, node: StoreServer) -> tuple[list[str], list[str]]:
-    """The keys that the node holds, and the others."""
-    its = [key for key in KEYS if cluster.holder_of(key) is node]
-    assert its
-    return its, [key for key in KEYS if key not in its]
+    """The keys on the node, and the others."""
+    own = [key for key in KEYS if cluster.holder_of(key) is node]
+    assert own
+    return own, [key for key in KEYS if key not in own]
 
 
 async def test_a_script_runs_on_the_node_that_holds_its_key(cluster: ClusterSet, clustered_store: Store) -> None:
@@ -91,7 +91,7 @@ async def test_a_script_runs_on_the_node_that_holds_its_key(cluster: ClusterSet,
         assert cluster.holder_of(key).command("GET", key) == b"1"
 
 
-async def test_its_nodes_are_refused_as_single_servers(cluster: ClusterSet) -> None:
+async def test_cluster_nodes_are_refused_as_single_servers(cluster: ClusterSet) -> None:
     store = await connect(cluster.masters[0].url, timeout_s=TIMEOUT_S)
 
     with pytest.raises(StoreRefused, match=r"use redis\+cluster://"):
@@ -99,7 +99,7 @@ async def test_its_nodes_are_refused_as_single_servers(cluster: ClusterSet) -> N
     await store.close()
 
 
-async def test_what_is_published_is_heard(clustered_store: Store) -> None:
+async def test_a_subscription_receives_what_is_published(clustered_store: Store) -> None:
     subscription = clustered_store.pubsub()
     await subscription.subscribe("news")
     await clustered_store.client.execute_command("PUBLISH", "news", "first")
@@ -112,17 +112,16 @@ async def test_what_is_published_is_heard(clustered_store: Store) -> None:
     await subscription.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "pause"])
-async def test_a_node_that_fails_takes_only_its_own_keys_with_it(
-    cluster: ClusterSet, clustered_store: Store, how: str
-) -> None:
+async def test_a_failed_node_affects_only_its_own_keys(cluster: ClusterSet, clustered_store: Store, how: str) -> None:
     await counted(clustered_store, KEYS)
-    its, others = held(cluster, cluster.masters[1])
+    own, others = held(cluster, cluster.masters[1])
     getattr(cluster.masters[1], how)()
 
     for turn in range(2, 5):
-        failed, worked = await asyncio.gather(counted(clustered_store, its), counted(clustered_store, others))
-        assert all(isinstance(answer, RedisError) for answer in failed)
+        failed, worked = await asyncio.gather(counted(clustered_store, own), counted(clustered_store, others))
+        assert all(isinstance(reply, RedisError) for reply in failed)
         assert worked == [turn] * len(others)
 
     sent_before = 4
@@ -130,44 +129,47 @@ async def test_a_node_that_fails_takes_only_its_own_keys_with_it(
         cluster.masters[1].unpause()
     else:
         cluster.masters[1].start()
-        sent_before = 0  # it has kept nothing
-    sent = sent_before + await all_counted(clustered_store, its)
-    for key in its:  # no call was sent more than once
+        sent_before = 0  # it lost its data
+    sent = sent_before + await all_counted(clustered_store, own)
+    for key in own:  # no call was sent more than once
         assert int(cluster.masters[1].command("GET", key)) <= sent
 
 
+@pytest.mark.slow
 async def test_a_restarted_node_is_used_again_without_an_error(cluster: ClusterSet, clustered_store: Store) -> None:
     await counted(clustered_store, KEYS)
     node = cluster.masters[0]
-    its, others = held(cluster, node)
+    own, others = held(cluster, node)
     await asyncio.to_thread(node.restart)
     await asyncio.to_thread(wait_until, lambda: is_well(node), RECOVERY_S, "the node is back")
 
-    assert await counted(clustered_store, its) == [1] * len(its)
+    assert await counted(clustered_store, own) == [1] * len(own)
     assert await counted(clustered_store, others) == [2] * len(others)
 
 
-async def test_a_cluster_that_is_gone_fails_in_time_and_is_found_again(
+@pytest.mark.slow
+async def test_calls_to_a_dead_cluster_fail_in_time_and_succeed_after_its_restart(
     cluster: ClusterSet, clustered_store: Store
 ) -> None:
     for node in cluster.nodes:
         node.kill()
     for _ in range(2):
-        assert all(isinstance(answer, RedisError) for answer in await counted(clustered_store, KEYS))
+        assert all(isinstance(reply, RedisError) for reply in await counted(clustered_store, KEYS))
     for node in cluster.nodes:
         node.start()
 
     await all_counted(clustered_store, KEYS)
 
 
+@pytest.mark.slow
 async def test_calls_work_again_after_a_failover(tmp_path: Path) -> None:
     with ClusterSet(tmp_path, replicas=1, node_timeout_ms=500) as cluster:
         store = await connect(cluster.url, timeout_s=TIMEOUT_S)
         await counted(store, KEYS)
-        its, _ = held(cluster, cluster.masters[2])
+        own, _ = held(cluster, cluster.masters[2])
         cluster.masters[2].kill()
 
-        await all_counted(store, its)
+        await all_counted(store, own)
 
-        assert not any(isinstance(answer, BaseException) for answer in await counted(store, KEYS))
+        assert not any(isinstance(reply, BaseException) for reply in await counted(store, KEYS))
         await store.close()

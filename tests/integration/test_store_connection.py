@@ -1,4 +1,4 @@
-"""One server: calls are bounded in time and sent once, and work again by themselves when the server is back."""
+"""Single server: calls have a deadline, are sent once, and succeed again when the server is back."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.integration.store_servers import StoreServer
 from tests.waiting import until
 
 TIMEOUT_S = 1.5
-"""Short, for the tests that wait for it, and longer than a loaded machine stands still: in the others nothing hangs."""
+"""Short for the tests that wait for it, but longer than a busy machine stalls."""
 SLACK_S = 1.5
-"""What a loaded machine may add."""
+"""Extra time on a busy machine."""
 
 
 both_transports = pytest.mark.parametrize("own_server", ["tcp", "unix"], indirect=True)
@@ -49,7 +49,7 @@ async def first_message(subscription: PubSub) -> Any:
     return None
 
 
-async def test_connecting_asks_nothing_of_the_server() -> None:
+async def test_connecting_sends_nothing_to_the_server() -> None:
     store = await connect("redis://127.0.0.1:1", timeout_s=TIMEOUT_S)
 
     with pytest.raises(RedisConnectionError):
@@ -65,22 +65,22 @@ async def test_calls_to_a_server_that_hangs_fail_in_time_and_are_sent_once(
     began = time.monotonic()
 
     calls = [own_store.client.eval("return redis.call('INCR', KEYS[1])", 1, f"key{n}") for n in range(200)]
-    answers = await asyncio.gather(*calls, return_exceptions=True)
+    replies = await asyncio.gather(*calls, return_exceptions=True)
 
-    assert {type(answer) for answer in answers} <= {RedisTimeoutError, RedisConnectionError}
+    assert {type(reply) for reply in replies} <= {RedisTimeoutError, RedisConnectionError}
     assert time.monotonic() - began < TIMEOUT_S + SLACK_S
     own_server.unpause()
-    # Those that had got a connection are carried out now; the others were never sent.
-    carried_out = own_server.command("MGET", *(f"key{n}" for n in range(200)))
-    assert set(carried_out) == {b"1", None}
+    # The calls that had a connection are executed now; the others were never sent.
+    executed = own_server.command("MGET", *(f"key{n}" for n in range(200)))
+    assert set(executed) == {b"1", None}
 
 
-async def test_a_server_that_hangs_does_not_make_connections_pile_up(own_server: StoreServer) -> None:
-    store = await connect(own_server.url, timeout_s=0.3)  # nothing here is to be answered
+async def test_connections_to_a_server_that_hangs_do_not_pile_up(own_server: StoreServer) -> None:
+    store = await connect(own_server.url, timeout_s=0.3)  # no call here gets a reply
     own_server.pause()
     for _ in range(3):
-        answers = await asyncio.gather(*(store.client.get("key") for _ in range(50)), return_exceptions=True)
-        assert {type(answer) for answer in answers} <= {RedisTimeoutError, RedisConnectionError}
+        replies = await asyncio.gather(*(store.client.get("key") for _ in range(50)), return_exceptions=True)
+        assert {type(reply) for reply in replies} <= {RedisTimeoutError, RedisConnectionError}
     own_server.unpause()
 
     own_server.command("PING")
@@ -91,11 +91,11 @@ async def test_a_server_that_hangs_does_not_make_connections_pile_up(own_server:
 
 async def test_a_call_whose_connection_breaks_is_not_sent_again(own_server: StoreServer, own_store: Store) -> None:
     call = asyncio.ensure_future(own_store.client.execute_command("BLPOP", "nothing", 0))
-    await until(lambda: own_server.blocked_calls() == 1, "the server has the call")
+    await until(lambda: own_server.blocked_calls() == 1, "the server has received the call")
 
     own_server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
-    # Sent again it would wait once more and end with a time-out.
+    # If it were sent again, it would block and end with a time-out.
     with pytest.raises(RedisConnectionError):
         await call
 
@@ -108,12 +108,12 @@ async def test_calls_work_again_after_a_restart(own_server: StoreServer, own_sto
         await own_store.client.get("key1")
     own_server.start()
 
-    answers = await asyncio.gather(*(own_store.client.get(f"key{n}") for n in range(50)))
+    replies = await asyncio.gather(*(own_store.client.get(f"key{n}") for n in range(50)))
 
-    assert answers == [None] * 50  # a new server, and no error from any of the old connections
+    assert replies == [None] * 50  # the server is empty, and no old connection caused an error
 
 
-async def test_a_subscription_hears_what_is_published(own_store: Store) -> None:
+async def test_a_subscription_receives_what_is_published(own_store: Store) -> None:
     subscription = own_store.pubsub()
     await subscription.subscribe("news")
     await own_store.client.publish("news", "first")
@@ -122,7 +122,7 @@ async def test_a_subscription_hears_what_is_published(own_store: Store) -> None:
     await subscription.aclose()
 
 
-async def test_a_quiet_subscription_is_kept_as_long_as_the_server_answers(
+async def test_a_quiet_subscription_is_kept_while_the_server_responds(
     own_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_client, "QUIET_S", 0.1)
@@ -137,7 +137,7 @@ async def test_a_quiet_subscription_is_kept_as_long_as_the_server_answers(
     await subscription.aclose()
 
 
-async def test_a_subscription_notices_a_server_that_hangs(
+async def test_a_subscription_detects_a_server_that_hangs(
     own_server: StoreServer, own_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_client, "QUIET_S", 0.1)
@@ -147,7 +147,7 @@ async def test_a_subscription_notices_a_server_that_hangs(
     own_server.pause()
     began = time.monotonic()
 
-    with pytest.raises(RedisConnectionError, match="silent"):
+    with pytest.raises(RedisConnectionError, match="no message or PONG"):
         await first_message(subscription)
 
     assert time.monotonic() - began < 0.1 + TIMEOUT_S + SLACK_S

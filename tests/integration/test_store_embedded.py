@@ -1,4 +1,4 @@
-"""The embedded store: one owner for a folder, taken over from a dead one, restarted when it dies, nothing lost."""
+"""The embedded store: one owner per directory, take-over from a killed one, restarts, and no data loss."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from deferd.store import data_dir as folder_module
+from deferd.store import data_dir as data_dir_module
 from deferd.store import embedded as embedded_module
+from deferd.store import valkey_process
 from deferd.store.connection import Store, connect
-from deferd.store.data_dir import DataFolder
+from deferd.store.data_dir import DataDirectory
 from deferd.store.embedded import EmbeddedStore
 from deferd.store.preflight import StoreRefused, check
 from tests.waiting import until
@@ -57,21 +58,21 @@ def names_in(folder: Path, pattern: str = "*") -> list[str]:
 
 
 async def kill(embedded: EmbeddedStore) -> None:
-    """Kill its process, and wait until there is another one."""
+    """Kill its process and wait for the next one."""
     killed = embedded.pid
     assert killed is not None
     os.kill(killed, signal.SIGKILL)
-    await until(lambda: embedded.pid not in {killed, None}, "there is another process")
+    await until(lambda: embedded.pid not in {killed, None}, "the store was restarted")
 
 
 async def got(store: Store, key: str) -> bytes | str | None:
-    """The key's value, as soon as the store answers."""
+    """The key's value, as soon as the store responds."""
     end = time.monotonic() + WAIT_S
     while True:
         try:
             return await store.client.get(key)
         except RedisError:
-            assert time.monotonic() < end, "the store does not come back"
+            assert time.monotonic() < end, "the store does not respond again"
             await asyncio.sleep(0.01)
 
 
@@ -85,7 +86,7 @@ async def test_it_is_a_store_that_passes_the_checks_and_keeps_its_data(data_dir:
     assert mode(data_dir) == 0o700
 
 
-async def test_every_change_is_on_disk_before_it_is_answered(data_dir: Path) -> None:
+async def test_every_change_is_on_disk_before_it_is_acknowledged(data_dir: Path) -> None:
     async with running(data_dir) as (_, store):
         settings = await store.client.config_get("append*")
         assert settings["appendonly"] == "yes"
@@ -94,7 +95,7 @@ async def test_every_change_is_on_disk_before_it_is_answered(data_dir: Path) -> 
         assert (await store.client.config_get("port"))["port"] == "0"
 
 
-async def test_a_second_owner_is_refused_and_told_who_owns_it(data_dir: Path) -> None:
+async def test_a_second_owner_is_refused_with_the_process_id_of_the_first(data_dir: Path) -> None:
     async with running(data_dir) as (_, store):
         with pytest.raises(StoreRefused, match=rf"in use by another deferd service \(process {os.getpid()}\)"):
             EmbeddedStore(data_dir).claim()
@@ -138,7 +139,7 @@ async def kill_owner(data_dir: Path, leftover: str, reaper: str) -> None:
     [
         "lives",
         pytest.param(
-            "hangs", marks=pytest.mark.skipif(sys.platform != "linux", reason="it is recognised by what /proc tells")
+            "hangs", marks=pytest.mark.skipif(sys.platform != "linux", reason="needs /proc to recognise the process")
         ),
     ],
 )
@@ -152,10 +153,10 @@ async def test_the_store_of_a_killed_owner_is_taken_over(
         assert await store.client.get("key") == b"value"
 
 
-@pytest.mark.parametrize("leftover", ["lives", "hangs"])
+@pytest.mark.parametrize("leftover", ["lives", pytest.param("hangs", marks=pytest.mark.slow)])
 async def test_the_store_of_a_killed_owner_is_ended_by_its_reaper(data_dir: Path, leftover: str) -> None:
     await kill_owner(data_dir, leftover, "with a reaper")
-    folder = DataFolder(data_dir)
+    folder = DataDirectory(data_dir)
 
     def has_ended() -> bool:
         lock = folder.try_store_lock()
@@ -177,9 +178,9 @@ async def test_a_store_that_is_killed_is_started_again_with_its_data(
             await store.client.set(f"key{turn}", "value")
             await kill(embedded)
             assert await got(store, f"key{turn}") == b"value"
-        await until(lambda: "is back" in caplog.text, "it is told")
+        await until(lambda: "is running again" in caplog.text, "the restart is logged")
 
-    assert "ended by itself (signal 9)" in caplog.text
+    assert "exited unexpectedly (signal 9)" in caplog.text
 
 
 async def test_stopping_does_not_wait_for_a_store_that_hangs(data_dir: Path) -> None:
@@ -189,14 +190,14 @@ async def test_stopping_does_not_wait_for_a_store_that_hangs(data_dir: Path) -> 
         began = time.monotonic()
         await embedded.stop()
 
-    assert time.monotonic() - began < embedded_module.STOP_S + 1
+    assert time.monotonic() - began < valkey_process.STOP_S + 1
 
 
 async def test_stopping_ends_the_loading(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(_: object) -> bool:
         return False
 
-    monkeypatch.setattr(embedded_module, "_answers", never)
+    monkeypatch.setattr(valkey_process, "_responds", never)
     embedded = EmbeddedStore(data_dir)
     embedded.claim()
     starting = asyncio.ensure_future(embedded.start())
@@ -215,7 +216,7 @@ async def test_stopping_ends_the_loading(data_dir: Path, monkeypatch: pytest.Mon
 async def test_a_long_loading_is_reported(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(embedded_module, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(valkey_process, "REPORT_INTERVAL_S", 0.0)
     caplog.set_level(logging.INFO)
 
     async with running(data_dir):
@@ -224,7 +225,7 @@ async def test_a_long_loading_is_reported(
     assert f"the embedded store in {data_dir} " in caplog.text
 
 
-async def test_a_folder_with_a_long_path_has_its_socket_elsewhere(
+async def test_a_directory_with_a_long_path_has_its_socket_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
@@ -234,29 +235,29 @@ async def test_a_folder_with_a_long_path_has_its_socket_elsewhere(
             assert len(embedded.url) < 100
             assert embedded.url == EmbeddedStore(data_dir).url
             assert await store.client.set("key", "value")
-            [place] = names_in(Path(short))
-            assert mode(Path(short) / place) == 0o700
+            [socket_dir] = names_in(Path(short))
+            assert mode(Path(short) / socket_dir) == 0o700
         assert names_in(Path(short)) == []
 
 
 @pytest.mark.parametrize("name", ["with space", "quote'd", 'double"quoted', "per%20cent", "ünïcode"])
-async def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+async def test_a_directory_may_have_any_name(tmp_path: Path, name: str) -> None:
     async with running(tmp_path / name) as (_, store):
         assert await store.client.set("key", "value")
 
 
 @pytest.mark.parametrize("open_mode", [0o755, 0o750, 0o777, 0o711])
-def test_a_folder_that_others_may_enter_is_closed_to_them_and_that_is_logged(
+def test_a_directory_open_to_other_users_is_restricted_with_a_warning(
     data_dir: Path, open_mode: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     data_dir.mkdir()
     data_dir.chmod(open_mode)
-    folder = DataFolder(data_dir)
+    folder = DataDirectory(data_dir)
     folder.claim()
     folder.release()
 
     assert mode(data_dir) == 0o700
-    assert f"other users could enter the data folder {data_dir} (mode {open_mode:04o}): it is now 0700" in caplog.text
+    assert f"other users could access the data directory {data_dir} (mode {open_mode:04o}): changed" in caplog.text
 
 
 def open_to_others(folder: Path) -> None:
@@ -264,7 +265,7 @@ def open_to_others(folder: Path) -> None:
         path.chmod(path.stat().st_mode | 0o055)
 
 
-async def test_the_open_folder_of_an_earlier_release_is_closed_with_its_data(data_dir: Path) -> None:
+async def test_an_open_directory_with_data_is_restricted(data_dir: Path) -> None:
     async with running(data_dir) as (_, store):
         await store.client.set("key", "value")
     await asyncio.to_thread(open_to_others, data_dir)
@@ -274,52 +275,55 @@ async def test_the_open_folder_of_an_earlier_release_is_closed_with_its_data(dat
         assert mode(data_dir) == 0o700
 
 
-def test_an_open_folder_that_holds_other_files_is_refused_and_left_as_it_is(data_dir: Path) -> None:
+def test_an_open_directory_with_other_files_is_refused_and_not_changed(data_dir: Path) -> None:
     data_dir.mkdir()
     data_dir.chmod(0o755)
     (data_dir / "thesis.tex").write_text("")
 
     with pytest.raises(
-        StoreRefused, match=r"\(mode 0755\), and it also holds thesis.tex: run chmod 700 on it, or .* \(--data-dir"
+        StoreRefused,
+        match=r"\(mode 0755\), .* because it also holds thesis.tex: run chmod 700 on it, or .* \(--data-dir",
     ):
         EmbeddedStore(data_dir).claim()
     assert mode(data_dir) == 0o755
     assert names_in(data_dir) == ["thesis.tex"]
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root can give a folder away")
-def test_an_open_folder_of_somebody_else_is_refused() -> None:
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root can change the owner")
+def test_an_open_directory_of_another_user_is_refused() -> None:
     claim = (
-        "import os, sys; from pathlib import Path\nfrom deferd.store.data_dir import DataFolder\n"
-        "os.setuid(65534)\nDataFolder(Path(sys.argv[1])).claim()"
+        "import os, sys; from pathlib import Path\nfrom deferd.store.data_dir import DataDirectory\n"
+        "os.setuid(65534)\nDataDirectory(Path(sys.argv[1])).claim()"
     )
     with tempfile.TemporaryDirectory(dir="/tmp") as data_dir:
         Path(data_dir).chmod(0o777)
         done = subprocess.run(
             [sys.executable, "-c", claim, data_dir], capture_output=True, text=True, timeout=WAIT_S, check=False
         )
-    assert "(mode 0777), and its mode cannot be changed by this user: run chmod 700 on it" in done.stderr
+    assert (
+        "(mode 0777), which was not changed because this user is not allowed to change it: run chmod 700" in done.stderr
+    )
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StoreRefused, match=r"cannot be used: Not a directory \(--data-dir, DEFERD_DATA_DIR\)"):
         EmbeddedStore(tmp_path / "file" / "data").claim()
 
 
-async def test_a_store_that_gives_up_is_quoted(data_dir: Path) -> None:
+async def test_the_log_of_a_store_that_does_not_start_is_quoted(data_dir: Path) -> None:
     async with running(data_dir):
         pass
     [increments] = (data_dir / "appendonlydir").glob("*.incr.aof")
-    increments.write_bytes(b"this is no append-only file\r\n")
+    increments.write_bytes(b"not an append-only file\r\n")
 
     with pytest.raises(StoreRefused, match=r"exit code 1; .*Bad file format reading the append only file"):
         async with running(data_dir):
             pass
 
 
-async def test_a_file_that_was_cut_short_by_a_crash_is_taken_as_far_as_it_goes(data_dir: Path) -> None:
+async def test_a_file_that_a_crash_truncated_is_loaded_up_to_there(data_dir: Path) -> None:
     async with running(data_dir) as (_, store):
         await store.client.set("first", "value")
         await store.client.set("second", "value")
@@ -330,8 +334,8 @@ async def test_a_file_that_was_cut_short_by_a_crash_is_taken_as_far_as_it_goes(d
         assert await store.client.mget("first", "second") == [b"value", None]
 
 
-async def test_a_log_that_has_grown_long_is_put_aside(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "LOG_MAX_BYTES", 1000)
+async def test_a_long_log_is_rotated(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_dir_module, "LOG_MAX_BYTES", 1000)
     for _ in range(3):
         async with running(data_dir):
             pass

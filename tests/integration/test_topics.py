@@ -1,4 +1,4 @@
-"""view, configure, list, purge, forget: what operators see and do."""
+"""view.lua, configure.lua, list.lua, purge.lua and forget.lua: what operators see and do."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ async def put_one_in_every_state(driver: EngineDriver) -> None:
     await driver.put("ready")
 
 
-async def test_a_topic_nobody_used_does_not_exist(driver: EngineDriver) -> None:
+async def test_an_unused_topic_does_not_exist(driver: EngineDriver) -> None:
     topics = driver.topics
     for call in (topics.show, topics.jobs, topics.redrive, topics.purge, topics.pause, topics.resume):
         with pytest.raises(TopicNotFound):
             await call(TOPIC)
-    assert (await topics.all.page()).views == []
+    assert (await driver.engine.topic_list.page()).views == []
 
 
 async def test_a_topic_that_was_set_up_can_be_paused_before_its_first_job(driver: EngineDriver) -> None:
@@ -57,16 +57,16 @@ async def test_a_view_counts_every_state(driver: EngineDriver) -> None:
     await put_one_in_every_state(driver)
     view = await driver.topics.show(TOPIC)
     assert view.counts == dict.fromkeys(JobState, 1)
-    assert view.next_due_at_ms == (await driver.queue.look(TOPIC, "delayed")).due_at_ms
+    assert view.next_due_at_ms == (await driver.queue.get(TOPIC, "delayed")).due_at_ms
     assert not view.paused
     assert view.settings == TopicSettings()
 
 
-async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_key_for_some_topics(driver: EngineDriver) -> None:
+async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_restricted_key(driver: EngineDriver) -> None:
     for topic in ("orders.close", "orders.open"):
         await driver.topics.configure(topic, TopicSettings())
     driver.server.command("HSET", "deferd:{0}:settings", "orders.close", "{{")
-    page = await list_visible(driver.topics.all, TopicPatterns(["orders.*"]), None, 10)
+    page = await list_visible(driver.engine.topic_list, TopicPatterns(["orders.*"]), None, 10)
     assert ["orders.open"] == [view.topic for view in page.views]
 
 
@@ -96,7 +96,7 @@ async def test_the_oldest_ready_age_is_known_after_many_jobs_before_it_were_canc
     assert 0 <= view.oldest_ready_age_ms < 15_000
 
 
-async def test_settings_are_replaced_whole_and_survive_a_pause(driver: EngineDriver) -> None:
+async def test_settings_are_replaced_completely_and_survive_a_pause(driver: EngineDriver) -> None:
     settings = TopicSettings.model_validate(
         {
             "ttr": 2.5,
@@ -132,7 +132,7 @@ async def test_topics_are_listed_in_pages(driver: EngineDriver) -> None:
     pages = []
     cursor = None
     while True:
-        page = await driver.topics.all.page(cursor, 3)
+        page = await driver.engine.topic_list.page(cursor, 3)
         cursor = page.next_cursor
         pages.append([view.topic for view in page.views])
         if cursor is None:
@@ -148,7 +148,7 @@ async def test_topics_of_many_shards_are_all_listed(store: Store) -> None:
     listed: list[str] = []
     cursor = None
     while True:
-        page = await engine.topics.all.page(cursor, 4)
+        page = await engine.topic_list.page(cursor, 4)
         cursor = page.next_cursor
         assert len(page.views) <= 4
         listed += [view.topic for view in page.views]
@@ -163,7 +163,7 @@ async def test_jobs_are_listed_by_state(driver: EngineDriver, state: JobState) -
     await put_one_in_every_state(driver)
     jobs, cursor = await driver.topics.jobs(TOPIC, state)
     assert [listed.id for listed in jobs] == [state.value]
-    assert jobs == [await driver.queue.look(TOPIC, state.value)]
+    assert jobs == [await driver.queue.get(TOPIC, state.value)]
     assert cursor is None
 
 
@@ -214,22 +214,22 @@ async def test_a_page_goes_on_after_its_last_job_was_cancelled(driver: EngineDri
 @pytest.mark.parametrize(
     "cursor", ["!", "bm9uZQ", "WyJyZWFkeSIsIngiLCJhIl0", "W10", "WzEsMl0", "e30", "Wzk5LCJ4Il0", "Wy0xLCIiXQ"]
 )
-async def test_a_cursor_of_elsewhere_is_refused(driver: EngineDriver, cursor: str) -> None:
+async def test_a_cursor_of_another_list_is_refused(driver: EngineDriver, cursor: str) -> None:
     await driver.put()
     with pytest.raises(InvalidInput, match="cursor"):
         await driver.topics.jobs(TOPIC, None, cursor)
     with pytest.raises(InvalidInput, match="cursor"):
-        await driver.topics.all.page(cursor)
+        await driver.engine.topic_list.page(cursor)
 
 
 @pytest.mark.parametrize("damage", ["{{", "[]", '{"t":-5}', '{"l":99}'])
-async def test_settings_that_cannot_be_read_hide_no_other_topic(
+async def test_unreadable_settings_hide_no_other_topic(
     engine: Engine, store: Store, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     for name in ("a", "b", "c"):
         await engine.topics.configure(name, TopicSettings())
     await store.client.hset("deferd:{0}:settings", "b", damage)
-    page = await engine.topics.all.page(None, 3)
+    page = await engine.topic_list.page(None, 3)
     assert ([view.topic for view in page.views], page.next_cursor) == (["a", "c"], None)
     assert "topic b is not listed" in caplog.text
 
@@ -259,7 +259,7 @@ async def test_purge_keeps_settings(driver: EngineDriver) -> None:
     assert (await driver.topics.show(TOPIC)).settings == TopicSettings(ttr=5)
 
 
-async def test_purge_of_many_goes_in_steps(driver: EngineDriver) -> None:
+async def test_a_purge_of_many_jobs_runs_in_steps(driver: EngineDriver) -> None:
     for _ in range(3):
         await driver.queue.put_many([PutJob(topic=TOPIC, delay=60) for _ in range(800)])
         await driver.queue.put_many([PutJob(topic=TOPIC) for _ in range(800)])
@@ -270,7 +270,7 @@ async def test_purge_of_many_goes_in_steps(driver: EngineDriver) -> None:
 
 @pytest.fixture
 def locale_that_ignores_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs that are started sort texts as people do, `a` before `B`."""
+    """Programs started here sort text like people do, `a` before `B`."""
     if shutil.which("localedef") is None:
         pytest.skip("localedef is not installed")
     made = subprocess.run(
@@ -283,8 +283,8 @@ def locale_that_ignores_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("locale_that_ignores_case")
-async def test_pages_are_whole_whatever_the_locale_of_the_store(tmp_path: Path) -> None:
-    """Sorted sets go by bytes, and Lua's own comparison of texts by the locale."""
+async def test_pages_are_complete_in_any_locale_of_the_store(tmp_path: Path) -> None:
+    """Sorted sets compare bytes; Lua compares text by the locale."""
     with StoreServer(tmp_path / "store") as server:
         store = await connect(server.url, timeout_s=5)
         engine = Engine(store)

@@ -1,4 +1,4 @@
-"""What topics take in the store, as quotas count it."""
+"""The usage of topics in the store, as quotas count it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_only_the_topics_of_the_prefixes_are_read(driver: EngineDriver) ->
     assert await all_names(driver, "c") == []
 
 
-async def test_many_topics_come_in_pages(driver: EngineDriver) -> None:
+async def test_many_topics_are_read_in_pages(driver: EngineDriver) -> None:
     names = [f"t{number:04}" for number in range(2500)]
     for start in range(0, len(names), 500):
         await driver.queue.put_many([PutJob(topic=name) for name in names[start : start + 500]])
@@ -46,7 +46,7 @@ async def test_jobs_of_every_state_and_tombstones_are_counted(driver: EngineDriv
     assert await driver.engine.usage.jobs(0, [TOPIC]) == (3, 2)
 
 
-async def test_bytes_are_counted_to_the_byte_in_bounded_steps(driver: EngineDriver) -> None:
+async def test_bytes_are_counted_exactly_in_bounded_steps(driver: EngineDriver) -> None:
     bodies = {f"small{number}": "x" for number in range(3000)} | {
         f"large{number}": "x" * 900_000 for number in range(3)
     }
@@ -61,7 +61,7 @@ async def test_bytes_are_counted_to_the_byte_in_bounded_steps(driver: EngineDriv
     assert len(steps) >= 3
 
 
-async def test_a_count_keeps_the_topics_of_puts_that_are_under_way(driver: EngineDriver) -> None:
+async def test_a_count_keeps_topics_with_puts_under_way(driver: EngineDriver) -> None:
     quota = Quota("shop", TopicPatterns(["*"]), Bounds(max_topics=1))
     with quota.room_for([PutJob(topic="a")]):
         await quota.count(driver.engine.usage)

@@ -1,4 +1,4 @@
-"""The load generator's HTTP connection reads what a server, or a proxy before it, may send."""
+"""The HTTP connection of the load generator reads everything that a server or a proxy may send."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from deferd.bench.connection import Connection
 from deferd.client import NoAnswer, requests
 from deferd.contract.errors import TopicNotFound
 
-ANSWER = b'{"removed":3}'
+CONTENT = b'{"removed":3}'
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 CALL = replace(requests.purge("orders"), wait_s=0)
 
 
 class Server:
-    """Answers each request with the next of its answers, a list of pieces sent one by one; None hangs up."""
+    """Sends its next response to each request, as a list of pieces; None closes the connection."""
 
-    def __init__(self, answers: Sequence[list[bytes | None]]) -> None:
-        self._answers = list(answers)
+    def __init__(self, responses: Sequence[list[bytes | None]]) -> None:
+        self._responses = list(responses)
         self.requests: list[bytes] = []
         self.connections = 0
         self.url = ""
@@ -30,9 +30,9 @@ class Server:
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
-            while self._answers:
+            while self._responses:
                 self.requests.append(await reader.readuntil(b"\r\n\r\n"))
-                for piece in self._answers.pop(0):
+                for piece in self._responses.pop(0):
                     if piece is None:
                         return
                     writer.write(piece)
@@ -45,8 +45,8 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(*answers: list[bytes | None]) -> AsyncIterator[tuple[Server, Connection]]:
-    script = Server(answers)
+async def serving(*responses: list[bytes | None]) -> AsyncIterator[tuple[Server, Connection]]:
+    script = Server(responses)
     server = await asyncio.start_server(script.talk, "127.0.0.1", 0)
     script.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     connection = Connection(f"{script.url}/behind/a/proxy", timeout_s=0.5)
@@ -58,11 +58,11 @@ async def serving(*answers: list[bytes | None]) -> AsyncIterator[tuple[Server, C
         await asyncio.sleep(0)
 
 
-def whole(content: bytes = ANSWER, *, head: str = "HTTP/1.1 200 OK", more: str = "") -> bytes:
+def whole(content: bytes = CONTENT, *, head: str = "HTTP/1.1 200 OK", more: str = "") -> bytes:
     return f"{head}\r\nContent-Length: {len(content)}\r\n{more}\r\n".encode() + content
 
 
-async def test_it_asks_as_the_contract_says_and_keeps_the_connection() -> None:
+async def test_it_sends_the_request_of_the_client_and_keeps_the_connection() -> None:
     async with serving([whole()], [whole()]) as (server, connection):
         assert await connection.send(CALL) == 3
         assert await connection.send(CALL) == 3
@@ -75,18 +75,18 @@ async def test_it_asks_as_the_contract_says_and_keeps_the_connection() -> None:
     "pieces",
     [
         [whole()[:20], whole()[20:60], whole()[60:]],
-        [CHUNKED + b"5\r\n" + ANSWER[:5] + b"\r\n8\r", b"\n" + ANSWER[5:] + b"\r\n0\r\n", b"\r\n"],
-        [b"HTTP/1.1 200 OK\r\n\r\n" + ANSWER[:5], ANSWER[5:], None],
+        [CHUNKED + b"5\r\n" + CONTENT[:5] + b"\r\n8\r", b"\n" + CONTENT[5:] + b"\r\n0\r\n", b"\r\n"],
+        [b"HTTP/1.1 200 OK\r\n\r\n" + CONTENT[:5], CONTENT[5:], None],
     ],
     ids=["in pieces", "in chunks", "until the end"],
 )
-async def test_an_answer_is_read_however_it_is_framed(pieces: list[bytes | None]) -> None:
+async def test_a_response_is_read_in_every_framing(pieces: list[bytes | None]) -> None:
     async with serving(pieces) as (_, connection):
         assert await connection.send(CALL) == 3
 
 
 @pytest.mark.parametrize("closing", [whole(more="Connection: close\r\n"), whole(head="HTTP/1.0 200 OK")])
-async def test_it_connects_anew_when_the_server_wants_to_close(closing: bytes) -> None:
+async def test_it_reconnects_when_the_server_closes(closing: bytes) -> None:
     async with serving([closing], [whole()]) as (server, connection):
         assert await connection.send(CALL) == 3
         assert await connection.send(CALL) == 3
@@ -94,7 +94,7 @@ async def test_it_connects_anew_when_the_server_wants_to_close(closing: bytes) -
     assert server.connections == 2
 
 
-async def test_a_refusal_is_that_of_the_client() -> None:
+async def test_an_error_response_raises_the_error_of_the_client() -> None:
     problem = b'{"code":"topic_not_found","detail":"there is no topic","topic":"orders"}'
     refusal = whole(problem, head="HTTP/1.1 404 Not Found")
     async with serving([refusal]) as (_, connection):
@@ -105,21 +105,21 @@ async def test_a_refusal_is_that_of_the_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pieces", "said"),
+    ("pieces", "reason"),
     [
         ([whole()[:-1], None], "closed"),
         ([None], "closed"),
         ([b"SSH-2.0-OpenSSH_9.7\r\n\r\n"], "not HTTP"),
         ([b"HTTP/1.1 200 OK\r\n"], "too long"),
     ],
-    ids=["half an answer", "none", "no HTTP", "never ending"],
+    ids=["half a response", "no response", "not HTTP", "endless"],
 )
-async def test_what_is_no_answer_is_said(pieces: list[bytes | None], said: str) -> None:
+async def test_an_unusable_response_is_reported(pieces: list[bytes | None], reason: str) -> None:
     async with serving(pieces, []) as (_, connection):
-        with pytest.raises(NoAnswer, match=said):
+        with pytest.raises(NoAnswer, match=reason):
             await connection.send(CALL)
 
 
-async def test_nobody_there_is_no_answer() -> None:
+async def test_an_unreachable_server_is_reported() -> None:
     with pytest.raises(NoAnswer, match="DELETE /topics/orders: "):
         await Connection("http://127.0.0.1:9", timeout_s=2).send(CALL)

@@ -1,4 +1,4 @@
-"""What `deferd bench` makes of what it saw: the service's clock, jobs that add up, percentiles and histograms."""
+"""How `deferd bench` evaluates its measurements: clock offset, ledger of jobs, percentiles and histograms."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from array import array
 import pytest
 
 from deferd.bench.errors import BenchFailed
-from deferd.bench.figures import BatchFigures, Bucket, CallFigures, Figures, Pace, Spread, histogram_of, percentile
+from deferd.bench.figures import (
+    BatchFigures,
+    Bucket,
+    CallFigures,
+    Figures,
+    Percentiles,
+    Throughput,
+    histogram_of,
+    percentile,
+)
 from deferd.bench.ledger import Ledger
 from deferd.bench.report import notes
-from deferd.bench.service_clock import Clock, epoch_ms, instant
-from deferd.bench.steps import Outcome
+from deferd.bench.service_clock import ClockOffset, epoch_ms, instant
+from deferd.bench.steps import StepResult
 from deferd.client import Delivery, PutResult
 
 DUE_AT = "2026-11-21T10:00:00.250Z"
@@ -19,49 +28,49 @@ DUE_S = epoch_ms(DUE_AT) / 1000
 
 
 def make_ledger(offset_ms: float = 0.0) -> Ledger:
-    return Ledger("t", Clock(offset_ms, 0.5))
+    return Ledger("t", ClockOffset(offset_ms, 0.5))
 
 
 def make_delivery(job_id: str = "a", *, topic: str = "t", due_at: str = DUE_AT, attempt: int = 1) -> Delivery:
     return Delivery({"topic": topic, "id": job_id, "due_at": due_at, "attempt": attempt, "state": "reserved"})
 
 
-def make_outcome(jobs: int, began_s: float, ended_s: float, cpu_s: float, values_ms: list[float]) -> Outcome:
-    return Outcome(began_s, cpu_s, ended_s, jobs, calls=jobs, values_ms=array("d", values_ms))
+def make_result(jobs: int, began_s: float, ended_s: float, cpu_s: float, values_ms: list[float]) -> StepResult:
+    return StepResult(began_s, cpu_s, ended_s, jobs, calls=jobs, values_ms=array("d", values_ms))
 
 
-def test_an_instant_is_written_as_the_service_writes_it() -> None:
+def test_an_instant_has_the_format_of_the_service() -> None:
     assert instant(round(epoch_ms(DUE_AT))) == DUE_AT
 
 
-def test_clocks_agree_when_no_sighting_speaks_against_it() -> None:
-    assert Clock.seen_in([(1000.0, 1001.0, 1003.0), (2000.0, 2000.0, 2001.0)]) == Clock(0.0, 1.0)
+def test_clocks_agree_when_no_sample_contradicts_it() -> None:
+    assert ClockOffset.from_samples([(1000.0, 1001.0, 1003.0), (2000.0, 2000.0, 2001.0)]) == ClockOffset(0.0, 1.0)
 
 
 @pytest.mark.parametrize("ahead_ms", [5000.0, -5000.0])
-def test_clocks_that_differ_are_bounded_by_the_closest_sightings(ahead_ms: float) -> None:
-    clock = Clock.seen_in([(1000.0, 1001.0 + ahead_ms, 1003.0), (2000.0, 2000.0 + ahead_ms, 2001.0)])
+def test_clocks_that_differ_are_bounded_by_the_closest_samples(ahead_ms: float) -> None:
+    clock = ClockOffset.from_samples([(1000.0, 1001.0 + ahead_ms, 1003.0), (2000.0, 2000.0 + ahead_ms, 2001.0)])
 
-    assert clock == Clock(ahead_ms, 1.0)
-    assert clock.stored_ms(3.0) == 3000 + ahead_ms
+    assert clock == ClockOffset(ahead_ms, 1.0)
+    assert clock.store_ms(3.0) == 3000 + ahead_ms
 
 
-def test_lateness_is_by_the_stores_clock() -> None:
+def test_lateness_is_measured_with_the_clock_of_the_store() -> None:
     ledger = make_ledger(offset_ms=5000)
     ledger.put("a", DUE_AT)
 
-    assert ledger.took(make_delivery(), DUE_S - 5 + 0.004) == pytest.approx(4, abs=0.01)
+    assert ledger.delivered(make_delivery(), DUE_S - 5 + 0.004) == pytest.approx(4, abs=0.01)
     assert ledger.missing == 0
-    ledger.settle()
+    ledger.check_complete()
 
 
 @pytest.mark.parametrize(
     ("delivery", "at_s", "wrong"),
     [
-        (make_delivery(), DUE_S - 0.002, "came 2.0 ms before it was due"),
+        (make_delivery(), DUE_S - 0.002, "was delivered 2.0 ms before it was due"),
         (make_delivery(attempt=2), DUE_S, "as attempt 2"),
-        (make_delivery(topic="other"), DUE_S, "a pop of topic t gave"),
-        (make_delivery(due_at="2026-11-21T10:00:00.251Z"), DUE_S + 1, "came as due at 2026-11-21T10:00:00.251Z"),
+        (make_delivery(topic="other"), DUE_S, "a pop of topic t returned"),
+        (make_delivery(due_at="2026-11-21T10:00:00.251Z"), DUE_S + 1, "delivered as due at 2026-11-21T10:00:00.251Z"),
     ],
 )
 def test_a_wrong_delivery_is_found(delivery: Delivery, at_s: float, wrong: str) -> None:
@@ -69,31 +78,31 @@ def test_a_wrong_delivery_is_found(delivery: Delivery, at_s: float, wrong: str) 
     ledger.put("a", DUE_AT)
 
     with pytest.raises(BenchFailed, match=wrong):
-        ledger.took(delivery, at_s)
+        ledger.delivered(delivery, at_s)
 
 
-def test_a_job_that_comes_twice_is_found() -> None:
+def test_a_job_that_is_delivered_twice_is_found() -> None:
     ledger = make_ledger()
     ledger.put("a")
-    ledger.took(make_delivery(), DUE_S)
+    ledger.delivered(make_delivery(), DUE_S)
 
-    with pytest.raises(BenchFailed, match="came twice"):
-        ledger.took(make_delivery(), DUE_S)
+    with pytest.raises(BenchFailed, match="delivered twice"):
+        ledger.delivered(make_delivery(), DUE_S)
 
 
 def test_jobs_that_are_lost_or_unknown_are_found() -> None:
     ledger = make_ledger()
     ledger.put("a")
-    ledger.took(make_delivery("b"), DUE_S)
+    ledger.delivered(make_delivery("b"), DUE_S)
 
-    with pytest.raises(BenchFailed, match="1 never came; 1 others came"):
-        ledger.settle()
+    with pytest.raises(BenchFailed, match="1 were not delivered; 1 others were"):
+        ledger.check_complete()
 
 
 @pytest.mark.parametrize("result", [PutResult("t", "a", 409, "job_exists"), PutResult("other", "a", 201, None)])
-def test_a_put_that_is_not_answered_201_is_found(result: PutResult) -> None:
+def test_a_put_that_does_not_get_201_is_found(result: PutResult) -> None:
     with pytest.raises(BenchFailed, match="not 201"):
-        make_ledger().put_answer(result, None)
+        make_ledger().put_result(result, None)
 
 
 def test_an_id_given_to_two_jobs_is_found() -> None:
@@ -109,7 +118,7 @@ def test_percentiles_are_values_that_occurred() -> None:
 
     assert [percentile(values, share) for share in (0.5, 0.9, 0.99, 1)] == [50, 90, 99, 100]
     assert percentile([7.0], 0.5) == 7
-    assert Spread.of([1.0, 2.0]) == Spread(1, 2, 2, 2)
+    assert Percentiles.of([1.0, 2.0]) == Percentiles(1, 2, 2, 2)
 
 
 def test_a_histogram_has_round_edges_and_counts_every_job() -> None:
@@ -126,24 +135,26 @@ def test_a_histogram_of_one_value_holds_it(value_ms: float) -> None:
     assert [1] == [bucket.jobs for bucket in histogram_of([value_ms]) if bucket.jobs]
 
 
-def test_what_processes_did_at_the_same_time_is_added_up() -> None:
-    one, other = make_outcome(100, 10.0, 12.0, 0.2, [1.0] * 100), make_outcome(300, 10.5, 14.0, 1.0, [3.0] * 300)
+def test_the_results_of_concurrent_processes_are_added_up() -> None:
+    one, other = make_result(100, 10.0, 12.0, 0.2, [1.0] * 100), make_result(300, 10.5, 14.0, 1.0, [3.0] * 300)
 
-    assert CallFigures.of([one, other]) == CallFigures(Pace(400, 4.0, 100.0, 0.25), 400, 100.0, Spread(3, 3, 3, 3))
+    assert CallFigures.of([one, other]) == CallFigures(
+        Throughput(400, 4.0, 100.0, 0.25), 400, 100.0, Percentiles(3, 3, 3, 3)
+    )
 
 
 def test_a_full_cycle_takes_as_long_as_its_halves() -> None:
-    cycle = BatchFigures.of(10, Pace(100, 1.0, 100.0, 0.5), Pace(100, 3.0, 33.3, 0.1)).cycle
+    cycle = BatchFigures.of(10, Throughput(100, 1.0, 100.0, 0.5), Throughput(100, 3.0, 33.3, 0.1)).cycle
 
-    assert cycle == Pace(100, 4.0, 25.0, 0.2)
+    assert cycle == Throughput(100, 4.0, 25.0, 0.2)
 
 
-def test_notes_say_where_the_generator_may_have_set_the_pace() -> None:
-    fast, slow = Pace(100, 1.0, 100.0, 0.97), Pace(100, 1.0, 100.0, 0.3)
+def test_notes_say_where_the_load_generator_may_have_been_the_limit() -> None:
+    fast, slow = Throughput(100, 1.0, 100.0, 0.97), Throughput(100, 1.0, 100.0, 0.3)
     found = Figures("http://deferd.example", 2, 0.0, 0.5, batch=BatchFigures.of(10, fast, slow))
 
-    [busy] = [note for note in notes(found) if "may have set the pace" in note]
-    assert busy.startswith("In batches put that was so high")
+    [busy] = [note for note in notes(found) if "may have been the limit" in note]
+    assert busy.startswith("In batches put it was so high")
     assert "--processes 4" in busy
     assert not any("this machine" in note for note in notes(found))
 

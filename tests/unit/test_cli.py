@@ -19,25 +19,23 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_help_of_serve_tells_of_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        cli.main(["serve", "--help"])
+def test_the_help_of_serve_has_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.main(["serve", "--help"])
 
-    text = " ".join(capsys.readouterr().out.split())
-    assert left.value.code == 0
+    text = "".join(capsys.readouterr().out.split())  # lines may break at a hyphen
+    assert code == 0
     for name, field in Settings.model_fields.items():
         assert flag(name) in text
         assert f"[{variable(name)}]" in text
-        assert " ".join((field.description or "missing").split()) in text
-    assert "Default: 8000." in text
+        assert "".join((field.description or "missing").split()) in text
+    assert "Default:8000." in text
     assert "DEFERD_REDIS_URL=redis://" in text
 
 
 def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        cli.main(["--version"])
+    code = cli.main(["--version"])
 
-    assert left.value.code == 0
+    assert code == 0
     assert capsys.readouterr().out == f"deferd {cli.version()}\n"
 
 
@@ -49,10 +47,9 @@ def test_version_and_help_are_commands_too(capsys: pytest.CaptureFixture[str]) -
 
 
 def shown_by(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as left:
-        cli.main(words)
+    code = cli.main(words)
     said = capsys.readouterr()
-    assert (left.value.code, said.err) == (0, "")
+    assert (code, said.err) == (0, "")
     return said.out
 
 
@@ -84,10 +81,9 @@ def test_a_wrong_store_url_ends_it_with_2_and_is_not_shown(url: str, capsys: pyt
 
 
 def test_an_unknown_flag_is_not_guessed_at(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        cli.main(["serve", "--por", "1"])
+    code = cli.main(["serve", "--por", "1"])
 
-    assert left.value.code == 2
+    assert code == 2
     assert "--por" in capsys.readouterr().err
 
 

@@ -111,17 +111,17 @@ def test_a_bad_line_comes_after_the_jobs_before_it(pipe: Pipe) -> None:
     assert batch is not None
     assert [1, 2] == batch.lines
     for _ in range(2):
-        with pytest.raises(BadLine, match=r'^line 3: no JSON \(.*\): \{"a": $'):
+        with pytest.raises(BadLine, match=r'^line 3: not JSON \(.*\): \{"a": $'):
             lines.batch()
 
 
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b"NaN", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b'"\\ud800"', "no JSON"),
-        (b"1 2", "no JSON"),
+        (b"NaN", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b'"\\ud800"', "not JSON"),
+        (b"1 2", "not JSON"),
     ],
 )
 def test_what_json_does_not_know_is_refused(pipe: Pipe, line: bytes, problem: str) -> None:
@@ -132,7 +132,7 @@ def test_what_json_does_not_know_is_refused(pipe: Pipe, line: bytes, problem: st
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b"1", "no JSON object"),
+        (b"1", "not a JSON object"),
         (b'{"delay": -1}', "delay: Input should be greater than or equal to 0"),
         (b'{"delay": 1, "run_at": "2030-01-31T09:30:00Z"}', "exclude each other"),
         (b'{"bdy": 1}', "bdy: Extra inputs are not permitted"),
@@ -144,7 +144,7 @@ def test_a_whole_job_is_checked(pipe: Pipe, line: bytes, problem: str) -> None:
         pipe.lines(line, whole_jobs=True).batch()
 
 
-def test_what_a_whole_job_says_wins_over_the_flags(pipe: Pipe) -> None:
+def test_the_fields_of_a_whole_job_override_the_options(pipe: Pipe) -> None:
     text = b'{"id": "a"}\n{"topic": "u", "delay": 5}\n{"run_at": "2030-01-31T09:30:00Z", "body": 1}\n'
     [batch] = batches(pipe.lines(text, whole_jobs=True, delay=60, ttr=7))
 

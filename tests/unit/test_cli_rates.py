@@ -31,7 +31,7 @@ def test_puts_that_stored_a_job_and_finishes_are_counted() -> None:
     assert {"orders": 1_200_000} == counts.finishes
 
 
-def test_a_rate_is_what_was_gained_between_two_looks() -> None:
+def test_a_rate_is_the_increase_between_two_samples() -> None:
     meter = RateMeter()
     meter.add("a", 10.0, read_counts(counted(100, 50)))
     assert Rates(None, None) == meter.rates("orders")
@@ -51,7 +51,7 @@ def test_replicas_add_up() -> None:
     assert 20 == meter.rates("orders").put
 
 
-def test_counts_that_went_back_give_no_rate() -> None:
+def test_counters_that_decrease_give_no_rate() -> None:
     meter = RateMeter()
     meter.add("a", 0.0, read_counts(counted(100)))
     meter.add("a", 1.0, read_counts(counted(3)))
@@ -59,7 +59,7 @@ def test_counts_that_went_back_give_no_rate() -> None:
     assert meter.rates("orders").put is None
 
 
-def test_a_service_that_was_away_begins_anew() -> None:
+def test_a_service_that_was_unreachable_starts_over() -> None:
     meter = RateMeter()
     meter.add("a", 0.0, read_counts(counted(100)))
     meter.forget("a")

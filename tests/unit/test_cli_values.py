@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 from pydantic import TypeAdapter
 
 from deferd import AsyncClient, Client
 from deferd.bench.options import OptionsError, read_options
 from deferd.cli import main as cli
 from deferd.cli import output, values
-from deferd.cli.connection import Found, find, read_connection
-from deferd.cli.exit_codes import UsageError
+from deferd.cli.connection import Connection
+from deferd.cli.options import connection_options
 from deferd.contract.model import Backoff
 
 
@@ -44,15 +45,15 @@ def test_a_duration_is_seconds_or_parts_with_units(text: str, seconds: float) ->
 @pytest.mark.parametrize(
     "text", ["", "m", "30 m", "30M", "5x", "1h1h", "30m5", "-30m", "1e3", "inf", "nan", "٣m", "1_0"]
 )
-def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="is no duration: write seconds, such as 90, or 90s, 30m, 24h"):
+def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a duration: write seconds, such as 90, or 90s, 30m, 24h"):
         values.duration(text)
 
 
 def test_none_lifts_a_bound() -> None:
     assert (values.duration_or_none("none"), values.duration_or_none("1m")) == (None, 60)
     assert (values.whole_or_none("none"), values.whole_or_none("3")) == (None, 3)
-    with pytest.raises(ArgumentTypeError, match="'no' is neither a whole number nor none"):
+    with pytest.raises(click.BadParameter, match="'no' is neither a whole number nor none"):
         values.whole_or_none("no")
 
 
@@ -60,7 +61,7 @@ def test_an_instant_has_a_zone() -> None:
     assert datetime(2030, 1, 31, 9, 30, tzinfo=UTC) == values.instant("2030-01-31T09:30:00Z")
     assert datetime(2030, 1, 31, 8, 30, tzinfo=UTC) == values.instant("2030-01-31T09:30+01:00")
     for text in ("2030-01-31T09:30:00", "2030-01-31", "tomorrow", ""):
-        with pytest.raises(ArgumentTypeError, match="is not an instant with a zone: it must look like"):
+        with pytest.raises(click.BadParameter, match="is not an instant with a zone: it must look like"):
             values.instant(text)
 
 
@@ -88,21 +89,21 @@ def test_a_backoff_has_short_forms_that_the_contract_takes(text: str, made: dict
 
 
 @pytest.mark.parametrize("text", ["", "linear:2", "fixed", "fixed:", "fixed:1:2:3", "exponential:a", "schedule:1,,2"])
-def test_what_is_no_backoff_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="is no backoff: write exponential:2:212"):
+def test_an_invalid_backoff_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a backoff: write exponential:2:212"):
         values.backoff(text)
 
 
-def test_json_is_read_and_a_text_without_quotes_is_told_how_to_have_them() -> None:
+def test_json_is_parsed_and_an_unquoted_text_gets_a_hint() -> None:
     assert {"order": 1042} == values.json_value('{"order": 1042}')
-    with pytest.raises(ArgumentTypeError) as refused:
+    with pytest.raises(click.BadParameter) as refused:
         values.json_value("hello")
-    assert "'hello' is no JSON" in str(refused.value)
-    assert str(refused.value).endswith("""it needs quotes of its own: '"hello"'""")
+    assert "'hello' is not JSON" in str(refused.value)
+    assert str(refused.value).endswith("""a JSON string needs quotes of its own: '"hello"'""")
     for text in ("{order: 1}", "NaN", "", '{"a": 1', "[" * 100_000):
-        with pytest.raises(ArgumentTypeError, match="is no JSON"):
+        with pytest.raises(click.BadParameter, match="is not JSON"):
             values.json_value(text)
-    with pytest.raises(ArgumentTypeError, match="is no JSON object"):
+    with pytest.raises(click.BadParameter, match="is not a JSON object"):
         values.json_object("[1]")
 
 
@@ -141,8 +142,8 @@ WRONG_URLS = [
 
 
 @pytest.mark.parametrize("text", WRONG_URLS)
-def test_what_is_no_url_is_refused(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="URL"):
+def test_an_invalid_url_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="URL"):
         values.service_urls(text)
 
 
@@ -154,7 +155,7 @@ def test_what_is_no_url_is_refused(text: str) -> None:
     ],
 )
 def test_a_password_in_a_url_is_refused_and_not_shown(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="user or password") as refused:
+    with pytest.raises(click.BadParameter, match="user or password") as refused:
         values.service_urls(text)
     with pytest.raises(ValueError, match="user or password") as refused_by_client:
         Client(text)
@@ -174,45 +175,63 @@ def test_a_password_with_a_comma_in_the_variable_is_not_shown(
     assert "sesame" not in f"{refused.value} {shown.out} {shown.err}"
 
 
-def test_flags_win_over_variables_and_those_over_defaults() -> None:
-    environment = {"DEFERD_URL": "http://env", "DEFERD_TIMEOUT": "3s", "DEFERD_KEY": ""}
-    given = {"url": "http://flag", "timeout": None}
+def connection_of(*words: str, **variables: str) -> Connection:
+    """What a command gets of these options and variables."""
+    found: list[Connection] = []
 
-    connection = read_connection(given, environment)
+    @click.command()
+    @connection_options
+    def command(connection: Connection) -> None:
+        found.append(connection)
+
+    names = ("DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR")
+    ran = CliRunner().invoke(command, words, env={**dict.fromkeys(names), **variables}, standalone_mode=False)
+    if ran.exception is not None:
+        raise ran.exception
+    return found[0]
+
+
+def test_flags_win_over_variables_and_those_over_defaults() -> None:
+    variables = {"DEFERD_URL": "http://env", "DEFERD_TIMEOUT": "3s", "DEFERD_KEY": ""}
+
+    connection = connection_of("--url", "http://flag", **variables)
 
     assert (["http://flag"], 3, None, 5) == (
-        connection.urls,
-        connection.timeout_s,
+        connection.url,
+        connection.timeout,
         connection.key,
-        connection.retry_for_s,
+        connection.retry_for,
     )
-    assert Found("http://flag", "flag") == find("url", given, environment)
-    assert Found("3s", "env") == find("timeout", given, environment)
-    assert Found(None, "default") == find("key", given, environment)
-    assert 60 == read_connection({}, {}, retry_for="60s").retry_for_s
-    assert 1 == read_connection({}, {"DEFERD_RETRY_FOR": "1"}, retry_for="60s").retry_for_s
+    assert {"url", "timeout"} == connection.explicit
+    assert 60 == connection.with_defaults(retry_for=60.0).retry_for
+    assert 1 == connection_of(DEFERD_RETRY_FOR="1").with_defaults(retry_for=60.0).retry_for
 
 
 @pytest.mark.parametrize(
-    ("given", "environment", "sentence"),
+    ("words", "variables", "sentence"),
     [
-        ({"timeout": "2h"}, {}, "--timeout: '2h' is not from 0.1 s to 1 h"),
-        ({}, {"DEFERD_TIMEOUT": "soon"}, r"DEFERD_TIMEOUT \(--timeout\): 'soon' is no duration"),
-        ({"retry_for": "2d"}, {}, "--retry-for: '2d' is not from 0 to 24 h"),
-        ({}, {"DEFERD_URL": "ftp://a"}, r"DEFERD_URL \(--url\): is 'ftp://a', but must be an http:// or https:// URL"),
+        (["--timeout", "2h"], {}, "--timeout: '2h' is not from 0.1 s to 1 h"),
+        ([], {"DEFERD_TIMEOUT": "soon"}, "DEFERD_TIMEOUT (--timeout): 'soon' is not a duration"),
+        (["--retry-for", "2d"], {}, "--retry-for: '2d' is not from 0 to 24 h"),
+        ([], {"DEFERD_URL": "ftp://a"}, "DEFERD_URL (--url): is 'ftp://a', but must be an http:// or https:// URL"),
+        ([], {"DEFERD_KEY": "ses ame"}, "DEFERD_KEY (--key): has a value that is not shown"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_source(
-    given: dict[str, str], environment: dict[str, str], sentence: str
+def test_a_wrong_value_is_named_with_its_source_and_a_key_is_not_shown(
+    words: list[str],
+    variables: dict[str, str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        read_connection(given, environment)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
+    assert 2 == cli.main(["topics", *words])
 
-def test_a_wrong_key_is_not_shown() -> None:
-    with pytest.raises(UsageError) as refused:
-        read_connection({"key": "ses ame"}, {})
-    assert "ame" not in str(refused.value).replace("name", "")
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"deferd: {sentence}")
+    assert "ses ame" not in shown
 
 
 @pytest.mark.parametrize(
@@ -223,7 +242,7 @@ def test_a_span_is_shown_in_its_two_largest_units(seconds: float, shown: str) ->
     assert shown == output.span(seconds)
 
 
-def test_text_of_others_cannot_steer_the_terminal() -> None:
+def test_text_of_jobs_cannot_control_the_terminal() -> None:
     assert r"a\x1b[2Jb\n\x9bc\u202e" == output.printable("a\x1b[2Jb\n\x9bc\u202e")
     assert "Zoë 日本" == output.printable("Zoë 日本")
 
@@ -242,9 +261,9 @@ _READERS: list[Callable[[str], object]] = [
 
 
 @pytest.mark.parametrize("text", ["\udcff", "\x00", "9" * 5000, "1" + "0" * 400, "{" * 5000])
-def test_no_text_gets_past_the_readers_as_another_error(text: str) -> None:
+def test_any_text_is_read_or_refused_as_a_usage_error(text: str) -> None:
     for read in _READERS:
         try:
             read(text)
-        except ArgumentTypeError as error:
+        except click.BadParameter as error:
             assert len(str(error)) < 1000  # noqa: PT017 (not raising is fine as well)

@@ -1,15 +1,16 @@
-"""How the client turns problem documents back into the errors they were made from."""
+"""The client turns problem documents into the errors that they were made from."""
 
 from __future__ import annotations
 
 import pytest
 
 from deferd.api import problem_details
-from deferd.client.errors import UnexpectedAnswer, read_problem
+from deferd.client.errors import UnexpectedAnswer
+from deferd.client.responses import read_problem
 from deferd.contract import errors
 
 RAISED: list[errors.DeferdError] = [
-    errors.InvalidInput([errors.FieldFault(("body", "jobs", 3, "ttr"), "must be at least 0.1", 0.01)]),
+    errors.InvalidInput([errors.FieldError(("body", "jobs", 3, "ttr"), "must be at least 0.1", 0.01)]),
     errors.PayloadTooLarge(1000),
     errors.Unauthorized("a key is needed"),
     errors.Forbidden("this key may only pop"),
@@ -18,7 +19,7 @@ RAISED: list[errors.DeferdError] = [
     errors.JobExists("orders", "a"),
     errors.JobReserved("orders", "a"),
     errors.JobExists("orders", "a", "replicated:1"),
-    errors.DurabilityUnavailable("fsync", ["memory"], "durability 'fsync' is not to be had: it is off"),
+    errors.DurabilityUnavailable("fsync", ["memory"], "durability 'fsync' is not available: it is off"),
     errors.ReceiptStale("orders", "a"),
     errors.JobCancelled("orders", "a"),
     errors.TopicFull("orders", 7),
@@ -36,12 +37,12 @@ ONLY_HTTP = {
     "too_many_connections",
     "too_many_unsent_bytes",
 }
-"""Codes that say nothing of a call: the client goes by the status, or never meets them at a deferd service."""
+"""Codes without an error class: the client uses the status, or never gets them from a deferd service."""
 
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: error.code)
-def test_an_error_comes_out_as_it_went_in(error: errors.DeferdError) -> None:
-    answer = problem_details.answer(error)
+def test_an_error_survives_the_round_trip_over_http(error: errors.DeferdError) -> None:
+    answer = problem_details.response(error)
     headers = {name.decode(): value.decode() for name, value in answer.raw_headers}
     retry_after = headers.get("retry-after")
     read = read_problem(answer.status_code, bytes(answer.body), None if retry_after is None else int(retry_after))
@@ -51,7 +52,7 @@ def test_an_error_comes_out_as_it_went_in(error: errors.DeferdError) -> None:
     assert facts == {name: value for name, value in vars(read).items() if name != "timed_out"}
 
 
-def test_no_code_of_the_service_is_left_out() -> None:
+def test_every_code_of_the_service_has_an_error() -> None:
     assert {row.code for row in problem_details.ROWS} == {error.code for error in RAISED} | ONLY_HTTP
 
 
@@ -65,7 +66,7 @@ def test_no_code_of_the_service_is_left_out() -> None:
         (b"\xff\xfe", "status 500: "),
     ],
 )
-def test_what_is_no_problem_of_the_contract_is_shown_as_it_came(content: bytes, shown: str) -> None:
+def test_other_content_is_quoted_in_an_unexpected_answer(content: bytes, shown: str) -> None:
     read = read_problem(500, content, None)
     assert isinstance(read, UnexpectedAnswer)
     assert read.status == 500

@@ -1,4 +1,4 @@
-"""Connections that are idle, or overdue: real sockets, and a clock that the test moves."""
+"""Idle and overdue connections: real sockets, and a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from deferd.api.app import create_app
-from deferd.server.http.fast_path import PlainCallProtocol
-from deferd.server.http.limits import IDLE_S, KEEP_ALIVE_S, Connections, Overdue
+from deferd.server.http.fast_path import FastPathProtocol
+from deferd.server.http.limits import IDLE_S, KEEP_ALIVE_S, Connections, TimedConnection
 from deferd.settings import Settings
 from tests.waiting import until
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class Premises:
-    """A listening socket whose connections are looked after by `connections`, at times that the test says."""
+class Server:
+    """A listening socket whose connections are limited by `connections`, with a clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -36,20 +36,20 @@ class Premises:
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         service = create_app(self.settings, "")
-        service.middleware_stack = service.build_middleware_stack()
+
         config = uvicorn.Config(
             service, log_config=None, access_log=False, ws="none", timeout_keep_alive=KEEP_ALIVE_S, interface="asgi3"
         )
-        make = partial(Reading, self, service, self.connections, config, self.state, {})
+        make = partial(CountingProtocol, self, service, self.connections, config, self.state, {})
         server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
         async with server:
             self.port = server.sockets[0].getsockname()[1]
             yield
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, and look."""
+        """Let time pass, and close what is overdue."""
         self.now_s += seconds
-        self.connections.look()
+        self.connections.close_overdue()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         before = len(self.state.connections)
@@ -58,33 +58,33 @@ class Premises:
         return reader, writer
 
     async def send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        """Send it, and wait until all of it has been read."""
+        """Send data and wait until the server has read all of it."""
         read_then = self.bytes_read + len(data)
         writer.write(data)
         await until(lambda: self.bytes_read == read_then, "all of it has been read")
 
 
-class Reading(PlainCallProtocol):
-    """Lets the test see how much has been read."""
+class CountingProtocol(FastPathProtocol):
+    """Counts the bytes that were read."""
 
-    def __init__(self, premises: Premises, *args: Any) -> None:
+    def __init__(self, server: Server, *args: Any) -> None:
         super().__init__(*args)
-        self._premises = premises
+        self._server = server
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._premises.bytes_read += len(data)
+        self._server.bytes_read += len(data)
 
 
 @pytest.fixture
-async def premises() -> AsyncIterator[Premises]:
-    premises = Premises()
-    async with premises.open():
-        yield premises
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    async with server.open():
+        yield server
 
 
 async def is_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """Whether the connection answers, all of it."""
+    """Whether the connection gives a complete response."""
     try:
         async with asyncio.timeout(5):
             writer.write(HEALTH)
@@ -95,45 +95,45 @@ async def is_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     return head.startswith(b"HTTP/1.1 200")
 
 
-async def test_a_connection_that_sends_nothing_is_kept_for_a_while_and_then_closed(premises: Premises) -> None:
-    reader, writer = await premises.connect()
-    premises.pass_time(KEEP_ALIVE_S - 1)
+async def test_a_connection_that_sends_nothing_is_kept_for_a_while_and_then_closed(server: Server) -> None:
+    reader, writer = await server.connect()
+    server.pass_time(KEEP_ALIVE_S - 1)
     assert not reader.at_eof()
-    premises.pass_time(1)
+    server.pass_time(1)
     assert b"" == await reader.read()
     writer.close()
 
 
-async def test_each_answer_lets_an_idle_connection_live_on(premises: Premises) -> None:
-    connection = await premises.connect()
+async def test_each_response_restarts_the_idle_time(server: Server) -> None:
+    connection = await server.connect()
     for _ in range(4):
-        premises.pass_time(KEEP_ALIVE_S - 1)
+        server.pass_time(KEEP_ALIVE_S - 1)
         assert await is_open(*connection)
-    premises.pass_time(KEEP_ALIVE_S)
+    server.pass_time(KEEP_ALIVE_S)
     assert not await is_open(*connection)
     connection[1].close()
 
 
-async def test_line_breaks_do_not_keep_an_idle_connection(premises: Premises) -> None:
-    reader, writer = await premises.connect()
+async def test_line_breaks_do_not_keep_an_idle_connection_open(server: Server) -> None:
+    reader, writer = await server.connect()
     assert await is_open(reader, writer)
     for _ in range(3):
-        await premises.send(writer, b"\r\n")
-        premises.pass_time(KEEP_ALIVE_S / 3)
+        await server.send(writer, b"\r\n")
+        server.pass_time(KEEP_ALIVE_S / 3)
     assert not await is_open(reader, writer)
     writer.close()
 
 
-async def test_a_connection_that_was_closed_is_forgotten(premises: Premises) -> None:
-    _, writer = await premises.connect()
-    [protocol] = premises.state.connections
+async def test_a_closed_connection_has_no_deadline(server: Server) -> None:
+    _, writer = await server.connect()
+    [protocol] = server.state.connections
     writer.close()
-    await until(lambda: not premises.state.connections, "the server has noticed")
-    assert not premises.connections.is_expecting(protocol)  # type: ignore[arg-type]
+    await until(lambda: not server.state.connections, "the server has noticed")
+    assert not server.connections.has_deadline(protocol)  # type: ignore[arg-type]
 
 
-class Late:
-    """Something that counts how often it was overdue."""
+class FakeConnection:
+    """Counts how often its deadline passed."""
 
     def __init__(self, *, fails: bool = False, is_idle: bool = True) -> None:
         self.times = 0
@@ -147,87 +147,87 @@ class Late:
     def cut_off(self) -> None:
         self.is_cut_off = True
 
-    def overdue(self) -> None:
+    def deadline_passed(self) -> None:
         self.times += 1
         if self._fails:
             raise RuntimeError("no way")
 
 
-def test_what_is_expected_comes_due_once_and_the_last_word_counts() -> None:
+def test_a_deadline_passes_once_and_the_last_one_set_counts() -> None:
     clock: Any = SimpleNamespace(now_s=0.0)
     connections = Connections(Settings(), clock=lambda: clock.now_s)
-    late: list[Late] = [Late(), Late(), Late()]
+    late: list[FakeConnection] = [FakeConnection(), FakeConnection(), FakeConnection()]
     for one in late:
-        connections.expect(one, 5)
-    connections.expect(late[1], 9)
-    connections.settle(late[2])
+        connections.set_deadline(one, 5)
+    connections.set_deadline(late[1], 9)
+    connections.clear_deadline(late[2])
     for now_s, times in ((4.9, [0, 0, 0]), (5, [1, 0, 0]), (8.9, [1, 0, 0]), (9, [1, 1, 0]), (99, [1, 1, 0])):
         clock.now_s = now_s
-        connections.look()
+        connections.close_overdue()
         assert times == [one.times for one in late]
 
 
-class Full:
-    """Connections of which there may be no more, and a clock that the test moves."""
+class FullServer:
+    """As many connections as may be open, and a clock that the test moves."""
 
-    def __init__(self, *connections: Late) -> None:
+    def __init__(self, *connections: FakeConnection) -> None:
         self.now_s = 1000.0
         self.connections = Connections(Settings(max_connections=len(connections)), clock=lambda: self.now_s)
-        assert [True] * len(connections) == [self.connections.enter(one) for one in connections]
+        assert [True] * len(connections) == [self.connections.add(one) for one in connections]
 
-    def speak(self, connection: Late, *, idle_s: float) -> None:
-        """It was served, and is idle since."""
+    def serve(self, connection: FakeConnection, *, idle_s: float) -> None:
+        """The connection was served and has been idle since."""
         self.now_s -= idle_s
-        self.connections.spoke(connection)
-        self.connections.expect(connection, KEEP_ALIVE_S)
+        self.connections.head_received(connection)
+        self.connections.set_deadline(connection, KEEP_ALIVE_S)
         self.now_s += idle_s
 
 
-def test_a_new_connection_takes_the_place_of_the_one_that_was_silent_longest() -> None:
-    spoke, first, second = Late(), Late(), Late()
-    full = Full(spoke, first, second)
-    full.speak(spoke, idle_s=60)
-    newer = [Late(), Late(), Late()]
-    assert [True] * 3 == [full.connections.enter(one) for one in newer]
+def test_a_new_connection_replaces_the_one_that_was_silent_longest() -> None:
+    spoke, first, second = FakeConnection(), FakeConnection(), FakeConnection()
+    full = FullServer(spoke, first, second)
+    full.serve(spoke, idle_s=60)
+    newer = [FakeConnection(), FakeConnection(), FakeConnection()]
+    assert [True] * 3 == [full.connections.add(one) for one in newer]
     assert [False, True, True] == [one.is_cut_off for one in (spoke, first, second)]
     assert [True, False, False] == [one.is_cut_off for one in newer]
 
 
-def test_without_silent_ones_those_that_were_idle_longest_give_way() -> None:
-    busy, recent, longest, long = Late(is_idle=False), Late(), Late(), Late()
-    full = Full(busy, recent, longest, long)
+def test_without_silent_connections_those_idle_longest_are_replaced() -> None:
+    busy, recent, longest, long = FakeConnection(is_idle=False), FakeConnection(), FakeConnection(), FakeConnection()
+    full = FullServer(busy, recent, longest, long)
     for one, idle_s in ((busy, 60), (recent, IDLE_S - 1), (longest, 40), (long, IDLE_S)):
-        full.speak(one, idle_s=idle_s)
-    assert full.connections.enter(Late())
+        full.serve(one, idle_s=idle_s)
+    assert full.connections.add(FakeConnection())
     assert [False, False, True, True] == [one.is_cut_off for one in (busy, recent, longest, long)]
 
 
-def test_where_all_are_busy_a_new_connection_is_turned_away() -> None:
-    busy, recent = Late(is_idle=False), Late()
-    full = Full(busy, recent)
-    full.speak(busy, idle_s=60)
-    full.speak(recent, idle_s=0)
-    assert not full.connections.enter(Late())
+def test_a_new_connection_is_rejected_when_all_are_busy() -> None:
+    busy, recent = FakeConnection(is_idle=False), FakeConnection()
+    full = FullServer(busy, recent)
+    full.serve(busy, idle_s=60)
+    full.serve(recent, idle_s=0)
+    assert not full.connections.add(FakeConnection())
     full.now_s += IDLE_S
-    assert full.connections.enter(Late())
+    assert full.connections.add(FakeConnection())
     assert [False, True] == [one.is_cut_off for one in (busy, recent)]
 
 
 def test_a_connection_keeps_its_place_when_its_handshake_ends() -> None:
-    handshake, connection = Late(), Late()
-    full = Full(handshake)
+    handshake, connection = FakeConnection(), FakeConnection()
+    full = FullServer(handshake)
     full.connections.replace(handshake, connection)
-    full.connections.leave(handshake)
-    assert full.connections.enter(Late())
+    full.connections.remove(handshake)
+    assert full.connections.add(FakeConnection())
     assert [False, True] == [one.is_cut_off for one in (handshake, connection)]
-    full.connections.leave(connection)
+    full.connections.remove(connection)
 
 
-def test_a_connection_that_cannot_be_closed_does_not_keep_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_cannot_be_closed_does_not_keep_the_others_open(caplog: pytest.LogCaptureFixture) -> None:
     connections = Connections(Settings(), clock=lambda: 0.0)
-    late: list[Overdue] = [Late(fails=True), Late()]
+    late: list[TimedConnection] = [FakeConnection(fails=True), FakeConnection()]
     for one in late:
-        connections.expect(one, 0)
-    connections.look()
-    assert [1, 1] == [one.times for one in late if isinstance(one, Late)]
+        connections.set_deadline(one, 0)
+    connections.close_overdue()
+    assert [1, 1] == [one.times for one in late if isinstance(one, FakeConnection)]
     assert "could not be closed" in caplog.text

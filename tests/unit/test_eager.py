@@ -1,4 +1,4 @@
-"""EagerJobs: what runs, in which order, what is recorded of it, and what it says it cannot do."""
+"""EagerJobs: what runs, in which order, what is recorded, and what is unsupported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLOSE = job("orders.close", Order)
 
 
 class Shop:
-    """A program as users write it: a worker with an async and a plain handler, and what these have done."""
+    """A user's program: a worker with an async and a plain handler, and a record of what they did."""
 
     def __init__(self) -> None:
         self.worker = Worker()
@@ -136,7 +136,7 @@ def test_a_job_that_waits_can_be_cancelled_and_then_does_not_run(shop: Shop) -> 
         close.cancel("a")
 
 
-async def test_asyncio_cancels_as_well(shop: Shop) -> None:
+async def test_the_asyncio_client_cancels_too(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
     await CLOSE.bind(jobs.async_client).put(Order(number=1), id="a", delay=60)
     assert (await CLOSE.bind(jobs.async_client).cancel("a")).was == "delayed"
@@ -188,7 +188,7 @@ def test_any_other_exception_is_recorded_and_raised_in_the_test(shop: Shop) -> N
     assert quiet.jobs[0].error == "ZeroDivisionError: by zero"
 
 
-def test_what_a_handler_puts_runs_after_it(shop: Shop) -> None:
+def test_jobs_that_a_handler_puts_run_after_it(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
 
     @shop.worker.handler("order")
@@ -205,7 +205,7 @@ def test_what_a_handler_puts_runs_after_it(shop: Shop) -> None:
     assert [one.state for one in jobs.jobs] == ["finished"] * 4 + ["delayed"]
 
 
-async def test_what_a_handler_puts_runs_after_it_with_asyncio(shop: Shop) -> None:
+async def test_jobs_that_a_handler_puts_run_after_it_with_asyncio(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
     buffer = jobs.async_client.buffer()
 
@@ -218,7 +218,7 @@ async def test_what_a_handler_puts_runs_after_it_with_asyncio(shop: Shop) -> Non
     assert shop.done == ["ordered", Order(number=7)]
 
 
-def test_a_handler_that_is_cancelled_learns_of_it(shop: Shop) -> None:
+def test_a_cancelled_handler_is_notified(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
     seen: list[bool] = []
 
@@ -236,7 +236,7 @@ def test_a_handler_that_is_cancelled_learns_of_it(shop: Shop) -> None:
     assert [one.state for one in jobs.jobs] == ["cancelled"]
 
 
-def test_an_id_that_is_taken_is_decided_as_by_a_service(shop: Shop) -> None:
+def test_a_taken_id_is_handled_as_by_a_service(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
     close = CLOSE.bind(jobs.client)
     close.put(Order(number=1), id="a", delay=60)
@@ -253,7 +253,7 @@ def test_an_id_that_is_taken_is_decided_as_by_a_service(shop: Shop) -> None:
     assert shop.done[1:] == [Order(number=4)]
 
 
-def test_batches_are_carried_out_job_by_job(shop: Shop) -> None:
+def test_batches_run_job_by_job(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
     results = jobs.client.put_batch([CLOSE.fields(Order(number=n), id=job_id) for n, job_id in enumerate("ab")])
     assert [(one.id, one.status) for one in results] == [("a", 201), ("b", 201)]
@@ -303,7 +303,7 @@ def test_values_are_checked_as_a_service_checks_them(shop: Shop) -> None:
 
 async def test_an_async_handler_needs_the_async_client_in_a_loop(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
-    with pytest.raises(RuntimeError, match=r"'orders\.close' needs an event loop, and one runs here already"):
+    with pytest.raises(RuntimeError, match=r"'orders\.close' needs an event loop, and one is running already"):
         CLOSE.bind(jobs.client).put(Order(number=1))
     [waits] = jobs.jobs
     assert (waits.state, waits.attempts) == ("ready", 0)
@@ -311,7 +311,7 @@ async def test_an_async_handler_needs_the_async_client_in_a_loop(shop: Shop) -> 
     assert shop.done == [Order(number=1)]
 
 
-def test_a_result_that_is_no_json_is_a_failure(shop: Shop) -> None:
+def test_a_result_that_is_not_json_fails_the_job(shop: Shop) -> None:
     @shop.worker.handler("odd")
     def odd() -> object:
         return object()

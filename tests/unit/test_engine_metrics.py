@@ -1,4 +1,4 @@
-"""The engine's own kind of histogram."""
+"""The engine's histogram of lateness."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def samples_of(histogram: Histogram) -> dict[tuple[str, str | None], float]:
     }
 
 
-def test_many_at_once_count_as_each_by_itself() -> None:
+def test_observing_many_values_at_once_equals_observing_each() -> None:
     lateness_ms = [0, 1, 1, 2, 10, 11, 999, 1000, 1001, 5_000_000]
     one_by_one = Histogram("late", "x", buckets=_BUCKETS, registry=CollectorRegistry())
     at_once = LatenessHistogram("late", "x", buckets=_BUCKETS, registry=CollectorRegistry())
@@ -28,7 +28,7 @@ def test_many_at_once_count_as_each_by_itself() -> None:
     assert samples_of(one_by_one) == samples_of(at_once)
 
 
-def test_what_is_early_counts_as_in_time() -> None:
+def test_negative_lateness_counts_as_zero() -> None:
     histogram = LatenessHistogram("late", "x", ["topic"], buckets=_BUCKETS, registry=CollectorRegistry())
     child = histogram.labels("t")
     child.observe_all_ms([-5, 0])

@@ -1,138 +1,194 @@
-"""What becomes of a pop, or of other long work, whose client does not wait for the answer."""
+"""A client that disconnects before its response: its work is cancelled, and jobs popped for it return to the queue."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import types
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from deferd.api.call import unless_gone
-from deferd.api.routes.pop import give_back
+import deferd
+from deferd.api.incoming_request import AsgiRequest, IncomingRequest
+from deferd.api.operation import Operation
+from deferd.api.routes.pop import _return_to_queue
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
+from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.engine import Engine
+from deferd.engine.queue import JobQueue, PopReply
 from deferd.engine.record import JobRecord
+from deferd.server.http.fast_path_request import FastPathRequest
 
+_APP = Path(deferd.__file__).parent
 _JOB = JobRecord("t", "j", JobState.RESERVED, 0, 0, 1, 1, b"null")
 
 
 class Client:
-    """The receiving end of a connection, as a server gives it to the application."""
+    """A client whose request came through ASGI, or by the fast path."""
 
-    def __init__(self, *, request_read: bool = False) -> None:
-        self._waiting: list[Message] = [] if request_read else [{"type": "http.request", "body": b""}]
+    def __init__(self, kind: str) -> None:
         self._gone = asyncio.Event()
+        self._messages: list[Message] = [{"type": "http.request", "body": b""}] if kind == "asgi" else []
+        self.request: IncomingRequest
+        if kind == "fast path":
+            self.request = FastPathRequest(
+                cast("Operation", None),
+                {},
+                method="POST",
+                query=b"",
+                headers=[],
+                body_length=0,
+                keep_alive=True,
+                client=None,
+            )
+        else:
+            scope = {"method": "POST", "query_string": b"", "headers": []}
+            self.request = AsgiRequest(scope, self._receive, {}, 0)
 
-    def hang_up(self) -> None:
-        self._gone.set()
+    def disconnect(self) -> None:
+        if isinstance(self.request, FastPathRequest):
+            self.request.disconnect()
+        else:
+            self._gone.set()
 
-    async def receive(self) -> Message:
-        if self._waiting:
-            return self._waiting.pop()
+    async def _receive(self) -> Message:
+        if self._messages:
+            return self._messages.pop()
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
 
-class Pop:
-    """A pop that waits until the test answers it."""
+class Queue:
+    """A queue whose one pop waits until the test sets its reply."""
 
     def __init__(self) -> None:
-        self.answer: asyncio.Future[list[JobRecord]] = asyncio.get_running_loop().create_future()
-        self.was_cancelled = False
-        self.task = asyncio.create_task(self._wait())
+        self.reply: asyncio.Future[PopReply] = asyncio.get_running_loop().create_future()
+        self.asked = asyncio.Event()
+        self.returned: list[JobRecord] = []
 
-    async def _wait(self) -> list[JobRecord]:
-        try:
-            return await self.answer
-        except asyncio.CancelledError:
-            self.was_cancelled = True
-            raise
+    async def pop(self, _topic: str, _requests: list[Any]) -> PopReply:
+        self.asked.set()
+        return await self.reply
 
+    async def return_to_queue(self, jobs: list[JobRecord]) -> None:
+        self.returned += jobs
 
-@pytest.fixture
-async def pop() -> AsyncIterator[Pop]:
-    pop = Pop()
-    await asyncio.sleep(0)  # so that it waits
-    yield pop
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.sleep(0)
-    assert not [task for task in others if not task.done() and "_hang_up" in repr(task.get_coro())]
+    def hand_out(self, *jobs: JobRecord) -> None:
+        self.reply.set_result(PopReply([list(jobs)], more=False, resend=set()))
 
 
-def watch(pop: Pop, client: Client, given_back: list[JobRecord]) -> asyncio.Task[list[JobRecord]]:
-    async def give_back(jobs: list[JobRecord]) -> None:
-        given_back.extend(jobs)
-
-    return asyncio.create_task(unless_gone(pop.task, client.receive, give_back))
+@pytest.fixture(params=["asgi", "asgi, body read", "fast path"])
+def client(request: pytest.FixtureRequest) -> Client:
+    return Client(request.param)
 
 
-@pytest.mark.parametrize("request_read", [False, True])
-async def test_a_client_that_waits_gets_its_jobs(pop: Pop, request_read: bool) -> None:
-    given_back: list[JobRecord] = []
-    watched = watch(pop, Client(request_read=request_read), given_back)
-    pop.answer.set_result([_JOB])
-    assert await watched == [_JOB]
-    assert given_back == []
+def pop(client: Client, queue: Queue) -> asyncio.Task[list[JobRecord]]:
+    dispatcher = Dispatcher(cast("JobQueue", queue), lambda _topic: 0)
+    return asyncio.create_task(client.request.cancel_on_disconnect(dispatcher.pop(["t"], wait_ms=60_000)))
 
 
-@pytest.mark.parametrize("request_read", [False, True])
-async def test_hanging_up_ends_the_wait(pop: Pop, request_read: bool) -> None:
-    client = Client(request_read=request_read)
-    given_back: list[JobRecord] = []
-    watched = watch(pop, client, given_back)
-    client.hang_up()
+async def no_task_is_left() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    coroutines = [cast("types.CoroutineType[Any, Any, Any]", task.get_coro()) for task in asyncio.all_tasks()]
+    assert not [one for one in coroutines if Path(one.cr_code.co_filename).is_relative_to(_APP)]
+
+
+async def test_a_client_that_waits_gets_its_jobs(client: Client) -> None:
+    queue = Queue()
+    popping = pop(client, queue)
+    await queue.asked.wait()
+    queue.hand_out(_JOB)
+    assert await popping == [_JOB]
+    assert queue.returned == []
+    await no_task_is_left()
+
+
+async def test_a_disconnect_ends_the_wait_and_jobs_that_come_later_return(client: Client) -> None:
+    queue = Queue()
+    popping = pop(client, queue)
+    await queue.asked.wait()
+    client.disconnect()
     with pytest.raises(ClientDisconnect):
-        await watched
-    assert pop.was_cancelled
-    assert given_back == []
+        await popping
+    queue.hand_out(_JOB)
+    await no_task_is_left()
+    assert queue.returned == [_JOB]
 
 
-async def test_jobs_that_come_as_the_client_hangs_up_go_back(pop: Pop) -> None:
-    client = Client(request_read=True)
-    given_back: list[JobRecord] = []
-    client.hang_up()
-    pop.answer.set_result([_JOB])
-    await asyncio.wait((pop.task,))
+@pytest.mark.parametrize("steps", range(6))
+async def test_jobs_that_come_as_the_client_disconnects_return_or_are_handed_out(client: Client, steps: int) -> None:
+    queue = Queue()
+    popping = pop(client, queue)
+    await queue.asked.wait()
+    queue.hand_out(_JOB)
+    for _ in range(steps):  # of the event loop, between the reply and the disconnect
+        await asyncio.sleep(0)
+    client.disconnect()
+    try:
+        handed_out = await popping
+    except ClientDisconnect:
+        handed_out = []
+    await no_task_is_left()
+    assert [*handed_out, *queue.returned] == [_JOB]
+    if not steps:
+        assert queue.returned == [_JOB]
+
+
+async def test_after_a_disconnect_no_work_begins(client: Client) -> None:
+    client.request.disconnect()
+    queue = Queue()
     with pytest.raises(ClientDisconnect):
-        await watch(pop, client, given_back)
-    assert given_back == [_JOB]
+        await pop(client, queue)
+    assert not queue.asked.is_set()
+    await no_task_is_left()
 
 
-async def test_an_error_of_the_pop_reaches_the_client(pop: Pop) -> None:
-    watched = watch(pop, Client(), [])
-    pop.answer.set_exception(StoreUnavailable("the store does not answer"))
+async def test_an_error_reaches_a_client_that_waits(client: Client) -> None:
+    async def fail() -> None:
+        raise StoreUnavailable("the store does not answer")
+
     with pytest.raises(StoreUnavailable):
-        await watched
+        await client.request.cancel_on_disconnect(fail())
+    await no_task_is_left()
 
 
-async def test_an_error_of_the_pop_of_a_client_that_is_gone_is_dropped(pop: Pop) -> None:
-    client = Client(request_read=True)
-    client.hang_up()
-    pop.answer.set_exception(StoreUnavailable("the store does not answer"))
-    await asyncio.wait((pop.task,))
-    with pytest.raises(ClientDisconnect):
-        await watch(pop, client, [])
+async def test_an_error_for_a_client_that_is_gone_is_dropped(client: Client) -> None:
+    async def fail_when_cancelled() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise StoreUnavailable("the store does not answer")
 
-
-async def test_stopping_the_request_stops_its_pop(pop: Pop) -> None:
-    watched = watch(pop, Client(), [])
+    working = asyncio.create_task(client.request.cancel_on_disconnect(fail_when_cancelled()))
     await asyncio.sleep(0)
-    watched.cancel()
+    client.disconnect()
+    with pytest.raises(ClientDisconnect):
+        await working
+
+
+async def test_cancelling_the_request_cancels_its_pop(client: Client) -> None:
+    queue = Queue()
+    popping = pop(client, queue)
+    await queue.asked.wait()
+    popping.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await watched
-    assert pop.was_cancelled
+        await popping
+    queue.hand_out(_JOB)
+    await no_task_is_left()
+    assert queue.returned == [_JOB]
 
 
-async def test_jobs_that_cannot_go_back_are_left_to_their_leases(caplog: pytest.LogCaptureFixture) -> None:
+async def test_jobs_that_cannot_return_are_left_to_their_leases(caplog: pytest.LogCaptureFixture) -> None:
     class EngineOverNoStore:
         class queue:  # noqa: N801 (an attribute of an Engine)
             @staticmethod
-            async def give_back(jobs: list[JobRecord]) -> None:
+            async def return_to_queue(jobs: list[JobRecord]) -> None:
                 raise StoreUnavailable("the store does not answer")
 
-    await give_back(cast("Engine", cast("Any", EngineOverNoStore())), [_JOB])
-    assert "1 jobs that nobody got come back when their leases end" in caplog.text
+    await _return_to_queue(cast("Engine", cast("Any", EngineOverNoStore())), [_JOB])
+    assert "1 jobs of a refused pop become ready only when their leases end" in caplog.text

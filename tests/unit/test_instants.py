@@ -1,4 +1,4 @@
-"""RFC 3339 timestamps as the service, the client and the command line read them."""
+"""RFC 3339 timestamps in the service, the client and the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deferd.bench import service_clock
 from deferd.cli import values
 from deferd.client.jobs import Job, JobRef
-from deferd.client.requests import read_answer, touch
+from deferd.client.requests import touch
 from deferd.contract.model import ChangeJob, PutJob
 from deferd.contract.timestamps import parse_instant
 from tests.drawn_input import drawn
@@ -39,14 +39,14 @@ def test_a_fraction_of_a_leap_second_is_kept() -> None:
 
 
 @pytest.mark.parametrize("text", LEAP_SECONDS)
-def test_leap_seconds_are_read_everywhere_alike(text: str) -> None:
+def test_leap_seconds_are_parsed_the_same_everywhere(text: str) -> None:
     shown = {"topic": "t", "id": "a", "state": "delayed", "body": None, "created_at": text, "due_at": text}
     job = Job({**shown, "reserved_until": text})
 
     assert PutJob.model_validate({"topic": "t", "run_at": text}).run_at == MIDNIGHT
     assert ChangeJob.model_validate({"run_at": text}).run_at == MIDNIGHT
     assert (job.created_at, job.due_at, job.reserved_until) == (MIDNIGHT, MIDNIGHT, MIDNIGHT)
-    assert read_answer(touch(JobRef("t", "a")), 200, f'{{"reserved_until": "{text}"}}'.encode()) == MIDNIGHT
+    assert touch(JobRef("t", "a")).read_response(200, f'{{"reserved_until": "{text}"}}'.encode()) == MIDNIGHT
     assert values.instant(text) == MIDNIGHT
     assert service_clock.epoch_ms(text) == MIDNIGHT.timestamp() * 1000
 
@@ -75,7 +75,7 @@ def test_leap_seconds_are_read_everywhere_alike(text: str) -> None:
         ("2017-02-29T23:59:60Z", "day"),
     ],
 )
-def test_what_is_no_instant_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_an_invalid_instant_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_instant(text)
 
@@ -91,7 +91,7 @@ def test_an_instant_is_read_as_it_was_written(at: datetime) -> None:
 
 @drawn(300)
 @given(text=st.text(max_size=40) | st.from_regex(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)"))
-def test_no_text_raises_another_error_or_is_read_without_a_zone(text: str) -> None:
+def test_any_text_has_an_offset_or_raises_a_value_error(text: str) -> None:
     try:
         assert parse_instant(text).utcoffset() is not None
     except ValueError:

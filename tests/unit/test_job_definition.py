@@ -1,4 +1,4 @@
-"""Job definitions: what their puts send, what they refuse before anything is sent, and what handlers they accept."""
+"""Job definitions: what their puts send and refuse, and which handlers they accept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing_extensions import TypedDict
 
 from deferd import AsyncClient, Client, Context, Delivery, FixedBackoff, InvalidInput, Worker, job
 from deferd.client.put_options import PutOptions, put_fields
-from deferd.worker.handlers import Handler, UnfitBody
+from deferd.worker.handlers import Handler, InvalidBody
+from tests.unit.handler_context import context_of
 
 NO_SERVICE = "http://127.0.0.1:9"
 
@@ -50,7 +51,7 @@ def _wrong_order() -> Order:
 
 
 class Unknown:
-    """Nothing that pydantic can validate."""
+    """A type that pydantic cannot validate."""
 
 
 def test_a_put_has_the_topic_the_body_as_json_and_the_defaults() -> None:
@@ -101,7 +102,7 @@ def test_changing_the_fields_of_one_put_leaves_the_defaults_as_they_are() -> Non
         (Any, {"any": [1, None]}, {"any": [1, None]}),
     ],
 )
-def test_a_body_reads_back_as_it_was_put(body_type: Any, body: Any, as_json: Any) -> None:
+def test_a_body_is_read_as_it_was_put(body_type: Any, body: Any, as_json: Any) -> None:
     definition = job("t", body_type)
 
     assert definition.fields(body)["body"] == as_json
@@ -116,12 +117,12 @@ def test_a_body_reads_back_as_it_was_put(body_type: Any, body: Any, as_json: Any
         (Order, _wrong_order(), r"^body\.number: Input should be a valid integer"),
         (object, object(), "^body: cannot be written as JSON: Unable to serialize unknown type"),
         (OneWay, OneWay(number=1), r"^body\.number: Field required"),
-        (float, float("nan"), "^body: is nan, which JSON has no number for"),
-        (dict[str, Any], {"a": [float("inf")]}, r"^body\.a\.0: is inf, which JSON has no number for"),
-        (Any, float("-inf"), "^body: is -inf, which JSON has no number for"),
+        (float, float("nan"), "^body: is nan, which JSON cannot represent"),
+        (dict[str, Any], {"a": [float("inf")]}, r"^body\.a\.0: is inf, which JSON cannot represent"),
+        (Any, float("-inf"), "^body: is -inf, which JSON cannot represent"),
     ],
 )
-def test_a_body_that_the_consumer_could_not_read_is_refused_before_it_is_sent(
+def test_a_body_that_the_consumer_could_not_parse_is_refused_before_it_is_sent(
     body_type: Any, body: Any, reason: str
 ) -> None:
     definition = job("t", body_type)
@@ -132,13 +133,13 @@ def test_a_body_that_the_consumer_could_not_read_is_refused_before_it_is_sent(
         asyncio.run(definition.bind(AsyncClient(NO_SERVICE, retry_for=0)).put(body))
 
 
-def test_a_body_that_another_program_put_is_checked_when_it_is_read() -> None:
+def test_a_body_of_another_program_is_validated_when_it_is_read() -> None:
     with pytest.raises(InvalidInput, match=r"^body\.number: Field required") as refused:
         job("t", Order).read(Delivery({"topic": "t", "id": "a", "body": {"no": 1}}))
-    assert refused.value.faults[0].path == ("body", "number")
+    assert refused.value.field_errors[0].path == ("body", "number")
 
 
-def test_a_definition_that_is_wrong_is_refused_when_it_is_made() -> None:
+def test_an_invalid_definition_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"topic: .*pattern"):
         job("no topic", Order)
     with pytest.raises(InvalidInput, match=r"ttr: .*greater than or equal to 0.1"):
@@ -176,16 +177,6 @@ def test_every_option_of_a_put_is_sent() -> None:
 # Handlers
 
 
-async def _no_touch(_context: Context) -> None:
-    raise AssertionError("nobody touches here")
-
-
-def context_of(body: Any) -> Context:
-    loop = asyncio.new_event_loop()
-    loop.close()
-    return Context(Delivery({"topic": "t", "id": "a", "body": body}), _no_touch, loop)
-
-
 def body_given_to(function: Any, body: Any) -> Any:
     positional, named = Handler(job("t", Order), function).arguments(body, context_of(body))
     return function(*positional, **named)
@@ -206,7 +197,7 @@ def test_a_handler_of_a_definition_gets_the_body_as_its_type() -> None:
 
     for function in (takes_order, takes_base, takes_any, takes_object, lambda order: order):
         assert body_given_to(function, {"number": 1}) == Order(number=1)
-    with pytest.raises(UnfitBody, match=r"^the body does not fit: number: Field required"):
+    with pytest.raises(InvalidBody, match=r"^the body does not fit: number: Field required"):
         body_given_to(takes_any, {})
 
 

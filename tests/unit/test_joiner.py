@@ -1,4 +1,4 @@
-"""The group commit: what goes together in a call, and what becomes of each that asked."""
+"""Group commit: which items share a call, and what each caller gets."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from deferd.engine.group_commit import Joiner
+from deferd.engine.group_commit import GroupCommit
 
 
-class SlowStore:
-    """Answers each call when it is let go; remembers what was in it."""
+class GatedStore:
+    """Holds each call until its gate opens; records the items."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
@@ -27,12 +27,12 @@ class SlowStore:
 
 
 @pytest.fixture
-async def store() -> SlowStore:
-    return SlowStore()
+async def store() -> GatedStore:
+    return GatedStore()
 
 
-def asking(joiner: Joiner[str, str], *items: str, topic: str = "t") -> list[asyncio.Task[str]]:
-    return [asyncio.create_task(joiner.ask(topic, item)) for item in items]
+def submitting(commit: GroupCommit[str, str], *items: str, topic: str = "t") -> list[asyncio.Task[str]]:
+    return [asyncio.create_task(commit.submit(topic, item)) for item in items]
 
 
 async def turns(number: int = 5) -> None:
@@ -40,17 +40,17 @@ async def turns(number: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_call_that_comes_alone_goes_at_once(store: SlowStore) -> None:
+async def test_a_single_call_is_sent_at_once(store: GatedStore) -> None:
     store.gate.set()
-    assert await Joiner(store.send, size=len).ask("t", "a") == "A"
+    assert await GroupCommit(store.send, size=len).submit("t", "a") == "A"
     assert store.calls == [("t", ["a"])]
 
 
-async def test_those_that_come_while_a_call_is_under_way_go_together_in_the_next(store: SlowStore) -> None:
-    joiner = Joiner(store.send, size=len)
-    first = asking(joiner, "a")
+async def test_items_that_arrive_during_a_call_share_the_next_one(store: GatedStore) -> None:
+    commit = GroupCommit(store.send, size=len)
+    first = submitting(commit, "a")
     await turns()
-    later = asking(joiner, "b", "c", "d")
+    later = submitting(commit, "b", "c", "d")
     await turns()
     assert store.calls == [("t", ["a"])]
     store.gate.set()
@@ -58,18 +58,18 @@ async def test_those_that_come_while_a_call_is_under_way_go_together_in_the_next
     assert store.calls == [("t", ["a"]), ("t", ["b", "c", "d"])]
 
 
-async def test_topics_do_not_wait_for_each_other(store: SlowStore) -> None:
-    joiner = Joiner(store.send, size=len)
-    tasks = asking(joiner, "a", topic="t") + asking(joiner, "b", topic="u")
+async def test_topics_do_not_wait_for_each_other(store: GatedStore) -> None:
+    commit = GroupCommit(store.send, size=len)
+    tasks = submitting(commit, "a", topic="t") + submitting(commit, "b", topic="u")
     await turns()
     assert store.calls == [("t", ["a"]), ("u", ["b"])]
     store.gate.set()
     await asyncio.gather(*tasks)
 
 
-async def test_a_call_is_bounded_in_items_and_in_bytes(store: SlowStore) -> None:
-    joiner = Joiner(store.send, size=len, most_items=3, most_bytes=10)
-    tasks = asking(joiner, "0", "a", "b", "c", "d", "eeeeeeeee", "ff", "g" * 99, "h")
+async def test_a_call_is_bounded_in_items_and_in_bytes(store: GatedStore) -> None:
+    commit = GroupCommit(store.send, size=len, most_items=3, most_bytes=10)
+    tasks = submitting(commit, "0", "a", "b", "c", "d", "eeeeeeeee", "ff", "g" * 99, "h")
     await turns()
     store.gate.set()
     await asyncio.gather(*tasks)
@@ -77,21 +77,21 @@ async def test_a_call_is_bounded_in_items_and_in_bytes(store: SlowStore) -> None
     assert [items for _, items in store.calls] == [["0"], *bounded]
 
 
-async def test_an_error_goes_to_all_that_were_in_the_call_and_to_nobody_else(store: SlowStore) -> None:
-    joiner = Joiner(store.send, size=len, most_items=2)
+async def test_an_error_is_raised_to_all_in_the_call_and_to_no_others(store: GatedStore) -> None:
+    commit = GroupCommit(store.send, size=len, most_items=2)
     store.fails_at = 2
-    tasks = asking(joiner, "0", "a", "b", "c")
+    tasks = submitting(commit, "0", "a", "b", "c")
     await turns()
     store.gate.set()
-    answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [str(answer) for answer in answers] == ["0", "away", "away", "C"]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [str(result) for result in results] == ["0", "away", "away", "C"]
     assert store.calls == [("t", ["0"]), ("t", ["a", "b"]), ("t", ["c"])]
 
 
 @pytest.mark.parametrize("gives_up", [0, 1])
-async def test_one_that_gives_up_does_not_disturb_the_others(store: SlowStore, gives_up: int) -> None:
-    joiner = Joiner(store.send, size=len)
-    tasks = asking(joiner, "a", "b", "c")
+async def test_a_cancelled_caller_does_not_affect_the_others(store: GatedStore, gives_up: int) -> None:
+    commit = GroupCommit(store.send, size=len)
+    tasks = submitting(commit, "a", "b", "c")
     await turns()
     tasks[gives_up].cancel()
     await turns()
@@ -100,28 +100,28 @@ async def test_one_that_gives_up_does_not_disturb_the_others(store: SlowStore, g
     assert tasks[gives_up].cancelled()
 
 
-async def test_nothing_is_kept_of_a_topic_that_is_served(store: SlowStore) -> None:
+async def test_nothing_is_kept_after_a_topic_is_served(store: GatedStore) -> None:
     store.gate.set()
-    joiner = Joiner(store.send, size=len)
-    await joiner.ask("t", "a")
+    commit = GroupCommit(store.send, size=len)
+    await commit.submit("t", "a")
     await turns()
-    assert joiner._waiting == {}
-    assert joiner._tasks == set()
+    assert commit._waiting == {}
+    assert commit._tasks == set()
 
 
-async def test_an_answer_that_is_too_short_fails_those_it_leaves_out_and_nobody_after_them(store: SlowStore) -> None:
+async def test_a_result_that_is_too_short_fails_the_items_it_leaves_out_and_no_later_ones(store: GatedStore) -> None:
     async def send(topic: str, items: list[str]) -> Sequence[str]:
-        answers = await store.send(topic, items)
-        return answers if len(store.calls) != 2 else answers[:-1]
+        results = await store.send(topic, items)
+        return results if len(store.calls) != 2 else results[:-1]
 
-    joiner = Joiner(send, size=len)
-    first = asking(joiner, "a")
+    commit = GroupCommit(send, size=len)
+    first = submitting(commit, "a")
     await turns()
-    later = asking(joiner, "b", "c")
+    later = submitting(commit, "b", "c")
     await turns()
     store.gate.set()
     assert await asyncio.gather(*first) == ["A"]
-    answers = await asyncio.gather(*later, return_exceptions=True)
-    assert "B" == answers[0]
-    assert isinstance(answers[1], ValueError)
-    assert await joiner.ask("t", "d") == "D"
+    results = await asyncio.gather(*later, return_exceptions=True)
+    assert "B" == results[0]
+    assert isinstance(results[1], ValueError)
+    assert await commit.submit("t", "d") == "D"

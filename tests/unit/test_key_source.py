@@ -1,4 +1,4 @@
-"""When the file of keys is read again, and what is said when it cannot be used."""
+"""When the keys file is reloaded, and the errors of an invalid one."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def source(file: Path) -> KeySource:
     return source
 
 
-def test_what_stays_is_not_told(source: KeySource) -> None:
+def test_an_unchanged_file_is_not_reloaded(source: KeySource) -> None:
     assert [changed(source) for _ in range(3)] == [None, None, None]
 
 
-def test_a_change_is_told_once(source: KeySource, file: Path) -> None:
+def test_a_change_is_reported_once(source: KeySource, file: Path) -> None:
     write(file, keys_text("a", "b"))
     assert [changed(source) for _ in range(3)] == [["a", "b"], None, None]
 
 
-def test_a_change_that_leaves_size_and_time_is_seen_when_it_is_fresh(source: KeySource, file: Path) -> None:
+def test_a_recent_change_of_the_same_size_and_time_is_noticed(source: KeySource, file: Path) -> None:
     write(file, keys_text("b"))
     assert changed(source) == ["b"]
     at = file.stat().st_mtime_ns
@@ -67,21 +67,21 @@ def test_a_change_that_leaves_size_and_time_is_seen_when_it_is_fresh(source: Key
     assert changed(source) == ["c"]
 
 
-def test_a_file_put_in_its_place_is_seen(source: KeySource, file: Path) -> None:
-    """As editors, and mounts of secrets, do it."""
+def test_a_replaced_file_is_noticed(source: KeySource, file: Path) -> None:
+    """Editors and mounted secrets replace files."""
     new = file.with_name("new")
     write(new, keys_text("b"), years_ago=2)
     new.replace(file)
     assert changed(source) == ["b"]
 
 
-def test_a_file_that_is_touched_has_not_changed(source: KeySource, file: Path) -> None:
+def test_a_touched_file_has_not_changed(source: KeySource, file: Path) -> None:
     write(file, keys_text("a"))
     assert changed(source) is None
 
 
 @pytest.mark.parametrize("broken", ["[[key", "", keys_text("a", "a")])
-def test_a_broken_file_is_told_once_and_its_mending_too(source: KeySource, file: Path, broken: str) -> None:
+def test_an_invalid_file_is_reported_once_and_so_is_its_correction(source: KeySource, file: Path, broken: str) -> None:
     write(file, broken, years_ago=1)
     assert f"--keys-file (DEFERD_KEYS_FILE) {file} is " in refusal(source)
     assert changed(source) is None
@@ -89,7 +89,7 @@ def test_a_broken_file_is_told_once_and_its_mending_too(source: KeySource, file:
     assert [changed(source) for _ in range(2)] == [["a"], None]
 
 
-def test_another_fault_is_told_again(source: KeySource, file: Path) -> None:
+def test_another_error_is_reported_again(source: KeySource, file: Path) -> None:
     write(file, "[[key")
     refusal(source)
     file.unlink()
@@ -98,12 +98,12 @@ def test_another_fault_is_told_again(source: KeySource, file: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"#" * (FILE_MAX_BYTES + 1)])
-def test_what_cannot_be_keys_is_refused(source: KeySource, file: Path, content: bytes) -> None:
+def test_invalid_content_is_refused(source: KeySource, file: Path, content: bytes) -> None:
     file.write_bytes(content)
     assert str(file) in refusal(source)
 
 
-def test_what_is_no_file_is_refused_without_reading_it(tmp_path: Path) -> None:
+def test_anything_but_a_regular_file_is_refused_unread(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(KeysRefused, match="is not a file"):
@@ -116,7 +116,7 @@ def test_keys_in_a_setting_do_not_change() -> None:
     assert changed(source) is None
 
 
-def test_wrong_keys_in_a_setting_name_it_and_show_nothing() -> None:
-    with pytest.raises(KeysRefused, match=r"^--keys \(DEFERD_KEYS\) is no valid TOML") as caught:
+def test_an_error_in_a_setting_names_it_and_shows_no_secret() -> None:
+    with pytest.raises(KeysRefused, match=r"^--keys \(DEFERD_KEYS\) is not valid TOML") as caught:
         KeySource(None, "sesame").read()
     assert "sesame" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Keys: how they are written, what is refused, which topics they are for, and which key a token belongs to."""
+"""Keys: their format, its errors, topic patterns, and how the key of a token is found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN = "deferd_a-token"
 
 
 def entry(**fields: str) -> str:
-    """One key; fields are TOML, an empty one is left out."""
+    """One key; the fields are TOML, an empty one is omitted."""
     given = {"name": '"shop"', "hash": f'"{hash_of(TOKEN)}"', "scopes": '["put"]', **fields}
     return "[[key]]\n" + "".join(f"{name} = {value}\n" for name, value in given.items() if value)
 
@@ -34,7 +34,7 @@ def refusal(text: str) -> str:
     return str(caught.value)
 
 
-def test_a_key_has_what_its_entry_says() -> None:
+def test_a_key_is_read_from_its_entry() -> None:
     [key] = parse_keys(entry(scopes='["put", "cancel"]', topics='["a.*"]', requests_per_second="2.5", burst="7"))
     assert key.name == "shop"
     assert key.digest == hashlib.sha256(TOKEN.encode()).digest()
@@ -44,7 +44,7 @@ def test_a_key_has_what_its_entry_says() -> None:
     assert key.limit == Limit(2.5, 7)
 
 
-def test_what_is_left_out_is_all_topics_and_no_limit() -> None:
+def test_the_default_is_all_topics_and_no_limit() -> None:
     [key] = parse_keys(entry())
     assert key.topics.everything
     assert key.limit is None
@@ -67,13 +67,13 @@ def test_the_bounds_of_a_key_are_read() -> None:
     assert key.bounds == NO_BOUNDS
 
 
-def test_admin_means_every_scope_and_the_others_mean_themselves() -> None:
+def test_admin_includes_every_scope() -> None:
     for scope in Scope:
         [key] = parse_keys(entry(scopes=f'["{scope}"]'))
         assert key.scopes == frozenset(Scope if scope is Scope.ADMIN else [scope])
 
 
-def test_a_burst_that_is_left_out_is_the_requests_of_a_second() -> None:
+def test_the_default_burst_is_one_second_of_requests() -> None:
     assert [key.limit for key in parse_keys(entry(requests_per_second="2.5"))] == [Limit(2.5, 3)]
     assert [key.limit for key in parse_keys(entry(requests_per_second="0.1"))] == [Limit(0.1, 1)]
 
@@ -81,12 +81,12 @@ def test_a_burst_that_is_left_out_is_the_requests_of_a_second() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "made of 0 keys"),
-        ("[[key]", "no valid TOML (at line 1, column"),
-        ("x = 1", "[[key]] tables alone"),
-        (entry() + "[other]\n", "[[key]] tables alone"),
-        ("key = 5", "[[key]] tables alone"),
-        ("key = [5]", "[[key]] tables alone"),
+        ("", "it has 0 keys and must have 1 to"),
+        ("[[key]", "not valid TOML (at line 1, column"),
+        ("x = 1", "[[key]] tables only"),
+        (entry() + "[other]\n", "[[key]] tables only"),
+        ("key = 5", "[[key]] tables only"),
+        ("key = [5]", "[[key]] tables only"),
         (entry(name=""), "key 1: `name` must be 1 to 64"),
         (entry(name='"a b"'), "key 1: `name` must be 1 to 64"),
         (entry(name='"a\\nb"'), "key 1: `name` must be 1 to 64"),
@@ -113,18 +113,18 @@ def test_a_burst_that_is_left_out_is_the_requests_of_a_second() -> None:
         (entry(max_body_bytes="1e3"), "`max_body_bytes` must be a whole number from 0"),
         (entry(max_batch="1001"), "`max_batch` must be a whole number from 1 to 1000"),
         (entry(max_depth="true"), "`max_depth` must be a whole number from 1 to 200"),
-        (entry(scope='["put"]'), "a field that is none of name, hash, scopes, topics"),
-        (entry() + entry(hash=f'"{hash_of("x")}"'), "calling two keys 'shop'"),
-        (entry() + entry(name='"other"'), "giving the keys 'shop' and 'other' the same hash"),
+        (entry(scope='["put"]'), "an unknown field; the fields are name, hash, scopes, topics"),
+        (entry() + entry(hash=f'"{hash_of("x")}"'), "two keys have the name 'shop'"),
+        (entry() + entry(name='"other"'), "the keys 'shop' and 'other' have the same hash"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, says: str) -> None:
+def test_an_invalid_entry_is_refused_with_the_reason(text: str, says: str) -> None:
     assert says in refusal(text)
 
 
-def test_there_is_a_most_of_keys() -> None:
+def test_the_number_of_keys_is_bounded() -> None:
     many = "".join(entry(name=f'"k{n}"', hash=f'"{hash_of(str(n))}"') for n in range(KEYS_MAX + 1))
-    assert f"made of {KEYS_MAX + 1} keys, and must be of 1 to {KEYS_MAX}" in refusal(many)
+    assert f"it has {KEYS_MAX + 1} keys and must have 1 to {KEYS_MAX}" in refusal(many)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_there_is_a_most_of_keys() -> None:
         TOKEN,
     ],
 )
-def test_a_token_that_was_pasted_into_the_keys_is_not_shown(text: str) -> None:
+def test_a_token_pasted_into_the_keys_is_not_shown(text: str) -> None:
     assert TOKEN not in refusal(text)
 
 
@@ -176,7 +176,7 @@ def test_a_key_shows_nothing_of_its_token() -> None:
         ("", "x", False),
     ],
 )
-def test_a_pattern_fits_whole_topics(pattern: str, topic: str, fits: bool) -> None:
+def test_a_pattern_matches_whole_topics(pattern: str, topic: str, fits: bool) -> None:
     assert TopicPatterns([pattern]).match(topic) is fits
 
 
@@ -186,12 +186,12 @@ def test_one_of_several_patterns_is_enough() -> None:
 
 
 @pytest.mark.parametrize(("patterns", "everything"), [(["*"], True), (["a", "**"], True), (["a*"], False), ([], False)])
-def test_a_star_alone_is_everything(patterns: list[str], everything: bool) -> None:
+def test_a_star_alone_matches_everything(patterns: list[str], everything: bool) -> None:
     assert TopicPatterns(patterns).everything is everything
 
 
 @pytest.mark.timeout(5)
-def test_a_pattern_of_many_stars_takes_no_time() -> None:
+def test_a_pattern_of_many_stars_is_fast() -> None:
     assert not TopicPatterns(["*a" * 60 + "*b"]).match("a" * 128)
 
 
@@ -209,7 +209,7 @@ def test_another_token_finds_none(token: bytes) -> None:
     assert ring.find(token) is None
 
 
-def test_the_hash_itself_is_no_token() -> None:
+def test_the_hash_is_not_accepted_as_a_token() -> None:
     [key] = parse_keys(entry())
     ring = KeyRing([key])
     assert ring.find(hash_of(TOKEN).encode()) is None
@@ -217,7 +217,7 @@ def test_the_hash_itself_is_no_token() -> None:
     assert ring.find(key.digest.hex().encode()) is None
 
 
-def test_unknown_tokens_leave_nothing_behind() -> None:
+def test_unknown_tokens_are_not_cached() -> None:
     ring = KeyRing(parse_keys(entry()))
     ring.find(TOKEN.encode())
     for n in range(100):

@@ -1,4 +1,4 @@
-"""`deferd key list` and `deferd key revoke`: what they show of a keys file, and what they leave of it."""
+"""`deferd key list` and `deferd key revoke`: what they show, and how they edit the file."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_list_is_json_for_programs(
 
 
 @pytest.mark.parametrize("name", ["shop", "closer", "ops"])
-def test_a_revoked_key_is_gone_and_all_else_stays(file: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_revoked_key_is_removed_and_all_else_stays(file: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["key", "revoke", name, "--keys-file", str(file)]) == 0
 
     assert capsys.readouterr().out == f"{name} revoked\n"
@@ -120,7 +120,7 @@ def test_line_ends_stay_as_they_are(file: Path) -> None:
     assert file.read_bytes().count(b"\n") == file.read_bytes().count(b"\r\n")
 
 
-def test_keys_that_are_revoked_at_the_same_time_are_all_gone(tmp_path: Path) -> None:
+def test_keys_revoked_at_the_same_time_are_all_removed(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     entries = [f'[[key]]\nname = "k{at}"\nhash = "{hash_of(str(at))}"\nscopes = ["put"]\n' for at in range(9)]
     file.write_text("\n".join(entries), encoding="utf-8")
@@ -132,7 +132,7 @@ def test_keys_that_are_revoked_at_the_same_time_are_all_gone(tmp_path: Path) -> 
     assert names(file) == ["k8"]
 
 
-def test_an_unknown_key_ends_with_3_and_tells_which_there_are(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_key_ends_with_3_and_lists_the_keys(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["key", "revoke", "shpo", "--keys-file", str(file)]) == 3
     assert capsys.readouterr().err == f"deferd: {file} has no key 'shpo'; it has shop, closer, ops\n"
     assert file.read_text(encoding="utf-8") == FILE
@@ -141,7 +141,7 @@ def test_an_unknown_key_ends_with_3_and_tells_which_there_are(file: Path, capsys
 
 
 def test_the_only_key_is_not_revoked(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A service would refuse the file, and the key would stay valid."""
+    """A service would ignore a file without keys, and the key would stay valid."""
     for name in ("shop", "closer"):
         revoke_key(file, name)
     assert cli.main(["key", "revoke", "ops", "--keys-file", str(file)]) == 2
@@ -155,9 +155,7 @@ QUOTED_HEADER = f'[["key"]]NEXT{B}NEXT[[key]]NEXT{A}'.replace("NEXT", "\n")
 
 
 @pytest.mark.parametrize("text", [INLINE, QUOTED_HEADER], ids=["inline", "quoted header"])
-def test_a_file_that_is_written_in_another_way_is_left_alone(
-    file: Path, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_in_another_layout_is_not_changed(file: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(text, encoding="utf-8")
     assert cli.main(["key", "revoke", "a", "--keys-file", str(file)]) == 2
     assert "remove 'a' by hand" in capsys.readouterr().err
@@ -168,7 +166,7 @@ def test_a_file_that_is_written_in_another_way_is_left_alone(
     "content", [None, "[[key", '[[key]]\nname = "sesame"\nhash = "sesame-token"\nscopes = ["put"]\n']
 )
 @pytest.mark.parametrize("words", [["list"], ["revoke", "a"]])
-def test_a_file_that_a_service_would_refuse_is_named(
+def test_an_invalid_file_is_refused_by_name(
     tmp_path: Path, words: list[str], content: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "keys.toml"

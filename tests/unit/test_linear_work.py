@@ -21,7 +21,7 @@ from pydantic_core import from_json
 
 import deferd
 from deferd import settings
-from deferd.api import call, problem_details, request_body
+from deferd.api import incoming_request, problem_details, request_body
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
@@ -31,7 +31,7 @@ from deferd.contract.errors import DeferdError
 from deferd.engine import scripts
 from deferd.engine.consistency import checker
 from deferd.server.http import request_head
-from deferd.store import acl, embedded, server_info
+from deferd.store import acl, server_info, valkey_process
 
 SIZES = [32 * 1024 * 2**doubling for doubling in range(5)]
 FACTOR_OVER_LINEAR = 4
@@ -42,7 +42,7 @@ MOST_S = 5.0
 """A size that takes longer is not measured a second time."""
 
 ROOT = Path(deferd.__file__).parent
-SERVICE = ("api", "cli/main.py", "contract", "engine", "server", "settings.py", "store")
+SERVICE = ("api", "cli/serve.py", "contract", "engine", "server", "settings.py", "store")
 """What reads input of others. The client, the commands and the benchmark read what their own user gives them."""
 OPERATIONS = [route for route in create_app(settings.Settings(), "").routes if isinstance(route, Operation)]
 
@@ -82,7 +82,7 @@ def read_body(name: str) -> Callable[[bytes], object]:
         try:
             return body.read(raw)
         except DeferdError as error:
-            return problem_details.answer(error)
+            return problem_details.response(error)
 
     return read
 
@@ -153,7 +153,12 @@ ROWS = [
     Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("topic of the store", checker._TOPIC_NAME.fullmatch, NAMES, ("engine/consistency/checker.py",)),
     Row("traceparent of a body", validated(model.Traceparent), HEX, ("contract/model.py",)),
-    Row("traceparent", call._TRACEPARENT.fullmatch, {"zeros": repeat_bytes("0")}, ("api/call.py",)),
+    Row(
+        "traceparent",
+        incoming_request._TRACEPARENT.fullmatch,
+        {"zeros": repeat_bytes("0")},
+        ("api/incoming_request.py",),
+    ),
     Row("durability", validated(model.Durability), {"digits": repeat("1", "replicated:")}, ("contract/model.py",)),
     Row(
         "instant",
@@ -199,7 +204,10 @@ ROWS = [
     Row("allowed host", settings._HOST_NAME.fullmatch, NAMES | {"stars": repeat("*.")}, ("settings.py",)),
     Row("error of TOML", api_keys._POSITION.search, {"position": repeat("at line 1")}, ("api/auth/api_keys.py",)),
     Row(
-        "instant in a finding", checker._INSTANT_MS.findall, {"digits": repeat("1")}, ("engine/consistency/checker.py",)
+        "instant in a finding",
+        checker._EPOCH_MS.findall,
+        {"digits": repeat("1")},
+        ("engine/consistency/checker.py",),
     ),
     Row(
         "error of the store",
@@ -216,9 +224,9 @@ ROWS = [
     ),
     Row(
         "log line of the store",
-        embedded._LOG_PREFIX.match,
+        valkey_process._LOG_PREFIX.match,
         {"digits": repeat("1"), "times": repeat("1:", "1:M 1 Nov 1 ")},
-        ("store/embedded.py",),
+        ("store/valkey_process.py",),
     ),
 ]
 BOUNDED_BEFORE = ("engine/topics.py", "store/server_info.py")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drawn_input import counted
 from tests.faults.history import NOT_SENT, UNKNOWN, History, Operation, Recorder, read_history
 from tests.faults.linearizability import StoreClock, Verdict, check_job
 from tests.faults.promises import broken_promises
@@ -60,7 +61,7 @@ def test_a_search_that_is_too_long_is_no_verdict() -> None:
 # Histories made by a job that is really led through its life
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=counted(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 24))
 def test_every_history_of_a_job_that_was_led_by_the_rules_is_accepted(seed: int, steps: int) -> None:
     job = lead(seed, steps, lost_answers=0.2)
@@ -69,7 +70,7 @@ def test_every_history_of_a_job_that_was_led_by_the_rules_is_accepted(seed: int,
     assert verdict.is_right, verdict.explain(operations)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=counted(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 20), st.sampled_from(["lost", "twice", "ghost", "early"]))
 def test_a_history_with_one_wrong_thing_added_is_refused(seed: int, steps: int, wrong: str) -> None:
     job = lead(seed, steps, lost_answers=0)  # for what was lost may explain much
@@ -129,9 +130,9 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
     [
         ("a put that was lost", "lost"),
         ("a lease that ran out, and with it the job", "lost"),
-        ("a second delivery under a live lease", "held_twice"),
+        ("a second delivery under a live lease", "overlapping_leases"),
         ("a delivery after an acknowledged cancel", "delivered_after_cancel"),
-        ("a second delivery under a lease that was extended", "held_twice"),
+        ("a second delivery under a lease that was extended", "overlapping_leases"),
         ("a delivery after an acknowledged finish", "delivered_after_finish"),
         ("a delivery after a finish of whichever was live", "delivered_after_finish"),
         ("a retained job that is delivered", "delivered_after_finish"),
@@ -153,7 +154,7 @@ def test_receipts_that_are_given_again_are_counted() -> None:
         deliver(5, 6, 5500, tag="second", receipt="first.1"),
     ]
     counts = vars(broken_promises(History([], {("t", "job"): history}, []), CLOCK))
-    assert {"receipts_twice"} == {name for name, found in counts.items() if found} - {"delivered_after_finish"}
+    assert {"reused_receipts"} == {name for name, found in counts.items() if found} - {"delivered_after_finish"}
 
 
 def test_right_histories_break_no_promise() -> None:

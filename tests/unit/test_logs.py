@@ -1,4 +1,4 @@
-"""Log lines: one a record, for people or for machines."""
+"""Log lines: one per record, for people or for machines."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def test_a_console_line_has_time_level_and_logger(capsys: pytest.CaptureFixture[
     assert trace[-1] == "KeyError: 'DEFERD_NO_SUCH'"
 
 
-def test_a_text_cannot_pose_as_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_cannot_fake_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     first = logged(capsys, "console", "a\n2030 b").splitlines()[0]
 
     assert first.endswith(r"said a\n2030 b")
 
 
 @pytest.mark.parametrize("code", ["\x1b[2J", "\x07", "\x9b2J", "\x7f", "\r", "\x0b", "\x85", "\u2028", "\t"])
-def test_a_text_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str], code: str) -> None:
+def test_a_message_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str], code: str) -> None:
     first, _, trace = logged(capsys, "console", f"a{code}b").partition("\n")
 
     assert first.endswith("said a" + repr(code)[1:-1] + "b")
     assert trace.startswith("Traceback (most recent call last):\n  File")
 
 
-def test_an_exceptions_text_cannot_either(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_of_an_exception_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("console", "info")
     logging.getLogger("deferd.test").error("failed", exc_info=ValueError("a\x1b[2Jb"))
 

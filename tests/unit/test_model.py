@@ -1,4 +1,4 @@
-"""What requests may say, and in which words the rest is refused."""
+"""Which requests are accepted, and the error messages for the others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from deferd.api.validation_errors import faults_of
+from deferd.api.validation_errors import field_errors
 from deferd.contract import limits
-from deferd.contract.errors import FieldFault
+from deferd.contract.errors import FieldError
 from deferd.contract.model import (
     BuryJob,
     ChangeJob,
@@ -29,10 +29,10 @@ from deferd.contract.model import (
 )
 
 
-def faults_in(model: type[BaseModel], given: Any) -> list[FieldFault]:
+def faults_in(model: type[BaseModel], given: Any) -> list[FieldError]:
     with pytest.raises(ValidationError) as caught:
         model.model_validate(given)
-    return faults_of(caught.value, "body", given)
+    return field_errors(caught.value, "body", given)
 
 
 def the_fault_in(model: type[BaseModel], given: Any) -> tuple[str, str]:
@@ -46,7 +46,7 @@ def test_only_the_topic_is_needed() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c:d-e", "0" * 128])
-def test_topics_of_the_pattern_are_taken(name: str) -> None:
+def test_topics_that_match_the_pattern_are_accepted(name: str) -> None:
     assert PutJob.model_validate({"topic": name}).topic == name
 
 
@@ -125,14 +125,14 @@ def test_a_refusal_names_the_field_and_the_bound(fields: dict[str, Any], field: 
         True,
     ],
 )
-def test_an_instant_needs_rfc_3339_and_a_zone(instant: Any) -> None:
+def test_an_instant_must_be_rfc_3339_with_an_offset(instant: Any) -> None:
     field, message = the_fault_in(PutJob, {"topic": "t", "run_at": instant})
     assert field == "body.run_at"
     assert "must be an RFC 3339 instant with a zone" in message
 
 
 @pytest.mark.parametrize("instant", ["2030-01-01T00:00:00Z", "2030-01-01t02:00:00.000+02:00", "1999-12-31T23:59:59Z"])
-def test_instants_with_a_zone_are_taken(instant: str) -> None:
+def test_instants_with_an_offset_are_accepted(instant: str) -> None:
     run_at = PutJob.model_validate({"topic": "t", "run_at": instant}).run_at
     assert run_at is not None
     assert run_at.tzinfo is not None
@@ -160,7 +160,7 @@ def test_a_missing_topic_is_named() -> None:
     assert (fault.path, fault.message, fault.value) == (("body", "topic"), "is required", None)
 
 
-def test_every_fault_of_a_batch_is_named_with_its_index() -> None:
+def test_every_field_error_of_a_batch_is_reported_with_its_index() -> None:
     jobs = [{"topic": "t"}, {"topic": "t", "delay": -1}, {"topic": "t", "backoff": {"kind": "fixed", "seconds": -2}}]
     found = {fault.path: fault.value for fault in faults_in(PutBatch, {"jobs": jobs})}
     assert found == {("body", "jobs", 1, "delay"): -1, ("body", "jobs", 2, "backoff", "seconds"): -2}
@@ -176,9 +176,9 @@ def test_a_batch_holds_1_to_1000_jobs(model: type[BaseModel], item: dict[str, An
     assert the_fault_in(model, {"jobs": {}}) == ("body.jobs", "must be a list")
 
 
-def test_thousands_of_faults_are_told_as_one() -> None:
+def test_thousands_of_field_errors_are_reported_as_one() -> None:
     given = {"topic": "t"} | {f"x{number}": 1 for number in range(6000)}
-    assert the_fault_in(PutJob, given) == ("body", "has 6000 values that are refused, too many to name")
+    assert the_fault_in(PutJob, given) == ("body", "has 6000 invalid values, too many to list")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_the_other_requests_are_as_strict(model: type[BaseModel], given: Any, fi
     assert the_fault_in(model, given) == (field, message)
 
 
-def test_backoffs_have_the_contracts_defaults() -> None:
+def test_backoffs_have_the_documented_defaults() -> None:
     exponential = PutJob.model_validate({"topic": "t", "backoff": {"kind": "exponential"}}).backoff
     fixed = PutJob.model_validate({"topic": "t", "backoff": {"kind": "fixed"}}).backoff
     schedule = PutJob.model_validate({"topic": "t", "backoff": {"kind": "schedule", "seconds": [120, 600]}}).backoff
@@ -209,6 +209,6 @@ def test_backoffs_have_the_contracts_defaults() -> None:
     assert schedule == ScheduleBackoff(kind="schedule", seconds=[120, 600], then="dead", jitter=0)
 
 
-def test_a_given_null_can_be_told_from_a_field_left_out() -> None:
+def test_null_differs_from_an_omitted_field() -> None:
     assert ChangeJob.model_validate({"ttl": None}).model_fields_set == {"ttl"}
     assert ChangeJob.model_validate({}).model_fields_set == set()

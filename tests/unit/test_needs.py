@@ -1,4 +1,4 @@
-"""Every call says what key it needs: this is the whole table."""
+"""The permission that each operation requires: the whole table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from starlette.routing import Route
 
 from deferd.api.app import create_app
 from deferd.api.auth.api_keys import Key, Scope, TopicPatterns
-from deferd.api.auth.permissions import Need
+from deferd.api.auth.permissions import Permission
 from deferd.api.operation import Operation
 from deferd.contract.model import PutBatch, PutJob
 from deferd.settings import Settings
 
 ROUTES = create_app(Settings(test_clock=True), "").routes
-OPERATIONS = {operation.what: operation for operation in ROUTES if isinstance(operation, Operation)}
+OPERATIONS = {operation.permission.operation: operation for operation in ROUTES if isinstance(operation, Operation)}
 TABLE = {
     "POST /jobs": "put",
     "POST /jobs/batch": "put",
@@ -53,52 +53,52 @@ def key(*patterns: str) -> Key:
     return Key("k", b"", frozenset(Scope), TopicPatterns(patterns))
 
 
-def out_of_reach(what: str, given: dict[str, Any], *patterns: str) -> str | None:
-    return OPERATIONS[what].need.topic_out_of_reach(key(*patterns), given)
+def denied_topic(name: str, arguments: dict[str, Any], *patterns: str) -> str | None:
+    return OPERATIONS[name].permission.denied_topic(key(*patterns), arguments)
 
 
-def test_every_call_has_its_scope() -> None:
-    assert {what: operation.need.scope for what, operation in OPERATIONS.items()} == TABLE
+def test_every_operation_requires_its_scope() -> None:
+    assert {name: operation.permission.scope for name, operation in OPERATIONS.items()} == TABLE
 
 
-def test_what_is_no_operation_is_a_page() -> None:
-    """The gate takes each of them for a page, which needs scope read."""
+def test_every_other_route_is_a_page() -> None:
+    """The gate requires scope read for each of them."""
     pages = {route.path for route in ROUTES if isinstance(route, Route) and not isinstance(route, Operation)}
     assert {path.partition("/docs")[0] or "/docs" for path in pages} == {"/openapi.json", "/docs"}
 
 
-def test_a_call_that_says_nothing_is_none() -> None:
-    async def nothing_said() -> None: ...
+def test_a_function_without_a_permission_cannot_be_an_operation() -> None:
+    async def undeclared() -> None: ...
 
-    with pytest.raises(TypeError, match="say what key it needs"):
-        Operation("/x", nothing_said)
-
-
-def test_a_path_with_a_topic_needs_a_key_for_it() -> None:
-    for what, operation in OPERATIONS.items():
-        if "{topic}" in what:
-            assert operation.need.topic_out_of_reach(key("a.*"), {"topic": "b"}) == "b", what
-            assert operation.need.topic_out_of_reach(key("a.*"), {"topic": "a.b"}) is None, what
+    with pytest.raises(TypeError, match="declare its permission"):
+        Operation("/x", undeclared)
 
 
-def test_a_pop_needs_a_key_for_each_of_its_topics() -> None:
-    assert out_of_reach("GET /topics/{topic}/pop", {"topic": "a,b,c"}, "a", "c") == "b"
-    assert out_of_reach("GET /topics/{topic}/pop", {"topic": "a,c"}, "a", "c") is None
+def test_a_path_with_a_topic_requires_a_key_for_it() -> None:
+    for name, operation in OPERATIONS.items():
+        if "{topic}" in name:
+            assert operation.permission.denied_topic(key("a.*"), {"topic": "b"}) == "b", name
+            assert operation.permission.denied_topic(key("a.*"), {"topic": "a.b"}) is None, name
 
 
-def test_a_put_needs_a_key_for_the_topic_of_each_job() -> None:
+def test_a_pop_requires_a_key_for_each_of_its_topics() -> None:
+    assert denied_topic("GET /topics/{topic}/pop", {"topic": "a,b,c"}, "a", "c") == "b"
+    assert denied_topic("GET /topics/{topic}/pop", {"topic": "a,c"}, "a", "c") is None
+
+
+def test_a_put_requires_a_key_for_the_topic_of_each_job() -> None:
     jobs = [PutJob(topic="a"), PutJob(topic="b")]
-    assert out_of_reach("POST /jobs", {"job": jobs[1]}, "a") == "b"
-    assert out_of_reach("POST /jobs", {"job": jobs[0]}, "a") is None
-    assert out_of_reach("POST /jobs/batch", {"batch": PutBatch(jobs=jobs)}, "a") == "b"
-    assert out_of_reach("POST /jobs/batch", {"batch": PutBatch(jobs=jobs)}, "a", "b") is None
+    assert denied_topic("POST /jobs", {"job": jobs[1]}, "a") == "b"
+    assert denied_topic("POST /jobs", {"job": jobs[0]}, "a") is None
+    assert denied_topic("POST /jobs/batch", {"batch": PutBatch(jobs=jobs)}, "a") == "b"
+    assert denied_topic("POST /jobs/batch", {"batch": PutBatch(jobs=jobs)}, "a", "b") is None
 
 
-@pytest.mark.parametrize("what", ["GET /metrics", "GET /audit", "POST /repair"])
-def test_what_tells_of_all_topics_needs_a_key_for_them(what: str) -> None:
-    assert out_of_reach(what, {}, "a*") == "*"
-    assert out_of_reach(what, {}, "*") is None
+@pytest.mark.parametrize("name", ["GET /metrics", "GET /audit", "POST /repair"])
+def test_an_operation_on_all_topics_requires_a_key_for_them(name: str) -> None:
+    assert denied_topic(name, {}, "a*") == "*"
+    assert denied_topic(name, {}, "*") is None
 
 
-def test_a_key_for_everything_reaches_everything() -> None:
-    assert Need(Scope.READ).topic_out_of_reach(key("a", "*"), {"topic": "b"}) is None
+def test_a_key_for_all_topics_is_never_denied_one() -> None:
+    assert Permission(Scope.READ).denied_topic(key("a", "*"), {"topic": "b"}) is None

@@ -1,4 +1,4 @@
-"""The OpenAPI document: it is the one in the repository, it is sound, and it says what a client needs to know."""
+"""The OpenAPI document: it is the one in the repository, valid, and complete for clients."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_document_is_openapi_3_1() -> None:
     validate(DOCUMENT)
 
 
-def test_operations_are_called_as_a_client_calls_them() -> None:
+def test_operation_ids_are_the_method_names_of_the_client() -> None:
     assert {operation["operationId"] for operation in operations()} == _OPERATION_IDS
 
 
@@ -123,35 +123,35 @@ class TestOperation:
                 assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
                 assert status == "default" or content["examples"]
 
-    def test_has_a_problem_for_errors_that_it_does_not_name(self, described: dict[str, Any]) -> None:
+    def test_has_a_default_error_response(self, described: dict[str, Any]) -> None:
         assert list(described["responses"])[-1] == "default"
 
-    def test_says_that_values_are_refused(self, described: dict[str, Any]) -> None:
+    def test_documents_the_refusal_of_values(self, described: dict[str, Any]) -> None:
         is_put = described["operationId"] in {"put_job", "put_jobs"}
         wanted = {"validation", "durability_unavailable"} if is_put else {"validation"}
         assert codes_of(described["responses"]["422"]) == wanted
 
-    def test_says_what_can_be_wrong_with_a_body(self, described: dict[str, Any]) -> None:
+    def test_documents_the_errors_of_a_body(self, described: dict[str, Any]) -> None:
         has_body = "requestBody" in described
         assert has_body == ("413" in described["responses"])
         assert has_body == ("415" in described["responses"])
 
-    def test_says_whether_the_body_may_be_left_out(self, described: dict[str, Any]) -> None:
+    def test_documents_whether_the_body_is_optional(self, described: dict[str, Any]) -> None:
         if "requestBody" in described:
             required = described["requestBody"].get("required", False)
             assert required == (described["operationId"] not in _BODY_MAY_BE_LEFT_OUT)
             assert required != (
-                "may be left out, or be `null`" in described["requestBody"].get("description", "").lower()
+                "optional; `null` means the same as no body" in described["requestBody"].get("description", "").lower()
             )
             assert described["requestBody"]["content"]["application/json"]["schema"].keys() == {"$ref"}
 
-    def test_says_that_the_store_may_be_away(self, described: dict[str, Any]) -> None:
+    def test_documents_that_the_store_may_be_unavailable(self, described: dict[str, Any]) -> None:
         needs_store = described["operationId"] not in ("check_health", "get_metrics")
         assert needs_store == ("503" in described["responses"])
         if needs_store:
             assert "Retry-After" in described["responses"]["503"]["headers"]
 
-    def test_says_what_key_it_needs(self, described: dict[str, Any]) -> None:
+    def test_documents_the_required_scope(self, described: dict[str, Any]) -> None:
         if described["operationId"] in ("check_health", "check_readiness"):
             assert described["security"] == []
             assert not {"401", "403", "429"} & described["responses"].keys()
@@ -184,7 +184,7 @@ class TestOperation:
         ("repair_topic", {"topic_not_found"}),
     ],
 )
-def test_operations_name_the_codes_of_the_contract(operation_id: str, codes: set[str]) -> None:
+def test_operations_document_their_error_codes(operation_id: str, codes: set[str]) -> None:
     (described,) = (one for one in operations() if one["operationId"] == operation_id)
     errors = {status: answer for status, answer in described["responses"].items() if "400" <= status <= "599"}
     named = {code for answer in errors.values() for code in codes_of(answer)}
@@ -192,13 +192,13 @@ def test_operations_name_the_codes_of_the_contract(operation_id: str, codes: set
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_examples_are_right(name: str) -> None:
+def test_examples_are_valid(name: str) -> None:
     for example in EXAMPLES[name]:
         model_named(name).model_validate(example)
     assert DOCUMENT["components"]["schemas"][name]["examples"] == EXAMPLES[name]
 
 
-def test_every_request_and_answer_has_an_example() -> None:
+def test_every_request_and_response_has_an_example() -> None:
     used = {
         content["schema"]["$ref"].rpartition("/")[2]
         for described in operations()
@@ -210,20 +210,20 @@ def test_every_request_and_answer_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(DOCUMENT["components"]["examples"]))
-def test_examples_of_problems_are_right(code: str) -> None:
+def test_examples_of_problems_are_valid(code: str) -> None:
     shown = schemas.Problem.model_validate(DOCUMENT["components"]["examples"][code]["value"])
     assert shown.code == code
 
 
-def test_every_number_of_a_request_says_what_it_counts() -> None:
+def test_every_number_of_a_request_has_a_unit() -> None:
     for name, schema in DOCUMENT["components"]["schemas"].items():
         if schema.get("additionalProperties") is False:
             for field, described in schema["properties"].items():
                 assert "$ref" in described or described.get("description") or field in ("jobs", "kind"), (name, field)
 
 
-def test_numbers_have_the_size_that_the_service_means() -> None:
-    """Generators choose 32 bits, or what they like, where a number has no format."""
+def test_numbers_have_the_format_of_the_service() -> None:
+    """Generators choose the size of a number without a format."""
     for node in nodes(DOCUMENT):
         if node.get("type") == "number":
             assert node["format"] == "double", node
@@ -233,7 +233,7 @@ def test_numbers_have_the_size_that_the_service_means() -> None:
 
 
 def test_fields_of_requests_have_no_default() -> None:
-    """Some generators require a field with a default; what is meant when it is left out is told in words."""
+    """Some generators require a field with a default; descriptions name the default instead."""
     for name, schema in SCHEMAS.items():
         for field, described in schema.get("properties", {}).items():
             assert "default" not in described, (name, field)
@@ -242,8 +242,8 @@ def test_fields_of_requests_have_no_default() -> None:
     assert fields["jitter"]["description"].endswith(" Default: 0.")
 
 
-def test_a_backoff_is_a_schema_of_its_own_everywhere() -> None:
-    """Go can set a union only when it has a name."""
+def test_a_backoff_is_always_a_reference_to_its_schema() -> None:
+    """In Go only a named union can be set."""
     kinds = {"exponential": "ExponentialBackoff", "fixed": "FixedBackoff", "schedule": "ScheduleBackoff"}
     mapping = {kind: f"#/components/schemas/{name}" for kind, name in kinds.items()}
     assert SCHEMAS["Backoff"]["discriminator"] == {"propertyName": "kind", "mapping": mapping}
@@ -255,28 +255,28 @@ def test_a_backoff_is_a_schema_of_its_own_everywhere() -> None:
         assert SCHEMAS[name]["properties"]["backoff"] == backoff
 
 
-def test_codes_are_those_that_there_are() -> None:
+def test_the_schema_lists_all_error_codes() -> None:
     assert SCHEMAS["ProblemCode"]["enum"] == sorted(problem_details.BY_CODE)
     for name in ("Problem", "PutResult", "FinishResult"):
         assert SCHEMAS[name]["properties"]["code"]["$ref"] == "#/components/schemas/ProblemCode"
 
 
-def test_what_only_tidies_the_document_is_gone() -> None:
+def test_internal_keys_are_removed() -> None:
     assert [] == [node for node in nodes(DOCUMENT) if "x-name" in node]
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_every_reference_has_a_target() -> None:
     for node in nodes(DOCUMENT):
         if "$ref" in node:
             _, section, kind, name = node["$ref"].split("/")
             assert name in DOCUMENT[section][kind]
 
 
-def test_the_frameworks_own_error_shape_is_gone() -> None:
+def test_the_error_schema_of_fastapi_is_removed() -> None:
     assert not {"HTTPValidationError", "ValidationError"} & DOCUMENT["components"]["schemas"].keys()
 
 
-def test_optional_fields_of_answers_are_left_out_and_never_null() -> None:
+def test_optional_fields_of_responses_are_never_null() -> None:
     job = DOCUMENT["components"]["schemas"]["Job"]
     text = model.Job.model_fields["last_error"].description
     assert job["properties"]["last_error"] == {"type": "string", "description": text}

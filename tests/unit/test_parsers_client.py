@@ -1,4 +1,4 @@
-"""Whatever a service, or what stands in its place, answers: an answer of the contract, or a DeferdError."""
+"""Arbitrary responses are read as the contract says or raise a DeferdError; arbitrary jobs are encoded or refused."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from pydantic_core import from_json
 from deferd import Context, Delivery, Job
 from deferd.client import requests
 from deferd.client.durations import instant
-from deferd.client.errors import read_problem
-from deferd.client.jobs import JobRef, TopicView
-from deferd.client.requests import Call, read_answer
+from deferd.client.jobs import JobRef
+from deferd.client.request_body import as_json
+from deferd.client.requests import ApiRequest
+from deferd.client.responses import read_problem
+from deferd.client.topics import TopicView
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.contract.model import DeadReason, JobState
-from deferd.worker.handlers import Handler, UnfitBody
+from deferd.worker.handlers import Handler, InvalidBody
 from tests.drawn_input import contents, drawn, json_values, objects_with, outcome, plain_texts, texts
 
-CALLS: dict[str, Call[Any]] = {
+REQUESTS: dict[str, ApiRequest[Any]] = {
     "put": requests.put({"topic": "t", "id": "a"}),
     "put_many": requests.put_many([{"topic": "t"}]),
     "look": requests.look("t", "a"),
@@ -51,7 +53,7 @@ CALLS: dict[str, Call[Any]] = {
     "metrics": requests.metrics(),
 }
 
-# What an answer may hold where it holds something else: also what Python takes for JSON and JSON does not.
+# Unexpected values in a response, including those that Python accepts as JSON and JSON does not.
 odd = st.one_of(json_values, st.sampled_from([float("inf"), float("-inf"), float("nan"), 1e308, 10**400, "9" * 30]))
 instants = st.sampled_from(["2030-01-31T09:30:00.000Z", "0001-01-01T00:00:00+23:59", "soon", ""])
 states = st.sampled_from([*map(str, JobState), "cancelled", "lost"])
@@ -87,7 +89,7 @@ topic_views = objects_with(
 results = st.lists(
     objects_with({"topic": st.just("t"), "id": st.just("a"), "status": st.just(201)}, odd) | odd, max_size=2
 )
-near_answers = st.one_of(
+near_responses = st.one_of(
     jobs,
     topic_views,
     objects_with(
@@ -124,39 +126,39 @@ problems = objects_with(
     },
     odd,
 )
-bodies = st.one_of(contents, (near_answers | problems | odd).map(lambda value: json.dumps(value).encode()))
+bodies = st.one_of(contents, (near_responses | problems | odd).map(lambda value: json.dumps(value).encode()))
 retry_afters = st.none() | texts | st.sampled_from(["3", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 5000, "9" * 400, "٣"])
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", REQUESTS)
 @drawn(60)
 @given(
     status=st.sampled_from([200, 200, 200, 201, 204, 301, 404, 409, 422, 429, 500, 503]),
     content=bodies,
     wait=retry_afters,
 )
-def test_an_answer_is_read_or_is_a_deferd_error(name: str, status: int, content: bytes, wait: str | None) -> None:
-    answer, error = outcome(lambda: read_answer(CALLS[name], status, content, wait), DeferdError)
+def test_a_response_is_read_or_is_a_deferd_error(name: str, status: int, content: bytes, wait: str | None) -> None:
+    result, error = outcome(lambda: REQUESTS[name].read_response(status, content, wait), DeferdError)
     if error is not None:
         assert str(error)
         assert 0 <= (getattr(error, "retry_after_s", None) or 0) <= 10**9
-    for view in views_in(answer):
+    for view in views_in(result):
         assert isinstance(view.fields, dict)
         assert repr(view)
 
 
-def views_in(answer: Any) -> Iterator[Job | TopicView]:
-    match answer:
+def views_in(result: Any) -> Iterator[Job | TopicView]:
+    match result:
         case Job() | TopicView():
-            yield answer
+            yield result
         case list() | tuple():
-            for one in answer:
+            for one in result:
                 yield from views_in(one)
 
 
 @drawn(300)
 @given(status=st.integers(100, 599), content=bodies, wait=st.none() | st.integers(0, 10**9))
-def test_a_refusal_is_read_as_a_deferd_error(status: int, content: bytes, wait: int | None) -> None:
+def test_an_error_response_is_read_as_a_deferd_error(status: int, content: bytes, wait: int | None) -> None:
     error = read_problem(status, content, wait)
     assert isinstance(error, DeferdError)
     assert str(error) is not None
@@ -168,7 +170,7 @@ JOB_PROPERTIES = [name for name, value in vars(Job).items() if isinstance(value,
 
 @drawn(200)
 @given(fields=st.fixed_dictionaries({name: job_fields[name] for name in ("state", "body", "created_at", "due_at")}))
-def test_what_a_job_of_another_service_says_is_read_or_a_value_error(fields: dict[str, Any]) -> None:
+def test_a_field_of_a_job_is_read_or_is_a_value_error(fields: dict[str, Any]) -> None:
     job = Job({"topic": "t", "id": "a", **fields})
     for name in JOB_PROPERTIES:
         try:
@@ -214,13 +216,13 @@ def test_a_job_is_written_as_json_or_refused(job: dict[str, Any]) -> None:
         requests.put,
         lambda it: requests.put_many([it]),
         lambda it: requests.change("t", "a", it),
-        requests.as_json,
+        as_json,
     ):
         try:
             made = make(job)
         except InvalidInput:
             continue
-        if isinstance(made, Call):
+        if isinstance(made, ApiRequest):
             assert made.body is not None
             from_json(made.body)
 
@@ -297,7 +299,7 @@ def test_a_body_is_parsed_into_the_argument_or_does_not_fit(function: Callable[.
     loop = asyncio.new_event_loop()
     loop.close()
     context = Context(Delivery({"topic": "t", "id": "a", "body": sent}), no_touch, loop)
-    arguments, refused = outcome(lambda: Handler("t", function).arguments(sent, context), UnfitBody)
+    arguments, refused = outcome(lambda: Handler("t", function).arguments(sent, context), InvalidBody)
     if arguments is not None:
         function(*arguments[0], **arguments[1])
     else:

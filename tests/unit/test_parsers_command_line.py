@@ -1,4 +1,4 @@
-"""What people type or pipe into the command line: values that are right, or an error that argparse shows."""
+"""What people type or pipe into the command line: values that are right, or a usage error."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import itertools
 import json
 import math
 import os
-from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,6 @@ READERS: list[Callable[[str], Any]] = [
     values.key,
     values.timeout,
     values.retry_time,
-    values.interval,
     values.count_from_1,
 ]
 near_values = st.one_of(
@@ -63,7 +62,7 @@ near_values = st.one_of(
 @drawn(200)
 @given(text=near_values)
 def test_a_text_is_read_or_refused_in_a_few_words(read: Callable[[str], Any], text: str) -> None:
-    value, refused = outcome(lambda: read(text), ArgumentTypeError)
+    value, refused = outcome(lambda: read(text), click.BadParameter)
     assert len(str(refused)) < 1000
     if isinstance(value, float):
         assert math.isfinite(value)
@@ -189,14 +188,14 @@ def test_bytes_are_jobs_up_to_a_line_that_is_named(lines: list[bytes], whole: bo
     assert bad is None or (numbers[-1:] < [bad] and bad <= count)
 
 
-def test_a_line_of_nothing_but_a_nul_is_no_long_line() -> None:
+def test_a_line_with_only_a_nul_is_not_reported_as_too_long() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"\0\n")
     os.close(writing)
-    with os.fdopen(reading), pytest.raises(BadLine, match="no JSON"):
+    with os.fdopen(reading), pytest.raises(BadLine, match="not JSON"):
         JobLines(reading, {"topic": "t"}, whole_jobs=False).batch()
 
 
 @pytest.mark.parametrize("line", [b"1e999", b"[1, -1E+400]", b"9" * 400 + b".0"])
-def test_a_line_whose_number_no_json_could_be_written_of_is_named(line: bytes) -> None:
+def test_a_line_with_an_infinite_number_is_named(line: bytes) -> None:
     assert taken(b"1\n" + line, [], whole_jobs=False)[2] == 2

@@ -1,4 +1,4 @@
-"""What operators write (settings, store URLs, keys) is understood, or refused by a sentence that shows no secret."""
+"""Settings, store URLs and keys are parsed, or refused with a sentence that shows no secret."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from deferd.api.auth.api_keys import KEYS_MAX, Key, KeysRefused, Limit, Scope, TopicPatterns, hash_of, parse_keys
 from deferd.api.auth.key_source import KeySource
 from deferd.settings import Settings, SettingsError, load_settings, unknown_variables, variable
-from deferd.store.url import AddressError, parse_address
+from deferd.store.url import StoreUrlError, parse_store_url
 from tests.drawn_input import digits, drawn, outcome, texts
 
 SECRET = "sesame-open"
@@ -83,9 +83,9 @@ def is_encodable(text: str) -> bool:
 
 @drawn(200)
 @given(names=st.lists(texts | texts.map("DEFERD_{}".format) | st.just("deferd_prot"), max_size=4))
-def test_names_of_variables_are_known_or_told(names: list[str]) -> None:
-    told = unknown_variables(names)
-    assert len(told) == len([name for name in names if name.upper().startswith("DEFERD_")])
+def test_variables_are_known_or_reported(names: list[str]) -> None:
+    sentences = unknown_variables(names)
+    assert len(sentences) == len([name for name in names if name.upper().startswith("DEFERD_")])
 
 
 # Store URLs
@@ -105,7 +105,7 @@ near_urls = st.builds(
 @given(url=near_urls | texts)
 @example(url="redis://db/" + "9" * 5000)
 def test_a_text_is_a_store_url_or_refused_and_no_secret_is_shown(url: str) -> None:
-    address, refused = outcome(lambda: parse_address(url), AddressError)
+    address, refused = outcome(lambda: parse_store_url(url), StoreUrlError)
     if address is None:
         assert SECRET not in str(refused)
         assert refused is not None
@@ -130,7 +130,7 @@ logins = st.none() | st.tuples(st.text(max_size=8), st.none() | st.text(max_size
     ),
     db=st.integers(0, 99),
 )
-def test_an_address_is_read_as_it_was_written(
+def test_a_written_store_url_is_parsed_unchanged(
     kind: str, login: tuple[str, str | None] | None, hosts: list[tuple[str, int]], db: int
 ) -> None:
     if login is not None and any("\udc80" <= character <= "\udfff" for part in login for character in part or ""):
@@ -142,11 +142,11 @@ def test_an_address_is_read_as_it_was_written(
             f"{quote(user or '', safe='')}{'' if password is None else ':' + quote(password, safe='')}@{authority}"
         )
     path = {"redis+sentinel": f"/main?db={db}", "rediss+cluster": ""}.get(kind, f"/{db}")
-    address = parse_address(f"{kind}://{authority}{path}")
+    address = parse_store_url(f"{kind}://{authority}{path}")
     assert tuple(hosts) == address.hosts
     assert (user or None, password) == (address.username, address.password)
     assert address.db == (0 if kind == "rediss+cluster" else db)
-    shown = parse_address(str(address))
+    shown = parse_store_url(str(address))
     assert (address.hosts, address.db, address.master_name) == (shown.hosts, shown.db, shown.master_name)
 
 
@@ -230,7 +230,7 @@ def written(entry: dict[str, Any]) -> str:
 
 @drawn(200)
 @given(given_entries=st.lists(entries, min_size=1, max_size=4, unique_by=lambda entry: entry["name"]))
-def test_keys_are_read_as_they_were_written(given_entries: list[dict[str, Any]]) -> None:
+def test_written_keys_are_parsed_unchanged(given_entries: list[dict[str, Any]]) -> None:
     keys = parse_keys("\n\n".join(map(written, given_entries)))
     for entry, key in zip(given_entries, keys, strict=True):
         assert isinstance(key, Key)
@@ -241,13 +241,13 @@ def test_keys_are_read_as_they_were_written(given_entries: list[dict[str, Any]])
 
 @drawn(600)
 @given(given_patterns=st.lists(patterns, min_size=1, max_size=3), topic=st.from_regex(r"[a-c.]{1,10}", fullmatch=True))
-def test_a_pattern_fits_what_a_regular_expression_of_it_fits(given_patterns: list[str], topic: str) -> None:
+def test_a_topic_pattern_matches_what_its_regular_expression_matches(given_patterns: list[str], topic: str) -> None:
     expressions = [".*".join(map(re.escape, pattern.split("*"))) for pattern in given_patterns]
     fits = any(re.fullmatch(expression, topic) for expression in expressions)
     assert fits is TopicPatterns(given_patterns).match(topic)
 
 
 @pytest.mark.parametrize("text", ["~nobody-here/data", "~nobody-here"])
-def test_the_home_of_nobody_is_refused(text: str) -> None:
+def test_the_home_of_an_unknown_user_is_refused(text: str) -> None:
     with environment({}), pytest.raises(SettingsError, match="--data-dir"):
         load_settings({"data_dir": text})

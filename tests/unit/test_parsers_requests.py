@@ -15,10 +15,11 @@ from starlette.types import Message
 
 from deferd.api import problem_details
 from deferd.api.app import create_app
-from deferd.api.call import AsgiCall
-from deferd.api.dispatch import Boundary
+from deferd.api.auth.admission import WITHOUT_KEY
+from deferd.api.incoming_request import AsgiRequest
 from deferd.api.operation import Operation
 from deferd.api.request_body import parse_object
+from deferd.api.request_context import RequestContext
 from deferd.contract import limits, model
 from deferd.contract.errors import DeferdError, InvalidInput
 from deferd.engine import script_arguments
@@ -28,58 +29,42 @@ from tests.drawn_input import contents, drawn, json_objects, json_values, object
 
 SERVICE = create_app(Settings(), "")
 OPERATIONS = [route for route in SERVICE.routes if isinstance(route, Operation)]
-BOUNDARY = Boundary(SERVICE, SERVICE.router)
 
 
-class Bound(Exception):
-    """Ends a call at the point where all that it says is understood."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.given = given
-
-
-class EndBound:
-    """Does so. See deferd.api.operation.Check."""
-
-    def body(self, _raw: bytes) -> None:
-        """Nothing of it matters here."""
-
-    def value(self, _value: dict[str, Any]) -> None:
-        """Nothing of it matters here either."""
-
-    def arguments(self, given: Mapping[str, Any]) -> None:
-        raise Bound(given)
-
-
-def sent_call(
+def sent_request(
     path_values: dict[str, str], *, query: bytes = b"", body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
-) -> AsgiCall:
-    """A call whose body has come."""
+) -> AsgiRequest:
+    """A request whose body has come."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body}
 
-    return AsgiCall(SERVICE, path_values, {"method": "POST", "query_string": query, "headers": headers}, receive)
+    scope = {"method": "POST", "query_string": query, "headers": headers}
+    return AsgiRequest(scope, receive, path_values, SERVICE.context.settings.max_body_bytes)
 
 
-def bind(
-    operation: Operation,
-    path_values: dict[str, str],
-    query: bytes = b"",
-    body: bytes = b"",
-    headers: Sequence[tuple[bytes, bytes]] = (),
-) -> Mapping[str, Any] | None:
-    """What the operation understands; None when it refuses, by an answer that is well-formed."""
-    call = sent_call(path_values, query=query, body=body, headers=headers)
-    with pytest.raises((Bound, DeferdError)) as ended:
-        operation.answer(call, EndBound()).send(None)  # nothing in it waits
-    if isinstance(ended.value, Bound):
-        return ended.value.given
+def bind(operation: Operation, request: AsgiRequest) -> Mapping[str, Any] | DeferdError:
+    """The arguments that the operation binds, or the error with which it refuses."""
+    with pytest.raises((StopIteration, DeferdError)) as ended:
+        operation.bind(RequestContext(SERVICE.context, request, WITHOUT_KEY)).send(None)  # nothing in it waits
+    if isinstance(ended.value, StopIteration):
+        arguments: Mapping[str, Any] = ended.value.value
+        return arguments
     assert isinstance(ended.value, DeferdError)
-    answer = problem_details.answer(ended.value)
-    shown = json.loads(bytes(answer.body))
-    assert answer.status_code == shown["status"]
-    assert shown["status"] in ((422,) if isinstance(ended.value, InvalidInput) else (413, 415))
+    return ended.value
+
+
+def bind_or_refuse(
+    operation: Operation, path_values: dict[str, str], query: bytes = b"", body: bytes = b""
+) -> Mapping[str, Any] | None:
+    """The arguments; None when the operation refuses the request, with a well-formed response."""
+    bound = bind(operation, sent_request(path_values, query=query, body=body))
+    if not isinstance(bound, DeferdError):
+        return bound
+    response = problem_details.response(bound)
+    shown = json.loads(bytes(response.body))
+    assert response.status_code == shown["status"]
+    assert shown["status"] in ((422,) if isinstance(bound, InvalidInput) else (413, 415))
     return None
 
 
@@ -143,9 +128,9 @@ bodies = st.one_of(
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 @drawn(30)
 @given(data=st.data())
-def test_whatever_is_sent_is_understood_or_refused(operation: Operation, data: st.DataObject) -> None:
+def test_every_request_is_bound_or_refused(operation: Operation, data: st.DataObject) -> None:
     path_values = {name: data.draw(names | texts) for name in operation.param_convertors}
-    bind(operation, path_values, data.draw(queries), data.draw(bodies))
+    bind_or_refuse(operation, path_values, data.draw(queries), data.draw(bodies))
 
 
 def body_model(operation: Operation) -> list[str]:
@@ -161,15 +146,13 @@ def body_model(operation: Operation) -> list[str]:
 )
 @drawn(30)
 @given(data=st.data())
-def test_an_object_with_the_fields_of_a_call_is_understood_or_refused(
-    operation: Operation, data: st.DataObject
-) -> None:
+def test_an_object_with_known_fields_is_bound_or_refused(operation: Operation, data: st.DataObject) -> None:
     known = {name: fields[name] for name in body_model(operation) if name in fields}
     path_values = dict.fromkeys(operation.param_convertors, "orders")
     body = json.dumps(data.draw(objects_with(known))).encode()
-    given = bind(operation, path_values, b"", body)
-    if given is not None:
-        for value in given.values():
+    arguments = bind_or_refuse(operation, path_values, b"", body)
+    if arguments is not None:
+        for value in arguments.values():
             can_be_sent_to_the_store(value)
 
 
@@ -200,7 +183,7 @@ def test_bytes_are_an_object_or_refused_and_what_is_read_can_be_written(raw: byt
     try:
         value = parse_object(raw)
     except InvalidInput as refused:
-        problem_details.answer(refused)
+        problem_details.response(refused)
         return
     assert value == json.loads(raw)
     json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -211,13 +194,12 @@ def test_bytes_are_an_object_or_refused_and_what_is_read_can_be_written(raw: byt
 def test_a_query_is_read_as_it_was_written(given_pairs: dict[str, str]) -> None:
     [pop] = [operation for operation in OPERATIONS if operation.name == "pop_jobs"]
     query = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in given_pairs.items()).encode()
-    with pytest.raises((InvalidInput, Bound)) as ended:
-        pop.answer(sent_call({"topic": "t"}, query=query), EndBound()).send(None)
-    if isinstance(ended.value, InvalidInput):
-        assert {fault.path[1] for fault in ended.value.faults} <= given_pairs.keys()
-        for fault in ended.value.faults:
-            if fault.value is not None:
-                assert given_pairs[str(fault.path[1])] == fault.value
+    bound = bind(pop, sent_request({"topic": "t"}, query=query))
+    if isinstance(bound, InvalidInput):
+        assert {field_error.path[1] for field_error in bound.field_errors} <= given_pairs.keys()
+        for field_error in bound.field_errors:
+            if field_error.value is not None:
+                assert given_pairs[str(field_error.path[1])] == field_error.value
     else:
         assert not given_pairs.keys() - {"wait", "count", "ttr", "consumer", "request_id"}
 
@@ -237,8 +219,8 @@ hexadecimal = st.text("0123456789abcdef", min_size=1, max_size=33)
     )
 )
 def test_a_traceparent_is_the_one_header_that_is_valid_or_none(values: list[bytes]) -> None:
-    call = sent_call({}, headers=[(b"traceparent", value) for value in values])
-    found = call.traceparent()
+    request = sent_request({}, headers=[(b"traceparent", value) for value in values])
+    found = request.traceparent()
     if found is not None:
         assert [found.encode()] == values
         assert re.fullmatch(model.TRACEPARENT_PATTERN, found)
@@ -269,7 +251,7 @@ def test_a_text_is_one_receipt_or_one_that_no_delivery_has(text: str | None) -> 
     ),
 )
 def test_a_path_leads_to_an_operation_whose_parts_make_it_up_or_to_none(method: str, path: str) -> None:
-    found = BOUNDARY.find(method, path)
+    found = SERVICE.request_handler.find(method, path)
     if found is not None:
         operation, values = found
         assert path == operation.path_format.format(**values)

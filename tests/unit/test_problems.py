@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from deferd.api import problem_details
-from deferd.api.responses import JsonAnswer
+from deferd.api.responses import JsonResponse
 from deferd.api.unsent_bytes import TooManyUnsentBytes
 from deferd.client import CallFailed
 from deferd.contract import errors
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 
 _CONTRACT = {
     "validation": 422,
@@ -31,7 +31,7 @@ _CONTRACT = {
     "store_unavailable": 503,
 }
 _ONE_OF_EACH: list[errors.DeferdError] = [
-    InvalidInput([FieldFault(("body",), "must be a JSON object")]),
+    InvalidInput([FieldError(("body",), "must be a JSON object")]),
     errors.PayloadTooLarge(1024),
     errors.Unauthorized(),
     errors.Forbidden(),
@@ -57,13 +57,13 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
 ]
 
 
-def members_of(answer: JsonAnswer) -> dict[str, Any]:
-    members: dict[str, Any] = json.loads(bytes(answer.body))
+def members_of(response: JsonResponse) -> dict[str, Any]:
+    members: dict[str, Any] = json.loads(bytes(response.body))
     return members
 
 
-def fault_of(fault: FieldFault) -> dict[str, Any]:
-    shown: dict[str, Any] = members_of(problem_details.answer(InvalidInput([fault])))["errors"][0]
+def json_of(error: FieldError) -> dict[str, Any]:
+    shown: dict[str, Any] = members_of(problem_details.response(InvalidInput([error])))["errors"][0]
     return shown
 
 
@@ -75,35 +75,35 @@ def test_every_leaf_error_is_tried_here() -> None:
     assert {type(error) for error in _ONE_OF_EACH} == problem_details.ROWS.keys()
 
 
-def test_statuses_are_those_of_the_contract() -> None:
+def test_statuses_are_those_of_the_design() -> None:
     assert {code: problem_details.BY_CODE[code].status for code in _CONTRACT} == _CONTRACT
 
 
 @pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
 def test_a_problem_has_all_members(error: errors.DeferdError) -> None:
-    answer = problem_details.answer(error)
-    members = members_of(answer)
-    assert answer.headers["content-type"] == "application/problem+json"
+    response = problem_details.response(error)
+    members = members_of(response)
+    assert response.headers["content-type"] == "application/problem+json"
     assert members["type"] == f"urn:problem-type:deferd:{error.code}"
     assert members["code"] == error.code
-    assert members["status"] == answer.status_code
+    assert members["status"] == response.status_code
     assert members["title"]
     assert members["detail"]
 
 
 @pytest.mark.parametrize("error", _ONE_OF_EACH, ids=lambda error: error.code)
-def test_only_answers_that_say_try_later_say_when(error: errors.DeferdError) -> None:
-    answer = problem_details.answer(error)
-    expected = {429: True, 503: True}.get(answer.status_code, False)
-    assert ("retry-after" in answer.headers) is expected
+def test_only_429_and_503_have_a_retry_after(error: errors.DeferdError) -> None:
+    response = problem_details.response(error)
+    expected = {429: True, 503: True}.get(response.status_code, False)
+    assert ("retry-after" in response.headers) is expected
 
 
-def test_the_wait_is_a_whole_number_of_seconds() -> None:
-    assert problem_details.answer(errors.RateLimited("too many requests", 7)).headers["retry-after"] == "7"
+def test_retry_after_is_a_whole_number_of_seconds() -> None:
+    assert problem_details.response(errors.RateLimited("too many requests", 7)).headers["retry-after"] == "7"
 
 
-def test_a_problem_tells_the_facts_of_its_error() -> None:
-    assert members_of(problem_details.answer(errors.JobExists("orders", "o-1"))) == {
+def test_a_problem_has_the_facts_of_its_error() -> None:
+    assert members_of(problem_details.response(errors.JobExists("orders", "o-1"))) == {
         "type": "urn:problem-type:deferd:job_exists",
         "title": "The id is taken",
         "status": 409,
@@ -112,21 +112,20 @@ def test_a_problem_tells_the_facts_of_its_error() -> None:
         "topic": "orders",
         "id": "o-1",
     }
-    refused = members_of(problem_details.answer(errors.DurabilityUnavailable("fsync", ["memory"], "it is off")))
+    refused = members_of(problem_details.response(errors.DurabilityUnavailable("fsync", ["memory"], "it is off")))
     assert (refused["durability"], refused["available"]) == ("fsync", ["memory"])
-    assert members_of(problem_details.answer(errors.JobReserved("orders", "o-1", "fsync")))["durability"] == "fsync"
-    assert members_of(problem_details.answer(errors.PayloadTooLarge(1024)))["limit_bytes"] == 1024
-    assert members_of(problem_details.answer(errors.TopicFull("orders", 5)))["max_jobs"] == 5
+    assert members_of(problem_details.response(errors.JobReserved("orders", "o-1", "fsync")))["durability"] == "fsync"
+    assert members_of(problem_details.response(errors.PayloadTooLarge(1024)))["limit_bytes"] == 1024
+    assert members_of(problem_details.response(errors.TopicFull("orders", 5)))["max_jobs"] == 5
 
 
-def test_a_wrong_method_is_told_the_right_ones() -> None:
-    assert (
-        problem_details.answer(problem_details.MethodNotAllowed("PUT", ["GET", "POST"])).headers["allow"] == "GET, POST"
-    )
+def test_a_wrong_method_gets_the_allowed_ones() -> None:
+    error = problem_details.MethodNotAllowed("PUT", ["GET", "POST"])
+    assert problem_details.response(error).headers["allow"] == "GET, POST"
 
 
-def test_a_fault_names_field_pointer_and_value() -> None:
-    shown = fault_of(FieldFault(("body", "jobs", 3, "delay"), "must be at least 0 seconds", -1))
+def test_a_field_error_has_field_pointer_and_value() -> None:
+    shown = json_of(FieldError(("body", "jobs", 3, "delay"), "must be at least 0 seconds", -1))
     assert shown == {
         "field": "body.jobs.3.delay",
         "message": "must be at least 0 seconds",
@@ -135,42 +134,42 @@ def test_a_fault_names_field_pointer_and_value() -> None:
     }
 
 
-def test_only_faults_of_a_body_have_a_pointer() -> None:
-    assert fault_of(FieldFault(("query", "wait"), "must be at most 60 seconds", "61")) == {
+def test_only_errors_in_a_body_have_a_pointer() -> None:
+    assert json_of(FieldError(("query", "wait"), "must be at most 60 seconds", "61")) == {
         "field": "query.wait",
         "message": "must be at most 60 seconds",
         "value": "61",
     }
 
 
-def test_a_pointer_escapes_what_pointers_escape() -> None:
-    assert fault_of(FieldFault(("body", "a/b~c"), "is not a known field"))["pointer"] == "#/a~1b~0c"
+def test_a_pointer_is_escaped() -> None:
+    assert json_of(FieldError(("body", "a/b~c"), "is not a known field"))["pointer"] == "#/a~1b~0c"
 
 
-def test_a_long_text_is_cut() -> None:
-    assert fault_of(FieldFault(("body", "topic"), "is long", "x" * 1000))["value"] == "x" * 100 + "…"
+def test_a_long_string_is_cut() -> None:
+    assert json_of(FieldError(("body", "topic"), "is long", "x" * 1000))["value"] == "x" * 100 + "…"
 
 
 def test_a_long_field_name_is_cut() -> None:
-    assert fault_of(FieldFault(("body", "x" * 1000), "is not a known field"))["field"] == "body." + "x" * 100 + "…"
+    assert json_of(FieldError(("body", "x" * 1000), "is not a known field"))["field"] == "body." + "x" * 100 + "…"
 
 
 @pytest.mark.parametrize("value", [list(range(1000)), 10**400, {"deep": "x" * 200}], ids=["list", "number", "object"])
-def test_a_value_that_is_not_small_is_left_out(value: Any) -> None:
-    assert "value" not in fault_of(FieldFault(("body", "topic"), "must be a string", value))
+def test_a_large_value_is_omitted(value: Any) -> None:
+    assert "value" not in json_of(FieldError(("body", "topic"), "must be a string", value))
 
 
-def test_a_hundred_faults_are_shown_and_the_rest_counted() -> None:
-    faults = [FieldFault(("body", "jobs", index), "must be a JSON object", index) for index in range(150)]
-    members = members_of(problem_details.answer(InvalidInput(faults)))
+def test_a_hundred_errors_are_listed_and_the_rest_counted() -> None:
+    field_errors = [FieldError(("body", "jobs", index), "must be a JSON object", index) for index in range(150)]
+    members = members_of(problem_details.response(InvalidInput(field_errors)))
     assert len(members["errors"]) == 100
     assert members["detail"] == "body.jobs.0 must be a JSON object (and 149 more)"
 
 
 def test_an_unexpected_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
-        answer = problem_details.answer_unexpected(RuntimeError("the password is 1234"))
-    assert answer.status_code == 500
-    assert members_of(answer)["code"] == "internal_error"
-    assert "1234" not in bytes(answer.body).decode()
+        response = problem_details.internal_error_response(RuntimeError("the password is 1234"))
+    assert response.status_code == 500
+    assert members_of(response)["code"] == "internal_error"
+    assert "1234" not in bytes(response.body).decode()
     assert "the password is 1234" in caplog.text

@@ -1,4 +1,4 @@
-"""The bucket of a key's limit, on a clock that the test holds."""
+"""The rate limit of a key, on a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def headers(bucket: Bucket, now_s: float = 0) -> dict[bytes, bytes]:
     return dict(bucket.headers(now_s))
 
 
-def test_a_burst_passes_and_what_is_beyond_waits() -> None:
+def test_a_burst_passes_and_further_requests_wait() -> None:
     bucket = Bucket(Limit(2, 3), now_s=100)
     assert [bucket.take(100) for _ in range(3)] == [0, 0, 0]
     assert bucket.take(100) == pytest.approx(0.5)
@@ -20,7 +20,7 @@ def test_a_burst_passes_and_what_is_beyond_waits() -> None:
     assert bucket.take(100.5) == 0
 
 
-def test_what_is_refused_takes_nothing() -> None:
+def test_a_refused_request_takes_no_token() -> None:
     bucket = Bucket(Limit(1, 1), now_s=0)
     assert bucket.take(0) == 0
     for _ in range(100):
@@ -28,18 +28,18 @@ def test_what_is_refused_takes_nothing() -> None:
     assert bucket.take(1) == 0
 
 
-def test_in_the_long_run_it_is_the_rate() -> None:
+def test_the_average_is_the_rate() -> None:
     bucket = Bucket(Limit(10, 5), now_s=0)
     passed = sum(bucket.take(ms / 1000) == 0 for ms in range(10_000))
     assert passed == pytest.approx(5 + 100, abs=1)
 
 
-def test_a_long_rest_gains_no_more_than_the_burst() -> None:
+def test_an_idle_bucket_holds_no_more_than_the_burst() -> None:
     bucket = Bucket(Limit(100, 2), now_s=0)
     assert [bucket.take(1e6) == 0 for _ in range(3)] == [True, True, False]
 
 
-def test_headers_say_how_it_stands() -> None:
+def test_headers_report_the_state() -> None:
     bucket = Bucket(Limit(2, 5), now_s=0)
     assert headers(bucket) == {b"ratelimit-policy": b'"requests";q=5;w=3', b"ratelimit": b'"requests";r=5;t=0'}
     bucket.take(0)
@@ -49,8 +49,8 @@ def test_headers_say_how_it_stands() -> None:
     assert headers(bucket)[b"ratelimit"] == b'"requests";r=0;t=3'
 
 
-def test_headers_say_how_it_stands_when_they_are_written() -> None:
-    """An answer to a pop comes up to a minute after the request was counted."""
+def test_headers_report_the_state_when_they_are_written() -> None:
+    """The response to a pop is sent up to a minute after the request was counted."""
     bucket = Bucket(Limit(0.5, 4), now_s=0)
     for _ in range(4):
         bucket.take(0)

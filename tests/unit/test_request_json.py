@@ -1,4 +1,4 @@
-"""Reading JSON bodies: limits, media types, and everything that is no JSON."""
+"""Reading JSON bodies: limits, media types, and invalid JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.types import Message, Receive
 from deferd.api.problem_details import UnsupportedMediaType
 from deferd.api.request_body import is_deeper, parse_object, read_body
 from deferd.contract import limits
-from deferd.contract.errors import FieldFault, InvalidInput, PayloadTooLarge
+from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge
 
 _LIMIT = 10
 
@@ -36,11 +36,11 @@ async def read(messages: list[Message], headers: Sequence[tuple[bytes, bytes]] =
     return await read_body({"type": "http", "headers": list(headers)}, receive_from(messages), _LIMIT)
 
 
-def fault_in(raw: bytes) -> FieldFault:
+def field_error_in(raw: bytes) -> FieldError:
     with pytest.raises(InvalidInput) as caught:
         parse_object(raw)
-    assert len(caught.value.faults) == 1
-    return caught.value.faults[0]
+    assert len(caught.value.field_errors) == 1
+    return caught.value.field_errors[0]
 
 
 async def test_pieces_are_put_together() -> None:
@@ -66,7 +66,7 @@ async def test_reading_ends_as_soon_as_the_limit_is_passed() -> None:
     assert len(messages) == 1
 
 
-async def test_a_client_that_hangs_up_in_the_middle_is_noticed() -> None:
+async def test_a_disconnect_within_the_body_is_noticed() -> None:
     with pytest.raises(ClientDisconnect):
         await read([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
 
@@ -132,20 +132,20 @@ def test_objects_are_read(raw: bytes, value: dict[str, Any]) -> None:
         b"\x00",
     ],
 )
-def test_what_is_no_json_is_refused(raw: bytes) -> None:
-    fault = fault_in(raw)
-    assert fault.path == ("body",)
-    assert fault.message.startswith("is not valid JSON: ")
+def test_invalid_json_is_refused(raw: bytes) -> None:
+    field_error = field_error_in(raw)
+    assert field_error.path == ("body",)
+    assert field_error.message.startswith("is not valid JSON: ")
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"1", b'"text"', b"null", b"true"])
-def test_what_is_no_object_is_refused(raw: bytes) -> None:
-    assert fault_in(raw).message == "must be a JSON object"
+def test_json_other_than_an_object_is_refused(raw: bytes) -> None:
+    assert field_error_in(raw).message == "must be a JSON object"
 
 
 @pytest.mark.parametrize("depth", [limits.JSON_DEPTH_MAX + 2, 10_000])
 def test_deep_nesting_is_refused_with_the_bound(depth: int) -> None:
-    assert fault_in(b'{"a":' + b"[" * depth + b"]" * depth + b"}").message == "is nested deeper than 200 levels"
+    assert field_error_in(b'{"a":' + b"[" * depth + b"]" * depth + b"}").message == "is nested deeper than 200 levels"
 
 
 def test_nesting_up_to_the_bound_is_read() -> None:
@@ -163,10 +163,10 @@ def test_nesting_up_to_the_bound_is_read() -> None:
         (b'{"a":1' + b"0" * 250 + b"e99}", ("body", "a")),
     ],
 )
-def test_a_number_beyond_a_float_is_refused_where_it_stands(raw: bytes, path: tuple[str | int, ...]) -> None:
-    fault = fault_in(raw)
-    assert fault.path == path
-    assert "1.8e308" in fault.message
+def test_a_number_beyond_a_float_is_refused_with_its_location(raw: bytes, path: tuple[str | int, ...]) -> None:
+    field_error = field_error_in(raw)
+    assert field_error.path == path
+    assert "1.8e308" in field_error.message
 
 
 def depth(value: Any) -> int:
@@ -198,4 +198,4 @@ def test_the_largest_and_smallest_numbers_are_read(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1.7976931348623159e308", "0." + "9" * 10 + "e310", "-1e+000309", "1E999"])
 def test_numbers_just_beyond_the_largest_are_refused(text: str) -> None:
-    assert fault_in(b'{"a":[%b]}' % text.encode()).path == ("body", "a", 0)
+    assert field_error_in(b'{"a":[%b]}' % text.encode()).path == ("body", "a", 0)

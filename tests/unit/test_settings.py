@@ -1,4 +1,4 @@
-"""Settings come from flags, then the environment, then defaults; a wrong one is named with its range."""
+"""Settings come from flags, then the environment, then defaults; a wrong one is refused with its range."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_flag_wins_over_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.workers == 3
 
 
-def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFERD_REDIS_URL", "")
 
     assert load_settings({}).redis_url is None
@@ -74,7 +74,7 @@ def test_settings_cannot_be_changed() -> None:
         ("test_clock", "perhaps", "true or false"),
         ("log_format", "xml", "one of console, json"),
         ("log_level", "loud", "one of debug, info, warning, error, critical"),
-        ("host", "", "a text that is not empty"),
+        ("host", "", "a non-empty text"),
         (
             "allowed_host",
             "jobs.example.com:443",
@@ -83,13 +83,13 @@ def test_settings_cannot_be_changed() -> None:
         ("allowed_host", "a,b*", "host names without a port, such as jobs.example.com, *.example.com, or * for any"),
     ],
 )
-def test_a_wrong_value_is_answered_with_setting_value_and_range(name: str, value: str, wanted: str) -> None:
+def test_a_wrong_value_is_refused_with_setting_value_and_range(name: str, value: str, wanted: str) -> None:
     sentence = refusal(**{name: value})
 
     assert sentence == f"{flag(name)} ({variable(name)}) is {value!r}, but must be {wanted}"
 
 
-def test_a_wrong_variable_is_named_just_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_variable_is_refused_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFERD_DRAIN_TIMEOUT", "ages")
 
     sentence = refusal()
@@ -97,7 +97,7 @@ def test_a_wrong_variable_is_named_just_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert sentence == "--drain-timeout (DEFERD_DRAIN_TIMEOUT) is 'ages', but must be a number from 0 to 60"
 
 
-def test_all_wrong_values_are_named_at_once() -> None:
+def test_all_wrong_values_are_reported_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings({"port": "-1", "tick": "never"})
 
@@ -105,23 +105,23 @@ def test_all_wrong_values_are_named_at_once() -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("false", False), ("", False)])
-def test_a_switch_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> None:
+def test_a_boolean_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> None:
     monkeypatch.setenv("DEFERD_TEST_CLOCK", text)
 
     assert load_settings({}).test_clock is value
 
 
-def test_a_clock_that_tests_move_is_refused_on_a_store_that_others_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_movable_clock_is_refused_on_an_external_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFERD_REDIS_URL", "redis://:sesame@db")
 
     assert refusal(test_clock="true") == (
-        "--test-clock (DEFERD_TEST_CLOCK) moves the clock of the service's own embedded store, and cannot be had "
-        "together with --redis-url (DEFERD_REDIS_URL)"
+        "--test-clock (DEFERD_TEST_CLOCK) moves the clock of the service's own embedded store, and cannot be "
+        "combined with --redis-url (DEFERD_REDIS_URL)"
     )
     assert load_settings({"test_clock": "false"}).redis_url is not None
 
 
-def test_the_variables_that_kubernetes_makes_for_a_service_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variables_that_kubernetes_sets_for_a_service_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFERD_PORT", "tcp://10.0.0.1:8000")
 
     assert "enableServiceLinks" in refusal()
@@ -136,13 +136,13 @@ def test_a_store_url_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sesame" not in settings.model_dump_json()
 
 
-def test_a_variable_that_is_no_setting_is_pointed_out() -> None:
+def test_an_unknown_variable_is_reported() -> None:
     [sentence] = unknown_variables(["DEFERD_PROT", "DEFERD_PORT", "deferd_tick", "PATH"])
 
-    assert sentence == "the environment variable DEFERD_PROT is no setting of deferd; is DEFERD_PORT meant?"
+    assert sentence == "the environment variable DEFERD_PROT is not a setting of deferd; did you mean DEFERD_PORT?"
 
 
-def test_the_clients_variables_are_no_typos() -> None:
+def test_the_variables_of_the_client_are_not_reported() -> None:
     assert [] == unknown_variables(["DEFERD_URL", "DEFERD_KEY", "DEFERD_TIMEOUT", "DEFERD_RETRY_FOR"])
 
 
@@ -155,26 +155,26 @@ def test_every_description_says_the_range_that_is_enforced(name: str) -> None:
         assert f"{bounds[1]} to {bounds[2]}" in description
 
 
-def test_a_home_folder_is_written_as_in_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
 
     assert load_settings({"data_dir": "~/jobs"}).data_dir == Path("/home/me/jobs")
 
 
-def test_keys_are_a_secret_and_in_one_place() -> None:
+def test_keys_are_a_secret_and_exclude_a_keys_file() -> None:
     assert "sesame" not in repr(load_settings({"keys": "sesame"}))
-    assert "--keys (DEFERD_KEYS) cannot be had together with --keys-file" in refusal(keys="sesame", keys_file="k.toml")
+    assert "--keys (DEFERD_KEYS) cannot be combined with --keys-file" in refusal(keys="sesame", keys_file="k.toml")
     assert "sesame" not in refusal(keys="sesame", keys_file="k.toml")
 
 
-def test_nobody_is_asked_for_a_key_and_nothing_is_insecure_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_default_there_are_no_keys_and_nothing_is_insecure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFERD_KEYS", "")  # as a compose file passes it on when it is not set
     settings = load_settings({})
 
     assert (settings.keys, settings.keys_file, settings.insecure) == (None, None, False)
 
 
-def test_a_keys_file_may_be_in_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keys_file_may_be_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
 
     assert load_settings({"keys_file": "~/keys.toml"}).keys_file == Path("/home/me/keys.toml")

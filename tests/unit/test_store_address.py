@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from deferd.store.url import AddressError, StoreAddress, parse_address
+from deferd.store.url import StoreUrl, StoreUrlError, parse_store_url
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("redis://db", StoreAddress("redis", "server", hosts=(("db", 6379),))),
-        ("redis://db:7000/3", StoreAddress("redis", "server", hosts=(("db", 7000),), db=3)),
-        ("redis://[::1]:7000?db=3", StoreAddress("redis", "server", hosts=(("::1", 7000),), db=3)),
+        ("redis://db", StoreUrl("redis", "server", hosts=(("db", 6379),))),
+        ("redis://db:7000/3", StoreUrl("redis", "server", hosts=(("db", 7000),), db=3)),
+        ("redis://[::1]:7000?db=3", StoreUrl("redis", "server", hosts=(("::1", 7000),), db=3)),
         (
             "redis://me:p%40ss%2Fw@db",
-            StoreAddress("redis", "server", hosts=(("db", 6379),), username="me", password="p@ss/w"),
+            StoreUrl("redis", "server", hosts=(("db", 6379),), username="me", password="p@ss/w"),
         ),
-        ("redis://:pw@db", StoreAddress("redis", "server", hosts=(("db", 6379),), password="pw")),
+        ("redis://:pw@db", StoreUrl("redis", "server", hosts=(("db", 6379),), password="pw")),
         (
             "rediss://db?ssl_ca_certs=/etc/ca.pem&ssl_check_hostname=false",
-            StoreAddress(
+            StoreUrl(
                 "rediss",
                 "server",
                 hosts=(("db", 6379),),
@@ -28,11 +28,11 @@ from deferd.store.url import AddressError, StoreAddress, parse_address
                 tls_options=(("ssl_ca_certs", "/etc/ca.pem"), ("ssl_check_hostname", False)),
             ),
         ),
-        ("unix:///run/a%20b.sock?db=2", StoreAddress("unix", "unix", path="/run/a b.sock", db=2)),
-        ("unix://me:pw@/run/v.sock", StoreAddress("unix", "unix", path="/run/v.sock", username="me", password="pw")),
+        ("unix:///run/a%20b.sock?db=2", StoreUrl("unix", "unix", path="/run/a b.sock", db=2)),
+        ("unix://me:pw@/run/v.sock", StoreUrl("unix", "unix", path="/run/v.sock", username="me", password="pw")),
         (
             "redis+sentinel://me:pw@h1:1,h2/main?db=1&sentinel_password=sp",
-            StoreAddress(
+            StoreUrl(
                 "redis+sentinel",
                 "sentinel",
                 hosts=(("h1", 1), ("h2", 26379)),
@@ -45,12 +45,12 @@ from deferd.store.url import AddressError, StoreAddress, parse_address
         ),
         (
             "rediss+cluster://h1:1,h2",
-            StoreAddress("rediss+cluster", "cluster", hosts=(("h1", 1), ("h2", 6379)), tls=True),
+            StoreUrl("rediss+cluster", "cluster", hosts=(("h1", 1), ("h2", 6379)), tls=True),
         ),
     ],
 )
-def test_each_form_is_understood(url: str, expected: StoreAddress) -> None:
-    assert parse_address(url) == expected
+def test_each_form_is_understood(url: str, expected: StoreUrl) -> None:
+    assert parse_store_url(url) == expected
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,16 @@ def test_each_form_is_understood(url: str, expected: StoreAddress) -> None:
         "redis+cluster://:sesame@h1?db=1",
     ],
 )
-def test_what_is_no_store_url_is_refused_without_showing_it(url: str) -> None:
-    with pytest.raises(AddressError) as caught:
-        parse_address(url)
+def test_an_invalid_store_url_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(StoreUrlError) as caught:
+        parse_store_url(url)
 
     assert "ame" not in str(caught.value).replace("name", "")
     assert caught.value.__cause__ is None
 
 
-def test_an_address_is_shown_without_its_secrets() -> None:
-    address = parse_address("redis+sentinel://me:sesame@h1:1,[::2]:2/main?db=1&sentinel_password=sesame")
+def test_a_store_url_is_shown_without_its_secrets() -> None:
+    parsed = parse_store_url("redis+sentinel://me:sesame@h1:1,[::2]:2/main?db=1&sentinel_password=sesame")
 
-    assert str(address) == "redis+sentinel://h1:1,[::2]:2/main?db=1"
-    assert "sesame" not in repr(address)
+    assert str(parsed) == "redis+sentinel://h1:1,[::2]:2/main?db=1"
+    assert "sesame" not in repr(parsed)

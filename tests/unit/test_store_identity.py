@@ -1,4 +1,4 @@
-"""Reading a server's version out of its INFO: no server of each age is at hand."""
+"""Reading a server's version from INFO, for versions that are not installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deferd.store.server_info import OLDEST_VERSION, server_name, server_version
         ({"redis_version": "6.2.0"}, (6, 2), "redis 6.2.0", True),
         ({"redis_version": "7.0.15"}, (7, 0), "redis 7.0.15", True),
         ({"redis_version": "10.1.0"}, (10, 1), "redis 10.1.0", True),
-        ({"redis_version": 7.4}, (7, 4), "redis 7.4", True),  # redis-py makes a number of it
+        ({"redis_version": 7.4}, (7, 4), "redis 7.4", True),  # redis-py parses it as a number
         ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, (7, 2), "valkey 9.1.2", True),
         ({"redis_version": "255.255.255"}, (255, 255), "redis 255.255.255", True),
         ({"redis_version": "unstable"}, (0, 0), "redis unstable", False),

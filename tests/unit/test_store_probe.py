@@ -10,13 +10,13 @@ import deferd
 
 SOURCES = Path(deferd.__file__).parent
 SCRIPTS = SOURCES / "engine" / "lua"
-PROBE = (files("deferd.store") / "lua" / "probe.lua").read_text()
-SENT_BY_THE_PROBE_ITSELF = {"PING"}
+SELF_TEST = (files("deferd.store") / "lua" / "self_test.lua").read_text()
+SENT_BY_THE_SELF_TEST_ITSELF = {"PING"}
 _COMMENT = re.compile(r"--.*")
 
 
 def commands_of_scripts() -> set[str]:
-    """What stands first in each redis.call and redis.pcall; an expression may choose among several."""
+    """The command of each redis.call and redis.pcall, or all commands of an expression that selects one."""
     commands = set()
     for script in SCRIPTS.rglob("*.lua"):
         text = _COMMENT.sub("", script.read_text())
@@ -28,7 +28,7 @@ def commands_of_scripts() -> set[str]:
 
 
 def commands_sent_alone() -> set[str]:
-    """What the engine sends outside of scripts, and what the shard guard does."""
+    """The commands that the engine and the shard guard send outside scripts."""
     commands = set()
     for source in [*(SOURCES / "engine").glob("*.py"), SOURCES / "store" / "shard_guard.py"]:
         commands.update(re.findall(r"""\b(?:command|call)\(\s*"([A-Z]+)\"""", source.read_text()))
@@ -36,14 +36,14 @@ def commands_sent_alone() -> set[str]:
 
 
 def test_the_self_test_tries_each_command_that_is_used_and_no_other() -> None:
-    tried = set(re.findall(r"\btry\('([A-Z]+)'", _COMMENT.sub("", PROBE))) | SENT_BY_THE_PROBE_ITSELF
+    tried = set(re.findall(r"\btry\('([A-Z]+)'", _COMMENT.sub("", SELF_TEST))) | SENT_BY_THE_SELF_TEST_ITSELF
     used = commands_of_scripts() | commands_sent_alone()
     assert len(used) > 30
-    assert used - tried == set(), "add these to store/lua/probe.lua"
-    assert tried - used == set(), "take these out of store/lua/probe.lua: nothing uses them"
+    assert used - tried == set(), "add these to store/lua/self_test.lua"
+    assert tried - used == set(), "remove these from store/lua/self_test.lua: nothing uses them"
 
 
-def test_libraries_of_lua_that_scripts_use_are_held_to_what_they_do() -> None:
+def test_the_self_test_covers_each_lua_library_that_scripts_use() -> None:
     libraries = {"cjson", "struct", "cmsgpack", "bit"}
     used = {name for script in SCRIPTS.rglob("*.lua") for name in libraries if f"{name}." in script.read_text()}
-    assert used == {name for name in libraries if f"{name}." in PROBE}
+    assert used == {name for name in libraries if f"{name}." in SELF_TEST}

@@ -1,18 +1,18 @@
-"""Which right an error of the store asks for: in the words of each server that has others."""
+"""The missing permission in an error, in the wording of each server version."""
 
 from __future__ import annotations
 
 import pytest
 from redis.exceptions import NoPermissionError, ResponseError
 
-from deferd.store.acl import CHANNELS_RULE, KEYS_RULE, UNNAMED, lacking, missing_right
+from deferd.store.acl import CHANNELS_RULE, KEYS_RULE, UNNAMED, missing_permission, permissions_message
 
 VALKEY_9 = "ACL failure in script: "
 REDIS_7 = "The user executing the script can't "
 
 
 @pytest.mark.parametrize(
-    ("error", "right"),
+    ("error", "permission"),
     [
         (NoPermissionError("User me has no permissions to run the 'time' command"), "+time"),
         (NoPermissionError("this user has no permissions to run the 'config|get' command"), "+config|get"),
@@ -21,7 +21,7 @@ REDIS_7 = "The user executing the script can't "
         (NoPermissionError("this user has no permissions to access one of the keys used as arguments"), KEYS_RULE),
         (NoPermissionError("No permissions to access a channel"), CHANNELS_RULE),
         (NoPermissionError("has no permissions to access one of the channels used as arguments"), CHANNELS_RULE),
-        (NoPermissionError("in words of a later version"), UNNAMED),
+        (NoPermissionError("an unknown wording"), UNNAMED),
         (ResponseError(f"{VALKEY_9}User me has no permissions to run the 'ZADD' command script: on @u:1."), "+zadd"),
         (ResponseError(f"{VALKEY_9}No permissions to access a key script: on @user_script:1."), KEYS_RULE),
         (ResponseError(f"{VALKEY_9}No permissions to access a channel script: on @user_script:1."), CHANNELS_RULE),
@@ -33,10 +33,12 @@ REDIS_7 = "The user executing the script can't "
         (ConnectionError("refused"), None),
     ],
 )  # fmt: skip
-def test_the_right_that_an_error_asks_for(error: Exception, right: str | None) -> None:
-    assert missing_right(error) == right
+def test_the_missing_permission_of_an_error(error: Exception, permission: str | None) -> None:
+    assert missing_permission(error) == permission
 
 
-def test_the_sentence_grants_what_is_missing() -> None:
-    assert lacking(["+zadd", "+time", "", "+time"]).endswith("grant them with: ACL SETUSER <user> +time +zadd")
-    assert "ACL LOG" in lacking([UNNAMED])
+def test_the_message_says_how_to_grant_what_is_missing() -> None:
+    assert permissions_message(["+zadd", "+time", "", "+time"]).endswith(
+        "grant them with: ACL SETUSER <user> +time +zadd"
+    )
+    assert "ACL LOG" in permissions_message([UNNAMED])

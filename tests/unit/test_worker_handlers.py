@@ -1,8 +1,7 @@
-"""What functions may be handlers, and what they are called with."""
+"""Which functions may be handlers, and their arguments."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from deferd import Context, Delivery, Worker
+from deferd import Context, Worker
 from deferd.contract.limits import ERROR_TEXT_MAX, POP_TOPICS_MAX
-from deferd.worker.handlers import Handler, UnfitBody
+from deferd.worker.handlers import Handler, InvalidBody
+from tests.unit.handler_context import context_of
 
 
 class Line(BaseModel):
@@ -38,23 +38,13 @@ class Point:
     y: int
 
 
-async def _no_touch(_context: Context) -> None:
-    raise AssertionError("nobody touches here")
-
-
-def context_of(body: Any) -> Context:
-    loop = asyncio.new_event_loop()
-    loop.close()
-    return Context(Delivery({"topic": "t", "id": "a", "body": body}), _no_touch, loop)
-
-
 def given_to(function: Callable[..., Any], body: Any) -> Any:
     """What the function returns when a worker calls it."""
     positional, named = Handler("t", function).arguments(body, context_of(body))
     return function(*positional, **named)
 
 
-def test_the_first_parameter_gets_the_body_in_the_form_it_is_annotated_with() -> None:
+def test_the_first_parameter_gets_the_body_parsed_into_its_annotation() -> None:
     def takes_model(order: Order) -> Any:
         return order
 
@@ -75,7 +65,7 @@ def test_the_first_parameter_gets_the_body_in_the_form_it_is_annotated_with() ->
     assert given_to(takes_strict, {"sent_at": "2030-01-31T09:30:00Z"}) == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
 
 
-def test_without_an_annotation_or_with_any_the_body_comes_as_it_is() -> None:
+def test_without_an_annotation_or_with_any_the_body_is_not_parsed() -> None:
     def takes_any(body: Any) -> Any:
         return body
 
@@ -84,7 +74,7 @@ def test_without_an_annotation_or_with_any_the_body_comes_as_it_is() -> None:
     assert given_to(lambda body: body, body) is body
 
 
-def test_a_handler_may_take_a_context_anywhere_or_nothing_at_all() -> None:
+def test_a_handler_may_take_a_context_anywhere_or_nothing() -> None:
     def body_first(body: int, context: Context) -> Any:
         return body, context.job.id
 
@@ -94,7 +84,7 @@ def test_a_handler_may_take_a_context_anywhere_or_nothing_at_all() -> None:
     def context_alone(context: Context) -> Any:
         return context.job.id
 
-    def by_place(context: Context, body: int, /) -> Any:
+    def by_position(context: Context, body: int, /) -> Any:
         return body, context.job.id
 
     def by_name(*, body: int, context: Context) -> Any:
@@ -103,7 +93,7 @@ def test_a_handler_may_take_a_context_anywhere_or_nothing_at_all() -> None:
     def with_default(body: int, times: int = 2) -> Any:
         return body * times
 
-    assert [given_to(one, 5) for one in (body_first, context_first, by_place, by_name)] == [(5, "a")] * 4
+    assert [given_to(one, 5) for one in (body_first, context_first, by_position, by_name)] == [(5, "a")] * 4
     assert given_to(context_alone, 5) == "a"
     assert given_to(with_default, 5) == 10
     assert given_to(lambda: "nothing", 5) == "nothing"
@@ -131,10 +121,10 @@ def test_methods_partials_and_callable_objects_are_handlers() -> None:
     assert Handler("t", functools.partial(Closer().close_async)).is_async
 
 
-def test_a_body_that_does_not_fit_is_told_by_field_and_fault() -> None:
+def test_an_invalid_body_is_reported_by_field_and_error() -> None:
     def takes_model(order: Order) -> None: ...
 
-    with pytest.raises(UnfitBody) as unfit:
+    with pytest.raises(InvalidBody) as unfit:
         given_to(takes_model, {"lines": [{"sku": "a", "price": "ten"}]})
     assert unfit.value.reason == (
         "the body does not fit: id: Field required; lines.0.price: Input should be a valid number, "
@@ -143,20 +133,20 @@ def test_a_body_that_does_not_fit_is_told_by_field_and_fault() -> None:
 
     def takes_number(number: int) -> None: ...
 
-    with pytest.raises(UnfitBody, match=r"^the body does not fit: Input should be a valid integer, not "):
+    with pytest.raises(InvalidBody, match=r"^the body does not fit: Input should be a valid integer, not "):
         given_to(takes_number, [1])
 
 
-def test_the_text_on_a_body_that_does_not_fit_is_bounded() -> None:
+def test_the_text_about_an_invalid_body_is_bounded() -> None:
     def takes_numbers(numbers: dict[str, int]) -> None: ...
 
-    with pytest.raises(UnfitBody) as unfit:
+    with pytest.raises(InvalidBody) as unfit:
         given_to(takes_numbers, {f"{'k' * 5000}{number}": "x" * 10_000 for number in range(100)})
     assert len(unfit.value.reason) == ERROR_TEXT_MAX
 
 
 class Unknown:
-    """Nothing that pydantic can parse into."""
+    """A type that pydantic cannot validate."""
 
 
 def test_functions_that_cannot_be_called_with_a_job_are_refused_when_declared() -> None:
@@ -177,12 +167,12 @@ def test_functions_that_cannot_be_called_with_a_job_are_refused_when_declared() 
         yield body
 
     for function, reason in (
-        (two_values, "nothing is left for its parameter 'second'"),
-        (unnamed, "takes \\*bodies: 'int'|takes \\*bodies: int, where a handler names its parameters"),
-        (unparsable, "into which no body can be parsed"),
+        (two_values, "there is no argument for its parameter 'second'"),
+        (unnamed, "takes \\*bodies: 'int'|takes \\*bodies: int, but a handler must name its parameters"),
+        (unparsable, "which pydantic cannot validate"),
         (unresolved, "NameError: name 'Missing' is not defined"),
-        (yields, "yields, where a handler returns"),
-        (yields_async, "yields, where a handler returns"),
+        (yields, "is a generator, but a handler must return"),
+        (yields_async, "is a generator, but a handler must return"),
         ("text", "must be a function, not 'text'"),
     ):
         with pytest.raises(TypeError, match=f"'t'.*({reason})"):

@@ -1,4 +1,4 @@
-"""A job in hand that is stopped."""
+"""A held job whose handler is stopped."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 
 from deferd import Delivery
 from deferd.worker.handlers import Handler
-from deferd.worker.held_job import Held, Stop
+from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.outcomes import DONE, Finish, Release
 
-GIVEN_BACK = Release(0, "the worker stopped")
+RELEASED = Release(0, "the worker stopped")
 
 
 async def nothing() -> None: ...
 
 
-def held() -> Held:
+def held() -> HeldJob:
     delivery = Delivery({"topic": "t", "id": "a", "ttr": 60, "attempt": 1})
-    return Held(delivery, Handler("t", nothing), lambda _: nothing(), asyncio.get_running_loop())
+    return HeldJob(delivery, Handler("t", nothing), lambda _: nothing(), asyncio.get_running_loop())
 
 
-async def test_a_task_that_has_not_begun_is_not_cancelled_for_then_it_would_never_run_a_line() -> None:
+async def test_a_task_that_has_not_begun_is_not_cancelled() -> None:
     one, begun = held(), []
 
     async def run() -> None:
@@ -28,7 +28,7 @@ async def test_a_task_that_has_not_begun_is_not_cancelled_for_then_it_would_neve
         begun.append(one.cancelled)
 
     task = asyncio.create_task(run())
-    one.take_place(None)
+    one.start(None)
     one.runs_in(task)
     one.stop(Stop.OVER, None)
     await task
@@ -48,20 +48,20 @@ async def test_a_task_that_has_begun_is_cancelled_once() -> None:
                 cancels += 1
 
     task = asyncio.create_task(run())
-    one.take_place(None)
+    one.start(None)
     one.runs_in(task)
     await asyncio.sleep(0)
-    one.stop(Stop.TIME_LIMIT, GIVEN_BACK)
+    one.stop(Stop.TIME_LIMIT, RELEASED)
     await asyncio.sleep(0)
-    one.stop(Stop.SHUTDOWN, GIVEN_BACK)
+    one.stop(Stop.SHUTDOWN, RELEASED)
     await task
     assert (cancels, one.stopped) == (1, Stop.TIME_LIMIT)
 
 
-async def test_what_a_stopped_handler_returns_counts_only_when_the_worker_stops() -> None:
-    for why, counts in ((Stop.TIME_LIMIT, GIVEN_BACK), (Stop.SHUTDOWN, Finish("saved"))):
+async def test_the_value_of_a_stopped_handler_counts_only_when_the_worker_stops() -> None:
+    for why, counts in ((Stop.TIME_LIMIT, RELEASED), (Stop.SHUTDOWN, Finish("saved"))):
         one = held()
-        one.stop(why, GIVEN_BACK)
+        one.stop(why, RELEASED)
         assert one.outcome(Finish("saved"), None) == counts
-        assert one.outcome(DONE, asyncio.CancelledError()) == GIVEN_BACK
+        assert one.outcome(DONE, asyncio.CancelledError()) == RELEASED
     assert held().outcome(DONE, None) == DONE

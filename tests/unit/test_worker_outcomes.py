@@ -1,4 +1,4 @@
-"""What a returned value and an exception say about a job."""
+"""The outcomes for the return values and exceptions of handlers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_value_becomes_the_result_as_json() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), [float("inf")], "\ud800", lambda: None])
-def test_a_value_that_is_no_json_releases_the_job_and_says_so(value: Any) -> None:
+def test_a_value_that_is_not_json_releases_the_job_with_the_reason(value: Any) -> None:
     outcome = of_value(value)
     assert isinstance(outcome, Release)
     assert outcome.delay_s is None
@@ -45,7 +45,7 @@ def test_an_exception_releases_the_job_with_its_name_and_text() -> None:
     assert of_error(SystemExit(3)) == Release(None, "SystemExit: 3")
 
 
-def test_an_exception_that_cannot_be_shown_or_sent_is_told_all_the_same() -> None:
+def test_an_exception_that_cannot_be_shown_or_sent_is_reported_by_name() -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -55,7 +55,7 @@ def test_an_exception_that_cannot_be_shown_or_sent_is_told_all_the_same() -> Non
     assert of_error(ValueError("a\ud800b")) == Release(None, "ValueError: a?b")
 
 
-def test_retry_says_when_and_why() -> None:
+def test_retry_sets_delay_and_error() -> None:
     assert of_error(Retry()) == Release(None, None)
     assert of_error(Retry(timedelta(minutes=2), "busy")) == Release(120, "busy")
     assert of_error(Retry(0)) == Release(0, None)

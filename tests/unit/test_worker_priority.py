@@ -8,27 +8,27 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from deferd.worker.topic_priority import order_of
+from deferd.worker.topic_priority import topic_order
 
 TOPICS = ("a", "b", "c")
 
 
 def test_strict_is_the_order_of_the_handlers_or_that_of_a_list() -> None:
-    assert list(order_of("strict", TOPICS)()) == ["a", "b", "c"]
-    assert list(order_of(["c", "b", "a"], TOPICS)()) == ["c", "b", "a"]
-    assert list(order_of(["c"], TOPICS)()) == ["c", "a", "b"]
+    assert list(topic_order("strict", TOPICS)()) == ["a", "b", "c"]
+    assert list(topic_order(["c", "b", "a"], TOPICS)()) == ["c", "b", "a"]
+    assert list(topic_order(["c"], TOPICS)()) == ["c", "a", "b"]
 
 
-def test_weights_say_how_often_a_topic_comes_first() -> None:
+def test_weights_decide_how_often_a_topic_comes_first() -> None:
     random.seed(1)
-    draw = order_of({"a": 3, "b": 1}, ("a", "b"))
+    draw = topic_order({"a": 3, "b": 1}, ("a", "b"))
     first = Counter(draw()[0] for _ in range(10_000))
     assert 0.73 < first["a"] / 10_000 < 0.77
 
 
 def test_every_topic_is_in_every_order_and_comes_first_at_times() -> None:
     random.seed(1)
-    draw = order_of({"a": 100}, TOPICS)
+    draw = topic_order({"a": 100}, TOPICS)
     orders = [tuple(draw()) for _ in range(2000)]
     assert {frozenset(order) for order in orders} == {frozenset(TOPICS)}
     assert {order[0] for order in orders} == set(TOPICS)
@@ -45,6 +45,6 @@ def test_every_topic_is_in_every_order_and_comes_first_at_times() -> None:
         ({"a": float("nan")}, "weight of topic 'a' must be a number above 0, not nan"),
     ],
 )
-def test_a_priority_that_makes_no_sense_is_refused(priority: Sequence[str] | Mapping[str, float], reason: str) -> None:
+def test_an_invalid_priority_is_refused(priority: Sequence[str] | Mapping[str, float], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        order_of(priority, TOPICS)
+        topic_order(priority, TOPICS)

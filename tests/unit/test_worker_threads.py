@@ -14,7 +14,7 @@ import pytest
 from deferd.worker.handler_threads import DaemonThreads
 
 
-async def test_functions_run_at_once_in_threads_that_are_used_again() -> None:
+async def test_functions_run_concurrently_in_threads_that_are_reused() -> None:
     threads = DaemonThreads(asyncio.get_running_loop())
     together = threading.Barrier(3)
 
@@ -29,7 +29,7 @@ async def test_functions_run_at_once_in_threads_that_are_used_again() -> None:
     threads.close()
 
 
-async def test_context_variables_are_carried_over_and_exceptions_come_back() -> None:
+async def test_context_variables_and_exceptions_pass_between_threads() -> None:
     threads = DaemonThreads(asyncio.get_running_loop())
     variable = contextvars.ContextVar("variable", default="none")
     variable.set("mine")
@@ -42,7 +42,7 @@ async def test_context_variables_are_carried_over_and_exceptions_come_back() -> 
     threads.close()
 
 
-async def test_a_caller_that_is_cancelled_leaves_its_thread_to_end_by_itself() -> None:
+async def test_a_cancelled_caller_does_not_interrupt_its_thread() -> None:
     threads = DaemonThreads(asyncio.get_running_loop())
     began, may_end = threading.Event(), threading.Event()
 
@@ -60,14 +60,14 @@ async def test_a_caller_that_is_cancelled_leaves_its_thread_to_end_by_itself() -
     threads.close()
 
 
-def test_the_interpreter_exits_while_a_function_is_stuck() -> None:
+def test_the_interpreter_exits_while_a_function_hangs() -> None:
     program = """
 import asyncio, time
 from deferd.worker.handler_threads import DaemonThreads
 
 async def main():
     threads = DaemonThreads(asyncio.get_running_loop())
-    stuck = asyncio.create_task(threads.run(lambda: time.sleep(600)))
+    hanging = asyncio.create_task(threads.run(lambda: time.sleep(600)))
     await asyncio.sleep(0)
 
 asyncio.run(main())

@@ -1,17 +1,22 @@
-"""Putting the service together: routes, settings, and an engine that lives as long as the process serves."""
+"""The application: its routes, its context, and an engine that lives as long as the process serves."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, NoReturn
 
-from deferd.api.auth.browser_guard import OwnMachine
-from deferd.api.auth.gate import Access
+from fastapi import FastAPI
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
+
+from deferd.api.auth.browser_guard import BrowserGuard
+from deferd.api.auth.gate import KeyGate
 from deferd.api.auth.key_source import key_source
+from deferd.api.context import AppContext
+from deferd.api.dispatch import RequestHandler
 from deferd.api.openapi import document
-from deferd.api.routes import deliveries, jobs, operations, pop, test_clock, topics
-from deferd.api.service import Service
-from deferd.api.unsent_bytes import UnsentBytes
+from deferd.api.routes import deliveries, docs, health, jobs, pop, test_clock, topics
 from deferd.engine.engine import Engine
 from deferd.engine.record import to_ms
 from deferd.settings import Settings
@@ -22,23 +27,79 @@ _ROUTES = [
     *pop.router.routes,
     *deliveries.router.routes,
     *topics.router.routes,
-    *operations.router.routes,
-    *operations.PAGES,
+    *health.router.routes,
+    *docs.PAGES,
 ]
+
+
+class Service(FastAPI):
+    """FastAPI's application, of which the OpenAPI document, the router and the lifespan are used.
+
+    One `RequestHandler` stands in place of FastAPI's five layers of middleware. It does what they do for this service
+    (errors become responses) in a third of their time. So middleware and exception handlers would never be called, and
+    adding one raises: errors get their response in `problem_details`, and what concerns every request belongs in
+    `RequestHandler.handle`.
+    """
+
+    def __init__(
+        self,
+        context: AppContext,
+        routes: Sequence[BaseRoute],
+        lifespan: Callable[[Service], AbstractAsyncContextManager[None]],
+    ) -> None:
+        super().__init__(
+            title=document.TITLE,
+            version=document.VERSION,
+            lifespan=lifespan,
+            openapi_url=None,
+            redirect_slashes=False,
+            # FastAPI would look for a tracer on every request.
+            telemetry={"tracing": False, "metrics": False},
+        )
+        self.context = context
+        self.router.routes.extend(routes)
+        self.request_handler = RequestHandler(context, self.router)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, without FastAPI's search for a tracer."""
+        if scope["type"] == "http":
+            scope["app"] = self
+            await self.request_handler(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    def build_middleware_stack(self) -> RequestHandler:
+        """The request handler, in place of FastAPI's middleware."""
+        return self.request_handler
+
+    def add_middleware(self, *_args: Any, **_options: Any) -> NoReturn:
+        """Raise RuntimeError; see the class."""
+        raise RuntimeError(
+            "this application calls no middleware and no exception handlers: see deferd.api.app.Service for where "
+            "such code belongs"
+        )
+
+    middleware = add_exception_handler = exception_handler = add_middleware
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, built once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = document.document(self.routes)
+        return self.openapi_schema
 
 
 def create_app(settings: Settings, store_url: str, last_good_keys: str | None = None) -> Service:
     """The ASGI application over the store at `store_url`. `last_good_keys`: see `key_source`.
 
-    Its lifespan connects the store and runs an Engine. `app.state.drain()` is for the server to call when it begins
-    to stop: parked pops are answered empty, new ones do not park. It may be called at any time.
+    Its lifespan connects to the store and runs an Engine. The server calls `app.state.drain()` when it begins to stop:
+    waiting pops then return without jobs, and new ones do not wait. It may be called at any time.
     """
 
     @asynccontextmanager
     async def lifespan(app: Service) -> AsyncIterator[None]:
         store = await connect(store_url, timeout_s=settings.store_timeout, confirm_s=settings.replication_timeout)
         try:
-            app.engine = Engine(
+            engine = context.engine = Engine(
                 store,
                 shards=settings.shards,
                 tick_s=settings.tick,
@@ -47,36 +108,23 @@ def create_app(settings: Settings, store_url: str, last_good_keys: str | None = 
                 movable_clock=settings.test_clock,
                 embedded=settings.redis_url is None,
             )
-            await app.engine.start()
-            app.state.drain = app.engine.drain
+            await engine.start()
+            app.state.drain = engine.drain
             try:
-                async with app.gate.keeping(app.engine.usage):
+                async with context.gate.running(engine.usage):
                     yield
             finally:
-                await app.engine.close()
+                await engine.close()
         finally:
             await store.close()
 
-    app = Service(
-        title=document.TITLE,
-        version=document.VERSION,
-        lifespan=lifespan,
-        openapi_url=None,
-        redirect_slashes=False,
-        # FastAPI would look for a tracer on every request.
-        telemetry={"tracing": False, "metrics": False},
-    )
-    app.settings = settings
-    app.unsent = UnsentBytes(settings.max_unsent_bytes)
     source = key_source(settings, last_good_keys)
-    app.access = None if source is None else Access(source)
-    app.gate = app.access or OwnMachine(settings.allowed_host)
+    context = AppContext(settings, BrowserGuard(settings.allowed_host) if source is None else KeyGate(source))
+    routes = [*_ROUTES, *test_clock.router.routes] if settings.test_clock else _ROUTES
+    app = Service(context, routes, lifespan)
     app.state.drain = _nothing_to_drain
-    app.router.routes.extend(_ROUTES)
-    if settings.test_clock:
-        app.router.routes.extend(test_clock.router.routes)
     return app
 
 
 def _nothing_to_drain() -> None:
-    """Before the engine runs nobody is parked."""
+    """Before the engine runs no pop waits."""

@@ -1,4 +1,4 @@
-"""Audits as the JSON that the contract shows."""
+"""Audits as the JSON of the API."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from deferd.api.serialization import seconds
 from deferd.contract.model import JobState
-from deferd.engine.consistency.findings import Findings, Survey, TopicAudit
+from deferd.engine.consistency.findings import Findings, StoreReport, TopicReport
 
 
-def topic(audit: TopicAudit) -> dict[str, Any]:
-    """What was found in a topic; what could not be read is left out."""
+def topic(audit: TopicReport) -> dict[str, Any]:
+    """The findings in a topic; what could not be read is omitted."""
     shown = {
         "topic": audit.topic,
         "clean": audit.clean,
@@ -27,8 +27,8 @@ def topic(audit: TopicAudit) -> dict[str, Any]:
     return shown
 
 
-def store(survey: Survey) -> dict[str, Any]:
-    """What was found beyond single topics."""
+def store(survey: StoreReport) -> dict[str, Any]:
+    """The findings in the store as a whole."""
     return {
         "clean": survey.clean,
         "repaired": survey.repaired,
@@ -42,7 +42,7 @@ def store(survey: Survey) -> dict[str, Any]:
 def _found(findings: Findings) -> dict[str, Any]:
     return {
         "damage": [
-            {"kind": kind.value, "found": count, "meaning": kind.meaning, "mend": kind.mend}
+            {"kind": kind.value, "found": count, "meaning": kind.meaning, "repair": kind.repair}
             for kind, count in findings.counts.items()
         ],
         "examples": [

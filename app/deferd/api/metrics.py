@@ -1,8 +1,7 @@
-"""What /metrics says: how long requests took, and how the store stands at the moment of asking.
+"""The content of /metrics: durations of requests, and the current state of the store.
 
-The engine's own counters are in `deferd.engine.metrics`. Everything a process counts is added up over all worker
-processes when `PROMETHEUS_MULTIPROC_DIR` is set. The state of the store is read once for each scrape, by the process
-that answers it, so it never appears twice.
+The engine's counters are in `deferd.engine.metrics`. With `PROMETHEUS_MULTIPROC_DIR` the metrics of all server
+processes are added up. The state of the store is read once per scrape, by the process that serves it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from deferd.contract.errors import DeferdError
 from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.metrics import OTHER_TOPICS
-from deferd.engine.topic_list import TopicView
+from deferd.engine.topic_view import TopicView
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 STORE_READ_TIMEOUT_S = 5.0
@@ -36,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _REQUEST_SECONDS = Histogram(
     "deferd_http_request_seconds",
-    "From a request to its answer, in seconds, its body read on the way or before; a pop's includes its wait.",
+    "Seconds from a request to its response; that of a pop includes its wait.",
     ["route", "method", "status"],
     buckets=_BUCKETS,
 )
@@ -44,7 +43,7 @@ _observers: dict[tuple[str, str, str], Histogram] = {}
 
 
 def observe_request(route: str | None, method: str, status: int, took_s: float) -> None:
-    """Count one request. `route` is the template of its path, None for an unknown path; `status` 0 is no answer."""
+    """Count one request. `route` is the template of its path, None for an unknown path; `status` 0: no response."""
     known_method = method if method in _METHODS else "other"
     labels = (route or _UNKNOWN_ROUTE, known_method, f"{status // 100}xx" if status else "none")
     observer = _observers.get(labels)
@@ -54,63 +53,62 @@ def observe_request(route: str | None, method: str, status: int, took_s: float) 
 
 
 async def exposition(engine: Engine, max_topic_labels: int) -> bytes:
-    """All metrics in Prometheus' text format. When the store is down it says so and tells what the process knows."""
-    standing = await _read_store(engine, max_topic_labels)
-    # Adding up the files of the worker processes is disk work, so it is done off the event loop.
-    return await asyncio.to_thread(generate_latest, _Everything(_process_metrics(), standing))
+    """All metrics in Prometheus' text format; without the state of the store while that is down."""
+    store = await _read_store(engine, max_topic_labels)
+    # Adding up the files of the server processes reads the disk, so it runs outside the event loop.
+    return await asyncio.to_thread(generate_latest, _AllMetrics(_process_metrics(), store))
 
 
-class _Standing(NamedTuple):
-    """How the store stands: the topics with labels of their own, and the jobs of all others together.
-
-    What is in `unreadable` shards is missing from both.
-    """
+class _StoreState(NamedTuple):
+    """The topics with their own labels, and the jobs of all others together, without `unreadable` shards."""
 
     topics: list[TopicView]
     others: dict[JobState, int] | None
     unreadable: set[int]
 
 
-async def _read_store(engine: Engine, max_topic_labels: int) -> _Standing | None:
-    """How the store stands, or None when it does not answer in time."""
+async def _read_store(engine: Engine, max_topic_labels: int) -> _StoreState | None:
+    """The state of the store, or None when it does not respond in time."""
     try:
         async with asyncio.timeout(STORE_READ_TIMEOUT_S):
             views: list[TopicView] = []
             cursor: str | None = None
             unreadable: set[int] = set()
             if max_topic_labels:
-                page = await engine.topics.all.page(None, max_topic_labels)
+                page = await engine.topic_list.page(None, max_topic_labels)
                 views, cursor = page.views, page.next_cursor
                 unreadable.update(page.unreadable)
                 if cursor is None:
-                    return _Standing(views, None, unreadable)
+                    return _StoreState(views, None, unreadable)
             others = dict.fromkeys(JobState, 0)
             while True:
-                names = await engine.topics.all.names(cursor, limits.PAGE_MAX, without=unreadable)
+                names = await engine.topic_list.names(cursor, limits.PAGE_MAX, without=unreadable)
                 unreadable |= names.unreadable
-                for shard, counts in (await engine.topics.all.totals(names.names)).items():
+                for shard, counts in (await engine.topic_list.totals(names.names)).items():
                     if counts is None:
                         unreadable.add(shard)
                     for state, count in (counts or {}).items():
                         others[state] += count
                 cursor = names.next_cursor
                 if cursor is None:
-                    return _Standing(views, others, unreadable)
+                    return _StoreState(views, others, unreadable)
     except (DeferdError, TimeoutError) as error:
         _log.warning("the store could not be read for /metrics: %s", str(error) or "it took too long")
         return None
 
 
-def _store_metrics(standing: _Standing | None) -> Iterable[Metric]:
+def _store_metrics(store: _StoreState | None) -> Iterable[Metric]:
     yield GaugeMetricFamily(
-        "deferd_store_up", "1 when the store, or a part of it, answered this scrape, else 0.", standing is not None
+        "deferd_store_up",
+        "1 when the store, or a shard of it, responded for this scrape, else 0.",
+        store is not None,
     )
-    if standing is None:
+    if store is None:
         return
     yield GaugeMetricFamily(
         "deferd_store_unreadable_shards",
-        "Shards of the store that could not be read for this scrape; their topics are left out.",
-        len(standing.unreadable),
+        "Shards of the store that could not be read for this scrape; their topics are omitted.",
+        len(store.unreadable),
     )
     jobs = GaugeMetricFamily("deferd_jobs", "Jobs in the store, by topic and state.", labels=["topic", "state"])
     age = GaugeMetricFamily(
@@ -120,18 +118,18 @@ def _store_metrics(standing: _Standing | None) -> Iterable[Metric]:
     )
     next_due = GaugeMetricFamily(
         "deferd_next_due_timestamp_seconds",
-        "When the next delayed job is due, in seconds since the epoch; left out when none is delayed.",
+        "When the next delayed job is due, in seconds since the epoch; omitted when none is delayed.",
         labels=["topic"],
     )
-    paused = GaugeMetricFamily("deferd_topic_paused", "1 when the topic hands out nothing just now.", labels=["topic"])
-    for view in standing.topics:
+    paused = GaugeMetricFamily("deferd_topic_paused", "1 when the topic is paused, else 0.", labels=["topic"])
+    for view in store.topics:
         for state, count in view.counts.items():
             jobs.add_metric((view.topic, state.value), count)
         age.add_metric((view.topic,), (view.oldest_ready_age_ms or 0) / 1000)
         if view.next_due_at_ms is not None:
             next_due.add_metric((view.topic,), view.next_due_at_ms / 1000)
         paused.add_metric((view.topic,), view.paused)
-    for state, count in (standing.others or {}).items():
+    for state, count in (store.others or {}).items():
         jobs.add_metric((OTHER_TOPICS, state.value), count)
     yield from (jobs, age, next_due, paused)
 
@@ -144,13 +142,13 @@ def _process_metrics() -> Collector:
     return every_process
 
 
-class _Everything(Collector):
-    """What the processes counted, then how the store stands."""
+class _AllMetrics(Collector):
+    """The metrics of the processes, then the state of the store."""
 
-    def __init__(self, processes: Collector, standing: _Standing | None) -> None:
+    def __init__(self, processes: Collector, store: _StoreState | None) -> None:
         self._processes = processes
-        self._standing = standing
+        self._store = store
 
     def collect(self) -> Iterable[Metric]:
         yield from self._processes.collect()
-        yield from _store_metrics(self._standing)
+        yield from _store_metrics(self._store)

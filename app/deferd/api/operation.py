@@ -1,21 +1,22 @@
-"""From a request to the call of its function: the route class of all calls under /jobs and /topics.
+"""The route class of all operations: it binds a request to the arguments of the operation's function.
 
-A function declares what it takes in its signature, and FastAPI draws the OpenAPI document from it::
+A function declares its arguments in its signature, from which FastAPI generates the OpenAPI document::
 
-    async def change_job(call: CurrentCall, topic: Topic, id: JobId, change: ChangeJob) -> Response
+    async def change_job(request: CurrentRequest, topic: Topic, id: JobId, change: ChangeJob) -> Response
 
-Here the same signature is read once, when the route is made, and each request is bound to it in three steps: the
-parts of the path, one model for all query parameters (`Annotated[Model, Query()]`), one model for the body. This
-takes a quarter of the time of FastAPI's own way and gives one place for strictness: what no model knows is refused.
+The signature is read once, when the route is made. Each request is then bound in three steps: the parts of the path,
+one model for all query parameters (`Annotated[Model, Query()]`), one model for the body. This takes a quarter of the
+time of FastAPI's own binding and is strict in one place: what no model declares is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 from fastapi import params
@@ -24,78 +25,77 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from deferd.api import request_body
-from deferd.api.auth import audit_log
+from deferd.api.auth.admission import WITHOUT_KEY, Admission
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import need_of
-from deferd.api.call import Call
+from deferd.api.auth.permissions import permission_of
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES
-from deferd.api.validation_errors import FAULTS_MAX, faults_of
+from deferd.api.request_context import RequestContext
+from deferd.api.validation_errors import FIELD_ERRORS_MAX, field_errors
 from deferd.contract import limits
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 
 _QUERY_PARAMETERS_MAX = 100
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
-"""Parses the larger bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
+"""Parses large bodies. One thread: with several the event loop would wait longer for the interpreter's lock."""
 
 
-class NoFields(BaseModel):
-    """An empty object, `null`, or no body at all: the path and the query say everything."""
+class EmptyBody(BaseModel):
+    """An empty object, `null`, or no body at all."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-NOTHING = NoFields()
+EMPTY_BODY = EmptyBody()
 
 
 class _Body(NamedTuple):
-    """What a function takes as body; `left_out` is what no body or `null` means, None when there must be an object.
+    """The argument that takes the body. `default` stands for no body or `null`; None: there must be an object.
 
-    `items` is the field that has a list of models, with the model, if the body has such a field.
+    `items` is the field that holds a list of models, with the model, if the body has one.
     """
 
     name: str
     model: type[BaseModel]
-    left_out: BaseModel | None
+    default: BaseModel | None
     items: tuple[str, type[BaseModel]] | None
 
-    def read(self, raw: bytes, check: Check | None = None) -> BaseModel:
+    def read(self, raw: bytes, admission: Admission = WITHOUT_KEY) -> BaseModel:
         if not raw:
-            if self.left_out is None:
-                raise InvalidInput([FieldFault(("body",), "is missing: a JSON object is needed")])
-            return self.left_out
-        if self.left_out is not None and request_body.is_null(raw):
-            return self.left_out
-        given = request_body.parse_object(raw)
-        if check is not None:
-            check.value(given)
+            if self.default is None:
+                raise InvalidInput([FieldError(("body",), "is missing: a JSON object is needed")])
+            return self.default
+        if self.default is not None and request_body.is_null(raw):
+            return self.default
+        value = request_body.parse_object(raw)
+        admission.check_value(value)
         if len(raw) > PARSED_IN_THE_LOOP_BYTES:
-            self._validate_items(given)
+            self._validate_items(value)
         try:
-            return self.model.model_validate(given)
+            return self.model.model_validate(value)
         except ValidationError as error:
-            raise InvalidInput(faults_of(error, "body", given)) from error
+            raise InvalidInput(field_errors(error, "body", value)) from error
 
-    def _validate_items(self, given: dict[str, Any]) -> None:
-        """Put models in place of the valid items of a large body, one at a time.
+    def _validate_items(self, value: dict[str, Any]) -> None:
+        """Replace the valid items of a large body by models, one at a time.
 
-        All items in one call of pydantic would keep the interpreter's lock from the event loop for too long when each
-        has many faults. Those of the items that are left are found when the whole body is validated.
+        Validating all items in one call of pydantic would hold the interpreter's lock for too long when each has many
+        errors. The errors of the other items are found when the whole body is validated.
         """
         if self.items is None:
             return
         name, model = self.items
-        items = given.get(name)
+        items = value.get(name)
         if not isinstance(items, list) or len(items) > limits.BATCH_MAX:
             return
-        faults = 0
+        errors = 0
         for index, item in enumerate(items):
             try:
                 items[index] = model.model_validate(item)
             except ValidationError as error:
-                faults += error.error_count()
-                if faults > FAULTS_MAX:
-                    text = f"has more than {FAULTS_MAX} values that are refused, too many to name"
-                    raise InvalidInput([FieldFault(("body",), text)]) from None
+                errors += error.error_count()
+                if errors > FIELD_ERRORS_MAX:
+                    text = f"has more than {FIELD_ERRORS_MAX} invalid values, too many to list"
+                    raise InvalidInput([FieldError(("body",), text)]) from None
 
 
 def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | None:
@@ -106,35 +106,22 @@ def _list_of_models(model: type[BaseModel]) -> tuple[str, type[BaseModel]] | Non
     return None
 
 
-class Check(Protocol):
-    """What else a call must pass; each step raises a DeferdError to refuse it."""
-
-    def body(self, raw: bytes) -> None:
-        """Check the body as it came."""
-
-    def value(self, value: dict[str, Any]) -> None:
-        """Check the parsed body; of a large one this runs in another thread."""
-
-    def arguments(self, given: Mapping[str, Any]) -> None:
-        """Look at what the call is bound to."""
-
-
 class Operation(APIRoute):
-    """A route whose requests are bound strictly; see the module's text for what a function can declare.
-
-    `need` says which key its calls need, and `what` is its name for the audit log.
-    """
+    """A route whose requests are bound strictly and require a permission."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
-        self._call_name: str | None = None
+        self._context_name: str | None = None
         self._path_values: list[tuple[str, Callable[[str], Any]]] = []
         self._query_model: tuple[str, type[BaseModel]] | None = None
         self._body: _Body | None = None
         self._read_signature(endpoint)
-        self.need = need_of(endpoint)
-        self.what = f"{'/'.join(sorted(self.methods or ()))} {path}"
-        self._record_admin_actions()
+        permission = permission_of(endpoint)
+        self.permission = replace(
+            permission,
+            operation=f"{'/'.join(sorted(self.methods or ()))} {path}",
+            is_audited=permission.scope is Scope.ADMIN and self.methods != {"GET"},
+        )
 
     def _read_signature(self, endpoint: Callable[..., Any]) -> None:
         hints = get_type_hints(endpoint, include_extras=True)
@@ -146,89 +133,88 @@ class Operation(APIRoute):
             elif any(isinstance(note, params.Query) for note in notes):
                 self._query_model = name, bare
             elif issubclass(bare, BaseModel):
-                left_out = None if parameter.default is inspect.Parameter.empty else parameter.default
-                self._body = _Body(name, bare, left_out, _list_of_models(bare))
-            elif bare is Call:
-                self._call_name = name
+                default = None if parameter.default is inspect.Parameter.empty else parameter.default
+                self._body = _Body(name, bare, default, _list_of_models(bare))
+            elif bare is RequestContext:
+                self._context_name = name
             else:
                 raise TypeError(f"{endpoint}: nothing of a request can be bound to {name}")
 
-    def _record_admin_actions(self) -> None:
-        if self.need.scope is Scope.ADMIN and self.methods != {"GET"}:
-            if self._call_name is None:
-                raise TypeError(f"{self.endpoint}: an admin call needs its Call, for the audit log")
-            self.endpoint = audit_log.recorded(self.endpoint, self._call_name, self.what)
+    async def bind(self, context: RequestContext) -> dict[str, Any]:
+        """The arguments of the operation's function, by name.
 
-    async def answer(self, call: Call, check: Check | None = None) -> Response:
-        """Answer `call`; `check` is shown the body and the bound arguments before, and may raise to refuse them.
-
-        Raises InvalidInput for what does not fit the signature, else what `check` or the function raises.
+        Raises:
+            InvalidInput: a part of the request does not fit the signature.
+            PayloadTooLarge, UnsupportedMediaType: the body is refused, also by the checks of the request's admission.
+            ClientDisconnect: the client disconnects before it has sent the whole body.
         """
+        request, admission = context.incoming, context.admission
         arguments: dict[str, Any] = {}
-        faults: list[FieldFault] = []
+        errors: list[FieldError] = []
         if self._path_values:
-            self._bind_path(call.path_values, arguments, faults)
-        if self._query_model is not None or call.query:
-            self._bind_query(call.query, arguments, faults)
-        if faults:
-            raise InvalidInput(faults)
+            self._bind_path(request.path_values, arguments, errors)
+        if self._query_model is not None or request.query:
+            self._bind_query(request.query, arguments, errors)
+        if errors:
+            raise InvalidInput(errors)
         if self._body is not None:
-            raw = await call.read_body()
-            if check is not None:
-                check.body(raw)
+            raw = await request.read_body()
+            admission.check_body(raw)
             if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
-                arguments[self._body.name] = self._body.read(raw, check)
+                arguments[self._body.name] = self._body.read(raw, admission)
             else:
                 loop = asyncio.get_running_loop()
-                arguments[self._body.name] = await loop.run_in_executor(_large_bodies, self._body.read, raw, check)
-        if self._call_name is not None:
-            arguments[self._call_name] = call
-        if check is not None:
-            check.arguments(arguments)
-        answer: Response = await self.endpoint(**arguments)
-        return answer
+                arguments[self._body.name] = await loop.run_in_executor(_large_bodies, self._body.read, raw, admission)
+        if self._context_name is not None:
+            arguments[self._context_name] = context
+        return arguments
 
-    def _bind_path(self, given: dict[str, str], arguments: dict[str, Any], faults: list[FieldFault]) -> None:
+    def run(self, arguments: dict[str, Any]) -> Awaitable[Response]:
+        """Call the operation's function."""
+        response: Awaitable[Response] = self.endpoint(**arguments)
+        return response
+
+    def _bind_path(self, values: dict[str, str], arguments: dict[str, Any], errors: list[FieldError]) -> None:
         for name, validate in self._path_values:
             try:
-                arguments[name] = validate(given[name])
+                arguments[name] = validate(values[name])
             except ValidationError as error:
-                faults.extend(
-                    FieldFault(("path", name), fault.message, given[name]) for fault in faults_of(error, "path", given)
+                errors.extend(
+                    FieldError(("path", name), one.message, values[name]) for one in field_errors(error, "path", values)
                 )
 
-    def _bind_query(self, query_string: bytes, arguments: dict[str, Any], faults: list[FieldFault]) -> None:
-        given = _query_values(query_string, faults)
+    def _bind_query(self, query: bytes, arguments: dict[str, Any], errors: list[FieldError]) -> None:
+        values = _query_values(query, errors)
         if self._query_model is None:
-            faults.extend(FieldFault(("query", name), "is not a known parameter") for name in given)
+            errors.extend(FieldError(("query", name), "is not a known parameter") for name in values)
             return
         name, model = self._query_model
         try:
-            arguments[name] = model.model_validate_strings(given)
+            arguments[name] = model.model_validate_strings(values)
         except ValidationError as error:
-            faults.extend(faults_of(error, "query", given))
+            errors.extend(field_errors(error, "query", values))
 
 
-def _query_values(query_string: bytes, faults: list[FieldFault]) -> dict[str, str]:
-    """The parameters by name. One that is given twice, or that is not UTF-8, is a fault."""
+def _query_values(query: bytes, errors: list[FieldError]) -> dict[str, str]:
+    """The parameters by name. A repeated one, or one that is not UTF-8, is an error."""
     values: dict[str, str] = {}
-    if not query_string:
+    if not query:
         return values
     try:
         pairs = parse_qsl(
-            query_string.decode("latin-1"),
+            query.decode("latin-1"),
             keep_blank_values=True,
             errors="strict",
             max_num_fields=_QUERY_PARAMETERS_MAX,
         )
     except UnicodeDecodeError:
-        faults.append(FieldFault(("query",), "must be UTF-8"))
+        errors.append(FieldError(("query",), "must be UTF-8"))
         return values
     except ValueError:
-        faults.append(FieldFault(("query",), f"must have at most {_QUERY_PARAMETERS_MAX} parameters"))
+        errors.append(FieldError(("query",), f"must have at most {_QUERY_PARAMETERS_MAX} parameters"))
         return values
     for name, value in pairs:
         if name in values:
-            faults.append(FieldFault(("query", name), "is given more than once", value))
+            errors.append(FieldError(("query", name), "is given more than once", value))
         values[name] = value
     return values

@@ -1,9 +1,8 @@
-"""Reading a request's JSON body: the only place where bytes from outside become values.
+"""Read the JSON body of a request.
 
-The body is read piece by piece and given up as soon as it is over the limit. Everything that Python would take
-and JSON does not allow (NaN, Infinity, a number beyond a float's range, half a surrogate pair, bytes that are not
-UTF-8) is refused, and so is what is nested deeper than `limits.JSON_DEPTH_MAX`, which is where the parser stops.
-Of two members with the same name the last one counts.
+A body over the size limit is abandoned as soon as that is known. Whatever Python would accept and JSON does not allow
+(NaN, Infinity, numbers beyond a float's range, half a surrogate pair, bytes that are not UTF-8) is refused, and so is
+nesting deeper than `limits.JSON_DEPTH_MAX`, where the parser stops. Of two members with the same name the last counts.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from starlette.types import Receive, Scope
 
 from deferd.api.problem_details import UnsupportedMediaType
 from deferd.contract import limits
-from deferd.contract.errors import FieldFault, InvalidInput, PayloadTooLarge
+from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge
+from deferd.contract.json_numbers import may_be_infinite
 
 PARSED_IN_THE_LOOP_BYTES = 128 * 1024
 """The largest body that is parsed in the event loop; a larger one would keep other requests waiting."""
@@ -28,18 +28,16 @@ _ROOT = ("body",)
 _WHITESPACE = b" \t\r\n"
 _PLAIN_JSON_TYPE = b"application/json"
 _JSON_TYPE = re.compile(rb"\s*application/(?:[!#$&^_.+a-z0-9-]+\+)?json\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
-_NUMBERS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
-_LARGE_EXPONENT = b"e000"
-_MANY_DIGITS = b"0" * 200
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     """The whole body as bytes; empty when there is none.
 
-    Raises PayloadTooLarge as soon as more than `limit_bytes` are announced or come in. The rest is then left
-    unread: the server takes it off the connection when the answer is out, so the connection stays usable.
-    Raises UnsupportedMediaType when there is a body that does not say it is JSON (saying nothing is fine), and
-    ClientDisconnect when the client hangs up before all is read.
+    Raises:
+        PayloadTooLarge: more than `limit_bytes` are announced or arrive. The rest stays unread: the server drops it
+            after the response, so the connection stays usable.
+        UnsupportedMediaType: see `check_media_type`.
+        ClientDisconnect: the client disconnects before the end of the body.
     """
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit_bytes:
@@ -51,15 +49,15 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
 
 
 def check_media_type(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raise UnsupportedMediaType when the headers of a request with a body say that it is no plain JSON."""
+    """Raise UnsupportedMediaType when the headers declare anything but uncompressed JSON. No Content-Type is fine."""
     for name, value in headers:
         if name == b"content-type":
             if value != _PLAIN_JSON_TYPE and _JSON_TYPE.fullmatch(value) is None:
-                given = value[:100].decode("latin-1")
-                raise UnsupportedMediaType(f"Content-Type is {given!r} and must be application/json")
+                shown = value[:100].decode("latin-1")
+                raise UnsupportedMediaType(f"Content-Type is {shown!r} and must be application/json")
         elif name == b"content-encoding" and value.strip().lower() != b"identity":
-            given = value[:100].decode("latin-1")
-            raise UnsupportedMediaType(f"Content-Encoding is {given!r}; only plain JSON is read")
+            shown = value[:100].decode("latin-1")
+            raise UnsupportedMediaType(f"Content-Encoding is {shown!r}; a body must not be compressed")
 
 
 async def _pieces(receive: Receive, limit_bytes: int) -> bytes:
@@ -77,27 +75,27 @@ async def _pieces(receive: Receive, limit_bytes: int) -> bytes:
 
 
 def is_null(raw: bytes) -> bool:
-    """Whether the JSON text is `null`, which generated clients send for a body that the caller left out."""
+    """Whether the JSON text is `null`, which generated clients send for an omitted body."""
     return raw.strip(_WHITESPACE) == b"null"
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
-    """The JSON object that `raw` is. Raises InvalidInput that says what is wrong and where."""
+    """Parse a JSON object. Raises InvalidInput, which says what is wrong and where."""
     try:
         value = _parse(raw)
     except ValueError as error:
-        raise InvalidInput([FieldFault(_ROOT, _reason(str(error)))]) from error
+        raise InvalidInput([FieldError(_ROOT, _reason(str(error)))]) from error
     if not isinstance(value, dict):
-        raise InvalidInput([FieldFault(_ROOT, "must be a JSON object", value)])
-    if _may_be_infinite(raw) and (path := _path_of_infinity(value)) is not None:
-        raise InvalidInput([FieldFault((*_ROOT, *path), "is a number beyond 1.8e308, the largest there can be")])
+        raise InvalidInput([FieldError(_ROOT, "must be a JSON object", value)])
+    if may_be_infinite(raw) and (path := _path_of_infinity(value)) is not None:
+        raise InvalidInput([FieldError((*_ROOT, *path), "is a number beyond 1.8e308, the maximum")])
     return value
 
 
 def _parse(raw: bytes) -> Any:
     if len(raw) <= PARSED_IN_THE_LOOP_BYTES or not gc.isenabled():
         return from_json(raw, allow_inf_nan=False)
-    gc.disable()  # collections for the new lists and dicts would double the time of this call, which keeps the GIL
+    gc.disable()  # collections for the new lists and dicts would double the time of this call, which holds the GIL
     try:
         return from_json(raw, allow_inf_nan=False, cache_strings="none")
     finally:
@@ -122,19 +120,10 @@ def is_deeper(value: Any, levels: int) -> bool:
     return bool(containers)
 
 
-def _may_be_infinite(raw: bytes) -> bool:
-    """Whether `raw` has an exponent of three digits or a number of 200 digits; no other number exceeds a float's range.
-
-    The parser makes an infinity of such a number without an error. May be true of a string too.
-    """
-    alike = raw.translate(_NUMBERS_ALIKE, b"+")
-    return _LARGE_EXPONENT in alike or _MANY_DIGITS in alike
-
-
-def _reason(parser_says: str) -> str:
-    if parser_says.startswith("recursion limit exceeded"):
+def _reason(message: str) -> str:
+    if message.startswith("recursion limit exceeded"):
         return f"is nested deeper than {limits.JSON_DEPTH_MAX} levels"
-    return f"is not valid JSON: {parser_says}"
+    return f"is not valid JSON: {message}"
 
 
 def _path_of_infinity(value: Any) -> tuple[str | int, ...] | None:

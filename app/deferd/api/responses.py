@@ -1,4 +1,4 @@
-"""How an answer is written: JSON bytes with the fewest steps, since this runs for every request."""
+"""JSON responses, made in few steps since this runs for every request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ Header = tuple[bytes, bytes]
 _JSON = b"application/json"
 
 
-class JsonAnswer(Response):
-    """A JSON answer of `status_code`.
-
-    `content` is what orjson can write, or the bytes of its JSON; inside of a value such bytes are an `orjson.Fragment`.
-    """
+class JsonResponse(Response):
+    """A JSON response. `content` is what orjson can write, which may contain an `orjson.Fragment`, or JSON as bytes."""
 
     media_type = "application/json"
 
@@ -27,7 +24,7 @@ class JsonAnswer(Response):
         headers: Iterable[Header] = (),
         content_type: bytes = _JSON,
     ) -> None:
-        # Response.__init__ is left out on purpose: it takes longer than the rest of the answer together.
+        # Response.__init__ is not called: it takes longer than everything else here together.
         self.status_code = status_code
         self.background = None
         self.body = content if isinstance(content, bytes) else orjson.dumps(content)

@@ -1,6 +1,6 @@
-"""Jobs and topics as the JSON that the contract shows: seconds, RFC 3339 instants, and bodies as they came.
+"""Jobs and topics as the JSON of the API: seconds, RFC 3339 instants, and bodies as they were put.
 
-The engine speaks in milliseconds and in JSON bytes; nothing here parses a body again.
+The engine uses milliseconds and JSON bytes; nothing here parses a body again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from deferd.contract.model import JobState
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.queue import FinishResult
 from deferd.engine.record import JobRecord, receipt_text
-from deferd.engine.topic_list import TopicView
+from deferd.engine.topic_view import TopicView
 
 
-@lru_cache(maxsize=4096)  # the jobs of a batch share most of theirs
+@lru_cache(maxsize=4096)  # the jobs of a batch share most instants
 def instant(at_ms: int) -> str:
     """Milliseconds since the epoch as RFC 3339 in UTC, always with three decimals."""
     epoch_s, ms = divmod(at_ms, 1000)
@@ -39,12 +39,12 @@ def seconds(duration_ms: int) -> int | float:
 
 
 def job(record: JobRecord) -> bytes:
-    """The job, without those of its fields that only some jobs have when it has none."""
+    """The job, without the optional fields that it does not have."""
     return b"".join((*_members(record), b"}"))
 
 
 def put_job(put: PutOutcome) -> bytes:
-    """The answer to a put: the job, and the durability that it has reached."""
+    """The response to a put: the job, and the durability that it has reached."""
     return b"".join((*_members(put.record), _DURABILITY_ENDS[put.durability]))
 
 
@@ -75,19 +75,19 @@ def deliveries(records: Sequence[JobRecord]) -> bytes:
 def _members(record: JobRecord) -> list[bytes]:
     """The pieces of the job's JSON object up to its last member.
 
-    Written as text since this runs for each job of each answer: topics, ids, consumers and instants have no character
-    that JSON would escape. Whatever may have one goes through orjson.
+    Written as text for speed: topics, ids, consumers and instants have no characters that JSON escapes. Values that may
+    have some go through orjson.
     """
-    told = ""
+    lease = ""
     if record.reserved_until_ms is not None:
-        told = f',"reserved_until":"{instant(record.reserved_until_ms)}"'
+        lease = f',"reserved_until":"{instant(record.reserved_until_ms)}"'
         if record.reserved_by is not None:
-            told += f',"reserved_by":"{record.reserved_by}"'
+            lease += f',"reserved_by":"{record.reserved_by}"'
     pieces = [
         f'{{"topic":"{record.topic}","id":"{record.id}","state":"{record.state}","body":'.encode(),
         record.body,
         f',"created_at":"{instant(record.created_at_ms)}","due_at":"{instant(record.due_at_ms)}",'
-        f'"attempts":{record.attempts}{_policy(record)}{told}'.encode(),
+        f'"attempts":{record.attempts}{_policy(record)}{lease}'.encode(),
     ]
     if (
         record.last_error is not None
@@ -142,7 +142,7 @@ _DEFAULT_POLICY = _policy_members(_DEFAULT)
 
 
 def put_results(results: Iterable[PutResult]) -> bytes:
-    """The answer to a batch put."""
+    """The response to a batch put."""
     lines = [
         f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}}}'
         for topic, job_id, status, code, durability in results
@@ -151,7 +151,7 @@ def put_results(results: Iterable[PutResult]) -> bytes:
 
 
 def finish_results(results: Iterable[FinishResult]) -> bytes:
-    """The answer to a batch finish."""
+    """The response to a batch finish."""
     return _results([f'{{"id":"{job_id}","status":{status}{_code(code)}}}' for job_id, status, code in results])
 
 
@@ -168,7 +168,7 @@ def _results(lines: list[str]) -> bytes:
 
 
 def topic(view: TopicView) -> dict[str, Any]:
-    """The topic; a setting that is `null` leaves the matter to the service's default."""
+    """The topic; for a setting that is `null` the default of the service applies."""
     age_ms, next_due_ms = view.oldest_ready_age_ms, view.next_due_at_ms
     settings = view.settings
     return {
@@ -194,7 +194,7 @@ def _whole_numbers(backoff: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole_number(value: Any) -> Any:
-    """60 for 60.0, since people wrote it so; everything else as it is."""
+    """60 for 60.0, as people write it; other values unchanged."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list | tuple):

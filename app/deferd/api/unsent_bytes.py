@@ -1,12 +1,12 @@
-"""How much memory the responses may take that clients have not read yet: a budget for the process and for each key.
+"""The memory budget for responses that clients have not read yet, for the process and for each key.
 
-A response goes into the system's buffers at once when they have room, as nearly always. One that does not fit stays in
-this process, as a whole, until the client has read the rest. A client that asks for large responses on many connections
-and reads none of them would fill the memory, so these bytes are counted, and over the budget
+A response nearly always fits into the system's buffers. One that does not stays in this process, as a whole, until the
+client has read the rest. A client that requests large responses on many connections and reads none of them would fill
+the memory, so these bytes are counted. Over the budget
 
-- clients that have read nothing for a while are cut off, those that have waited longest first;
-- where that frees too little, a large response is replaced by a 429 (the key is over its share) or a 503. Small
-  responses are always sent.
+- clients that have read nothing for a while are cut off, those that have stalled longest first;
+- if that frees too little, a large response is replaced by a 429 (the key is over its share) or a 503. Small responses
+  are always sent.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ LARGE_BYTES = 64 * 1024
 KEY_SHARE = 0.5
 """The part of the budget that the clients of one key may use together."""
 STALLED_S = 2.0
-"""A client that has read nothing for so long may be cut off when there is no room."""
+"""A client that has read nothing for this long may be cut off when there is no room."""
 _REFUSED_MAX = 1000
 _ALL = "*"  # no key can have this name
 _log = logging.getLogger("deferd.connections")
 
 
 class TooManyUnsentBytes(TryLater):
-    """Clients have not read so many bytes of their responses that a large one more is refused. Nothing was changed."""
+    """Clients have too many unread bytes, so a large response is refused. Nothing was changed."""
 
     code = "too_many_unsent_bytes"
 
 
 class SlowClient(Protocol):
-    """A connection whose client has not read all that was sent to it."""
+    """A connection whose client has not read all of its response."""
 
     def unsent_bytes(self) -> int:
-        """How much of it is still in this process."""
+        """The number of bytes still in this process."""
 
     def cut_off(self) -> None:
         """Close the connection at once and drop what is unsent."""
 
 
 class _Entry:
-    """What is known of a slow client: the bytes that are kept for it, and those `unsent` of them, since `changed_s`."""
+    """A slow client: the bytes `kept` for it, of which `unsent` have been unsent since `changed_s`."""
 
     __slots__ = ("changed_s", "kept", "key_name", "unsent")
 
@@ -59,25 +59,25 @@ class _Entry:
 
 
 class UnsentBytes:
-    """The budget of a process, `most` bytes. `clock` gives seconds and never jumps."""
+    """The budget of a process, `most` bytes. `clock` is a monotonic clock in seconds."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._most_of_a_key = int(most * KEY_SHARE)
         self._clock = clock
         self._slow: dict[SlowClient, _Entry] = {}  # in the order in which they became slow
-        self._held: Counter[str | None] = Counter()  # of each key; of all clients together at _ALL
+        self._held: Counter[str | None] = Counter()  # by key name; for all clients together by _ALL
         self._refused: dict[str, int] = {}
 
     @property
     def total(self) -> int:
-        """What is kept for slow clients."""
+        """The bytes kept for slow clients."""
         return self._held[_ALL]
 
     def note(self, client: SlowClient, key_name: str | None, size: int = 0) -> None:
-        """The client does not take its response of `size` bytes at once; 0 where only the rest of it is known.
+        """Note that the client has not read its response of `size` bytes; 0 if only the unsent rest is known.
 
-        Others are cut off when the budget is exceeded now.
+        Cut off other clients if the budget is exceeded now.
         """
         entry = self._slow.get(client)
         if entry is None or entry.key_name != key_name:
@@ -90,21 +90,21 @@ class UnsentBytes:
         self._make_room(0, self._most, _ALL, spared=client)
 
     def forget(self, client: SlowClient) -> None:
-        """The client has read everything, or is gone."""
+        """Note that the client has read everything, or has disconnected."""
         entry = self._slow.pop(client, None)
         if entry is not None:
             self._keep(entry, 0)
 
     def _keep(self, entry: _Entry, kept: int) -> None:
-        for whose in (entry.key_name, _ALL):
-            self._held[whose] += kept - entry.kept
-            if not self._held[whose]:
-                del self._held[whose]
+        for owner in (entry.key_name, _ALL):
+            self._held[owner] += kept - entry.kept
+            if not self._held[owner]:
+                del self._held[owner]
         entry.kept = kept
 
     @contextlib.contextmanager
     def waiting(self, size: int, key_name: str | None) -> Iterator[None]:
-        """Around the sending of a response by a server that waits until the client takes it."""
+        """Around the sending of a response by a server that waits until the client reads it."""
         if size <= LARGE_BYTES:
             yield
             return
@@ -118,7 +118,7 @@ class UnsentBytes:
             self.forget(held)
 
     def check(self, source: str, key_name: str | None) -> None:
-        """Before a call: refuse it when its last response from `source` was refused and there is still no room for it.
+        """Before a request: refuse it if the last response from `source` was refused and there is still no room for it.
 
         Raises:
             RateLimited, TooManyUnsentBytes: see `claim`.
@@ -129,9 +129,9 @@ class UnsentBytes:
             self._refused.pop(source, None)
 
     def claim(self, size: int, key_name: str | None, source: str | None = None) -> None:
-        """Before a response of `size` bytes is sent: make sure that there is room, also if the client does not read it.
+        """Before a response of `size` bytes is sent: make room for it in case the client does not read it.
 
-        A response that is larger than the budget is sent when nothing else is unsent.
+        A response larger than the budget is sent if nothing else is unsent.
 
         Raises:
             RateLimited: too much is unsent to the clients of this key.
@@ -160,33 +160,33 @@ class UnsentBytes:
                 f"exceed the {self._most} that this process may hold"
             )
 
-    def _make_room(self, size: int, most: int, whose: str | None, spared: SlowClient | None = None) -> bool:
-        """Whether `size` bytes more fit into `most` of the clients of a key, or of _ALL; if need be, cut off some.
+    def _make_room(self, size: int, most: int, owner: str | None, spared: SlowClient | None = None) -> bool:
+        """Whether `size` more bytes fit into the budget `most` of `owner`, a key or _ALL; cut off clients if needed.
 
-        With `spared` its bytes are unsent already, and any other client is cut off rather than leave too much.
+        The bytes of `spared` are unsent already: any other client may be cut off for them, stalled or not.
         """
-        if self._has_room(size, most, whose):
+        if self._has_room(size, most, owner):
             return True
         self._measure()
         stalled_at_s = self._clock() - STALLED_S
         entries = [
             (client, entry)
             for client, entry in self._slow.items()
-            if whose in (entry.key_name, _ALL) and client is not spared and not isinstance(client, _Held)
+            if owner in (entry.key_name, _ALL) and client is not spared and not isinstance(client, _Held)
         ]
         cut_off = [client for client, entry in entries if entry.changed_s <= stalled_at_s]
         if spared is not None:
             cut_off += [client for client, entry in entries if entry.changed_s > stalled_at_s]
         for client in cut_off:
-            if self._has_room(size, most, whose):
+            if self._has_room(size, most, owner):
                 break
             _log.info("a client that did not read the last %d bytes of its response was cut off", client.unsent_bytes())
             self.forget(client)
             client.cut_off()
-        return self._has_room(size, most, whose)
+        return self._has_room(size, most, owner)
 
-    def _has_room(self, size: int, most: int, whose: str | None) -> bool:
-        held = self._held[whose]
+    def _has_room(self, size: int, most: int, owner: str | None) -> bool:
+        held = self._held[owner]
         return not held or held + size <= most
 
     def _measure(self) -> None:
@@ -200,7 +200,7 @@ class UnsentBytes:
 
 
 class _Held:
-    """A response that an ASGI server has not taken yet; it cannot be cut off from here."""
+    """A response that an ASGI server has not sent yet; it cannot be cut off from here."""
 
     def __init__(self, size: int) -> None:
         self._size = size

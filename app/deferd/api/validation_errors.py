@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in plain words: one `FieldFault` a value, with its path and the bound it broke."""
+"""Errors of pydantic in plain words: one `FieldError` per value, with its path and the bound that it breaks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from deferd.contract import limits, model
-from deferd.contract.errors import FieldFault
+from deferd.contract.errors import FieldError
 
-FAULTS_MAX = 1000
+FIELD_ERRORS_MAX = 1000
 _SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait", "advance"})
 _BACKOFF_KINDS = tuple(
     get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(model.Backoff)[0])
 )
-_SHAPES = {
+_PATTERN_MEANINGS = {
     limits.TOPIC_PATTERN: f"1 to {limits.TOPIC_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
-    model.TRACEPARENT_PATTERN: "four lower-case hexadecimal numbers with - between: version, trace, span, flags",
+    model.TRACEPARENT_PATTERN: "four lower-case hexadecimal numbers separated by -: version, trace, span, flags",
     limits.DURABILITY_PATTERN: f"memory, fsync, or replicated:N with N from 1 to {limits.REPLICAS_MAX}",
     limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
 }
-_NO_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"
+_UNKNOWN_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"
 _PLAIN = {
     "missing": "is required",
     "string_type": "must be a string",
@@ -35,8 +35,8 @@ _PLAIN = {
     "int_parsing_size": "must be a whole number of fewer digits",
     "float_parsing": "must be a number",
     "finite_number": "must be a finite number",
-    "union_tag_not_found": _NO_KIND,
-    "union_tag_invalid": _NO_KIND,
+    "union_tag_not_found": _UNKNOWN_KIND,
+    "union_tag_invalid": _UNKNOWN_KIND,
 }
 # The words before the bound, where pydantic gives the bound, and the unit when it is always the same.
 _WITH_BOUND = {
@@ -48,24 +48,23 @@ _WITH_BOUND = {
 }
 
 
-def faults_of(error: ValidationError, root: str, given: Any) -> list[FieldFault]:
-    """The faults of `error`, which came from validating `given`; their paths start with `root`.
+def field_errors(error: ValidationError, root: str, value: Any) -> list[FieldError]:
+    """The errors in `value`; their paths start with `root`, which is "body", "query" or "path".
 
-    `root` is "body", "query" or "path". More than 1000 faults are told as one: to spell them out takes so long that
-    other requests would wait.
+    More than 1000 errors are reported as one: to list them takes so long that other requests would wait.
     """
     count = error.error_count()
-    if count > FAULTS_MAX:
-        return [FieldFault((root,), f"has {count} values that are refused, too many to name")]
+    if count > FIELD_ERRORS_MAX:
+        return [FieldError((root,), f"has {count} invalid values, too many to list")]
     return [
-        FieldFault((root, *_path(detail["loc"], given)), _message(detail, root), _value(detail))
+        FieldError((root, *_path(detail["loc"], value)), _message(detail, root), _value(detail))
         for detail in error.errors(include_url=False)
     ]
 
 
-def _path(location: tuple[str | int, ...], given: Any) -> Iterable[str | int]:
-    """The location without the tags that pydantic adds for the kinds of backoff: they are no field names."""
-    within: Any = given
+def _path(location: tuple[str | int, ...], value: Any) -> Iterable[str | int]:
+    """The location without the tags that pydantic adds for the kinds of backoff, which are not field names."""
+    within: Any = value
     before: str | int | None = None
     for step in location:
         if before == "backoff" and step in _BACKOFF_KINDS and isinstance(within, dict) and step == within.get("kind"):
@@ -104,8 +103,8 @@ def _message(detail: ErrorDetails, root: str) -> str:
             return "is not a known parameter" if root == "query" else "is not a known field"
         case "string_pattern_mismatch":
             pattern = facts["pattern"]
-            shape = _SHAPES.get(pattern)
-            return f"must match {pattern}" + (f" ({shape})" if shape else "")
+            meaning = _PATTERN_MEANINGS.get(pattern)
+            return f"must match {pattern}" + (f" ({meaning})" if meaning else "")
         case "literal_error" | "enum":
             return f"must be {facts['expected']}"
         case "value_error":

@@ -1,8 +1,8 @@
-"""`deferd bench`: measures a running deployment through HTTP, so that its users can size it.
+"""`deferd bench`: measures a running deployment over HTTP for sizing.
 
-`command` runs it: it reads the `options`, looks at the `deployment`, lets `processes` carry out the `steps` of the
-three `loads`, and shows the `figures` in a `report`. A process that generates load checks each job it handles in a
-`ledger`, and makes single calls over `connection`.
+`command` reads the `options`, checks the `deployment`, lets `processes` run the `steps` of the three `loads`, and shows
+the `figures` in a `report`. A load-generating process checks each job in a `ledger` and sends single calls over a
+`connection`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs `deferd bench` from its options to its exit code."""
+"""Runs `deferd bench`, from its options to its exit code."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from deferd.bench import report
 from deferd.bench.deployment import Deployment
 from deferd.bench.errors import BenchFailed
 from deferd.bench.figures import Figures
-from deferd.bench.loads import Loads, Topics
+from deferd.bench.loads import BenchTopics, Loads
 from deferd.bench.options import Options, OptionsError, read_options
-from deferd.bench.processes import Processes
-from deferd.bench.progress import Board
-from deferd.bench.service_clock import Clock
+from deferd.bench.processes import LoadProcesses
+from deferd.bench.progress import ProgressBars
+from deferd.bench.service_clock import ClockOffset
 from deferd.stop_signals import stop_signals
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
 class _Terminated(BaseException):
-    """SIGTERM or SIGHUP came."""
+    """SIGTERM or SIGHUP was received."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 def run(flags: Mapping[str, Any], *, as_json: bool, histogram: bool) -> int:
-    """Measure as the flags say (field name to text), print the figures and return the exit code.
+    """Measure according to the flags (field name to text), print the figures and return the exit code.
 
-    0: measured. 1: the service could not be reached, failed or answered wrongly; the loads before that are shown.
-    2: a flag's value is wrong. 129, 130, 143: ended by SIGHUP, Ctrl-C or SIGTERM. In any case what it put is removed.
+    0: measured. 1: the service was unreachable, failed or responded wrongly; the loads before that are shown. 2: the
+    value of a flag is invalid. 129, 130, 143: ended by SIGHUP, Ctrl-C or SIGTERM. Its topics are removed in any case.
     """
     try:
         options = read_options(flags)
@@ -62,18 +62,18 @@ def run(flags: Mapping[str, Any], *, as_json: bool, histogram: bool) -> int:
 
 
 def _measure(options: Options) -> Figures:
-    """Run the loads one after the other. When one fails the figures say why, and hold what was found before."""
+    """Run the loads one after the other. When one fails, the figures hold the error and the loads before it."""
     figures = Figures(options.url, options.processes)
-    deployment, topics = Deployment(options.url), Topics(options.processes)
-    with Board() as board:
+    deployment, topics = Deployment(options.url), BenchTopics(options.processes)
+    with ProgressBars() as board:
         try:
-            with _traces_removed(deployment, topics, board), contextlib.ExitStack() as running:
+            with _topics_removed(deployment, topics, board), contextlib.ExitStack() as running:
                 with board.part("connecting"):
-                    clock = _look(deployment, topics)
+                    clock = _check_deployment(deployment, topics)
                 figures.clock_offset_ms = round(clock.offset_ms, 3)
                 figures.clock_error_ms = round(clock.error_ms, 3)
                 with board.part("starting the load generator"):
-                    processes = running.enter_context(Processes(options.processes, options.url, clock))
+                    processes = running.enter_context(LoadProcesses(options.processes, options.url, clock))
                 loads = Loads(options, deployment, processes, clock=clock, topics=topics, board=board)
                 if "single" in options.loads:
                     figures.single = loads.single()
@@ -86,10 +86,10 @@ def _measure(options: Options) -> Figures:
     return figures
 
 
-def _look(deployment: Deployment, topics: Topics) -> Clock:
-    """See that the service is there, and what its clock says."""
+def _check_deployment(deployment: Deployment, topics: BenchTopics) -> ClockOffset:
+    """Check that the service responds, and compare the clocks."""
     probe = topics.name("probe")
-    deployment.greet(probe)
+    deployment.check(probe)
     topics.in_use.add(probe)
     clock = deployment.read_clock(probe)
     deployment.remove(probe)
@@ -98,17 +98,17 @@ def _look(deployment: Deployment, topics: Topics) -> Clock:
 
 
 @contextlib.contextmanager
-def _traces_removed(deployment: Deployment, topics: Topics, board: Board) -> Iterator[None]:
-    """Remove the topics that are in use at the end of the block, however that comes."""
+def _topics_removed(deployment: Deployment, topics: BenchTopics, board: ProgressBars) -> Iterator[None]:
+    """Remove the topics in use at the end of the block, also after an error."""
     try:
         yield
     finally:
         if topics.in_use:
             left = sorted(topics.in_use)
             try:
-                with board.part("removing what was put"):
+                with board.part("removing the topics"):
                     deployment.remove_all(left)
-            except BaseException as failure:  # a second Ctrl-C among them
+            except BaseException as failure:  # including a second Ctrl-C
                 _say(f"these topics may be left behind, DELETE /topics/... removes them: {', '.join(left)}")
                 if not isinstance(failure, BenchFailed):
                     raise
@@ -116,7 +116,7 @@ def _traces_removed(deployment: Deployment, topics: Topics, board: Board) -> Ite
 
 @contextlib.contextmanager
 def _stop_signals_raise() -> Iterator[None]:
-    """SIGINT does so by itself."""
+    """Turn the other stop signals into an exception, as Python does with SIGINT."""
     before = {number: signal.signal(number, _terminate) for number in stop_signals() if number != signal.SIGINT}
     try:
         yield

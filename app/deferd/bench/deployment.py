@@ -1,4 +1,4 @@
-"""The deployment that is measured: whether it is there, what its clock says, and removing what was left in it."""
+"""The measured deployment: checking it, comparing clocks, and removing topics."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from deferd.bench.errors import BenchFailed, explained
-from deferd.bench.service_clock import Clock, epoch_ms
+from deferd.bench.errors import BenchFailed, bench_error
+from deferd.bench.service_clock import ClockOffset, epoch_ms
 from deferd.client import AsyncClient, NoAnswer
 from deferd.contract.errors import DeferdError, TopicNotFound
 
-_SIGHTINGS = 20
+_SAMPLES = 20
 _TIMEOUT_S = 10.0
 _REMOVE_TIMEOUT_S = 120.0
-"""A million jobs take a while to remove."""
+"""Removing a million jobs takes a while."""
 _SETTLE_S = 0.2
 _RECOVER_S = 5.0
-"""How long a service that fails is asked again to remove what was put."""
+"""How long removing is retried while the service fails."""
 
 Value = TypeVar("Value")
 
 
 class Deployment:
-    """A service behind a URL. Each method connects anew, and raises BenchFailed when it is not answered well."""
+    """The service at a URL. Each method uses a new connection and raises BenchFailed when a call fails."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def greet(self, topic: str) -> None:
-        """See that a deferd service with a working store answers, by a pop of this topic, which nobody puts into."""
+    def check(self, topic: str) -> None:
+        """Check that a deferd service with a working store responds, with a pop of this empty topic."""
 
         async def pop(client: AsyncClient) -> None:
             try:
@@ -40,22 +40,22 @@ class Deployment:
 
         self._with_client(pop)
 
-    def read_clock(self, topic: str) -> Clock:
-        """Compare its store's clock with this machine's, by puts into this topic that stay there."""
+    def read_clock(self, topic: str) -> ClockOffset:
+        """Compare the clock of its store with this machine's by puts into this topic; the jobs stay there."""
 
-        async def look(client: AsyncClient) -> Clock:
-            sightings = []
-            for _ in range(_SIGHTINGS):
+        async def compare(client: AsyncClient) -> ClockOffset:
+            samples = []
+            for _ in range(_SAMPLES):
                 sent_s = time.time()
                 job = await client.put(topic, delay=3600)
-                answered_s = time.time()
-                sightings.append((sent_s * 1000, epoch_ms(job.fields["created_at"]), answered_s * 1000))
-            return Clock.seen_in(sightings)
+                received_s = time.time()
+                samples.append((sent_s * 1000, epoch_ms(job.fields["created_at"]), received_s * 1000))
+            return ClockOffset.from_samples(samples)
 
-        return self._with_client(look)
+        return self._with_client(compare)
 
     def remove(self, topic: str) -> int:
-        """Remove a topic with its jobs, which nobody uses any more; returns how many there were."""
+        """Remove a topic that is no longer used; returns how many jobs it had."""
 
         async def purge(client: AsyncClient) -> int:
             return await _purge(client, topic) or 0
@@ -63,9 +63,9 @@ class Deployment:
         return self._with_client(purge, _REMOVE_TIMEOUT_S)
 
     def remove_all(self, topics: Sequence[str]) -> None:
-        """Remove topics into which calls may still be under way, whose senders have hung up.
+        """Remove topics into which puts may still be in progress, from clients that have disconnected.
 
-        A service that fails for a moment, as when its store starts anew, gets the time for it.
+        It retries for a while when the service fails, for example while its store restarts.
         """
 
         async def purge_until_gone(client: AsyncClient) -> None:
@@ -78,7 +78,7 @@ class Deployment:
                 except DeferdError:
                     if time.monotonic() > give_up_s:
                         raise
-            raise BenchFailed(f"jobs keep coming into {', '.join(topics)}")
+            raise BenchFailed(f"jobs are still being put into {', '.join(topics)}")
 
         self._with_client(purge_until_gone, _REMOVE_TIMEOUT_S)
 
@@ -90,11 +90,11 @@ class Deployment:
         try:
             return asyncio.run(run())
         except DeferdError as failure:
-            raise explained(failure, self.url) from failure
+            raise bench_error(failure, self.url) from failure
 
 
 async def _purge(client: AsyncClient, topic: str) -> int | None:
-    """How many jobs were removed, None when there is no such topic."""
+    """How many jobs were removed; None without such a topic."""
     try:
         return await client.purge(topic)
     except TopicNotFound:

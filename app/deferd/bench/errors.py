@@ -1,4 +1,4 @@
-"""How a benchmark can fail."""
+"""The error of a benchmark."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import textwrap
 from deferd.client import NoAnswer, UnexpectedAnswer
 from deferd.contract.errors import DeferdError
 
-_SAID_MAX = 150
-"""Characters that are shown of an answer."""
+_SHOWN_CHARACTERS = 150
+"""How much of an unexpected response is shown."""
 
 
 class BenchFailed(Exception):
-    """The deployment cannot be measured, or answered wrongly. The text is one sentence for people."""
+    """The deployment cannot be measured, or responded wrongly. The text is one sentence for users."""
 
 
-def explained(failure: DeferdError, url: str) -> BenchFailed:
-    """A failed call as one sentence for people."""
+def bench_error(failure: DeferdError, url: str) -> BenchFailed:
+    """A failed call as one sentence for users."""
     if isinstance(failure, NoAnswer):
-        return BenchFailed(f"no answer from {url}: {failure}")
+        return BenchFailed(f"no response from {url}: {failure}")
     if isinstance(failure, UnexpectedAnswer):
-        said = textwrap.shorten(str(failure), _SAID_MAX, placeholder=" ...")
-        return BenchFailed(f"{url} answers, but not as a deferd service does: {said}")
+        text = textwrap.shorten(str(failure), _SHOWN_CHARACTERS, placeholder=" ...")
+        return BenchFailed(f"{url} responds, but not as a deferd service does: {text}")
     return BenchFailed(f"{url} refused a call: {failure}")

@@ -1,4 +1,4 @@
-"""The figures of a benchmark, as its JSON shows them. Durations are seconds, or milliseconds where the name says so."""
+"""The figures of a benchmark, as in its JSON. Durations are in seconds, or in milliseconds with the suffix `_ms`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from deferd.bench.steps import Outcome
+from deferd.bench.steps import StepResult
 
 _BUCKETS = 20
-"""About as many lines of a histogram as a terminal shows well."""
+"""Lines of a histogram that fit on a terminal, roughly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """How durations are spread, in milliseconds."""
+class Percentiles:
+    """Percentiles of durations, in milliseconds."""
 
     p50_ms: float
     p90_ms: float
@@ -23,18 +23,18 @@ class Spread:
     max_ms: float
 
     @classmethod
-    def of(cls, ordered_ms: Sequence[float]) -> Spread:
-        """The spread of values that are in order; at least one."""
+    def of(cls, ordered_ms: Sequence[float]) -> Percentiles:
+        """Those of sorted values, at least one."""
         shares = (percentile(ordered_ms, share) for share in (0.5, 0.9, 0.99, 1))
         return cls(*(round(value_ms, 3) for value_ms in shares))
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How fast jobs went.
+class Throughput:
+    """Jobs per second.
 
-    `generator_busy` is the share of a core that the busiest load-generating process used: near 1 it was that process
-    that set the pace, and not the service.
+    `generator_busy` is the share of a core that the busiest load-generating process used: near 1 that process, not the
+    service, was the limit.
     """
 
     jobs: int
@@ -43,31 +43,31 @@ class Pace:
     generator_busy: float
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome], seconds: float) -> Pace:
-        """The pace of what all processes did at the same time, in so many seconds."""
-        jobs, busy = sum(one.jobs for one in outcomes), max(one.cpu_s for one in outcomes) / seconds
+    def of(cls, results: Sequence[StepResult], seconds: float) -> Throughput:
+        """From what all processes did concurrently in these seconds."""
+        jobs, busy = sum(one.jobs for one in results), max(one.cpu_s for one in results) / seconds
         return cls(jobs, round(seconds, 3), round(jobs / seconds, 1), round(busy, 2))
 
 
 @dataclass(frozen=True, slots=True)
 class CallFigures:
-    """Single calls: their number, and how long each took."""
+    """Single calls: their number and durations."""
 
-    pace: Pace
+    pace: Throughput
     calls: int
     calls_per_second: float
-    call: Spread
+    call: Percentiles
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome]) -> CallFigures:
-        """What all processes did at the same time."""
-        seconds, calls = span_s(outcomes), sum(one.calls for one in outcomes)
-        return cls(Pace.of(outcomes, seconds), calls, round(calls / seconds, 1), Spread.of(_ordered(outcomes)))
+    def of(cls, results: Sequence[StepResult]) -> CallFigures:
+        """From what all processes did concurrently."""
+        seconds, calls = span_s(results), sum(one.calls for one in results)
+        return cls(Throughput.of(results, seconds), calls, round(calls / seconds, 1), Percentiles.of(_ordered(results)))
 
 
 @dataclass(frozen=True, slots=True)
 class SingleFigures:
-    """Load `single`: `put` alone, and the `cycle` put, pop, finish, each a call of its own."""
+    """Load `single`: `put` alone, and the `cycle` put, pop, finish, which is three calls."""
 
     connections: int
     put: CallFigures
@@ -76,28 +76,28 @@ class SingleFigures:
 
 @dataclass(frozen=True, slots=True)
 class BatchFigures:
-    """Load `batch`: from the first put to the last answer, and from the common due instant to the last finish.
+    """Load `batch`: `put` until the last response; `take` from the common due instant to the last finish.
 
-    The `cycle` is both, one after the other.
+    The `cycle` is both in sequence.
     """
 
     batch: int
-    put: Pace
-    take: Pace
-    cycle: Pace
+    put: Throughput
+    take: Throughput
+    cycle: Throughput
 
     @classmethod
-    def of(cls, batch: int, put: Pace, take: Pace) -> BatchFigures:
-        """The figures from its two halves."""
+    def of(cls, batch: int, put: Throughput, take: Throughput) -> BatchFigures:
+        """From the figures of both halves."""
         seconds = put.seconds + take.seconds
         busy = (put.generator_busy * put.seconds + take.generator_busy * take.seconds) / seconds
-        cycle = Pace(put.jobs, round(seconds, 3), round(put.jobs / seconds, 1), round(busy, 2))
+        cycle = Throughput(put.jobs, round(seconds, 3), round(put.jobs / seconds, 1), round(busy, 2))
         return cls(batch, put, take, cycle)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """How many jobs were late by so much: from `from_ms` on, but less than `to_ms` (None: any more)."""
+    """How many jobs were late by at least `from_ms` and less than `to_ms` (None: no upper bound)."""
 
     from_ms: float
     to_ms: float | None
@@ -106,30 +106,32 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class LatenessFigures:
-    """Load `lateness`: from the instant a job was due until it was in the hands of a waiting consumer."""
+    """Load `lateness`: from when a job was due until a waiting consumer had it."""
 
     rate: int
     seconds: float
     jobs: int
     consumers: int
-    late: Spread
+    late: Percentiles
     jobs_per_pop: float
     generator_busy: float
     histogram: list[Bucket]
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome], rate: int, seconds: float, consumers: int) -> LatenessFigures:
-        """What all processes saw; the jobs were due within so many seconds."""
-        late_ms = _ordered(outcomes)
-        pops = sum(one.calls for one in outcomes)
-        busy = round(max(one.cpu_s for one in outcomes) / seconds, 2)
+    def of(cls, results: Sequence[StepResult], rate: int, seconds: float, consumers: int) -> LatenessFigures:
+        """From what all processes measured; the jobs were due within these seconds."""
+        late_ms = _ordered(results)
+        pops = sum(one.calls for one in results)
+        busy = round(max(one.cpu_s for one in results) / seconds, 2)
         per_pop = round(len(late_ms) / pops, 2)
-        return cls(rate, seconds, len(late_ms), consumers, Spread.of(late_ms), per_pop, busy, histogram_of(late_ms))
+        return cls(
+            rate, seconds, len(late_ms), consumers, Percentiles.of(late_ms), per_pop, busy, histogram_of(late_ms)
+        )
 
 
 @dataclass(slots=True)
 class Figures:
-    """All that a run has found so far; None for a load that was left out, or that failed."""
+    """The figures of a run so far; None for a load that was not run or failed."""
 
     url: str
     processes: int
@@ -141,7 +143,7 @@ class Figures:
     error: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The object that programs get: paces and spreads lie flat among the fields around them."""
+        """The JSON object; throughputs and percentiles are merged into the objects around them."""
         return {name: _flat(value) for name, value in asdict(self).items()}
 
 
@@ -159,18 +161,18 @@ def _flat(value: Any) -> Any:
     return flat
 
 
-def span_s(outcomes: Sequence[Outcome]) -> float:
-    """Seconds from when the first process began to when the last one ended."""
-    return max(one.ended_s for one in outcomes) - min(one.began_s for one in outcomes)
+def span_s(results: Sequence[StepResult]) -> float:
+    """Seconds from the start of the first process to the end of the last one."""
+    return max(one.ended_s for one in results) - min(one.began_s for one in results)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest of the values, which are in order, that `share` (above 0, to 1) of them do not exceed."""
+    """The smallest of the sorted values that at least `share` of them (above 0, up to 1) do not exceed."""
     return ordered[max(math.ceil(len(ordered) * share) - 1, 0)]
 
 
 def histogram_of(ordered_ms: Sequence[float]) -> list[Bucket]:
-    """Buckets of one round width (1, 2 or 5 times a power of ten) up to the p99 at least, and one for all beyond."""
+    """Buckets of one width (1, 2 or 5 times a power of ten) at least up to the p99, and one for all above."""
     width_ms = _round_up(max(percentile(ordered_ms, 0.99), 0.001) / _BUCKETS)
     limit = math.ceil(max(percentile(ordered_ms, 0.99), 0.001) / width_ms)
     counts = [0] * (limit + 1)
@@ -186,5 +188,5 @@ def _round_up(value: float) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999)
 
 
-def _ordered(outcomes: Sequence[Outcome]) -> list[float]:
-    return sorted(value for one in outcomes for value in one.values_ms)
+def _ordered(results: Sequence[StepResult]) -> list[float]:
+    return sorted(value for one in results for value in one.values_ms)

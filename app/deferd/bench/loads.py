@@ -1,6 +1,6 @@
-"""The three loads: single calls, batches, lateness. What the processes do at the same time, and what that shows.
+"""The three loads, single calls, batches and lateness: what the processes do concurrently, and the figures from it.
 
-Each process puts and takes jobs of a topic of its own, so that it can tell by itself whether each came exactly once.
+Each process uses its own topics, so it can check alone that each job is delivered exactly once.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Sequence
 
 from deferd.bench.deployment import Deployment
 from deferd.bench.errors import BenchFailed
-from deferd.bench.figures import BatchFigures, CallFigures, LatenessFigures, Pace, SingleFigures, span_s
+from deferd.bench.figures import BatchFigures, CallFigures, LatenessFigures, SingleFigures, Throughput, span_s
 from deferd.bench.options import Options
-from deferd.bench.processes import Processes
-from deferd.bench.progress import Board
-from deferd.bench.service_clock import Clock
-from deferd.bench.steps import Outcome, PutAhead, SingleCalls, Step, TakeAll
+from deferd.bench.processes import LoadProcesses
+from deferd.bench.progress import ProgressBars
+from deferd.bench.service_clock import ClockOffset
+from deferd.bench.steps import ConsumeAll, PutAhead, SingleCalls, Step, StepResult
 
 _WARM_UP_BATCHES = 4
 _MARGIN_S = 1.0
 _PUT_TRIES = 3
 
 
-class Topics:
-    """The topics of one run, with names that nobody else uses. Those `in_use` are still to be removed."""
+class BenchTopics:
+    """The topics of one run, with unique names. Those `in_use` have to be removed."""
 
     def __init__(self, processes: int) -> None:
         self._prefix = f"bench-{secrets.token_hex(6)}"
@@ -32,7 +32,7 @@ class Topics:
         self.in_use: set[str] = set()
 
     def name(self, purpose: str) -> str:
-        """The topic for this purpose."""
+        """Name of the topic for this purpose."""
         return f"{self._prefix}.{purpose}"
 
     def of(self, load: str) -> list[str]:
@@ -43,17 +43,17 @@ class Topics:
 
 
 class Loads:
-    """Runs loads on a deployment. Each raises BenchFailed when something fails, is wrong, or takes too long."""
+    """Runs the loads. Each raises BenchFailed when a call fails, a response is wrong, or a step takes too long."""
 
     def __init__(
         self,
         options: Options,
         deployment: Deployment,
-        processes: Processes,
+        processes: LoadProcesses,
         *,
-        clock: Clock,
-        topics: Topics,
-        board: Board,
+        clock: ClockOffset,
+        topics: BenchTopics,
+        board: ProgressBars,
     ) -> None:
         self._options = options
         self._deployment = deployment
@@ -68,71 +68,71 @@ class Loads:
         cycle = self._single_calls("single calls: put, pop, finish", full_cycle=True)
         return SingleFigures(self._options.connections, CallFigures.of(put), CallFigures.of(cycle))
 
-    def _single_calls(self, title: str, *, full_cycle: bool) -> list[Outcome]:
+    def _single_calls(self, title: str, *, full_cycle: bool) -> list[StepResult]:
         seconds, topics = self._options.seconds, self._topics.of("single")
         steps = [
             SingleCalls(topic, connections, seconds, full_cycle)
             for topic, connections in zip(topics, self._shares(self._options.connections), strict=True)
         ]
-        outcomes = self._run(steps, title, unit="calls", planned_s=seconds, by_time=True)
-        self._remove(topics, left=0 if full_cycle else sum(one.jobs for one in outcomes) + self._options.connections)
-        return outcomes
+        results = self._run(steps, title, unit="calls", planned_s=seconds, by_time=True)
+        self._remove(topics, left=0 if full_cycle else sum(one.jobs for one in results) + self._options.connections)
+        return results
 
     def batch(self) -> BatchFigures:
-        """Batches by the official client: all put, due at one instant, promoted by the timer, popped and finished."""
+        """Batches with the official client: all put, due at one instant, promoted by the timer, popped, finished."""
         topics, jobs = self._topics.of("batch"), self._options.jobs
         expected_s = self._warm_up(topics, "batches: warming up", jobs)
         put, due_s = self._put_ahead(topics, "batches: put", jobs, expected_s)
-        steps = [TakeAll(topic, self._options.batch) for topic in topics]
+        steps = [ConsumeAll(topic, self._options.batch) for topic in topics]
         take = self._run(
             steps, "batches: promoted, popped, finished", unit="jobs", total=jobs, planned_s=due_s - time.monotonic()
         )
         self._remove(topics)
         taken_s = max(one.ended_s for one in take) - due_s
-        return BatchFigures.of(self._options.batch, Pace.of(put, span_s(put)), Pace.of(take, taken_s))
+        return BatchFigures.of(self._options.batch, Throughput.of(put, span_s(put)), Throughput.of(take, taken_s))
 
     def lateness(self) -> LatenessFigures:
-        """Jobs due at random instants, put ahead; consumers wait for them."""
+        """Jobs due at random instants, put in advance; consumers wait for them."""
         topics, seconds, jobs = self._topics.of("lateness"), self._options.seconds, self._options.lateness_jobs
         expected_s = self._warm_up(topics, "lateness: warming up", jobs)
         _, due_s = self._put_ahead(topics, "lateness: put ahead", jobs, expected_s, spread_s=seconds)
         consumers = self._shares(self._options.consumers)
-        steps = [TakeAll(topic, self._options.batch, share) for topic, share in zip(topics, consumers, strict=True)]
+        steps = [ConsumeAll(topic, self._options.batch, share) for topic, share in zip(topics, consumers, strict=True)]
         planned_s = due_s - time.monotonic() + seconds
         take = self._run(steps, "lateness: taken when due", unit="jobs", total=jobs, planned_s=planned_s)
         self._remove(topics)
         return LatenessFigures.of(take, self._options.rate, seconds, self._options.consumers)
 
     def _warm_up(self, topics: Sequence[str], title: str, jobs: int) -> float:
-        """Take some batches through; returns how many seconds a put of all jobs may take."""
+        """Put and consume some batches; returns the expected seconds for putting all jobs."""
         batch = self._options.batch
         some = min(jobs, _WARM_UP_BATCHES * batch * len(topics))
         steps = [PutAhead(topic, share, batch) for topic, share in zip(topics, self._shares(some), strict=True)]
         put = self._run(steps, title, unit="jobs")
-        self._run([TakeAll(topic, batch) for topic in topics], title, unit="jobs")
+        self._run([ConsumeAll(topic, batch) for topic in topics], title, unit="jobs")
         return span_s(put) / some * jobs
 
     def _put_ahead(
         self, topics: Sequence[str], title: str, jobs: int, expected_s: float, spread_s: float = 0
-    ) -> tuple[list[Outcome], float]:
-        """Put all jobs before the first is due; returns the outcomes, and when that is on the monotonic clock."""
+    ) -> tuple[list[StepResult], float]:
+        """Put all jobs before the first is due; returns the results and that due time on the monotonic clock."""
         shares = self._shares(jobs)
         for _ in range(_PUT_TRIES):
             self._topics.in_use.update(topics)
             ahead_s = 2 * expected_s + _MARGIN_S
             due_s = time.monotonic() + ahead_s
-            due_ms = round(self._clock.stored_ms(time.time() + ahead_s))
+            due_ms = round(self._clock.store_ms(time.time() + ahead_s))
             steps = [
                 PutAhead(topic, share, self._options.batch, due_ms, round(spread_s * 1000))
                 for topic, share in zip(topics, shares, strict=True)
             ]
-            outcomes = self._run(steps, title, unit="jobs", total=jobs, planned_s=ahead_s)
-            if max(one.ended_s for one in outcomes) < due_s:
-                return outcomes, due_s
+            results = self._run(steps, title, unit="jobs", total=jobs, planned_s=ahead_s)
+            if max(one.ended_s for one in results) < due_s:
+                return results, due_s
             self._remove(topics, left=jobs)
-            expected_s = span_s(outcomes)
+            expected_s = span_s(results)
         raise BenchFailed(
-            f"{title}: {jobs} puts took {expected_s:.1f} s, longer than the earlier ones let expect, {_PUT_TRIES} times"
+            f"{title}: {jobs} puts took {expected_s:.1f} s, longer than expected, {_PUT_TRIES} times in a row"
         )
 
     def _run(
@@ -144,7 +144,7 @@ class Loads:
         total: int = 0,
         planned_s: float = 0,
         by_time: bool = False,
-    ) -> list[Outcome]:
+    ) -> list[StepResult]:
         within_s = planned_s + self._options.timeout
         with self._board.part(title, unit, total=total, seconds=planned_s if by_time else None) as show_done:
             try:
@@ -153,13 +153,15 @@ class Loads:
                 raise BenchFailed(f"{title}: {failure}") from failure
 
     def _remove(self, topics: Sequence[str], left: int = 0) -> None:
-        """Remove the topics; as many jobs must have been left in them as the answers so far say."""
+        """Remove the topics; they must have as many jobs as the responses so far imply."""
         removed = sum(self._deployment.remove(topic) for topic in topics)
         self._topics.in_use.difference_update(topics)
         if removed != left:
-            raise BenchFailed(f"{removed} jobs were left in {', '.join(topics)}, but by the answers it must be {left}")
+            raise BenchFailed(
+                f"{removed} jobs were left in {', '.join(topics)}, but by the responses it must be {left}"
+            )
 
     def _shares(self, total: int) -> list[int]:
-        """`total` spread evenly over the processes."""
+        """`total` divided evenly among the processes."""
         whole, rest = divmod(total, self._options.processes)
         return [whole + (number < rest) for number in range(self._options.processes)]

@@ -1,4 +1,4 @@
-"""The processes that generate load, apart from the one that draws the progress bar: drawing must not cost lateness."""
+"""The load-generating processes, separate from the one that draws the progress bars, which would cost lateness."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Self
 
-from deferd.bench.errors import BenchFailed, explained
-from deferd.bench.service_clock import Clock
-from deferd.bench.steps import Outcome, Site, Step
+from deferd.bench.errors import BenchFailed, bench_error
+from deferd.bench.service_clock import ClockOffset
+from deferd.bench.steps import Step, StepContext, StepResult
 from deferd.contract.errors import DeferdError
 
 _START_S = 60.0
 _REPORT_EVERY_S = 0.1
 _OVERDUE_S = 5.0
-"""How long after the bound of a step a process may say that it has kept to it."""
+"""How long after the time limit of a step a process may report that it has ended."""
 _END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _StepOrder:
     step: Step
     within_s: float
 
@@ -48,10 +48,10 @@ class _Failed:
     reason: str
 
 
-class Processes:
-    """So many load-generating processes; a context that starts and ends them."""
+class LoadProcesses:
+    """The load-generating processes; a context manager that starts and ends them."""
 
-    def __init__(self, count: int, url: str, clock: Clock) -> None:
+    def __init__(self, count: int, url: str, clock: ClockOffset) -> None:
         self._count = count
         self._arguments = url, clock
         self._started: dict[Connection, SpawnProcess] = {}
@@ -66,11 +66,11 @@ class Processes:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        with _interrupts_ignored():  # and the processes keep it so: Ctrl-C is the parent's to act on
+        with _interrupts_ignored():  # the processes inherit that: the parent handles Ctrl-C
             for number in range(self._count):
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=_serve_orders, args=(*self._arguments, theirs), name=f"load-{number}", daemon=True
+                    target=_run_steps, args=(*self._arguments, theirs), name=f"load-{number}", daemon=True
                 )
                 process.start()
                 theirs.close()
@@ -83,7 +83,7 @@ class Processes:
         self._end()
 
     def _end(self) -> None:
-        """End them at once, whatever they do."""
+        """End the processes at once."""
         for connection, process in self._started.items():
             process.terminate()
             connection.close()
@@ -94,32 +94,32 @@ class Processes:
                 process.join(_END_S)
         self._started.clear()
 
-    def run(self, steps: Sequence[Step], *, within_s: float, on_progress: Callable[[int], None]) -> list[Outcome]:
-        """Let each process run its step, all at the same time, and return what they did.
+    def run(self, steps: Sequence[Step], *, within_s: float, on_progress: Callable[[int], None]) -> list[StepResult]:
+        """Run one step in each process, concurrently, and return their results.
 
-        `on_progress` is told again and again how much all have done so far. Raises BenchFailed when one fails, or has
-        not ended within so many seconds.
+        `on_progress` is called repeatedly with the jobs or calls done so far. Raises BenchFailed when a step fails or
+        takes more than `within_s` seconds.
         """
         done = dict.fromkeys(self._started, 0)
-        outcomes: dict[Connection, Outcome] = {}
+        results: dict[Connection, StepResult] = {}
         for connection, step in zip(self._started, steps, strict=True):
-            connection.send(_Order(step, within_s))
+            connection.send(_StepOrder(step, within_s))
         deadline_s = time.monotonic() + within_s + _OVERDUE_S
-        while len(outcomes) < len(self._started):
+        while len(results) < len(self._started):
             if time.monotonic() > deadline_s:
-                raise BenchFailed(f"a load-generating process hangs: it did not end within {within_s:.0f} s")
-            pending = [connection for connection in self._started if connection not in outcomes]
-            heard = wait(pending, timeout=_REPORT_EVERY_S)
-            for connection in (one for one in pending if one in heard):
+                raise BenchFailed(f"a load-generating process did not end within {within_s:.0f} s")
+            pending = [connection for connection in self._started if connection not in results]
+            ready = wait(pending, timeout=_REPORT_EVERY_S)
+            for connection in (one for one in pending if one in ready):
                 message = _received(connection)
                 if isinstance(message, _Failed):
                     raise BenchFailed(message.reason)
                 if isinstance(message, _Progress):
                     done[connection] = message.done
-                elif isinstance(message, Outcome):
-                    outcomes[connection] = message
+                elif isinstance(message, StepResult):
+                    results[connection] = message
             on_progress(sum(done.values()))
-        return [outcomes[connection] for connection in self._started]
+        return [results[connection] for connection in self._started]
 
 
 def _received(connection: Connection) -> object:
@@ -138,36 +138,36 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _serve_orders(url: str, clock: Clock, connection: Connection) -> None:
-    """What such a process does: a step for each order, until its parent ends it or is gone."""
+def _run_steps(url: str, clock: ClockOffset, connection: Connection) -> None:
+    """Main function of a load-generating process: run steps until the parent ends it or exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.freeze()  # what is loaded stays: looking at it again and again would pause the load
-    site = Site(url, clock)
+    gc.freeze()  # loaded modules stay: collecting them would pause the load
+    context = StepContext(url, clock)
     with contextlib.suppress(EOFError, OSError), asyncio.Runner() as runner:
         connection.send(_Ready())
         try:
             while True:
                 order = connection.recv()
-                connection.send(runner.run(_carry_out(order, site, connection)))
+                connection.send(runner.run(_run_step(order, context, connection)))
         finally:
-            runner.run(site.close())
+            runner.run(context.close())
 
 
-async def _carry_out(order: _Order, site: Site, connection: Connection) -> Outcome | _Failed:
-    """Run the step, and say now and then how far it is. A parent that is gone ends it with an OSError."""
-    site.done = 0
-    work = asyncio.ensure_future(order.step.run(site))
+async def _run_step(order: _StepOrder, context: StepContext, connection: Connection) -> StepResult | _Failed:
+    """Run the step and report its progress. Sending to a parent that has exited ends it with an OSError."""
+    context.done = 0
+    work = asyncio.ensure_future(order.step.run(context))
     deadline_s = time.monotonic() + order.within_s
     try:
         while not work.done() and time.monotonic() < deadline_s:
             await asyncio.wait({work}, timeout=_REPORT_EVERY_S)
-            connection.send(_Progress(site.done))
+            connection.send(_Progress(context.done))
         if not work.done():
-            return _Failed(f"not done within {order.within_s:.0f} s, {site.done} so far")
+            return _Failed(f"not done within {order.within_s:.0f} s, {context.done} so far")
         return work.result()
     except BenchFailed as failure:
         return _Failed(str(failure))
     except DeferdError as failure:
-        return _Failed(str(explained(failure, site.url)))
+        return _Failed(str(bench_error(failure, context.url)))
     finally:
         work.cancel()

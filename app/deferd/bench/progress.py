@@ -1,4 +1,4 @@
-"""The progress bars, on standard error and only on a terminal."""
+"""Progress bars on standard error, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 
-class Board:
-    """One bar for each part of the run; a context, at whose end the bars are wiped away."""
+class ProgressBars:
+    """One bar for each part of the run; a context manager that erases the bars at its end."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -39,10 +39,10 @@ class Board:
     def part(
         self, title: str, unit: str = "", *, total: int = 0, seconds: float | None = None
     ) -> Iterator[Callable[[int], None]]:
-        """Show a part while the block runs; what it gives takes how much is done so far.
+        """Show a bar while the block runs; yields a function that takes the amount done so far.
 
-        The bar is full at `total`, or after so many seconds where these are given, and stays. With neither it only
-        moves, and goes away with the block.
+        The bar is full at `total`, or after `seconds` if given, and stays. With neither it is indeterminate and
+        disappears with the block.
         """
         began_s = time.monotonic()
         task = self._progress.add_task(title, total=seconds or total or None, shown="")

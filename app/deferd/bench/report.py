@@ -1,4 +1,4 @@
-"""The figures for people: tables, a histogram, and what is to be known about them."""
+"""The figures for people: tables, a histogram and notes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from deferd.bench.figures import BatchFigures, Figures, LatenessFigures, SingleFigures, Spread
+from deferd.bench.figures import BatchFigures, Figures, LatenessFigures, Percentiles, SingleFigures
 
 _BUSY = 0.85
-"""From this share of a core on, a load-generating process may well have set the pace."""
+"""Share of a core from which on a load-generating process may have been the limit."""
 _BAR_WIDTH = 50
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _SPREAD_TITLES = ("p50 ms", "p90 ms", "p99 ms", "max ms")
-_CHECKED = "Every put was answered 201, each job came exactly once and not early, and the counts add up."
+_CHECKED = "Every put got 201, each job was delivered exactly once and not early, and the counts add up."
 _BUSY_MEANS = "busy: the share of a core that the busiest load-generating process used."
 
 
 def show(figures: Figures, *, histogram: bool) -> None:
-    """Print what there is on standard output, as wide as its terminal."""
+    """Print the figures on standard output, as wide as its terminal."""
     console = Console(highlight=False)
     if figures.single is not None:
         console.print(_single_table(figures.single), "")
@@ -78,10 +78,10 @@ def _batch_table(batch: BatchFigures) -> Table:
 def _lateness_table(lateness: LatenessFigures) -> Table:
     table = _table(
         f"Lateness, {lateness.rate:,} jobs/s due at random instants, {lateness.consumers} waiting consumers",
-        *("jobs", *_SPREAD_TITLES, "jobs a pop", "busy"),
+        *("jobs", *_SPREAD_TITLES, "jobs/pop", "busy"),
     )
     table.add_row(
-        "from due to in hand",
+        "due to delivered",
         f"{lateness.jobs:,}",
         *_spread(lateness.late),
         f"{lateness.jobs_per_pop:.1f}",
@@ -90,7 +90,7 @@ def _lateness_table(lateness: LatenessFigures) -> Table:
     return table
 
 
-def _spread(spread: Spread) -> tuple[str, str, str, str]:
+def _spread(spread: Percentiles) -> tuple[str, str, str, str]:
     return f"{spread.p50_ms:.1f}", f"{spread.p90_ms:.1f}", f"{spread.p99_ms:.1f}", f"{spread.max_ms:.1f}"
 
 
@@ -115,16 +115,16 @@ def _show_histogram(console: Console, lateness: LatenessFigures) -> None:
 
 
 def notes(figures: Figures) -> list[str]:
-    """What is to be known about these figures, a sentence or two each."""
+    """Notes on these figures, a sentence or two each."""
     busy = [name for name, share in _busy_shares(figures).items() if share >= _BUSY]
     found = [_CHECKED, _BUSY_MEANS]
     if busy:
         found.append(
-            f"In {', '.join(busy)} that was so high that the load generator may have set the pace; the service could "
-            f"do more. Try --processes {figures.processes * 2} where there are cores for them, or another machine."
+            f"In {', '.join(busy)} it was so high that the load generator may have been the limit, not the service. "
+            f"Try --processes {figures.processes * 2} if there are cores for them, or another machine."
         )
     if urlsplit(figures.url).hostname in _LOOPBACK:
-        found.append("Service and load generator shared this machine: each took cores and time from the other.")
+        found.append("Service and load generator ran on this machine and competed for its cores.")
     if figures.clock_offset_ms:
         found.append(
             f"The clock of the service's store is {abs(figures.clock_offset_ms):,.1f} ms "

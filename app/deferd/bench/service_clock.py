@@ -1,4 +1,4 @@
-"""The service's clock, seen from here: all times of jobs are those of its store, which may run on another host."""
+"""The clock of the service's store, which gives all times of jobs, compared with the clock of this machine."""
 
 from __future__ import annotations
 
@@ -6,44 +6,43 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from deferd.contract.timestamps import parse_instant
+from deferd.contract.timestamps import format_instant, parse_instant
 
 _STEP_MS = 1.0
-"""The store's instants are whole milliseconds, cut off: the instant was up to one later."""
+"""Instants of the store are truncated to milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
-    """What to add to this machine's clock to have the store's, and by how much that may be wrong, in milliseconds."""
+class ClockOffset:
+    """Milliseconds by which the store's clock is ahead of this machine's, and the largest error of that."""
 
     offset_ms: float
     error_ms: float
 
     @classmethod
-    def seen_in(cls, sightings: Iterable[tuple[float, float, float]]) -> Clock:
-        """The clock that agrees with all sightings: sent at, the store's instant, answered at; each in milliseconds.
+    def from_samples(cls, samples: Iterable[tuple[float, float, float]]) -> ClockOffset:
+        """The offset from samples: request sent, the store's instant, response received; in milliseconds.
 
-        The store looked at its clock between sending and answer, so each sighting bounds the offset from both sides.
-        Where no difference at all is within the bounds, the clocks are taken to agree, as they do on one machine and
-        nearly do on machines that are kept in step.
+        The store read its clock between request and response, so each sample bounds the offset on both sides. If 0 is
+        within the bounds, the clocks are assumed to agree, as on one machine or with synchronized clocks.
         """
-        sightings = list(sightings)
-        low = max(stored - answered for _, stored, answered in sightings)
-        high = min(stored + _STEP_MS - sent for sent, stored, _ in sightings)
+        samples = list(samples)
+        low = max(stored - received for _, stored, received in samples)
+        high = min(stored + _STEP_MS - sent for sent, stored, _ in samples)
         if low <= 0 <= high:
             return cls(0.0, max(-low, high))
         return cls((low + high) / 2, abs(high - low) / 2)
 
-    def stored_ms(self, here_s: float) -> float:
-        """The store's time, milliseconds since the epoch, at a `time.time()` of this machine."""
+    def store_ms(self, here_s: float) -> float:
+        """The store's time in milliseconds since the epoch at this `time.time()`."""
         return here_s * 1000 + self.offset_ms
 
 
 def instant(epoch_ms: int) -> str:
-    """An instant as the service writes it."""
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """An instant in the format of the service."""
+    return format_instant(datetime.fromtimestamp(epoch_ms / 1000, UTC))
 
 
 def epoch_ms(instant: str) -> float:
-    """Milliseconds since the epoch of an instant that the service wrote."""
+    """Milliseconds since the epoch of an instant in the format of the service."""
     return parse_instant(instant).timestamp() * 1000

@@ -1,4 +1,4 @@
-"""What a load-generating process can be told to do. A step is a value: it travels to the process, which runs it."""
+"""The steps that load-generating processes run. A step is pickled and sent to its process."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any, Protocol
 from deferd.bench.connection import Connection
 from deferd.bench.errors import BenchFailed
 from deferd.bench.ledger import Ledger
-from deferd.bench.service_clock import Clock, instant
+from deferd.bench.service_clock import ClockOffset, instant
 from deferd.client import AsyncClient, requests
-from deferd.client.requests import Answer, Call
+from deferd.client.requests import ApiRequest, Result
 
 BODY = {"order": 1042, "customer": "c-17"}
 CALL_TIMEOUT_S = 30.0
 SINGLE_POP_WAIT_S = 10.0
 PARKED_WAIT_S = 1.0
-"""How long a pop of a consumer waits before it is sent again. At the end of a step the last ones wait in vain."""
+"""Wait of a consumer's pop. The last pops of a step wait in vain."""
 BATCHES_AT_ONCE = 4
-"""Batches that each process has under way at a time, on each side."""
+"""Concurrent batches of each process, for puts and for pops."""
 
 
 @dataclass
-class Outcome:
-    """What a step did in one process. Instants are of the monotonic clock, which a machine's processes share."""
+class StepResult:
+    """What a step did in one process. Instants are of the monotonic clock, which all processes of a machine share."""
 
     began_s: float
     cpu_s: float
@@ -38,41 +38,41 @@ class Outcome:
     calls: int = 0
     """Calls that carried a job."""
     values_ms: array[float] = field(default_factory=lambda: array("d"))
-    """The time of each call, or the lateness of each job."""
+    """The duration of each call, or the lateness of each job."""
 
     @classmethod
-    def begin(cls) -> Outcome:
-        """One that begins now."""
+    def begin(cls) -> StepResult:
+        """A result that begins now."""
         return cls(began_s=time.monotonic(), cpu_s=time.process_time())
 
-    def end(self) -> Outcome:
-        """It ends now, unless it has said when its last job ended."""
+    def end(self) -> StepResult:
+        """End it now, unless `ended_s` is set."""
         self.ended_s = self.ended_s or time.monotonic()
         self.cpu_s = time.process_time() - self.cpu_s
         return self
 
 
-class Site:
-    """Where steps run: one process, its client, and what the process knows of the jobs that it has put."""
+class StepContext:
+    """What the steps of one process share: its client and the ledger of the jobs that it has put."""
 
-    def __init__(self, url: str, clock: Clock) -> None:
+    def __init__(self, url: str, clock: ClockOffset) -> None:
         self.url = url
         self.clock = clock
         self.done = 0
-        """Jobs or calls of the step under way so far, for the progress bar."""
+        """Jobs or calls of the current step so far, for the progress bar."""
         self.ledger = Ledger("", clock)
         self._client: AsyncClient | None = None
 
     @property
     def client(self) -> AsyncClient:
-        """The official client, with a connection for each batch under way."""
+        """The official client, with a connection for each concurrent batch."""
         if self._client is None:
             self._client = AsyncClient(self.url, timeout=CALL_TIMEOUT_S, retry_for=0, connections=2 * BATCHES_AT_ONCE)
         return self._client
 
     @contextlib.asynccontextmanager
     async def connections(self, count: int) -> AsyncIterator[list[Connection]]:
-        """Connections of their own for a step; they connect when they are used."""
+        """New connections for a step; they connect at their first use."""
         connections = [Connection(self.url, timeout_s=CALL_TIMEOUT_S) for _ in range(count)]
         try:
             yield connections
@@ -87,17 +87,17 @@ class Site:
 
 
 class Step(Protocol):
-    """One thing to do."""
+    """One part of a load."""
 
-    async def run(self, site: Site) -> Outcome:
-        """Do it. Raises BenchFailed for a wrong answer, DeferdError for none or a refusal."""
+    async def run(self, context: StepContext) -> StepResult:
+        """Run it. Raises BenchFailed for a wrong response, DeferdError for none or an error response."""
 
 
 @dataclass(frozen=True)
 class SingleCalls:
-    """Single calls over so many connections for so many seconds: puts alone, or a job's full cycle of three calls.
+    """Single calls over `connections` for `seconds`: puts alone, or the full cycle of three calls.
 
-    Each connection sends its next call when the last one is answered.
+    Each connection sends its next call after the response to the last one.
     """
 
     topic: str
@@ -105,61 +105,61 @@ class SingleCalls:
     seconds: float
     full_cycle: bool
 
-    async def run(self, site: Site) -> Outcome:
-        """One put on each connection opens it, and is not in the figures."""
-        ledger = Ledger(self.topic, site.clock)
+    async def run(self, context: StepContext) -> StepResult:
+        """The put that opens each connection is not in the figures."""
+        ledger = Ledger(self.topic, context.clock)
         put = requests.put({"topic": self.topic, "body": BODY})
         pop = requests.pop(self.topic, wait=SINGLE_POP_WAIT_S)
-        async with site.connections(self.connections) as connections:
+        async with context.connections(self.connections) as connections:
             for job in await asyncio.gather(*(connection.send(put) for connection in connections)):
                 ledger.put(job.id)
-            outcome = Outcome.begin()
-            end_s = outcome.began_s + self.seconds
+            totals = StepResult.begin()
+            end_s = totals.began_s + self.seconds
 
-            async def timed(connection: Connection, call: Call[Answer]) -> Answer:
+            async def timed(connection: Connection, call: ApiRequest[Result]) -> Result:
                 sent_s = time.perf_counter()
                 answer = await connection.send(call)
-                outcome.values_ms.append((time.perf_counter() - sent_s) * 1000)
-                outcome.calls += 1
-                site.done = outcome.calls
+                totals.values_ms.append((time.perf_counter() - sent_s) * 1000)
+                totals.calls += 1
+                context.done = totals.calls
                 return answer
 
-            async def take_one(connection: Connection) -> None:
+            async def consume_one(connection: Connection) -> None:
                 deliveries = await timed(connection, pop)
                 if len(deliveries) != 1:
                     raise BenchFailed(
-                        f"a pop waited {SINGLE_POP_WAIT_S:g} s in topic {self.topic}, which had a ready job for it, "
-                        f"and got {len(deliveries)}"
+                        f"a pop of topic {self.topic}, which had a ready job, waited {SINGLE_POP_WAIT_S:g} s and "
+                        f"returned {len(deliveries)} jobs"
                     )
-                ledger.took(deliveries[0], time.time())
+                ledger.delivered(deliveries[0], time.time())
                 await timed(connection, requests.finish(deliveries[0]))
 
-            async def go_on(connection: Connection) -> None:
+            async def repeat(connection: Connection) -> None:
                 while time.monotonic() < end_s:
                     ledger.put((await timed(connection, put)).id)
                     if self.full_cycle:
-                        await take_one(connection)
-                    outcome.jobs += 1
+                        await consume_one(connection)
+                    totals.jobs += 1
 
-            await asyncio.gather(*map(go_on, connections))
-            outcome.end()
+            await asyncio.gather(*map(repeat, connections))
+            totals.end()
             if self.full_cycle:
-                await asyncio.gather(*(self._take_first(connection, ledger) for connection in connections))
-                ledger.settle()
-        return outcome
+                await asyncio.gather(*(self._consume_first(connection, ledger) for connection in connections))
+                ledger.check_complete()
+        return totals
 
-    async def _take_first(self, connection: Connection, ledger: Ledger) -> None:
-        """Take what opened the connection, or what is there in its place."""
+    async def _consume_first(self, connection: Connection, ledger: Ledger) -> None:
+        """Consume one of the jobs that opened the connections."""
         for delivery in await connection.send(requests.pop(self.topic, wait=SINGLE_POP_WAIT_S)):
-            ledger.took(delivery, time.time())
+            ledger.delivered(delivery, time.time())
             await connection.send(requests.finish(delivery))
 
 
 @dataclass(frozen=True)
 class PutAhead:
-    """Put jobs in batches with the official client, due at random instants of the store's clock.
+    """Put jobs in batches with the official client.
 
-    They are due from `due_ms` on, within `spread_ms`; with a spread of 0 all at the same instant. None: due at once.
+    They are due at random instants within `spread_ms` from `due_ms` on, by the store's clock. None: due at once.
     """
 
     topic: str
@@ -168,27 +168,27 @@ class PutAhead:
     due_ms: int | None = None
     spread_ms: int = 0
 
-    async def run(self, site: Site) -> Outcome:
-        """The site's ledger knows the jobs afterwards, for TakeAll."""
-        ledger = site.ledger = Ledger(self.topic, site.clock)
-        unput = self.jobs
-        outcome = Outcome.begin()
+    async def run(self, context: StepContext) -> StepResult:
+        """The ledger of the context then has the jobs, for ConsumeAll."""
+        ledger = context.ledger = Ledger(self.topic, context.clock)
+        remaining = self.jobs
+        totals = StepResult.begin()
 
         async def produce() -> None:
-            nonlocal unput
-            while unput > 0:
-                size = min(self.batch, unput)
-                unput -= size
+            nonlocal remaining
+            while remaining > 0:
+                size = min(self.batch, remaining)
+                remaining -= size
                 dues = self._dues(size)
-                results = await site.client.put_batch([self._job(due) for due in dues])
+                results = await context.client.put_batch([self._job(due) for due in dues])
                 for result, due in zip(results, dues, strict=True):
-                    ledger.put_answer(result, due)
-                outcome.jobs += size
-                outcome.calls += 1
-                site.done = outcome.jobs
+                    ledger.put_result(result, due)
+                totals.jobs += size
+                totals.calls += 1
+                context.done = totals.jobs
 
         await asyncio.gather(*(produce() for _ in range(BATCHES_AT_ONCE)))
-        return outcome.end()
+        return totals.end()
 
     def _job(self, due: str | None) -> dict[str, Any]:
         job = {"topic": self.topic, "body": BODY}
@@ -203,43 +203,43 @@ class PutAhead:
 
 
 @dataclass(frozen=True)
-class TakeAll:
-    """Pop and finish, up to `count` at a time, what PutAhead has put, as it becomes ready.
+class ConsumeAll:
+    """Pop and finish the jobs of PutAhead as they become ready, up to `count` at a time.
 
-    By the official client, with as many pops under way as it had batches; or, for `consumers` above 0, by so many
-    waiting consumers with a connection each. The outcome's values are how late each job came.
+    With the official client and as many concurrent pops as PutAhead had batches; or, for `consumers` above 0, with that
+    many waiting consumers, one connection each. The values of the result are the lateness of each job.
     """
 
     topic: str
     count: int
     consumers: int = 0
 
-    async def run(self, site: Site) -> Outcome:
-        """It ends when each job has come once and is finished, and the pops that got nothing are answered."""
-        ledger = site.ledger
-        outcome = Outcome.begin()
+    async def run(self, context: StepContext) -> StepResult:
+        """It ends when each job was delivered once and finished, and the last waiting pops have returned."""
+        ledger = context.ledger
+        totals = StepResult.begin()
         pop = requests.pop(self.topic, count=self.count, wait=PARKED_WAIT_S)
 
-        async def consume(send: Callable[[Call[Any]], Awaitable[Any]]) -> None:
+        async def consume(send: Callable[[ApiRequest[Any]], Awaitable[Any]]) -> None:
             while ledger.missing:
                 deliveries = await send(pop)
                 at_s = time.time()
                 if not deliveries:
                     continue
-                outcome.values_ms.extend([ledger.took(delivery, at_s) for delivery in deliveries])
+                totals.values_ms.extend([ledger.delivered(delivery, at_s) for delivery in deliveries])
                 results = await send(requests.finish_many(self.topic, deliveries))
                 if [result.id for result in results if result.status == 200] != [one.id for one in deliveries]:
                     refused = next((result for result in results if result.status != 200), None)
-                    raise BenchFailed(f"a finish of {len(deliveries)} jobs was answered {refused}")
-                outcome.jobs += len(deliveries)
-                outcome.calls += 1
-                outcome.ended_s = time.monotonic()
-                site.done = outcome.jobs
+                    raise BenchFailed(f"a finish of {len(deliveries)} jobs returned {refused}")
+                totals.jobs += len(deliveries)
+                totals.calls += 1
+                totals.ended_s = time.monotonic()
+                context.done = totals.jobs
 
         if self.consumers:
-            async with site.connections(self.consumers) as connections:
+            async with context.connections(self.consumers) as connections:
                 await asyncio.gather(*(consume(connection.send) for connection in connections))
         else:
-            await asyncio.gather(*(consume(site.client.send) for _ in range(BATCHES_AT_ONCE)))
-        ledger.settle()
-        return outcome.end()
+            await asyncio.gather(*(consume(context.client.send) for _ in range(BATCHES_AT_ONCE)))
+        ledger.check_complete()
+        return totals.end()

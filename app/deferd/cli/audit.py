@@ -1,13 +1,16 @@
-"""Whether the store agrees with itself, and mending it: `audit`."""
+"""`deferd audit`: checks that the store is consistent, and repairs it."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from typing import Any
 
+import click
+
 from deferd.cli import exit_codes, output
-from deferd.cli.connection import read_connection
+from deferd.cli.command import command
+from deferd.cli.connection import Connection
+from deferd.cli.options import connection_options, json_option, topic_argument
 from deferd.cli.output import Column
 from deferd.client import Client, StoreAudit, TopicAudit, UnexpectedAnswer
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
@@ -15,61 +18,71 @@ from deferd.contract.errors import StoreUnavailable, TopicNotFound
 _SUMS = ("put", "finished", "cancelled", "dropped", "lost", "dead", "live")
 _COLUMNS = [Column("TOPIC"), *(Column(name.upper(), right=True) for name in _SUMS), Column("RESULT")]
 _SHOWN_TOPICS = 40
-"""Most clean topics that are shown each by a line of their own."""
+"""Most clean topics in the table."""
 _SHOWN_EXAMPLES = 5
 _OVERDUE_S = 5.0
 
 
-def audit(given: argparse.Namespace) -> int:
-    """Check topics, or all of them and what is beyond them; with --repair, mend and check again."""
-    with read_connection(vars(given)).open() as client:
-        is_sound = _run(client, given)
+@command("deferd audit", "deferd audit orders.close --repair", "deferd audit --json | jq 'select(.clean | not)'")
+@topic_argument("these topics; without any, all topics of the store", name="topics", metavar="[TOPIC]...", nargs=-1)
+@click.option("--repair", is_flag=True, help="repair what is found, and check again")
+@json_option()
+@connection_options
+def audit(topics: tuple[str, ...], repair: bool, as_json: bool, connection: Connection) -> int:
+    """Check what the store holds of each topic while the service runs: every job is in exactly one place, and all that
+    were ever put are accounted for. Without TOPIC, also look for topics that are missing from the list. With --repair,
+    repair what is found and check again. With keys, this takes one with the scope admin.
+    """
+    with connection.open() as client:
+        is_sound = _run(client, topics, repair=repair, as_json=as_json)
     return exit_codes.DONE if is_sound else exit_codes.DAMAGED
 
 
-def _run(client: Client, given: argparse.Namespace) -> bool:
-    topics: list[TopicAudit] = []
+def _run(client: Client, topics: tuple[str, ...], *, repair: bool, as_json: bool) -> bool:
+    shown: list[TopicAudit] = []
     checked, was_clean, is_sound = 0, True, True
     store: StoreAudit | None = None
-    names: Iterator[str] = iter(dict.fromkeys(given.topics))
-    if not given.topics:
-        store = client.repair_store() if given.repair else client.audit_store()
+    names: Iterator[str] = iter(dict.fromkeys(topics))
+    if not topics:
+        store = client.repair_store() if repair else client.audit_store()
         names = _all_names(client, store)
-        if given.json:
+        if as_json:
             output.json_line(store.fields)
         was_clean = not store.damage
-        is_sound = was_clean or (given.repair and not client.audit_store().damage)
+        is_sound = was_clean or (repair and not client.audit_store().damage)
     for name in names:
-        found = _check(client, name, repair=given.repair, may_be_gone=not given.topics)
+        found = _check(client, name, repair=repair, may_be_gone=not topics)
         if found is None:
             continue
         checked += 1
-        if given.json:
+        if as_json:
             output.json_line(found.fields)
         elif not found.clean or _is_late(found) or checked <= _SHOWN_TOPICS:
-            topics.append(found)
+            shown.append(found)
         was_clean = was_clean and found.clean
-        is_sound = is_sound and (found.clean or (given.repair and _is_mended(client, name)))
-    if not given.json:
-        _show(topics, store, checked)
-        _conclude(checked, is_sound, was_clean, given)
+        is_sound = is_sound and (found.clean or (repair and _is_repaired(client, name)))
+    if not as_json:
+        _show(shown, store, checked)
+        _conclude(checked, is_sound, was_clean, topics, repair=repair)
     return is_sound
 
 
 def _all_names(client: Client, store: StoreAudit) -> Iterator[str]:
-    """Those that no list shows first: until they are mended, a list may fail over them."""
+    """The topics that the list lacks come first: until they are repaired, reading the list may fail."""
     unlisted = store.unlisted
     yield from unlisted
-    met = set(unlisted)
+    seen = set(unlisted)
     try:
         for page in client.topic_pages():
-            yield from (view.topic for view in page.topics if view.topic not in met)
+            yield from (view.topic for view in page.topics if view.topic not in seen)
             if page.unreadable_shards:
                 raise StoreUnavailable("a part of the store cannot be reached: its topics were not checked")
     except UnexpectedAnswer:
         if store.clean:
             raise
-        output.complain("the list of topics cannot be read before this damage is mended; others were not checked")
+        output.complain(
+            "the list of topics cannot be read until this damage is repaired; other topics were not checked"
+        )
 
 
 def _check(client: Client, name: str, *, repair: bool, may_be_gone: bool) -> TopicAudit | None:
@@ -81,7 +94,7 @@ def _check(client: Client, name: str, *, repair: bool, may_be_gone: bool) -> Top
         raise
 
 
-def _is_mended(client: Client, name: str) -> bool:
+def _is_repaired(client: Client, name: str) -> bool:
     again = _check(client, name, repair=False, may_be_gone=True)
     return again is None or again.clean
 
@@ -103,12 +116,12 @@ def _show(topics: list[TopicAudit], store: StoreAudit | None, checked: int) -> N
         if store.fields["stray_count"]:
             count = store.fields["stray_count"]
             shown = ", ".join(store.fields["stray_keys"][:_SHOWN_EXAMPLES])
-            output.line(output.printable(f"\nno damage: {count:,} keys of no topic, such as {shown}"))
+            output.line(output.printable(f"\nno damage: {count:,} keys that belong to no topic, such as {shown}"))
     for found in topics:
         _show_damage(found.topic, found)
         if _is_late(found):
             overdue = output.span(found.fields["timer_overdue"])
-            output.line(f"\n{found.topic}: the timer is {overdue} behind: does a service run on this store?")
+            output.line(f"\n{found.topic}: the timer is {overdue} behind: is a service running on this store?")
 
 
 def _row(found: TopicAudit, number: Any) -> list[str]:
@@ -120,15 +133,15 @@ def _result(found: TopicAudit) -> str:
     count = sum(found.damage.values())
     if not count:
         return "clean" if found.clean else "NOT CHECKED"
-    return f"{count:,} {'MENDED' if found.repaired else 'DAMAGED'}"
+    return f"{count:,} {'REPAIRED' if found.repaired else 'DAMAGED'}"
 
 
 def _show_damage(name: str, found: StoreAudit | TopicAudit) -> None:
     for damage in found.fields["damage"]:
         kind = damage["kind"]
-        output.line(f"\n{name}: {damage['found']:,} {kind}{' mended' if found.repaired else ''}")
+        output.line(f"\n{name}: {damage['found']:,} {kind}{' repaired' if found.repaired else ''}")
         output.line(f"  what it means: {damage['meaning']}")
-        output.line(f"  what --repair {'did' if found.repaired else 'does'}: {damage['mend']}")
+        output.line(f"  what --repair {'did' if found.repaired else 'does'}: {damage['repair']}")
         examples = [example for example in found.examples if example.kind == kind]
         for example in examples[:_SHOWN_EXAMPLES]:
             output.line(output.printable(f"  {example.subject}: {example.detail}"))
@@ -138,12 +151,12 @@ def _show_damage(name: str, found: StoreAudit | TopicAudit) -> None:
         output.line(f"\n{name}: not checked: {found.unchecked}")
 
 
-def _conclude(checked: int, is_sound: bool, was_clean: bool, given: argparse.Namespace) -> None:
+def _conclude(checked: int, is_sound: bool, was_clean: bool, topics: tuple[str, ...], *, repair: bool) -> None:
     what = f"\n{checked:,} {'topic' if checked == 1 else 'topics'} checked: "
     if was_clean:
         output.line(f"{what}no damage")
-    elif given.repair:
-        output.line(f"{what}{'mended, and checked again: no damage' if is_sound else 'damage is left: see above'}")
+    elif repair:
+        output.line(f"{what}{'repaired, and checked again: no damage' if is_sound else 'damage is left: see above'}")
     else:
-        again = " ".join(["deferd audit", *given.topics, "--repair"])
-        output.line(f"{what}there is damage. To mend it: {again}")
+        repair_command = " ".join(["deferd audit", *topics, "--repair"])
+        output.line(f"{what}there is damage. To repair it: {repair_command}")

@@ -1,12 +1,11 @@
-"""`deferd backup`: a copy of an embedded store's data, of a running service or a stopped one, that was tried out.
+"""`deferd backup`: a verified copy of an embedded store's data, of a running service or a stopped one.
 
-Until it is complete it is in the folder `unfinished` inside the target, which is made exclusively: a backup that was
-killed leaves that, and no second one is mixed with it.
+An incomplete backup is in the subdirectory `unfinished` of the target, which is created exclusively: a backup that was
+killed leaves it, and a second backup is never mixed with the first.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import shutil
 from dataclasses import replace
@@ -14,32 +13,43 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import click
+
 from deferd.cli import exit_codes, output
-from deferd.cli.store_access import data_folder, load_and_count, run_to_end
-from deferd.store.append_only import copy_data, files_of
+from deferd.cli.command import command
+from deferd.cli.options import json_option
+from deferd.cli.store_access import data_dir_option, load_and_count, run_to_end
+from deferd.store.append_only import copy_data, sync_files
 from deferd.store.backup import Backup, write_backup
-from deferd.store.data_dir import APPEND_ONLY_FOLDER, DataFolder
+from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from deferd.store.preflight import StoreRefused
 
 _UNFINISHED = "unfinished"
 
 
-def backup(given: argparse.Namespace) -> int:
-    """Make a backup, and load it to see that it works unless told not to."""
-    return run_to_end(lambda: _backup(given))
+@command("deferd backup /backups/deferd-1", "deferd backup /backups/deferd-1 --data-dir /var/lib/deferd --json")
+@click.argument("target", metavar="DIR", type=click.Path(path_type=Path), help="a new or empty directory")
+@data_dir_option
+@json_option("print JSON")
+@click.option("--no-verify", is_flag=True, help="do not load the copy, which takes as much memory as the data")
+def backup(target: Path, data_dir: Path, as_json: bool, no_verify: bool) -> int:
+    """Copy the data of an embedded store into DIR, which must be new or empty. A running service is not disturbed, and
+    everything that was acknowledged before the backup began is in it. The copy is loaded once, to count its jobs and to
+    check that it works.
+    """
+    return run_to_end(lambda: _backup(target, data_dir.expanduser(), as_json=as_json, verify=not no_verify))
 
 
-def _backup(given: argparse.Namespace) -> int:
-    target, source = Path(given.folder), data_folder(given)
+def _backup(target: Path, source: Path, *, as_json: bool, verify: bool) -> int:
     is_new = not target.exists()
     staging = _make_staging(target)
     try:
-        made = _fill(staging, source, verify=given.verify)
-        (staging / APPEND_ONLY_FOLDER).rename(target / APPEND_ONLY_FOLDER)
+        made = _fill(staging, source, verify=verify)
+        (staging / APPEND_ONLY_DIR).rename(target / APPEND_ONLY_DIR)
         try:
             write_backup(target, made)
         except BaseException:
-            shutil.rmtree(target / APPEND_ONLY_FOLDER, ignore_errors=True)
+            shutil.rmtree(target / APPEND_ONLY_DIR, ignore_errors=True)
             raise
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
@@ -48,7 +58,7 @@ def _backup(given: argparse.Namespace) -> int:
                 target.rmdir()
         raise
     shutil.rmtree(staging, ignore_errors=True)
-    if given.json:
+    if as_json:
         output.json_line({"folder": str(target), **made.to_json()})
         return exit_codes.DONE
     facts = [("backup of", str(source)), ("is in", str(target)), ("size", f"{made.size:,} bytes")]
@@ -65,19 +75,19 @@ def _make_staging(target: Path) -> Path:
     staging = target / _UNFINISHED
     if staging.exists():
         raise StoreRefused(
-            f"{target} has a backup that is under way or was cut short: if none runs, empty that folder and try again"
+            f"{target} has a backup that is running or was interrupted: if none is running, empty it and try again"
         )
     if any(target.iterdir()):
-        raise StoreRefused(f"{target} is not empty: name a folder that is, or a new one, such as {target}-2")
+        raise StoreRefused(f"{target} is not empty: name an empty or a new directory, such as {target}-2")
     staging.mkdir(mode=0o700)
     return staging
 
 
 def _fill(staging: Path, source: Path, *, verify: bool) -> Backup:
     taken_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    copy_data(DataFolder(source), staging)
+    copy_data(DataDirectory(source), staging)
     made = Backup(metadata.version("deferd"), None, taken_at, None, None, None, ())
     if verify:
         made = replace(made, **load_and_count(staging)._asdict())
-    # Loading cuts off an incomplete command at the end, so the checksums come after it.
-    return replace(made, files=tuple(files_of(staging)))
+    # Loading truncates an incomplete command at the end of the file, so the checksums are taken afterwards.
+    return replace(made, files=tuple(sync_files(staging)))

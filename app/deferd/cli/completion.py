@@ -1,15 +1,29 @@
-"""`completion`: a script that makes a shell complete commands, flags and their choices."""
+"""`deferd completion`."""
 
 from __future__ import annotations
 
-import argparse
+from typing import Final
 
-from deferd.cli import exit_codes
+import click
+from click.shell_completion import get_completion_class
+
+from deferd.cli import output
+from deferd.cli.command import COMPLETE_VARIABLE, command
+
+_SHELLS: Final = ("bash", "zsh", "fish")
 
 
-def completion(given: argparse.Namespace) -> int:
-    """Print the script for a shell; `given.whole_parser` makes the parser with the flags of all commands."""
-    import shtab  # part of an extra
-
-    print(shtab.complete(given.whole_parser(), given.shell))  # noqa: T201 (the command's output)
-    return exit_codes.DONE
+@command(
+    "source <(deferd completion bash)",
+    "deferd completion zsh > ~/.zfunc/_deferd",
+    "deferd completion fish > ~/.config/fish/completions/deferd.fish",
+)
+@click.argument("shell", metavar="SHELL", type=click.Choice(_SHELLS), help="bash, zsh or fish")
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a completion script for your shell. It completes commands, options, their choices, and the names of topics
+    by asking the service.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None  # noqa: S101 (for mypy: it is a choice)
+    output.line(kind(ctx.find_root().command, {}, "deferd", COMPLETE_VARIABLE).source())

@@ -1,87 +1,149 @@
-"""`pop`, and what a consumer says about the job it holds: `finish`, `release`, `touch`, `bury`."""
+"""The commands of consumers: `pop`, and those for a job that one holds: `finish`, `release`, `touch`, `bury`."""
 
 from __future__ import annotations
 
-import argparse
 import shlex
+from typing import TYPE_CHECKING, Any, Final
 
-from deferd.cli import exit_codes, output
-from deferd.cli.connection import read_connection
-from deferd.client import Delivery, JobRef
+import click
+
+from deferd.cli import exit_codes, output, values
+from deferd.cli.command import command
+from deferd.cli.connection import Connection
+from deferd.cli.options import all_of, connection_options, error_option, job_arguments, json_option, topic_argument
+
+if TYPE_CHECKING:
+    from deferd.client import Delivery, JobRef
+
+_delivery_arguments: Final = all_of(
+    [
+        job_arguments,
+        click.option("--receipt", metavar="R", help="that of the pop; default: that of the live delivery"),
+    ]
+)
 
 
-def pop(given: argparse.Namespace) -> int:
-    """Take ready jobs and print them with their receipts."""
-    with read_connection(vars(given)).open() as client:
-        jobs = client.pop(given.topic, count=given.count, wait=given.wait, ttr=given.ttr, consumer=given.consumer)
+@command("deferd pop orders.close", "deferd pop urgent,normal --count 10 --wait 0 --json")
+@topic_argument("or several, in strict priority: a,b,c")
+@click.option("--count", type=values.whole, default=1, metavar="N", help="most jobs, 1 to 1000; default 1")
+@click.option("--wait", type=values.duration, default="20s", help="wait for the first, 0 to 60s; default 20s")
+@click.option("--ttr", type=values.duration, help="length of the lease: 0.1s to 24h")
+@click.option("--consumer", metavar="NAME", help="shown as the holder")
+@json_option()
+@connection_options
+def pop(
+    *,
+    topic: str,
+    count: int,
+    wait: float,
+    ttr: float | None,
+    consumer: str | None,
+    as_json: bool,
+    connection: Connection,
+) -> int:
+    """Take ready jobs. They are yours until their leases end: finish, release, touch or bury them."""
+    with connection.open() as client:
+        jobs = client.pop(topic, count=count, wait=wait, ttr=ttr, consumer=consumer)
     for job in jobs:
-        if given.json:
+        if as_json:
             output.json_line(job.fields)
         else:
             _show(job)
     if not jobs:
-        output.hint(f"nothing ready in {given.topic} within {output.span(given.wait)}")
+        output.hint(f"nothing ready in {topic} within {output.span(wait)}")
         return exit_codes.NOTHING_READY
-    if not given.json:
+    if not as_json:
         first = jobs[0]
         output.hint(f"when done: deferd finish {first.topic} {first.id} --receipt {shlex.quote(first.receipt)}")
     return exit_codes.DONE
 
 
-def finish(given: argparse.Namespace) -> int:
-    """Say that a job is done."""
-    with read_connection(vars(given)).open() as client:
-        client.finish(_ref(given), given.result)
-    return _said(given, "finished")
+@command(
+    "deferd finish orders.close order-1042",
+    "deferd finish orders.close order-1042 --receipt 29a1e0c3.1 --result '\"closed\"'",
+)
+@_delivery_arguments
+@click.option(
+    "--result", type=values.json_value, metavar="JSON", help="kept with the record of the job if it has a retain"
+)
+@json_option()
+@connection_options
+def finish(*, topic: str, id: str, receipt: str | None, result: Any, as_json: bool, connection: Connection) -> None:
+    """Finish a job: it is done."""
+    with connection.open() as client:
+        client.finish(_delivery(topic, id, receipt), result)
+    _show_state(topic, id, "finished", as_json=as_json)
 
 
-def release(given: argparse.Namespace) -> int:
-    """Give a job back."""
-    with read_connection(vars(given)).open() as client:
-        released = client.release(_ref(given), delay=given.delay, error=given.error)
-    due_at = None if released.due_at is None else released.due_at.isoformat(timespec="milliseconds")
-    if given.json:
-        due = {} if due_at is None else {"due_at": due_at.replace("+00:00", "Z")}
-        output.json_line({**_name(given), "state": released.state.value, **due, "attempts": released.attempts})
+@command("deferd release orders.close order-1042 --delay 5m --error 'the shop is down'")
+@_delivery_arguments
+@click.option("--delay", type=values.duration, help="instead of the job's backoff")
+@error_option
+@json_option()
+@connection_options
+def release(
+    *,
+    topic: str,
+    id: str,
+    receipt: str | None,
+    delay: float | None,
+    error: str | None,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Return a job to the queue for another attempt."""
+    with connection.open() as client:
+        released = client.release(_delivery(topic, id, receipt), delay=delay, error=error)
+    if as_json:
+        due = {} if released.due_at is None else {"due_at": output.rfc3339(released.due_at)}
+        output.json_line(
+            {"topic": topic, "id": id, "state": released.state.value, **due, "attempts": released.attempts}
+        )
     else:
         then = "it has no attempt left" if released.due_at is None else f"due {output.when(released.due_at)}"
-        output.line(f"{given.topic}/{given.id} {released.state.value}, {then}")
-    return exit_codes.DONE
+        output.line(f"{topic}/{id} {released.state.value}, {then}")
 
 
-def touch(given: argparse.Namespace) -> int:
-    """Extend the lease."""
-    with read_connection(vars(given)).open() as client:
-        until = client.touch(_ref(given), ttr=given.ttr)
-    if given.json:
-        instant = until.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        output.json_line({**_name(given), "reserved_until": instant})
+@command("deferd touch orders.close order-1042", "deferd touch orders.close order-1042 --ttr 10m")
+@_delivery_arguments
+@click.option("--ttr", type=values.duration, help="from now; default: that of the job")
+@json_option()
+@connection_options
+def touch(
+    *, topic: str, id: str, receipt: str | None, ttr: float | None, as_json: bool, connection: Connection
+) -> None:
+    """Extend the lease of a job."""
+    with connection.open() as client:
+        until = client.touch(_delivery(topic, id, receipt), ttr=ttr)
+    if as_json:
+        output.json_line({"topic": topic, "id": id, "reserved_until": output.rfc3339(until)})
     else:
-        output.line(f"{given.topic}/{given.id} lease ends {output.when(until)}")
-    return exit_codes.DONE
+        output.line(f"{topic}/{id} lease ends {output.when(until)}")
 
 
-def bury(given: argparse.Namespace) -> int:
-    """Move a job to the dead ones."""
-    with read_connection(vars(given)).open() as client:
-        client.bury(_ref(given), error=given.error)
-    return _said(given, "dead")
+@command("deferd bury orders.close order-1042 --error 'no such order'")
+@_delivery_arguments
+@error_option
+@json_option()
+@connection_options
+def bury(*, topic: str, id: str, receipt: str | None, error: str | None, as_json: bool, connection: Connection) -> None:
+    """Make a job dead until it is redriven."""
+    with connection.open() as client:
+        client.bury(_delivery(topic, id, receipt), error=error)
+    _show_state(topic, id, "dead", as_json=as_json)
 
 
-def _said(given: argparse.Namespace, state: str) -> int:
-    if given.json:
-        output.json_line({**_name(given), "state": state})
+def _delivery(topic: str, job_id: str, receipt: str | None) -> JobRef:
+    from deferd.client import JobRef
+
+    return JobRef(topic, job_id, receipt)
+
+
+def _show_state(topic: str, job_id: str, state: str, *, as_json: bool) -> None:
+    if as_json:
+        output.json_line({"topic": topic, "id": job_id, "state": state})
     else:
-        output.line(f"{given.topic}/{given.id} {state}")
-    return exit_codes.DONE
-
-
-def _ref(given: argparse.Namespace) -> JobRef:
-    return JobRef(given.topic, given.id, given.receipt)
-
-
-def _name(given: argparse.Namespace) -> dict[str, str]:
-    return {"topic": given.topic, "id": given.id}
+        output.line(f"{topic}/{job_id} {state}")
 
 
 def _show(job: Delivery) -> None:

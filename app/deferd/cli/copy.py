@@ -1,47 +1,69 @@
-"""`deferd copy`: moves everything from one store to another, and shows that the counts add up."""
+"""`deferd copy`: copies everything from one store to another, and compares the counts."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 import time
 from pathlib import Path
 
-from deferd.cli import exit_codes, output
+import click
+
+from deferd.cli import exit_codes, output, values
+from deferd.cli.command import command
 from deferd.cli.exit_codes import UsageError
+from deferd.cli.options import json_option
 from deferd.cli.output import Column
 from deferd.cli.store_access import open_store, read_place, run_to_end
 from deferd.contract.model import JobState
-from deferd.engine.copying import CopyReport, clock_ms, copy_store
-from deferd.engine.inventory import Inventory
+from deferd.engine.store_copy import CopyReport, clock_ms, copy_store
+from deferd.engine.store_inventory import Inventory
 from deferd.store.connection import Store
 
 _SHOWN_TOPICS = 40
-"""Most topics with right counts that are shown each by a line of their own."""
+"""Most topics with equal counts in the table."""
 _CLOCKS_APART_MS = 1000
 _REPORT_EVERY_S = 5.0
 
 
-def copy(given: argparse.Namespace) -> int:
-    """Copy one store into another; fails when the counts do not add up."""
-    if not given.json:
-        import rich  # noqa: F401 (tables need it: better missed before the work than after it)
-    return run_to_end(lambda: _copy_between(given, *_read_places(given)))
+@command(
+    "deferd copy --from ./deferd-data --to redis://db.example:6379",
+    "deferd copy --from redis://a:6379 --to redis+cluster://b:7000,b:7001 --shards 16",
+    "DEFERD_COPY_TO=redis://:password@db.example:6379 deferd copy --from ./deferd-data --json",
+)
+@click.option(
+    "--from", "source", envvar="DEFERD_COPY_FROM", metavar="STORE", help="a URL, or a data directory [DEFERD_COPY_FROM]"
+)
+@click.option("--to", "target", envvar="DEFERD_COPY_TO", metavar="STORE", help="an empty store [DEFERD_COPY_TO]")
+@click.option(
+    "--shards", type=values.count_from_1, metavar="N", help="of the target; default: as many as the source has"
+)
+@click.option("--force", is_flag=True, help="do not check whether services run on the stores")
+@json_option()
+def copy(source: str | None, target: str | None, shards: int | None, force: bool, as_json: bool) -> int:
+    """Copy everything that deferd keeps in one store into an empty one: jobs in every state, leases, receipts and
+    settings. A store is a URL, as in --redis-url of `deferd serve`, or the data directory of an embedded store. Stop
+    the services on both first. Afterwards serve only the target: jobs in both would run twice.
+    """
+    if not as_json:
+        import rich  # noqa: F401 (for the tables: fail before the work if it is missing)
+
+    def work() -> int:
+        places = _read_places(source, target)
+        return asyncio.run(_copy(*places, shards=shards, force=force, as_json=as_json))
+
+    return run_to_end(work)
 
 
-def _copy_between(given: argparse.Namespace, source: str | Path, target: str | Path) -> int:
-    return asyncio.run(_copy(given, source, target))
-
-
-async def _copy(given: argparse.Namespace, source_place: str | Path, target_place: str | Path) -> int:
+async def _copy(
+    source_place: str | Path, target_place: str | Path, *, shards: int | None, force: bool, as_json: bool
+) -> int:
     async with open_store(source_place) as source, open_store(target_place) as target:
-        report = await copy_store(source, target, shards=given.shards, force=given.force, on_progress=_Progress().show)
+        report = await copy_store(source, target, shards=shards, force=force, on_progress=_Progress().show)
         apart_ms = await clock_ms(target) - await clock_ms(source)
         if warning := clock_warning(apart_ms):
             output.complain(warning)
         names = _name(source, source_place), _name(target, target_place)
-    if given.json:
+    if as_json:
         _show_json(report, apart_ms)
     else:
         show_table(report)
@@ -51,7 +73,7 @@ async def _copy(given: argparse.Namespace, source_place: str | Path, target_plac
 
 
 def clock_warning(apart_ms: int) -> str | None:
-    """What to say when the clock of the target is so far ahead of the source's, or None for a little."""
+    """The warning if the clock of the target is `apart_ms` ahead of the source's; None for a small difference."""
     if abs(apart_ms) <= _CLOCKS_APART_MS:
         return None
     place, effect = ("ahead of", "earlier") if apart_ms > 0 else ("behind", "later")
@@ -59,29 +81,26 @@ def clock_warning(apart_ms: int) -> str | None:
     return f"the clock of the target is {seconds:.1f} s {place} the source's: jobs will be due so much {effect}"
 
 
-def _read_places(given: argparse.Namespace) -> tuple[str | Path, str | Path]:
-    source, target = _read_text(given.source, "from"), _read_text(given.target, "to")
+def _read_places(source: str | None, target: str | None) -> tuple[str | Path, str | Path]:
+    for text, name in ((source, "from"), (target, "to")):
+        if not text:
+            variable = f"DEFERD_COPY_{name.upper()}"
+            raise UsageError(
+                f"--{name} ({variable}) is missing: a store URL, or the data directory of an embedded store"
+            )
+    assert source and target  # noqa: PT018, S101 (for mypy)
     if source == target:
         raise UsageError("--from and --to are the same store")
     return read_place("--from", source, must_exist=True), read_place("--to", target, must_exist=False)
 
 
-def _read_text(flag: str | None, name: str) -> str:
-    """The flag's value, else the variable's."""
-    variable = f"DEFERD_COPY_{name.upper()}"
-    text = flag or os.environ.get(variable)
-    if not text:
-        raise UsageError(f"--{name} ({variable}) is missing: a store URL, or the data folder of an embedded store")
-    return text
-
-
 def _name(store: Store, place: str | Path) -> str:
-    """What to call a store; a URL may hold a password."""
+    """The name of a store in messages, without a password."""
     return str(place) if isinstance(place, Path) else store.description
 
 
 def conclude(report: CopyReport, source: str, target: str) -> int:
-    """Say how it ended; the exit code."""
+    """Report the result and return the exit code."""
     if report.adds_up:
         jobs = sum(report.before.totals().values())
         output.hint(
@@ -90,7 +109,9 @@ def conclude(report: CopyReport, source: str, target: str) -> int:
         )
         return exit_codes.DONE
     if report.source_changed:
-        output.complain(f"the store at {source} changed while it was copied: stop what works on it, and run this again")
+        output.complain(
+            f"the store at {source} changed while it was copied: stop the services that use it, and run this again"
+        )
     else:
         wrong = [
             f"{name}: {report.target.elements.get(name, 0)} instead of {report.before.elements.get(name, 0)}"
@@ -123,7 +144,7 @@ def _show_json(report: CopyReport, apart_ms: int) -> None:
 
 
 def show_table(report: CopyReport) -> None:
-    """Jobs by topic and state, and which of them did not come over."""
+    """Print the jobs by topic and state, and which of them were not copied."""
     columns = [Column("TOPIC"), *(Column(state.upper(), right=True) for state in JobState), Column("COPIED")]
     rows: list[list[str]] = []
     not_shown = 0
@@ -163,7 +184,7 @@ class _Progress:
         self._next_s = time.monotonic() + _REPORT_EVERY_S
 
     def show(self, copied: int, of: int) -> None:
-        """So many of the elements of all keys are copied."""
+        """Report that `copied` of the elements of all keys are copied."""
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _REPORT_EVERY_S
             output.hint(f"copied {copied:,} of {of:,} entries")

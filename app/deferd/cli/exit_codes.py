@@ -1,4 +1,4 @@
-"""The exit codes of every command, and which error ends in which."""
+"""The exit codes of the commands, and that of each error."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ OUTPUT_CLOSED: Final = 141
 
 MEANINGS: Final = {
     DONE: "done",
-    FAILED: "the service, or a store, could not be reached, or failed",
-    USAGE: "wrong usage, or a value that is refused",
-    REFUSED: "refused by the state of things: not found, taken, held, stale, cancelled, full",
+    FAILED: "the service or a store could not be reached, or failed",
+    USAGE: "wrong usage, or an invalid value",
+    REFUSED: "conflict with the current state: not found, exists, held, stale, cancelled, full",
     NOTHING_READY: "pop: nothing was ready",
-    NOT_ALLOWED: "not allowed: no key, an unknown one, or one without the right",
+    NOT_ALLOWED: "not allowed: no key, an unknown key, or one without the permission",
     DAMAGED: "audit: there is damage, or something could not be checked",
-    INTERRUPTED: "ended by Ctrl-C, or because a question was answered with no",
-    OUTPUT_CLOSED: "whoever read the output stopped reading (| head)",
+    INTERRUPTED: "ended by Ctrl-C, or not confirmed",
+    OUTPUT_CLOSED: "the reader of the output stopped reading (| head)",
 }
 """For the help; docs/command-line.md has them too."""
 
@@ -41,11 +41,11 @@ _REFUSED_CODES = frozenset(
 
 
 class UsageError(Exception):
-    """What the user asked for cannot be done as written; the text says what is wrong, in one line."""
+    """The arguments are wrong; the text says what, in one line."""
 
 
 def of_code(code: str) -> int:
-    """The exit code for a code of the HTTP contract, or of a call that failed."""
+    """The exit code for an error code of the API or the client."""
     if code in _NOT_ALLOWED_CODES:
         return NOT_ALLOWED
     if code in _USAGE_CODES:

@@ -1,25 +1,23 @@
-"""JSON that people type or pipe in: read as strictly as the service reads it."""
+"""JSON from arguments and standard input, parsed as strictly as the service parses it."""
 
 from __future__ import annotations
 
 import json
-import re
-from typing import Any, Final
+from typing import Any
 
 from pydantic_core import from_json
 
-_MAYBE_INFINITE: Final = re.compile(rb"[eE]\+?\d{3}|\d{200}")
-"""Only a number with such an exponent, or with so many digits, can be beyond a float's range."""
+from deferd.contract.json_numbers import may_be_infinite
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: it is none, as NaN, or has a number beyond 1.8e308, which no JSON could be written of again.
+        ValueError: it is not JSON (as NaN), or has a number beyond 1.8e308, which cannot be written as JSON again.
     """
     raw = text.encode() if isinstance(text, str) else text
     value = from_json(raw, allow_inf_nan=False, cache_strings="keys")
-    if _MAYBE_INFINITE.search(raw):
+    if may_be_infinite(raw):
         json.dumps(value, allow_nan=False, check_circular=False)
     return value

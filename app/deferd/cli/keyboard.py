@@ -1,4 +1,4 @@
-"""Single keys from a terminal, as they are pressed."""
+"""Single key presses from a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def pressed_keys() -> Iterator[asyncio.Queue[str]]:
-    """Keys come into the queue while the block runs, without Enter and unseen; none when stdin is no terminal."""
+    """Read keys into the queue while the block runs, without Enter or echo; none if stdin is not a terminal."""
     keys: asyncio.Queue[str] = asyncio.Queue()
     if not sys.stdin.isatty():
         yield keys

@@ -1,4 +1,4 @@
-"""Jobs from lines of JSON: read as they come, checked one by one, gathered into batches."""
+"""Jobs from lines of JSON: read as they arrive, validated one by one, collected into batches."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from deferd.contract.limits import BATCH_MAX
 from deferd.contract.model import PutJob
 
 BATCH_BYTES: Final = 512 * 1024
-"""Of lines, after which a batch is full: with what each job has besides its line it stays below the service's limit."""
+"""Bytes of lines in a full batch: with the other fields of each job it stays below the limit of the service."""
 LINE_MAX_BYTES: Final = 64 * 1024 * 1024
 _CHUNK_BYTES: Final = 256 * 1024
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SHOWN_BYTES: Final = 60
-_ENDLESS: Final = b"\0\n"
-"""Stands for a line that is too long: none that is read has a line break in it."""
+_TOO_LONG: Final = b"\0\n"
+"""Stands for a line that is too long: a real line has no line break."""
 
 
 class BadLine(Exception):
-    """A line that is no job. `number` counts from 1."""
+    """A line that is not a job. `number` counts from 1."""
 
     def __init__(self, number: int, problem: str) -> None:
         self.number = number
@@ -35,7 +35,7 @@ class BadLine(Exception):
 
 @dataclass(slots=True)
 class Batch:
-    """Jobs and the number of the line of each; `end_byte` is where the input goes on after them."""
+    """Jobs and the line number of each; `end_byte` is the offset of the input after them."""
 
     jobs: list[dict[str, Any]] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
@@ -43,16 +43,16 @@ class Batch:
 
 
 class JobLines:
-    """The jobs of a file descriptor's lines.
+    """The jobs in the lines of a file descriptor.
 
-    `job` is what all have in common, in the form of the contract. A line is a job's body or, with `whole_jobs`, an
-    object whose members come before those of `job`. Empty lines count as lines and are passed over.
+    `job` has the fields that all jobs share, as in the API. A line is the body of a job or, with `whole_jobs`, an
+    object whose members override those of `job`. Empty lines are skipped, but counted.
     """
 
     def __init__(self, descriptor: int, job: Mapping[str, Any], *, whole_jobs: bool) -> None:
         self._descriptor = descriptor
         self._job = dict(job)
-        # A line that says when it is due is not asked to agree with the flags about it.
+        # A line that has its own due time overrides the options for it.
         self._job_without_time = {name: value for name, value in job.items() if name not in {"delay", "run_at"}}
         self._whole_jobs = whole_jobs
         self._waiting: deque[bytes] = deque()
@@ -62,13 +62,13 @@ class JobLines:
         self._bad: BadLine | None = None
         self._taken_bytes = 0
         self.number = 0
-        """Of the last line taken."""
+        """The number of the last line taken."""
 
     def batch(self) -> Batch | None:
-        """The next jobs, up to 1000; None at the end. Waits for the first line, and not for any more.
+        """The next jobs, up to 1000; None at the end. Waits for the first line, but not for more.
 
         Raises:
-            BadLine: the next line is no job; those before it came in earlier batches.
+            BadLine: the next line is not a job. The lines before it were in earlier batches.
         """
         if self._bad is not None:
             raise self._bad
@@ -100,7 +100,7 @@ class JobLines:
         return batch if batch.jobs else None
 
     def _may_read(self, *, wait: bool) -> bool:
-        """Whether there is something to read now, or when nothing was read yet, to wait for."""
+        """Whether to read: there is input, or `wait` is set and no line is left."""
         if self._at_end:
             return False
         return (wait and not self._waiting) or bool(select.select([self._descriptor], [], [], 0)[0])
@@ -124,37 +124,37 @@ class JobLines:
         if self._part_bytes > LINE_MAX_BYTES:
             self._at_end = True
             self._part = []
-            self._bad_after_waiting()
+            self._refuse_too_long_line()
 
-    def _bad_after_waiting(self) -> None:
-        """The line that goes on without end is refused when its turn comes."""
-        self._waiting.append(_ENDLESS)
+    def _refuse_too_long_line(self) -> None:
+        """Refuse the line that is too long after the lines before it."""
+        self._waiting.append(_TOO_LONG)
 
     def _read_line(self, line: bytes) -> dict[str, Any]:
-        if line == _ENDLESS:
+        if line == _TOO_LONG:
             raise ValueError(f"longer than {LINE_MAX_BYTES} bytes")
         if self.number == 1:
             line = line.removeprefix(_BYTE_ORDER_MARK)
         try:
             value = read_json(line)
         except ValueError as error:
-            raise ValueError(f"no JSON ({error})") from None
+            raise ValueError(f"not JSON ({error})") from None
         if not self._whole_jobs:
             return {**self._job, "body": value}
         if not isinstance(value, dict):
-            raise ValueError('no JSON object such as {"id": ..., "body": ...}')  # noqa: TRY004 (it is the line's value)
-        says_when = value.get("delay") is not None or value.get("run_at") is not None
-        job = {**(self._job_without_time if says_when else self._job), **value}
+            raise ValueError('not a JSON object such as {"id": ..., "body": ...}')  # noqa: TRY004 (it is the line's value)
+        has_due_time = value.get("delay") is not None or value.get("run_at") is not None
+        job = {**(self._job_without_time if has_due_time else self._job), **value}
         try:
             PutJob.model_validate(job)
         except ValidationError as error:
-            raise ValueError("; ".join(_fault(one) for one in error.errors(include_url=False))) from None
+            raise ValueError("; ".join(_describe(one) for one in error.errors(include_url=False))) from None
         return job
 
 
-def _fault(fault: Any) -> str:
-    where = ".".join(str(step) for step in fault["loc"])
-    return f"{where}: {fault['msg']}" if where else str(fault["msg"])
+def _describe(error: Any) -> str:
+    where = ".".join(str(step) for step in error["loc"])
+    return f"{where}: {error['msg']}" if where else str(error["msg"])
 
 
 def _shown(line: bytes) -> str:

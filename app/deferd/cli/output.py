@@ -1,7 +1,7 @@
 """What the commands write: lines and tables for people, JSON for programs.
 
-Standard output holds what was asked for and nothing else; everything said about it goes to standard error. As JSON, one
-thing is one object on a line of its own, and several things are as many lines (NDJSON).
+Standard output has the requested data and nothing else; messages go to standard error. JSON output has one object a
+line (NDJSON).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CELL_CHARACTERS = 120
 
 
 class Column(NamedTuple):
-    """A column of a table. `cut`: what does not fit is cut off, else it goes on in the next line."""
+    """A column of a table. Text that does not fit is truncated with `cut`, else wrapped."""
 
     name: str
     right: bool = False
@@ -32,39 +32,39 @@ class Column(NamedTuple):
 
 
 def line(text: str) -> None:
-    """A line for people on standard output."""
+    """Print a line on standard output."""
     print(text)  # noqa: T201 (the command's output)
 
 
 def json_line(value: Any) -> None:
-    """A JSON value on a line of its own on standard output."""
+    """Print a JSON value as one line on standard output."""
     sys.stdout.write(json_text(value) + "\n")
 
 
 def json_text(value: Any) -> str:
-    """As compact JSON."""
+    """Compact JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def complain(sentence: str) -> None:
-    """What is wrong, in a line on standard error."""
+    """Print an error as one line on standard error."""
     print(f"deferd: {printable(sentence)}", file=sys.stderr, flush=True)  # noqa: T201 (the command's own words)
 
 
 def hint(sentence: str) -> None:
-    """What people may want to know, on standard error and only on a terminal."""
+    """Print a hint for people on standard error, on a terminal only."""
     if sys.stderr.isatty():
         print(sentence, file=sys.stderr)  # noqa: T201 (the command's own words)
 
 
 def say_empty(sentence: str) -> None:
-    """That there is nothing to list: on a terminal only, for in a pipe it would be taken for an entry."""
+    """Say that a list is empty, on a terminal only: in a pipe it would be read as an entry."""
     if sys.stdout.isatty():
         line(sentence)
 
 
 def printable(text: str) -> str:
-    """The text on one line, without characters that a terminal would obey: a job's error must not steer it."""
+    """The text on one line, with control characters escaped: a job's error must not control the terminal."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape", "surrogatepass").decode()
         for character in text
@@ -72,24 +72,24 @@ def printable(text: str) -> str:
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, headed: bool = True) -> None:
-    """A table on standard output: as wide as the terminal, else as wide as what is in it."""
-    from rich.console import Console  # a command that shows no table does without it
+    """Print a table, as wide as the terminal, else as wide as its cells."""
+    from rich.console import Console  # an extra, needed for tables only
 
     table = make_table(columns, headed=headed)
     for at, column in enumerate(columns):
-        if column.right:  # a number that is broken or cut is another number
+        if column.right:  # a number that is wrapped or truncated reads as another number
             table.columns[at].min_width = max(len(cells[at]) for cells in [[one.name for one in columns], *rows])
     for row in rows:
         table.add_row(*(printable(cell) for cell in row))
     console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _UNLIMITED_WIDTH)
     with console.capture() as shown:
         console.print(table)
-    # Cells are filled up to the column's width, the last one as well.
+    # Cells are padded to the width of the column, in the last column as well.
     sys.stdout.writelines(text.rstrip() + "\n" for text in shown.get().splitlines())
 
 
 def fits(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a table needs no cut and no fold where standard output goes to."""
+    """Whether the table fits the terminal without truncating or wrapping."""
     if not sys.stdout.isatty():
         return True
     names = [column.name for column in columns]
@@ -113,7 +113,7 @@ def make_table(columns: Sequence[Column], *, headed: bool = True) -> Table:
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Names and values, one pair a line; further lines of a value stand below its first."""
+    """Print names and values, one pair a line; further lines of a value are below its first."""
     pairs = list(facts)
     width = max(len(name) for name, _ in pairs) + 2
     for name, value in pairs:
@@ -137,7 +137,7 @@ def span(seconds: float) -> str:
 
 
 def from_now(instant: datetime) -> str:
-    """``in 30m`` or ``5s ago``, by this host's clock."""
+    """``in 30m`` or ``5s ago``, by the clock of this host."""
     seconds = (instant - datetime.now(UTC)).total_seconds()
     if abs(seconds) < 1:
         return "now"
@@ -148,13 +148,18 @@ def _whole(seconds: float) -> float:
     return float(round(seconds))
 
 
+def rfc3339(instant: datetime) -> str:
+    """``2030-01-31T09:30:00.000Z``."""
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def when(instant: datetime) -> str:
     """``2030-01-31T09:30:00.000Z (in 30m)``."""
-    return f"{instant.astimezone(UTC).isoformat(timespec='milliseconds').replace('+00:00', 'Z')} ({from_now(instant)})"
+    return f"{rfc3339(instant)} ({from_now(instant)})"
 
 
 def cell(value: Any) -> str:
-    """A JSON value for a table: on one line and not too long."""
+    """A JSON value as one line of at most 120 characters."""
     text = json_text(value)
     return text if len(text) <= _CELL_CHARACTERS else text[: _CELL_CHARACTERS - 1] + "…"
 
@@ -181,7 +186,7 @@ def number(value: float | None) -> str:
 
 
 def backoff(value: Mapping[str, Any] | None) -> str:
-    """A backoff in the short form that the flag --backoff takes; a dash for none."""
+    """A backoff in the short form of the option --backoff; a dash for none."""
     if value is None:
         return "-"
     jitter = f":{_plain(value['jitter'])}" if value.get("jitter") else ""
@@ -197,13 +202,13 @@ def backoff(value: Mapping[str, Any] | None) -> str:
 
 
 def _plain(value: float) -> str:
-    """All digits of a number and no exponent, which the flag does not take."""
+    """A number without an exponent, which the option does not accept."""
     text = format(Decimal(repr(value)), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def where_it_stands(job: Job) -> str:
-    """What matters about a job in its state, in a few words."""
+    """The status of a job in a few words, by its state."""
     match job.fields["state"]:
         case "reserved" if job.reserved_until is not None:
             holder = f", held by {job.reserved_by}" if job.reserved_by else ""

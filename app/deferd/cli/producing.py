@@ -1,102 +1,180 @@
-"""`put` of one job, `show`, `change` and `cancel`."""
+"""The commands of producers: `put`, `show`, `change`, `cancel`."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from deferd.cli import error_messages, exit_codes, output, put_stream
-from deferd.cli.connection import read_connection
+import click
+
+from deferd.cli import exit_codes, output, values
+from deferd.cli.command import command
+from deferd.cli.connection import Connection
 from deferd.cli.exit_codes import UsageError
-from deferd.client import Job
-from deferd.contract.errors import DeferdError
+from deferd.cli.options import (
+    DURABILITIES,
+    connection_options,
+    due_options,
+    job_arguments,
+    json_option,
+    policy_options,
+    topic_argument,
+)
 
-_FLAGS_OF_A_JOB = ("delay", "run_at", "ttr", "max_attempts", "backoff", "ttl", "retain")
+if TYPE_CHECKING:
+    from deferd.client import Job
 
 
-def put(given: argparse.Namespace) -> int:
-    """Put one job, or those of standard input."""
-    if given.body is None and given.topic == "-":  # put --jobs -
-        given.topic, given.body = None, "-"
-    job = {name: getattr(given, name) for name in _FLAGS_OF_A_JOB if hasattr(given, name)}
-    if hasattr(given, "delay") and hasattr(given, "run_at"):
+@command(
+    """deferd put orders.close '{"order": 1042}' --id order-1042 --delay 30m""",
+    """deferd put mail.remind '"Ada"' --run-at 2030-01-31T09:30:00Z --backoff schedule:2m,10m,1h""",
+    "deferd put orders.close - --delay 30m < bodies.ndjson",
+    """echo '{"id": "o-1", "body": {"n": 1}, "delay": 60}' | deferd put orders.close - --jobs""",
+    "deferd put orders.close - --jobs --on-conflict keep --json < jobs.ndjson > results.ndjson",
+)
+@topic_argument("where to put it")
+@click.argument("body", required=False, type=values.body, help="any JSON value; -: a job for each line of stdin")
+@click.option("--id", metavar="ID", help="your own id, by which you can cancel it; default: a generated one")
+@due_options
+@policy_options
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["reject", "keep", "replace"]),
+    help="when the id exists: reject (exit code 3), keep the old job, or replace it",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITIES),
+    metavar="LEVEL",
+    help="acknowledge when it is in memory, fsync: on disk, or replicated:N: in N replicas as well",
+)
+@click.option("--jobs", is_flag=True, help='with -: each line is a whole job, {"id": ..., "body": ..., "delay": ...}')
+@json_option("print the job, or with - the result of each line, as JSON")
+@connection_options
+def put(
+    *,
+    topic: str | None,
+    body: values.Body | Literal["-"] | None,
+    id: str | None,
+    on_conflict: str | None,
+    durability: str | None,
+    jobs: bool,
+    as_json: bool,
+    connection: Connection,
+    fields: dict[str, Any],
+) -> int | None:
+    """Put a job. With - as BODY, each line of standard input (NDJSON) is the body of a job, or with --jobs a whole job.
+    There may be any number of lines; they are sent in batches. The first line that is refused ends the command: all
+    lines before it are put.
+    """
+    if body is None and topic == "-":  # put --jobs -
+        topic, body = None, "-"
+    if "delay" in fields and "run_at" in fields:
         raise UsageError("--delay and --run-at exclude each other: give one of them")
-    if given.on_conflict is not None:
-        job["on_conflict"] = given.on_conflict
-    if given.durability is not None:
-        job["durability"] = given.durability
-    if given.body == "-":
-        if given.id is not None:
+    if on_conflict is not None:
+        fields["on_conflict"] = on_conflict
+    if durability is not None:
+        fields["durability"] = durability
+    if isinstance(body, str):
+        if id is not None:
             raise UsageError("--id names one job: with -, give --jobs and an id in each line")
-        if given.topic is None and not given.jobs:
+        if topic is None and not jobs:
             raise UsageError("TOPIC is missing: only with --jobs may each line name its own")
-        return put_stream.put_lines(given, job)
-    if given.jobs:
+        from deferd.cli import put_stream
+
+        common = fields if topic is None else {**fields, "topic": topic}
+        return put_stream.put_lines(common, connection=connection, whole_jobs=jobs, as_json=as_json)
+    if jobs:
         raise UsageError("--jobs reads standard input: give - as BODY")
-    body = None if given.body is None else given.body.value
-    with read_connection(vars(given)).open() as client:
-        put_job = client.put(given.topic, body, id=given.id, **job)
-    _show_briefly(put_job, given)
-    return exit_codes.DONE
+    assert topic is not None  # noqa: S101 (for mypy: it is required)
+    with connection.open() as client:
+        job = client.put(topic, None if body is None else body.value, id=id, **fields)
+    _show_briefly(job, as_json=as_json, durability=durability is not None)
+    return None
 
 
-def change(given: argparse.Namespace) -> int:
-    """Reschedule or change a job."""
-    fields = {name: getattr(given, name) for name in _FLAGS_OF_A_JOB if hasattr(given, name)}
-    if given.body == "-":
+@command("deferd show orders.close order-1042", "deferd show orders.close order-1042 --json | jq .state")
+@job_arguments
+@json_option()
+@connection_options
+def show(topic: str, id: str, as_json: bool, connection: Connection) -> None:
+    """Show a job without changing it."""
+    with connection.open() as client:
+        job = client.look(topic, id)
+    if as_json:
+        output.json_line(job.fields)
+    else:
+        output.show_facts(_facts(job))
+
+
+@command("deferd change orders.close order-1042 --delay 1h", """deferd change mail.remind r-7 '{"to": "Bob"}'""")
+@job_arguments
+@click.argument("body", required=False, type=values.body, help="the new body, any JSON value")
+@due_options
+@policy_options
+@json_option()
+@connection_options
+def change(
+    *,
+    topic: str,
+    id: str,
+    body: values.Body | Literal["-"] | None,
+    as_json: bool,
+    connection: Connection,
+    fields: dict[str, Any],
+) -> None:
+    """Reschedule or change a delayed or ready job."""
+    if isinstance(body, str):
         raise UsageError("BODY is -, but only put reads standard input")
-    if given.body is not None:
-        fields["body"] = given.body.value
+    if body is not None:
+        fields["body"] = body.value
     if not fields:
         raise UsageError("nothing to change: give BODY or a flag such as --delay")
     if "delay" in fields and "run_at" in fields:
         raise UsageError("--delay and --run-at exclude each other: give one of them")
-    with read_connection(vars(given)).open() as client:
-        changed = client.change(given.topic, given.id, **fields)
-    _show_briefly(changed, given)
-    return exit_codes.DONE
+    with connection.open() as client:
+        job = client.change(topic, id, **fields)
+    _show_briefly(job, as_json=as_json)
 
 
-def show(given: argparse.Namespace) -> int:
-    """Show one job."""
-    with read_connection(vars(given)).open() as client:
-        job = client.look(given.topic, given.id)
-    if given.json:
-        output.json_line(job.fields)
-    else:
-        output.show_facts(_facts(job))
-    return exit_codes.DONE
+@command("deferd cancel orders.close order-1042", "deferd cancel notices n-23 n-28 n-29 --refuse-reserved")
+@topic_argument("the jobs' topic")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, help="the jobs' ids")
+@click.option("--refuse-reserved", is_flag=True, help="do not cancel a job that a consumer holds")
+@json_option()
+@connection_options
+def cancel(topic: str, ids: tuple[str, ...], refuse_reserved: bool, as_json: bool, connection: Connection) -> int:
+    """Cancel jobs in any state. `was` shows whether it was in time: reserved means that a consumer had the job already.
+    A job that cannot be cancelled does not keep the others from being cancelled.
+    """
+    from deferd.cli.error_messages import sentence
+    from deferd.contract.errors import DeferdError
 
-
-def cancel(given: argparse.Namespace) -> int:
-    """Cancel jobs one after the other. One that cannot be cancelled does not keep the others; its code is returned."""
     code = exit_codes.DONE
-    if_reserved: Literal["cancel", "refuse"] = "refuse" if given.refuse_reserved else "cancel"
-    with read_connection(vars(given)).open() as client:
-        for job_id in given.ids:
+    with connection.open() as client:
+        for job_id in ids:
             try:
-                done = client.cancel(given.topic, job_id, if_reserved=if_reserved)
+                job = client.cancel(topic, job_id, if_reserved="refuse" if refuse_reserved else "cancel")
             except DeferdError as error:
                 if exit_codes.of_error(error) != exit_codes.REFUSED:
                     raise
                 code = exit_codes.REFUSED
-                output.complain(error_messages.sentence(error))
-                if given.json:
-                    output.json_line({"topic": given.topic, "id": job_id, "code": error.code})
+                output.complain(sentence(error))
+                if as_json:
+                    output.json_line({"topic": topic, "id": job_id, "code": error.code})
                 continue
-            if given.json:
-                output.json_line({"topic": done.topic, "id": done.id, "state": "cancelled", "was": done.was.value})
+            if as_json:
+                output.json_line({"topic": job.topic, "id": job.id, "state": "cancelled", "was": job.was.value})
             else:
-                output.line(f"{done.topic}/{done.id} cancelled, was {done.was.value}")
+                output.line(f"{job.topic}/{job.id} cancelled, was {job.was.value}")
     return code
 
 
-def _show_briefly(job: Job, given: argparse.Namespace) -> None:
-    if given.json:
+def _show_briefly(job: Job, *, as_json: bool, durability: bool = False) -> None:
+    if as_json:
         output.json_line(job.fields)
     else:
-        reached = f", durability {job.durability}" if getattr(given, "durability", None) else ""
+        reached = f", durability {job.durability}" if durability else ""
         output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{reached}")
 
 

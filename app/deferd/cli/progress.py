@@ -1,4 +1,4 @@
-"""How far a long put is, on standard error and only on a terminal."""
+"""The progress bar of a long put, on standard error and on a terminal only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class PutProgress:
-    """A bar that fills as the input is put; when the input's size is not known it only moves. A context."""
+    """A context manager for a bar that fills as the input is put, or only moves if the size of the input is unknown."""
 
     def __init__(self, descriptor: int) -> None:
         about = os.fstat(descriptor)
         total = about.st_size if stat.S_ISREG(about.st_mode) else None
         self._progress: Progress | None = None
         if sys.stderr.isatty():
-            from rich import progress  # only a terminal needs it
+            from rich import progress  # an extra, needed on a terminal only
             from rich.console import Console
 
             self._progress = progress.Progress(
@@ -37,7 +37,7 @@ class PutProgress:
             self._task = self._progress.add_task("", total=total, jobs=0, rate=0.0)
 
     def show(self, *, jobs: int, end_byte: int, seconds: float) -> None:
-        """So many jobs are put, which are the input up to `end_byte`, and it took so long."""
+        """Update: `jobs` jobs, the input up to `end_byte`, were put in `seconds`."""
         if self._progress is not None:
             rate = jobs / seconds if seconds else 0.0
             self._progress.update(self._task, completed=end_byte, jobs=jobs, rate=rate)

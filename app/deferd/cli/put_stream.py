@@ -1,8 +1,7 @@
-"""`put -`: any number of jobs from standard input, in batches of which a few are on their way at a time."""
+"""`put -`: any number of jobs from standard input, in batches of which a few are in flight at a time."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import sys
@@ -13,18 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from deferd.cli import error_messages, exit_codes, output
-from deferd.cli.connection import Connection, read_connection
+from deferd.cli.connection import Connection
 from deferd.cli.ndjson import BadLine, Batch, JobLines
 from deferd.cli.progress import PutProgress
 from deferd.client import PutResult, requests
-from deferd.client.requests import job_fields
+from deferd.client.request_body import job_fields
 from deferd.contract.errors import DeferdError, InvalidInput
 
 BATCHES_AT_A_TIME: Final = 4
-"""A service of one process is busy with two; the others hide the way to it and back."""
-RETRY_FOR: Final = "60s"
-"""Longer than for one job: a restart of the service should not end the put of millions."""
-_FIRST_RETRY_FOR_S: Final = 5.0
+"""Two keep a service of one process busy; the others hide the network latency."""
+RETRY_FOR_S: Final = 60.0
+"""Longer than for one job: the put of millions should survive a restart of the service."""
+_START_RETRY_FOR_S: Final = 5.0
 _REFUSALS_SHOWN: Final = 10
 
 Value = TypeVar("Value")
@@ -35,21 +34,20 @@ class _Sent(NamedTuple):
     results: asyncio.Task[list[PutResult]]
 
 
-def put_lines(given: argparse.Namespace, job: Mapping[str, Any]) -> int:
-    """Put a job for each line of standard input; `job` is what all of them have in common."""
-    connection = read_connection(vars(given), retry_for=RETRY_FOR)
-    common = job_fields({**job, **({} if given.topic is None else {"topic": given.topic})})
+def put_lines(common: Mapping[str, Any], *, connection: Connection, whole_jobs: bool, as_json: bool) -> int:
+    """Put a job for each line of standard input; `common` are the fields that all of them have."""
+    connection = connection.with_defaults(retry_for=RETRY_FOR_S)
     descriptor = sys.stdin.fileno()
     if sys.stdin.isatty():
         output.hint("one JSON value a line; Ctrl-D ends")
-    outcome = _Outcome(given)
+    outcome = _Outcome(as_json=as_json, on_conflict=common.get("on_conflict"))
     try:
         with PutProgress(descriptor) as progress:
-            lines = JobLines(descriptor, common, whole_jobs=given.jobs)
+            lines = JobLines(descriptor, job_fields(common), whole_jobs=whole_jobs)
             asyncio.run(_put_all(connection, lines, outcome, progress))
-    except DeferdError:  # before the first line
+    except DeferdError:  # before the first line was sent
         raise
-    except BaseException:  # Ctrl-C, or nobody reads the results any more
+    except BaseException:  # Ctrl-C, or the reader of the results stopped
         outcome.report(interrupted=True)
         raise
     outcome.report(interrupted=False)
@@ -57,11 +55,11 @@ def put_lines(given: argparse.Namespace, job: Mapping[str, Any]) -> int:
 
 
 class _Outcome:
-    """What became of the lines so far."""
+    """The results of the lines so far."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self._as_json: bool = given.json
-        self._of_200 = {"keep": "kept", "replace": "replaced"}.get(given.on_conflict, "kept or replaced")
+    def __init__(self, *, as_json: bool, on_conflict: str | None) -> None:
+        self._as_json = as_json
+        self._meaning_of_200 = {"keep": "kept", "replace": "replaced"}.get(on_conflict or "", "kept or replaced")
         self._counts: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
         self._gaps: list[tuple[int, int, str]] = []
@@ -71,32 +69,32 @@ class _Outcome:
         self.last_sent_line = 0
 
     @property
-    def answered(self) -> int:
-        """Jobs whose result is known."""
+    def completed(self) -> int:
+        """Number of jobs with a known result."""
         return self._counts.total() + self._codes.total()
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._began_s
 
     @property
     def failed(self) -> bool:
-        """Whether nothing more should be sent."""
+        """Whether to stop sending."""
         return self._error is not None
 
     @property
     def exit_code(self) -> int:
-        """For the whole."""
+        """The exit code of the command."""
         if self._error is not None:
             return self._error_exit
         return max((exit_codes.of_code(code) for code in self._codes), default=exit_codes.DONE)
 
     def add(self, batch: Batch, results: Sequence[PutResult]) -> None:
-        """A batch was answered."""
+        """Add the results of a batch."""
         for line, result in zip(batch.lines, results, strict=True):
             if result.code is None:
-                self._counts["put" if result.status == 201 else self._of_200] += 1
+                self._counts["put" if result.status == 201 else self._meaning_of_200] += 1
             else:
                 self._codes[result.code] += 1
                 if not self._as_json and self._codes.total() <= _REFUSALS_SHOWN:
@@ -110,13 +108,13 @@ class _Outcome:
             sys.stdout.flush()
 
     def add_bad_line(self, bad: BadLine) -> None:
-        """A line is no job, so neither it nor what is after it was sent."""
+        """Add a line that is not a job: neither it nor the lines after it were sent."""
         self._fail(str(bad), exit_codes.USAGE)
 
     def add_failure(self, batch: Batch, error: DeferdError) -> None:
-        """A batch came to nothing, or nobody knows to what."""
+        """Add a batch that failed, or whose result is unknown."""
         if isinstance(error, InvalidInput):
-            for fault in error.faults:
+            for fault in error.field_errors:
                 at, *field = fault.path
                 where = f"line {batch.lines[at]}" if isinstance(at, int) else _span(batch)
                 self._fail(f"{where}: {'.'.join(map(str, field))} {fault.message}", exit_codes.USAGE)
@@ -126,11 +124,11 @@ class _Outcome:
             self.add_unknown(batch)
 
     def add_unknown(self, batch: Batch) -> None:
-        """It is not known whether a batch is put."""
-        self._add_gap(batch, "put or not, which nobody knows")
+        """Add a batch of which it is unknown whether it is put."""
+        self._add_gap(batch, "put or not, which is unknown")
 
     def _add_gap(self, batch: Batch, what: str) -> None:
-        """Batches one after the other that fare alike are one gap."""
+        """Add lines that are not surely put; consecutive batches of the same kind are one gap."""
         first, last = batch.lines[0], batch.lines[-1]
         if self._gaps and self._gaps[-1][2] == what:
             first = self._gaps.pop()[0]
@@ -141,13 +139,13 @@ class _Outcome:
             self._error, self._error_exit = sentence, code
 
     def report(self, *, interrupted: bool) -> None:
-        """The summary: on standard output, or beside results there on standard error."""
+        """Print the summary on standard output, or on standard error if the results are there."""
         counts = {"put": 0, **self._counts}
         parts = [f"{count:,} {name}" for name, count in counts.items()]
         if self._codes:
             codes = ", ".join(f"{count:,} {code}" for code, count in self._codes.most_common())
             parts.append(f"{self._codes.total():,} refused ({codes})")
-        rate = f" in {output.span(self.seconds)}, {self.answered / max(self.seconds, 1e-3):,.0f}/s"
+        rate = f" in {output.span(self.seconds)}, {self.completed / max(self.seconds, 1e-3):,.0f}/s"
         print(", ".join(parts) + rate, file=sys.stderr if self._as_json or interrupted else sys.stdout)
         if self._error is not None:
             output.complain(self._error)
@@ -155,7 +153,7 @@ class _Outcome:
             output.complain(self._how_far())
 
     def _how_far(self) -> str:
-        """Where to go on."""
+        """Which lines are put: where to resume."""
         last = self.last_sent_line
         if last == 0:
             return "no line is put"
@@ -170,13 +168,13 @@ class _Outcome:
 
 
 async def _put_all(connection: Connection, lines: JobLines, outcome: _Outcome, progress: PutProgress) -> None:
-    """Read and send until the input ends or something fails, then wait for what is on its way."""
+    """Read and send until the input ends or something fails, then wait for the batches in flight."""
     sent: deque[_Sent] = deque()
     reading: asyncio.Future[Batch | None] | None = None
     at_end = False
     async with connection.open_async() as client:
-        # A service that is not there at all should not be waited for as one that goes away meanwhile.
-        await client.send(requests.ready(), retry_for=min(connection.retry_for_s, _FIRST_RETRY_FOR_S))
+        # Retry a service that is not up at the start for a shorter time than one that goes away meanwhile.
+        await client.send(requests.ready(), retry_for=min(connection.retry_for, _START_RETRY_FOR_S))
         try:
             while True:
                 at_end = at_end or outcome.failed
@@ -219,7 +217,7 @@ def _take(one: _Sent, outcome: _Outcome, progress: PutProgress) -> None:
         outcome.add_failure(one.batch, error)
     else:
         outcome.add(one.batch, results)
-        progress.show(jobs=outcome.answered, end_byte=one.batch.end_byte, seconds=outcome.seconds)
+        progress.show(jobs=outcome.completed, end_byte=one.batch.end_byte, seconds=outcome.seconds)
 
 
 async def _give_up(sent: deque[_Sent], outcome: _Outcome) -> None:
@@ -231,7 +229,7 @@ async def _give_up(sent: deque[_Sent], outcome: _Outcome) -> None:
 
 
 def _in_thread(function: Callable[[], Value]) -> asyncio.Future[Value]:
-    """What the function gives. It may wait for input without end, so its thread must not keep the process alive."""
+    """Run the function in a daemon thread: it may block on input forever, and must not keep the process alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Value] = loop.create_future()
 
@@ -239,7 +237,7 @@ def _in_thread(function: Callable[[], Value]) -> asyncio.Future[Value]:
         if future.done():
             return
         if error is None:
-            future.set_result(value)  # type: ignore[arg-type] # without an error it is the value
+            future.set_result(value)  # type: ignore[arg-type] # a value if there is no error
         else:
             future.set_exception(error)
 
@@ -247,9 +245,9 @@ def _in_thread(function: Callable[[], Value]) -> asyncio.Future[Value]:
         value, error = None, None
         try:
             value = function()
-        except Exception as failure:  # noqa: BLE001 (whatever it is, the waiting task gets it)
+        except Exception as failure:  # noqa: BLE001 (the waiting task gets it)
             error = failure
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, value, error)
 
     threading.Thread(target=work, daemon=True).start()

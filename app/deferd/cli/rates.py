@@ -1,4 +1,4 @@
-"""Rates of puts and finishes, from what the services count under /metrics."""
+"""Rates of puts and finishes, from the counters of the services under /metrics."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _STORED: Final = frozenset({"created", "replaced"})
 
 
 class Counts(NamedTuple):
-    """What one service has counted since its start, by topic. Topics in `_other` are not told apart."""
+    """The counters of one service since its start, by topic. `_other` has several topics."""
 
     puts: Mapping[str, float]
     finishes: Mapping[str, float]
 
 
 def read_counts(exposition: str) -> Counts:
-    """The counts in Prometheus' text format; of the puts, those that stored a job."""
+    """Parse Prometheus' text format. Puts are those that stored a job."""
     found: dict[str, dict[str, float]] = {"puts": defaultdict(float), "finishes": defaultdict(float)}
     for kind, labels_text, value in _LINE.findall(exposition):
         labels = dict(_LABEL.findall(labels_text))
@@ -31,32 +31,32 @@ def read_counts(exposition: str) -> Counts:
 
 
 class Rates(NamedTuple):
-    """Jobs a second; None where it is not known."""
+    """Jobs per second; None if unknown."""
 
     put: float | None
     finish: float | None
 
 
 class RateMeter:
-    """Makes rates from the counts of one or more services, each looked at again and again."""
+    """Computes rates from repeated samples of the counters of one or more services."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, Counts]] = {}
         self._now: dict[str, tuple[float, Counts]] = {}
 
     def add(self, service: str, at_s: float, counts: Counts) -> None:
-        """A look at a service, at a reading of a monotonic clock."""
+        """Add a sample of a service, at a time of a monotonic clock."""
         if service in self._now:
             self._before[service] = self._now[service]
         self._now[service] = (at_s, counts)
 
     def forget(self, service: str) -> None:
-        """The service did not answer: its next counts may be those of another process."""
+        """Forget a service that did not respond: its next counters may be those of another process."""
         self._before.pop(service, None)
         self._now.pop(service, None)
 
     def rates(self, topic: str) -> Rates:
-        """Of all services together, between their last two looks. Not known before, nor after a restart."""
+        """The rates of all services together, between their last two samples; unknown before, and after a restart."""
         return Rates(self._rate("puts", topic), self._rate("finishes", topic))
 
     def _rate(self, kind: str, topic: str) -> float | None:

@@ -1,56 +1,66 @@
-"""The stores that maintenance works on, and how its commands end."""
+"""The stores that `backup`, `restore` and `copy` work on, and how these commands end."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import click
 
 from deferd.cli import exit_codes
 from deferd.cli.exit_codes import UsageError
 from deferd.cli.output import complain
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
-from deferd.engine.copying import shards_of
-from deferd.engine.inventory import count_jobs
-from deferd.settings import Settings, variable
+from deferd.engine.store_copy import shards_of
+from deferd.engine.store_inventory import count_jobs
+from deferd.settings import default_text, flag, variable
 from deferd.store.append_only import has_data
 from deferd.store.connection import Store, connect
 from deferd.store.embedded import EmbeddedStore
 from deferd.store.preflight import StoreRefused
 from deferd.store.server_info import server_name
-from deferd.store.url import AddressError, parse_address
+from deferd.store.url import StoreUrlError, parse_store_url
 
 CALL_TIMEOUT_S = 60.0
-"""A step takes some milliseconds; a store that syncs a few MiB to a slow disk may take longer."""
+"""A call takes some milliseconds, but more when the store syncs a few MiB to a slow disk."""
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+")
+data_dir_option: Final = click.option(
+    flag("data_dir"),
+    type=click.Path(path_type=Path),
+    envvar=variable("data_dir"),
+    default=default_text("data_dir"),
+    metavar="DIR",
+    help=f"the data directory of the service; default {default_text('data_dir')} [{variable('data_dir')}]",
+)
 
 
 def run_to_end(work: Callable[[], int]) -> int:
-    """Do a command's work and return its exit code. SIGTERM and SIGHUP end it in order, as Ctrl-C does."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    """Do a command's work and return its exit code. SIGTERM and SIGHUP end it cleanly, as Ctrl-C does."""
+    handlers = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         return work()
     except StoreRefused as exc:
         complain(str(exc))
     except OSError as exc:
         complain(f"{exc.filename or 'a file'} cannot be read or written: {exc.strerror or exc}")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     return exit_codes.FAILED
 
 
 @asynccontextmanager
 async def embedded_store(folder: Path) -> AsyncIterator[Store]:
-    """A store that runs on a data folder nobody uses, for as long as the context.
+    """Run an embedded store on a data directory that nobody uses.
 
     Raises:
-        StoreRefused: a service uses the folder, or the store does not start on it.
+        StoreRefused: a service uses the directory, or the store does not start.
     """
     embedded = EmbeddedStore(folder)
     embedded.claim()
@@ -66,30 +76,30 @@ async def embedded_store(folder: Path) -> AsyncIterator[Store]:
 
 
 def read_place(flag: str, text: str, *, must_exist: bool) -> str | Path:
-    """A store as it is named on the command line: a URL, or the data folder of an embedded one.
+    """A store as named on the command line: a URL, or the data directory of an embedded store.
 
     Raises:
         UsageError: it is neither.
-        StoreRefused: it is a folder without data, and must have some.
+        StoreRefused: it is a directory without data, and `must_exist`.
     """
     if "://" in text:
         try:
-            parse_address(text)
-        except AddressError as exc:
-            wanted = f"{exc}, or a data folder"
+            parse_store_url(text)
+        except StoreUrlError as exc:
+            wanted = f"{exc}, or a data directory"
             raise UsageError(f"{flag} has a value that is not shown, but must be {wanted}") from None
         return text
     if _HOST_AND_PORT.fullmatch(text):
-        raise UsageError(f"{flag} is {text!r}, but must be a store URL, such as redis://{text}, or a data folder")
-    folder = Path(text).expanduser()
-    if must_exist and not has_data(folder):
-        raise StoreRefused(f"the data folder {folder} ({flag}) has no data of an embedded store")
-    return folder
+        raise UsageError(f"{flag} is {text!r}, but must be a store URL, such as redis://{text}, or a data directory")
+    directory = Path(text).expanduser()
+    if must_exist and not has_data(directory):
+        raise StoreRefused(f"the data directory {directory} ({flag}) has no data of an embedded store")
+    return directory
 
 
 @asynccontextmanager
 async def open_store(place: str | Path) -> AsyncIterator[Store]:
-    """The store at a URL, or an embedded one on a data folder.
+    """The store at a URL, or an embedded one on a data directory.
 
     Raises:
         StoreRefused: as `embedded_store`.
@@ -106,7 +116,7 @@ async def open_store(place: str | Path) -> AsyncIterator[Store]:
 
 
 class Contents(NamedTuple):
-    """What a data folder holds: `shards` is None when no service ever used it, `counts` are jobs by state."""
+    """What a data directory holds. `shards` is None if no service ever used it; `counts` are jobs by state."""
 
     shards: int | None
     counts: dict[str, int]
@@ -115,7 +125,7 @@ class Contents(NamedTuple):
 
 
 def load_and_count(folder: Path) -> Contents:
-    """Load the data in a folder into a store, for a moment, and count.
+    """Load the data of a directory into a temporary store, and count its jobs.
 
     Raises:
         StoreRefused: it cannot be loaded.
@@ -133,9 +143,3 @@ async def _load_and_count(folder: Path) -> Contents:
             raise StoreRefused(f"the store on {folder} failed: {exc}") from exc
         counts = {state.value: sum(of_topic.get(state, 0) for of_topic in jobs.values()) for state in JobState}
         return Contents(shards, counts, len(jobs), server_name(server))
-
-
-def data_folder(given: argparse.Namespace) -> Path:
-    """The folder of the flag --data-dir, of its variable, or the default one."""
-    default: Path = Settings.model_fields["data_dir"].default
-    return Path(given.data_dir or os.environ.get(variable("data_dir")) or default).expanduser()

@@ -1,21 +1,23 @@
-"""`top`: a live view of the topics, or one look at them where there is no terminal."""
+"""`deferd top`: a live view of the topics, or one snapshot without a terminal."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import signal
 import sys
 from datetime import UTC, datetime
 
+import click
 from rich.console import Console
 from rich.live import Live
 
-from deferd.cli import error_messages, exit_codes, output
-from deferd.cli.connection import Connection, read_connection
+from deferd.cli import error_messages, exit_codes, output, values
+from deferd.cli.command import command
+from deferd.cli.connection import Connection
 from deferd.cli.keyboard import pressed_keys
-from deferd.cli.top_snapshot import SORTS, Look, Looker, in_order
+from deferd.cli.options import connection_options, json_option
+from deferd.cli.top_snapshot import SORTS, Snapshot, SnapshotReader, in_order
 from deferd.cli.top_view import draw, topic_table
 from deferd.contract.errors import DeferdError
 
@@ -23,38 +25,49 @@ _TERMINATED = 128 + signal.SIGTERM
 _UNLIMITED_WIDTH = 100_000
 
 
-def top(given: argparse.Namespace) -> int:
-    """Watch until q, Ctrl-C or SIGTERM; or print one look."""
-    connection = read_connection(vars(given))
-    if given.json or not sys.stdout.isatty():
-        look = asyncio.run(_look_twice(connection, given.interval))
-        _print(look, connection, given)
+@command("deferd top", "deferd top --url http://a:8000,http://b:8000 --sort ready", "deferd top --json | jq .")
+@click.option(
+    "--interval", type=values.timeout, default="1s", metavar="DURATION", help="time between updates; default 1s"
+)
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="busy",
+    help="what comes first; default busy: most put, finished and ready",
+)
+@json_option("print the topics once as JSON, and end")
+@connection_options
+def top(interval: float, sort: str, as_json: bool, connection: Connection) -> int:
+    """Watch the topics until q or Ctrl-C; s changes the order. Without a terminal the topics are printed once. Rates
+    come from the services at --url: behind a load balancer, name each replica.
+    """
+    if as_json or not sys.stdout.isatty():
+        _print(asyncio.run(_read_with_rates(connection, interval)), connection, sort, as_json=as_json)
         return exit_codes.DONE
     try:
-        return asyncio.run(_Screen(connection, given).watch())
-    except KeyboardInterrupt:  # how one leaves it
+        return asyncio.run(_Screen(connection, interval, sort).watch())
+    except KeyboardInterrupt:  # the usual way to leave it
         return exit_codes.DONE
 
 
-async def _look_twice(connection: Connection, interval_s: float) -> Look:
-    """A look that knows the rates: for them it takes two."""
-    async with Looker(connection) as looker:
-        await looker.look()
+async def _read_with_rates(connection: Connection, interval_s: float) -> Snapshot:
+    """A snapshot with rates, which take two samples."""
+    async with SnapshotReader(connection) as reader:
+        await reader.read()
         await asyncio.sleep(interval_s)
-        return await looker.look()
+        return await reader.read()
 
 
-def _print(look: Look, connection: Connection, given: argparse.Namespace) -> None:
-    topics = in_order(look.topics, given.sort)
-    if given.json:
-        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _print(snapshot: Snapshot, connection: Connection, sort: str, *, as_json: bool) -> None:
+    topics = in_order(snapshot.topics, sort)
+    if as_json:
         output.json_line(
             {
-                "at": at,
-                "urls": connection.urls,
-                "silent": look.silent,
-                "unavailable": look.left_out.topics,
-                "unreadable_shards": look.left_out.shards,
+                "at": output.rfc3339(datetime.now(UTC)),
+                "urls": connection.url,
+                "silent": snapshot.silent,
+                "unavailable": snapshot.unavailable.topics,
+                "unreadable_shards": snapshot.unavailable.shards,
                 "topics": [one.as_json() for one in topics],
             }
         )
@@ -63,25 +76,25 @@ def _print(look: Look, connection: Connection, given: argparse.Namespace) -> Non
         with console.capture() as shown:
             console.print(topic_table(topics, wide=True))
         sys.stdout.writelines(line.rstrip() + "\n" for line in shown.get().splitlines())
-        for sentence in look.left_out.sentences():
+        for sentence in snapshot.unavailable.sentences():
             output.complain(sentence)
 
 
 class _Screen:
-    """The live view: one task looks, the other one draws and listens to the keys."""
+    """The live view: one task reads snapshots, the other one draws and reads keys."""
 
-    def __init__(self, connection: Connection, given: argparse.Namespace) -> None:
+    def __init__(self, connection: Connection, interval_s: float, sort: str) -> None:
         self._connection = connection
-        self._interval_s: float = given.interval
-        self._sort: str = given.sort
-        self._look: Look | None = None
-        self._away: str | None = None
-        self._away_since: datetime | None = None
+        self._interval_s = interval_s
+        self._sort = sort
+        self._snapshot: Snapshot | None = None
+        self._error: str | None = None
+        self._failing_since: datetime | None = None
         self._changed = asyncio.Event()
         self._exit_code = exit_codes.DONE
 
     async def watch(self) -> int:
-        """Until it is left; returns the exit code."""
+        """Run until it is closed; returns the exit code."""
         drawing = asyncio.create_task(self._draw())
 
         def terminate() -> None:
@@ -90,28 +103,28 @@ class _Screen:
 
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, terminate)
-        looking = asyncio.create_task(self._keep_looking())
+        reading = asyncio.create_task(self._keep_reading())
         try:
-            await asyncio.wait({drawing, looking}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({drawing, reading}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             loop.remove_signal_handler(signal.SIGTERM)
             drawing.cancel()
-            looking.cancel()
-            ended = await asyncio.gather(drawing, looking, return_exceptions=True)
+            reading.cancel()
+            ended = await asyncio.gather(drawing, reading, return_exceptions=True)
         for error in ended:
             if isinstance(error, Exception):
                 raise error
         return self._exit_code
 
-    async def _keep_looking(self) -> None:
-        async with Looker(self._connection) as looker:
+    async def _keep_reading(self) -> None:
+        async with SnapshotReader(self._connection) as reader:
             while True:
                 try:
-                    self._look = await looker.look()
-                    self._away = self._away_since = None
+                    self._snapshot = await reader.read()
+                    self._error = self._failing_since = None
                 except DeferdError as error:
-                    self._away_since = self._away_since or datetime.now(UTC)
-                    self._away = error_messages.sentence(error)
+                    self._failing_since = self._failing_since or datetime.now(UTC)
+                    self._error = error_messages.sentence(error)
                 self._changed.set()
                 await asyncio.sleep(self._interval_s)
 
@@ -119,18 +132,18 @@ class _Screen:
         console = Console(markup=False, highlight=False)
         with pressed_keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                away = self._away
-                if away is not None and self._away_since is not None:
-                    away = f"since {self._away_since.strftime('%H:%M:%SZ')}; {away}"
+                error = self._error
+                if error is not None and self._failing_since is not None:
+                    error = f"since {self._failing_since.strftime('%H:%M:%SZ')}; {error}"
                 width, height = console.size
                 live.update(
                     draw(
-                        self._look,
-                        where=",".join(self._connection.urls),
+                        self._snapshot,
+                        where=",".join(self._connection.url),
                         sort=self._sort,
                         width=width,
                         height=height,
-                        away=away,
+                        error=error,
                         keys=f"q quits  s sorts by: {self._sort}",
                     ),
                     refresh=True,
@@ -139,7 +152,7 @@ class _Screen:
                     return
 
     async def _key(self, keys: asyncio.Queue[str]) -> str | None:
-        """The next key, or None when there is something new to draw before it."""
+        """The next key, or None if there is something new to draw before it."""
         pressing = asyncio.ensure_future(keys.get())
         changing = asyncio.ensure_future(self._changed.wait())
         try:

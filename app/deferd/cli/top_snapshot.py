@@ -1,4 +1,4 @@
-"""One look at all topics: what `deferd top` shows."""
+"""Snapshots of all topics: what `deferd top` shows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Self
 
 from deferd.cli.connection import Connection
 from deferd.cli.rates import RateMeter, Rates, read_counts
-from deferd.cli.unavailable_topics import LeftOut
+from deferd.cli.unavailable_topics import UnavailableTopics
 from deferd.client import AsyncClient, TopicView
 from deferd.contract.errors import DeferdError
 
 
 @dataclass(frozen=True)
-class TopicLook:
-    """A topic as it stands, and its rates."""
+class TopicSnapshot:
+    """A topic and its rates."""
 
     view: TopicView
     rates: Rates
@@ -32,12 +32,12 @@ class TopicLook:
 
     @property
     def due_in_s(self) -> float | None:
-        """Seconds until the next delayed job is due, by this host's clock; None: none is delayed."""
+        """Seconds until the next delayed job is due, by the clock of this host; None if none is delayed."""
         due_at = self.view.next_due_at
         return None if due_at is None else max((due_at - datetime.now(UTC)).total_seconds(), 0.0)
 
     def as_json(self) -> dict[str, Any]:
-        """For programs: the topic as the service shows it without its settings, and its rates."""
+        """The topic as in the API, without its settings, and its rates."""
         fields = {name: value for name, value in self.view.fields.items() if name != "settings"}
         put, finish = self.rates
         return {
@@ -48,12 +48,12 @@ class TopicLook:
 
 
 @dataclass(frozen=True)
-class Look:
-    """All topics at one instant. `silent` are services that did not tell their counts, so the rates lack them."""
+class Snapshot:
+    """All topics at one instant. `silent` are services whose counters could not be read: the rates lack them."""
 
-    topics: list[TopicLook]
+    topics: list[TopicSnapshot]
     silent: list[str]
-    left_out: LeftOut = field(default_factory=LeftOut)
+    unavailable: UnavailableTopics = field(default_factory=UnavailableTopics)
 
     def total(self, state: str) -> int:
         """Jobs in a state."""
@@ -63,55 +63,55 @@ class Look:
 SORTS = ("busy", "topic", "delayed", "ready", "reserved", "dead", "finished", "oldest", "due")
 
 
-def in_order(topics: list[TopicLook], sort: str) -> list[TopicLook]:
-    """The topics, those first that have most of what `sort` names; by name among equals."""
+def in_order(topics: list[TopicSnapshot], sort: str) -> list[TopicSnapshot]:
+    """The topics, sorted by what `sort` names, most first, then by name."""
 
-    def place(look: TopicLook) -> tuple[float, float, str]:
-        name = look.view.topic
+    def place(snapshot: TopicSnapshot) -> tuple[float, float, str]:
+        name = snapshot.view.topic
         match sort:
             case "topic":
                 return 0.0, 0.0, name
             case "busy":
-                return -sum(rate or 0.0 for rate in look.rates), -float(look.counts["ready"]), name
+                return -sum(rate or 0.0 for rate in snapshot.rates), -float(snapshot.counts["ready"]), name
             case "oldest":
-                return -(look.view.oldest_ready_age or 0.0), 0.0, name
+                return -(snapshot.view.oldest_ready_age or 0.0), 0.0, name
             case "due":
-                due_in_s = look.due_in_s
+                due_in_s = snapshot.due_in_s
                 return float("inf") if due_in_s is None else due_in_s, 0.0, name
-        return -float(look.counts[sort]), 0.0, name
+        return -float(snapshot.counts[sort]), 0.0, name
 
     return sorted(topics, key=place)
 
 
-class Looker:
-    """Looks at the topics of a service and at the counts of each of its replicas. A context."""
+class SnapshotReader:
+    """Reads the topics of a service and the counters of each of its replicas. A context manager."""
 
     def __init__(self, connection: Connection) -> None:
-        self._topics = connection.open_async(retry_for_s=0)
-        self._replicas = {url: connection.one(url).open_async(retry_for_s=0) for url in connection.urls}
+        self._topics = connection.open_async(retry_for=0)
+        self._replicas = {url: connection.one(url).open_async(retry_for=0) for url in connection.url}
         self._meter = RateMeter()
 
-    async def look(self) -> Look:
-        """Look now.
+    async def read(self) -> Snapshot:
+        """Take a snapshot.
 
         Raises:
-            DeferdError: no replica tells of the topics.
+            DeferdError: no replica lists the topics.
         """
-        (views, left_out), answered = await asyncio.gather(
+        (views, unavailable), counted = await asyncio.gather(
             self._views(),
             asyncio.gather(*(self._count(url, client) for url, client in self._replicas.items())),
         )
-        topics = [TopicLook(view, self._meter.rates(view.topic)) for view in views]
-        silent = [url for url, told in zip(self._replicas, answered, strict=True) if not told]
-        return Look(topics, silent, left_out)
+        topics = [TopicSnapshot(view, self._meter.rates(view.topic)) for view in views]
+        silent = [url for url, is_counted in zip(self._replicas, counted, strict=True) if not is_counted]
+        return Snapshot(topics, silent, unavailable)
 
-    async def _views(self) -> tuple[list[TopicView], LeftOut]:
+    async def _views(self) -> tuple[list[TopicView], UnavailableTopics]:
         views: list[TopicView] = []
-        left_out = LeftOut()
+        unavailable = UnavailableTopics()
         async for page in self._topics.topic_pages():
             views += page.topics
-            left_out.note(page)
-        return views, left_out
+            unavailable.note(page)
+        return views, unavailable
 
     async def _count(self, url: str, client: AsyncClient) -> bool:
         try:

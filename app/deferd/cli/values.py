@@ -1,15 +1,16 @@
 """Values as people write them on a command line: durations, instants, backoffs, JSON.
 
-Each function reads the text of one argument and raises ArgumentTypeError, whose text argparse shows after the
-argument's name.
+Each function reads the text of one argument and raises click.BadParameter if it is wrong; `deferd.cli.main` shows the
+message after the name of the argument.
 """
 
 from __future__ import annotations
 
 import re
-from argparse import ArgumentTypeError
 from datetime import datetime
 from typing import Any, Final
+
+import click
 
 from deferd.contract.service_url import parse_service_url, refuse_passwords
 from deferd.contract.timestamps import parse_instant
@@ -20,7 +21,7 @@ _WITHOUT_SECONDS = re.compile(r"^([\d-]{10}[Tt ]\d\d:\d\d)([Zz]|[+-]\d\d:\d\d)$"
 _NONE: Final = "none"
 _SHOWN_CHARACTERS = 80
 _DURATION_CHARACTERS = 100
-"""Most that a duration has: the search for its parts takes a time that grows with the square of its length."""
+"""Longest duration text: the search for its parts takes quadratic time."""
 _KEY = re.compile(r"[\x21-\x7e]+")
 
 
@@ -32,14 +33,14 @@ def duration(text: str) -> float:
     parts = _PART.findall(text) if fits else []
     units = {unit for _, unit in parts}
     if not parts or len(units) != len(parts) or "".join(number + unit for number, unit in parts) != text:
-        raise ArgumentTypeError(
-            f"{_shown(text)} is no duration: write seconds, such as 90, or 90s, 30m, 24h, 7d, 1h30m, 250ms"
+        raise click.BadParameter(
+            f"{_shown(text)} is not a duration: write seconds, such as 90, or 90s, 30m, 24h, 7d, 1h30m, 250ms"
         )
     return round(sum(float(number) * UNITS_S[unit] for number, unit in parts), 3)
 
 
 def duration_or_none(text: str) -> float | None:
-    """A duration, or ``none`` for no bound."""
+    """A duration, or ``none`` for no limit."""
     return None if text == _NONE else duration(text)
 
 
@@ -48,7 +49,7 @@ def whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ArgumentTypeError(f"{_shown(text)} is no whole number") from None
+        raise click.BadParameter(f"{_shown(text)} is not a whole number") from None
 
 
 def whole_or_none(text: str) -> int | None:
@@ -58,7 +59,7 @@ def whole_or_none(text: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise ArgumentTypeError(f"{_shown(text)} is neither a whole number nor none") from None
+        raise click.BadParameter(f"{_shown(text)} is neither a whole number nor none") from None
 
 
 def instant(text: str) -> datetime:
@@ -66,36 +67,36 @@ def instant(text: str) -> datetime:
     try:
         return parse_instant(_WITHOUT_SECONDS.sub(r"\1:00\2", text))
     except ValueError as error:
-        raise ArgumentTypeError(f"{_shown(text)} is not an instant with a zone: {error}") from None
+        raise click.BadParameter(f"{_shown(text)} is not an instant with a zone: {error}") from None
 
 
 def json_value(text: str) -> Any:
-    """A JSON value. The error shows how a text is quoted for the shell, which is what goes wrong most."""
-    from deferd.cli.json_input import read_json  # the help does without pydantic
+    """A JSON value. The error shows how to quote a text for the shell, the most frequent mistake."""
+    from deferd.cli.json_input import read_json  # imports pydantic, which the help does not need
 
     try:
         return read_json(text)
     except ValueError as error:
         looks_plain = not re.search(r"""[\[\]{}"'\\]""", text)
-        hint = f"""; as a text it needs quotes of its own: '"{text[:_SHOWN_CHARACTERS]}"'""" if looks_plain else ""
-        raise ArgumentTypeError(f"{_shown(text)} is no JSON ({error}){hint}") from None
+        hint = f"""; a JSON string needs quotes of its own: '"{text[:_SHOWN_CHARACTERS]}"'""" if looks_plain else ""
+        raise click.BadParameter(f"{_shown(text)} is not JSON ({error}){hint}") from None
 
 
 def json_object(text: str) -> dict[str, Any]:
     """A JSON object."""
     value = json_value(text)
     if not isinstance(value, dict):
-        raise ArgumentTypeError(f"{_shown(text)} is no JSON object, such as '{{\"ttr\": 60}}'")
+        raise click.BadParameter(f"{_shown(text)} is not a JSON object, such as '{{\"ttr\": 60}}'")
     return value
 
 
 def body(text: str) -> Any:
-    """A job's body: a JSON value, or ``-`` for standard input, which stays as it is."""
+    """A job's body: a JSON value, or ``-`` for standard input."""
     return text if text == "-" else Body(json_value(text))
 
 
 class Body:
-    """A body that was given, which may be the text ``-`` itself."""
+    """A body, which may be None or the text ``-``."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -113,9 +114,9 @@ def backoff(text: str) -> dict[str, Any]:
     kind, *parts = text.split(":")
     try:
         made = _BACKOFFS[kind](parts)
-    except (KeyError, ValueError, IndexError, ArgumentTypeError):
-        raise ArgumentTypeError(
-            f"{_shown(text)} is no backoff: write exponential:2:212 (base, cap), fixed:10, schedule:2m,10m,1h "
+    except (KeyError, ValueError, IndexError, click.BadParameter):
+        raise click.BadParameter(
+            f"{_shown(text)} is not a backoff: write exponential:2:212 (base, cap), fixed:10, schedule:2m,10m,1h "
             "or schedule:2m,10m:repeat_last, a jitter such as :0.1 after it, or a JSON object"
         ) from None
     return made
@@ -156,24 +157,24 @@ _BACKOFFS = {"exponential": _exponential, "fixed": _fixed, "schedule": _schedule
 
 
 def service_urls(text: str) -> list[str]:
-    """One or several base URLs, with commas between them; those without a scheme are http."""
+    """One or more base URLs, separated by commas; the default scheme is http."""
     try:
-        refuse_passwords(text)  # before commas in a password divide it
+        refuse_passwords(text)  # before a comma in a password splits it
     except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+        raise click.BadParameter(str(error)) from None
     texts = [url for url in text.split(",") if url.strip()]
     if not texts:
-        raise ArgumentTypeError("is empty, but must be a URL such as http://127.0.0.1:8000")
+        raise click.BadParameter("is empty, but must be a URL such as http://127.0.0.1:8000")
     try:
         return [parse_service_url(url) for url in texts]
     except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+        raise click.BadParameter(str(error)) from None
 
 
 def key(text: str) -> str:
     """A bearer key. Never shown."""
     if not _KEY.fullmatch(text):
-        raise ArgumentTypeError("has a value that is not shown, but must be printable ASCII without spaces")
+        raise click.BadParameter("has a value that is not shown, but must be printable ASCII without spaces")
     return text
 
 
@@ -181,7 +182,7 @@ def timeout(text: str) -> float:
     """A duration from 0.1 s to an hour."""
     value = duration(text)
     if not 0.1 <= value <= 3600:
-        raise ArgumentTypeError(f"{_shown(text)} is not from 0.1 s to 1 h")
+        raise click.BadParameter(f"{_shown(text)} is not from 0.1 s to 1 h")
     return value
 
 
@@ -189,20 +190,15 @@ def retry_time(text: str) -> float:
     """A duration from 0 to a day."""
     value = duration(text)
     if not 0 <= value <= 86400:
-        raise ArgumentTypeError(f"{_shown(text)} is not from 0 to 24 h")
+        raise click.BadParameter(f"{_shown(text)} is not from 0 to 24 h")
     return value
-
-
-def interval(text: str) -> float:
-    """A duration from 0.1 s to an hour."""
-    return timeout(text)
 
 
 def count_from_1(text: str) -> int:
     """A whole number of at least 1."""
     value = whole(text)
     if value < 1:
-        raise ArgumentTypeError(f"{_shown(text)} is not at least 1")
+        raise click.BadParameter(f"{_shown(text)} is not at least 1")
     return value
 
 

@@ -1,59 +1,85 @@
-"""`worker`: runs a worker that a program declares."""
+"""`deferd worker`: runs a worker that a program declares."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
+
+import click
+from click.core import ParameterSource
 
 from deferd.cli import exit_codes, output
-from deferd.cli.connection import SETTINGS, find, read_connection
+from deferd.cli.command import command
+from deferd.cli.connection import SETTINGS
 from deferd.cli.exit_codes import UsageError
 from deferd.server import logs
 from deferd.worker import Worker
 
-_LOG_FORMATS = ("console", "json")
-_LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
-
-def work(given: argparse.Namespace) -> int:
-    """Import the program, run its worker until it ends, and return the worker's exit code.
-
-    The service is that of --url, else of DEFERD_URL, else of the program, else the default; the key likewise. The flags
-    are given to the program as these variables, too, for other clients that it makes.
+@command(
+    "deferd worker shop.jobs:worker", "DEFERD_URL=http://deferd:8000 deferd worker shop.jobs:worker --log-format json"
+)
+@click.argument("worker", metavar="MODULE:WORKER", help="a module, found from the current directory, and a name in it")
+@click.option(
+    "--log-format",
+    type=click.Choice(["console", "json"], case_sensitive=False),
+    envvar="DEFERD_LOG_FORMAT",
+    default="console",
+    help="form of the log lines on stderr; default console [DEFERD_LOG_FORMAT]",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
+    envvar="DEFERD_LOG_LEVEL",
+    default="info",
+    help="lowest level that is logged; default info [DEFERD_LOG_LEVEL]",
+)
+@SETTINGS["url"].option("url")
+@SETTINGS["key"].option("key")
+@click.pass_context
+def worker(
+    ctx: click.Context,
+    *,
+    worker: str,
+    log_format: Literal["console", "json"],
+    log_level: str,
+    url: list[str],
+    key: str | None,
+) -> int:
+    """Import MODULE, with the current directory on the path, and run its deferd.Worker WORKER until SIGTERM, SIGHUP or
+    Ctrl-C. --url, else DEFERD_URL, takes precedence over the URL in the program, and so does the key. The program gets
+    the options as these variables, for other clients that it makes.
     """
-    module_name, name = _target(given.worker)
-    connection = read_connection(vars(given))  # so that a wrong value is refused before the program runs
-    is_given = {setting: find(setting, vars(given), os.environ).source != "default" for setting in ("url", "key")}
-    for setting in ("url", "key"):
-        if getattr(given, setting) is not None:
-            os.environ[SETTINGS[setting].variable] = getattr(given, setting)
-    log_format = cast("Literal['console', 'json']", _choice("log_format", given, _LOG_FORMATS))
-    logs.configure(log_format, _choice("log_level", given, _LOG_LEVELS))
+    module_name, name = _target(worker)
+    for setting, value in (("url", ",".join(url)), ("key", key)):
+        if value is not None and ctx.get_parameter_source(setting) is ParameterSource.COMMANDLINE:
+            os.environ[SETTINGS[setting].variable] = value
+    logs.configure(log_format, log_level)
     sys.path.insert(0, str(Path.cwd()))
     module = _imported(module_name)
     if module is None:
         return exit_codes.FAILED
-    return _worker_of(module, module_name, name).run(
-        url=connection.urls if is_given["url"] else None, key=connection.key if is_given["key"] else None
-    )
+    is_explicit = ctx.get_parameter_source("url") is not ParameterSource.DEFAULT
+    return _worker_of(module, module_name, name).run(url=url if is_explicit else None, key=key)
 
 
 def _target(text: str) -> tuple[str, str]:
     module_name, colon, name = text.partition(":")
     steps = [*module_name.split("."), *name.split(".")]
     if not colon or not all(step.isidentifier() for step in steps):
-        hint = f": is {text.removesuffix('.py').replace('/', '.')}:worker meant?" if text.endswith(".py") else ""
-        raise UsageError(f"MODULE:WORKER is {text!r}, but must be a module and a name in it, as shop.jobs:worker{hint}")
+        hint = f": did you mean {text.removesuffix('.py').replace('/', '.')}:worker?" if text.endswith(".py") else ""
+        raise UsageError(
+            f"MODULE:WORKER is {text!r}, but must be a module and a name in it, such as shop.jobs:worker{hint}"
+        )
     return module_name, name
 
 
 def _imported(module_name: str) -> Any | None:
-    """The module; None when it fails by itself, of which it is told as Python does."""
+    """The module; None when importing it fails, which is reported with a traceback."""
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -61,14 +87,14 @@ def _imported(module_name: str) -> Any | None:
             raise UsageError(
                 f"there is no module {error.name!r}, neither in {Path.cwd()} nor where Python looks for modules"
             ) from None
-        _tell_of(module_name, error)
+        _report(module_name, error)
     except Exception as error:  # noqa: BLE001 (the program may raise anything)
-        _tell_of(module_name, error)
+        _report(module_name, error)
     return None
 
 
-def _tell_of(module_name: str, error: Exception) -> None:
-    """Show where in the program it went wrong: the way to it through this command says nothing."""
+def _report(module_name: str, error: Exception) -> None:
+    """Print the traceback of the program alone, without the frames of this command."""
     at = error.__traceback__
     while at is not None and ("importlib" in at.tb_frame.f_code.co_filename or at.tb_frame.f_globals is globals()):
         at = at.tb_next
@@ -89,13 +115,3 @@ def _worker_of(module: Any, module_name: str, name: str) -> Worker:
     if not found.topics:
         raise UsageError(f"{module_name}:{name} has no handler: declare one with @{name}.handler(TOPIC)")
     return found
-
-
-def _choice(name: str, given: argparse.Namespace, known: tuple[str, ...]) -> str:
-    """A flag, else its variable, which the service has as well, else the first default of the service."""
-    variable = f"DEFERD_{name.upper()}"
-    text = getattr(given, name) or os.environ.get(variable, "").lower() or {"log_level": "info"}.get(name, known[0])
-    if text not in known:
-        flag = "--" + name.replace("_", "-")
-        raise UsageError(f"{flag} ({variable}) is {text!r}, but must be one of {', '.join(known)}")
-    return str(text)

@@ -1,25 +1,14 @@
-"""The client: talks to a deferd service over HTTP. It needs httpx and pydantic and nothing of the service."""
+"""The client of the HTTP API. It needs only httpx and pydantic, and imports no server code."""
 
 from __future__ import annotations
 
-from deferd.client.asynchronous import AsyncClient
-from deferd.client.blocking import Client
+from deferd.client.async_client import AsyncClient
+from deferd.client.blocking_client import Client
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
-from deferd.client.jobs import (
-    Cancelled,
-    Delivery,
-    FinishResult,
-    Job,
-    JobRef,
-    PutResult,
-    Released,
-    StoreAudit,
-    TopicAudit,
-    TopicPage,
-    TopicView,
-)
+from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, JobRef, PutResult, Released
 from deferd.client.put_options import Backoff, PutDefaults, PutOptions
+from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 
 __all__ = [
     "AsyncClient",

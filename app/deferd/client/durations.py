@@ -1,10 +1,10 @@
-"""Durations and instants as people write them in Python, made into what the HTTP contract wants."""
+"""Durations and instants of Python as the HTTP contract writes them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 
 Seconds = float | timedelta
 """A duration: a number of seconds, or a timedelta."""
@@ -19,15 +19,15 @@ def instant(name: str, value: datetime) -> str:
     """An instant as RFC 3339.
 
     Raises:
-        InvalidInput: it is naive (has no zone), so that it could mean any of two dozen instants, or UTC cannot tell it.
+        InvalidInput: it has no zone, or is outside the years 1 to 9999 in UTC.
     """
     if not isinstance(value, datetime):
-        raise InvalidInput([FieldFault((name,), "must be a datetime with a zone", value)])
+        raise InvalidInput([FieldError((name,), "must be a datetime with a zone", value)])
     if value.utcoffset() is None:
-        message = "must have a zone, such as datetime.now(UTC) has: a naive datetime means another instant in each zone"
-        raise InvalidInput([FieldFault((name,), message, value.isoformat())])
+        message = "must have a zone, as datetime.now(UTC) has: without one it means another instant in each zone"
+        raise InvalidInput([FieldError((name,), message, value.isoformat())])
     try:
         return value.astimezone(UTC).isoformat(timespec="milliseconds")
     except OverflowError:
         message = "must be within the years 1 to 9999 of UTC"
-        raise InvalidInput([FieldFault((name,), message, value.isoformat())]) from None
+        raise InvalidInput([FieldError((name,), message, value.isoformat())]) from None

@@ -1,33 +1,41 @@
-"""What makes a put safe to repeat: an id from before its first try, and knowing one's own job again."""
+"""Puts that are safe to repeat.
+
+A put has an id before its first attempt. When the response to an attempt was lost and a later one finds the id taken,
+the stored job is compared with the put: if they are equal, it counts as stored by this put.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from deferd.client.jobs import Job, read_backoff
-from deferd.client.requests import as_json, job_fields
+from deferd.client import requests
+from deferd.client.errors import NoAnswer, UnexpectedAnswer
+from deferd.client.jobs import Job, PutResult, read_backoff
+from deferd.client.request_body import as_json, job_fields
+from deferd.client.sender import Sender
+from deferd.contract.errors import FieldError, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
 from deferd.contract.timestamps import parse_instant
 
 TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=None)
-"""The W3C trace context that goes with puts that name none: a worker sets it to that of the job in hand."""
+"""The W3C trace context of puts that name none: a worker sets it to that of the job it handles."""
 
-_SAME_AS_PUT = ("max_attempts", "traceparent")
+_EQUAL_FIELDS = ("max_attempts", "traceparent")
 _DURATIONS = ("ttr", "ttl", "retain")
 _ROUNDING_S = 0.0015
 
 
 def new_id() -> str:
-    """An id that nobody else makes, in this process or in one that was forked from it."""
+    """An id that is unique across processes, also after a fork."""
     return uuid.uuid4().hex
 
 
 def with_id(fields: dict[str, Any]) -> dict[str, Any]:
-    """The job with an id, and with the trace that its put is a part of.
+    """The job with an id and, if there is one, the current trace context.
 
-    An id that is made here can only meet its own earlier try, so to keep what is there is right.
+    An id made here can only be taken by an earlier attempt of the same put, so keeping the existing job is right.
     """
     if fields.get("id") is None:
         fields["id"] = new_id()
@@ -38,8 +46,90 @@ def with_id(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def is_as_put(stored: Job, fields: Mapping[str, Any]) -> bool:
-    """Whether a stored job is in everything what a put says: then it counts as put by it."""
+async def put_once(sender: Sender, fields: dict[str, Any]) -> Job:
+    """Put one job that has an id.
+
+    Raises:
+        NoAnswer: a response was lost, and the job that had the id is gone.
+        DeferdError: as `Client.put`.
+    """
+    outcome = await sender.try_to_send(requests.put(fields))
+    if outcome.doubtful and isinstance(outcome.error, JobExists | JobReserved):
+        stored = await _stored(sender, fields)
+        if stored is None:
+            raise NoAnswer(_gone_text(fields)) from outcome.error
+        if matches_put(stored, fields):
+            # The refusal was as durable as the put asks for, and the stored job with it.
+            durability = outcome.error.durability
+            return stored if durability is None else Job({**stored.fields, "durability": durability})
+    return outcome.result()
+
+
+async def put_batch_once(
+    sender: Sender, jobs: Sequence[dict[str, Any]], *, first_index: int = 0, doubtful: bool = False
+) -> list[PutResult]:
+    """Put 1 to 1000 jobs that have an id each, in several requests if the service finds one too large.
+
+    `first_index` is the position of the first job, for the paths in errors. `doubtful`: the jobs may have been put by
+    an earlier request.
+    """
+    outcome = await sender.try_to_send(requests.put_many(jobs))
+    if isinstance(outcome.error, PayloadTooLarge):
+        if len(jobs) == 1:
+            return [PutResult(jobs[0]["topic"], jobs[0]["id"], 413, PayloadTooLarge.code, str(outcome.error))]
+        half = len(jobs) // 2
+        return [
+            *await put_batch_once(sender, jobs[:half], first_index=first_index, doubtful=doubtful),
+            *await put_batch_once(sender, jobs[half:], first_index=first_index + half, doubtful=doubtful),
+        ]
+    if isinstance(outcome.error, InvalidInput):
+        raise _with_index(outcome.error, first_index) from outcome.error
+    results = outcome.result()
+    if len(results) != len(jobs):
+        raise UnexpectedAnswer(200, f"the response to a batch of {len(jobs)} puts has {len(results)} results")
+    if not (doubtful or outcome.doubtful):
+        return results
+    return [
+        await _resolved(sender, fields, result) if result.code in {JobExists.code, JobReserved.code} else result
+        for fields, result in zip(jobs, results, strict=True)
+    ]
+
+
+async def _resolved(sender: Sender, fields: Mapping[str, Any], refused: PutResult) -> PutResult:
+    """The result of a put that was refused because of a job that an earlier attempt may have stored."""
+    stored = await _stored(sender, fields)
+    if stored is None:
+        return refused._replace(status=503, code=NoAnswer.code, detail=_gone_text(fields))
+    return refused._replace(status=201, code=None) if matches_put(stored, fields) else refused
+
+
+async def _stored(sender: Sender, fields: Mapping[str, Any]) -> Job | None:
+    try:
+        return await sender.send(requests.look(fields["topic"], fields["id"]))
+    except JobNotFound:
+        return None
+
+
+def _gone_text(fields: Mapping[str, Any]) -> str:
+    return (
+        f"a response to the put of {fields['topic']}/{fields['id']} was lost; a job of this id was there at the next "
+        "attempt and is gone now: either this job, finished or cancelled since, or another one"
+    )
+
+
+def _with_index(error: InvalidInput, first_index: int) -> InvalidInput:
+    """An InvalidInput of one batch with paths that begin with the job's position in the whole stream."""
+    faults = []
+    for fault in error.field_errors:
+        path = fault.path
+        if len(path) > 2 and path[:2] == ("body", "jobs") and isinstance(path[2], int):
+            path = (first_index + path[2], *path[3:])
+        faults.append(FieldError(path, fault.message, fault.value))
+    return InvalidInput(faults)
+
+
+def matches_put(stored: Job, fields: Mapping[str, Any]) -> bool:
+    """Whether a stored job has everything that a put asks for."""
     wanted = as_json(job_fields(fields))
     if stored.body != wanted.get("body"):
         return False
@@ -48,15 +138,15 @@ def is_as_put(stored: Job, fields: Mapping[str, Any]) -> bool:
         differs = abs((run_at - stored.due_at).total_seconds()) > _ROUNDING_S
         if not stored.attempts and run_at > stored.created_at and differs:
             return False
-    elif not stored.attempts:  # once it was handed out and given back, it is due at another time
-        waits_s = (stored.due_at - stored.created_at).total_seconds()
-        if abs(waits_s - wanted.get("delay", 0)) > _ROUNDING_S:
+    elif not stored.attempts:  # after a release the due time is another one
+        delay_s = (stored.due_at - stored.created_at).total_seconds()
+        if abs(delay_s - wanted.get("delay", 0)) > _ROUNDING_S:
             return False
     if "backoff" in wanted and stored.backoff != read_backoff(wanted["backoff"]):
         return False
     if any(_differ(stored.fields.get(name), wanted[name]) for name in _DURATIONS if name in wanted):
         return False
-    return all(stored.fields.get(name) == wanted[name] for name in _SAME_AS_PUT if name in wanted)
+    return all(stored.fields.get(name) == wanted[name] for name in _EQUAL_FIELDS if name in wanted)
 
 
 def _differ(stored_s: float | None, wanted_s: float | None) -> bool:

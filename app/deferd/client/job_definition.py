@@ -1,9 +1,8 @@
-"""Job definitions: the topic, the body's type and the default options of a job, said once for producer and consumer.
+"""Job definitions: the topic, the body's type and the default options of a job, declared once for both sides.
 
-A definition belongs to no client, so the module that declares it can be imported by both sides. `JobDefinition.bind`
-gives it one, and its type then follows from the client's: with a Client `put` returns a Job, with an AsyncClient it
-returns a coroutine. There is deliberately no default client in the background: a program with two services, a test and
-a second event loop would all have to know about it.
+A definition has no client, so producers and consumers can import the module that declares it. `JobDefinition.bind`
+adds a client, which decides the types: with a Client `put` returns a Job, with an AsyncClient a coroutine. There is no
+global default client on purpose: programs with two services, tests and second event loops would have to work around it.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from deferd.client.jobs import Cancelled, Job
-from deferd.client.put_options import PutDefaults, PutOptions, check_put, field_faults, given_options
-from deferd.client.requests import as_json, job_fields
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.client.put_options import PutDefaults, PutOptions, body_errors, check_put, set_options
+from deferd.client.request_body import as_json, job_fields
+from deferd.contract.errors import FieldError, InvalidInput
 
 Body = TypeVar("Body")
 Put_co = TypeVar("Put_co", covariant=True)
@@ -30,7 +29,7 @@ Cancel_co = TypeVar("Cancel_co", covariant=True)
 
 
 class _Client(Protocol[Put_co, Cancel_co]):
-    """What a bound definition needs of a client: Client and AsyncClient have it."""
+    """What a bound definition needs from a client: Client and AsyncClient provide it."""
 
     def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> Put_co: ...
 
@@ -44,46 +43,46 @@ class _HasBody(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JobDefinition(Generic[Body]):
-    """A kind of job: its topic, the type of its body and the defaults of its puts. `job` makes it."""
+    """A kind of job: its topic, the type of its body and the default options of its puts. Made by `job`."""
 
     topic: str
     body_type: Any
-    """The type, as it was given to `job`."""
+    """The type that was passed to `job`."""
     defaults: Mapping[str, Any]
-    """The options that each put has unless it says otherwise, as JSON."""
+    """The default options of a put, as JSON."""
     adapter: TypeAdapter[Body] = field(repr=False)
-    """Validates a body and writes it as JSON."""
+    """Validates bodies and writes them as JSON."""
 
     def bind(self, client: _Client[Put_co, Cancel_co]) -> BoundJob[Body, Put_co, Cancel_co]:
-        """This definition with the client that puts its jobs: a Client, an AsyncClient, or one of an EagerJobs."""
+        """This definition with the client that puts its jobs: a Client, an AsyncClient, or a client of EagerJobs."""
         return BoundJob(self, client)
 
     def fields(self, body: Body, **options: Unpack[PutOptions]) -> dict[str, Any]:
-        """A job with this body as the arguments of a put, for `put_many` and `buffer.put`.
+        """The arguments to put a job with this body, for `put_many` and `buffer.put`.
 
         ::
 
             client.put_many(close.fields(order, id=order.number) for order in orders)
             buffer.put(**close.fields(order))
 
-        The body is validated, written as JSON and read back, so that what the consumer could not read is found here.
+        The body is validated, written as JSON and parsed again, so that a body the consumer could not parse fails here.
 
         Raises:
             TypeError: an option is unknown.
-            InvalidInput: the body is not of the definition's type, or cannot be written as JSON and read back.
+            InvalidInput: the body is not of the definition's type, or cannot be written as JSON and parsed again.
         """
-        given = given_options(options)
+        overrides = set_options(options)
         defaults = copy.deepcopy(dict(self.defaults))
-        if "run_at" in given and "delay" not in given:
+        if "run_at" in overrides and "delay" not in overrides:
             defaults.pop("delay", None)
-        return {"topic": self.topic, "body": self._as_json(body), **defaults, **given}
+        return {"topic": self.topic, "body": self._as_json(body), **defaults, **overrides}
 
     def read(self, job: _HasBody) -> Body:
-        """The body of a job as the definition's type, for consumers that pop by themselves. Raises InvalidInput."""
+        """The body of a job as the definition's type, for consumers without a Worker. Raises InvalidInput."""
         try:
             return self.adapter.validate_json(to_json(job.body))
         except ValidationError as error:
-            raise InvalidInput(field_faults(error)) from None
+            raise InvalidInput(body_errors(error)) from None
 
     def _as_json(self, body: Body) -> Any:
         try:
@@ -92,16 +91,16 @@ class JobDefinition(Generic[Body]):
             written = self.adapter.dump_json(valid, by_alias=True, warnings="none")
             self.adapter.validate_json(written)
         except ValidationError as error:
-            raise InvalidInput(field_faults(error)) from None
+            raise InvalidInput(body_errors(error)) from None
         except (PydanticSerializationError, RecursionError) as error:
-            raise InvalidInput([FieldFault(("body",), f"cannot be written as JSON: {error}")]) from error
+            raise InvalidInput([FieldError(("body",), f"cannot be written as JSON: {error}")]) from error
         return from_json(written)
 
 
 def _check_finite(value: Any, at: tuple[str | int, ...]) -> None:
-    """Raise InvalidInput when there is a number in `value` that JSON has not: it would be written as null."""
+    """Raise InvalidInput if `value` contains NaN or an infinity, which would be written as null."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInput([FieldFault(at, f"is {value}, which JSON has no number for")])
+        raise InvalidInput([FieldError(at, f"is {value}, which JSON cannot represent")])
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_finite(item, (*at, str(key)))
@@ -111,9 +110,9 @@ def _check_finite(value: Any, at: tuple[str | int, ...]) -> None:
 
 
 class BoundJob(Generic[Body, Put_co, Cancel_co]):
-    """A job definition with the client that puts its jobs. `JobDefinition.bind` makes it.
+    """A job definition with the client that puts its jobs. Made by `JobDefinition.bind`.
 
-    `put` and `cancel` return what the client's return: a Job and a Cancelled, or coroutines of these.
+    `put` and `cancel` return what those of the client return: a Job and a Cancelled, or coroutines.
     """
 
     def __init__(self, definition: JobDefinition[Body], client: _Client[Put_co, Cancel_co]) -> None:
@@ -124,8 +123,8 @@ class BoundJob(Generic[Body, Put_co, Cancel_co]):
         """Put a job with this body. The options are those of `Client.put` and override the definition's defaults.
 
         Raises:
-            InvalidInput: the body is not of the definition's type, or cannot be written as JSON and read back. Nothing
-                was sent.
+            InvalidInput: the body is not of the definition's type, or cannot be written as JSON and parsed again.
+                Nothing was sent.
             DeferdError: as `Client.put`.
         """
         return self._client.put(**self.definition.fields(body, **options))
@@ -136,9 +135,9 @@ class BoundJob(Generic[Body, Put_co, Cancel_co]):
 
 
 BlockingJob = BoundJob[Body, Job, Cancelled]
-"""A definition that is bound to a Client, for annotations: ``BlockingJob[Order]``."""
+"""A definition bound to a Client, for annotations: ``BlockingJob[Order]``."""
 AsyncJob = BoundJob[Body, Coroutine[Any, Any, Job], Coroutine[Any, Any, Cancelled]]
-"""A definition that is bound to an AsyncClient, for annotations: ``AsyncJob[Order]``."""
+"""A definition bound to an AsyncClient, for annotations: ``AsyncJob[Order]``."""
 
 
 @overload
@@ -146,7 +145,7 @@ def job(topic: str, body: type[Body], **defaults: Unpack[PutDefaults]) -> JobDef
 @overload
 def job(topic: str, body: Any, **defaults: Unpack[PutDefaults]) -> JobDefinition[Any]: ...
 def job(topic: str, body: Any, **defaults: Unpack[PutDefaults]) -> JobDefinition[Any]:
-    """Define a kind of job, in one place for the program that puts it and the one that handles it.
+    """Define a kind of job, once for the program that puts it and the one that handles it.
 
     ::
 
@@ -163,21 +162,21 @@ def job(topic: str, body: Any, **defaults: Unpack[PutDefaults]) -> JobDefinition
         async def close_unpaid(order: Order) -> None: ...
 
     `body` is a pydantic model, dataclass, TypedDict or any other type that pydantic can validate. `defaults` are
-    options of `Client.put`, without `id`, `run_at` and `traceparent`, for all jobs of this definition; each put may
-    override them; `delay=0` lifts a default delay. They travel with the job: the topic's settings are not changed.
+    options of `Client.put`, except `id`, `run_at` and `traceparent`, for all jobs of this definition; each put may
+    override them (`delay=0` for a default delay). They are sent with each job and do not change the topic's settings.
 
-    A put validates the body before anything is sent. A consumer validates it again, since other programs may put into
-    the topic: a body that does not fit goes to dead with the reason, because another try could not help.
+    A put validates the body before it is sent. The consumer validates it again, because other programs may put into the
+    topic: a body that is invalid makes the job dead, with the reason, because a retry could not succeed.
 
     Raises:
         InvalidInput: the topic's name or a default is out of its bounds.
         TypeError: an option is unknown or not allowed here, or `body` is not a type that pydantic can validate.
     """
-    given = as_json(job_fields(given_options(defaults, PutDefaults)))
+    fields = as_json(job_fields(set_options(defaults, PutDefaults)))
     try:
         adapter = TypeAdapter[Any](body)
     except PydanticUserError as error:
         reason = str(error).splitlines()[0]
         raise TypeError(f"the body of job {topic!r} is {body!r}, which pydantic cannot validate: {reason}") from error
-    check_put({"topic": topic, **given})
-    return JobDefinition(topic, body, MappingProxyType(given), adapter)
+    check_put({"topic": topic, **fields})
+    return JobDefinition(topic, body, MappingProxyType(fields), adapter)

@@ -1,4 +1,4 @@
-"""How a job is put: the one list of a put's arguments, from which every way to put a job takes its own.
+"""The options of a put.
 
 `Client.put`, `AsyncClient.put`, `PutBuffer.put` and the `put` of a bound job definition all take `PutOptions`.
 """
@@ -12,10 +12,10 @@ from typing import Any, Literal, Required, TypedDict
 from pydantic import ValidationError
 
 from deferd.client.durations import Seconds
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import DurabilityLevel, ExponentialBackoff, FixedBackoff, PutJob, ScheduleBackoff
 
-_NULL_HAS_A_MEANING = frozenset({"max_attempts", "ttl"})
+_NONE_IS_A_VALUE = frozenset({"max_attempts", "ttl"})
 
 
 class ExponentialBackoffDict(TypedDict, total=False):
@@ -57,27 +57,27 @@ Backoff = (
 class PutDefaults(TypedDict, total=False):
     """The options of a put that a job definition may set for all its jobs. Durations are seconds or a timedelta.
 
-    What is left out, or None, comes from the topic's settings, and then from the service. None for `max_attempts` and
-    `ttl` is a value: it says "no limit" and overrides the topic's settings.
+    An option that is left out or None comes from the topic's settings, then from the service's defaults. None for
+    `max_attempts` and `ttl` is a value: it means "no limit" and overrides the topic's settings.
     """
 
     delay: Seconds | None
-    """How long from now until the job is due, 0 to 10 years. Left out: the job is due at once."""
+    """Time from now until the job is due, 0 to 10 years. Left out: the job is due at once."""
     ttr: Seconds | None
     """Time to run: the length of a lease, 0.1 s to 24 h."""
     max_attempts: int | None
-    """Deliveries after which the job is dead instead of coming back. None: no limit."""
+    """Deliveries after which the job is dead instead of being delivered again. None: no limit."""
     backoff: Backoff | None
-    """How long a released job waits: one of the three backoff classes, or the same as a JSON object."""
+    """How long a released job waits: one of the three backoff classes, or its JSON object."""
     ttl: Seconds | None
-    """The first delivery must happen within this time of being due, else the job is dead. None: no limit."""
+    """If the first delivery does not happen within this time after the due time, the job is dead. None: no limit."""
     retain: Seconds | None
     """How long the finished job and its result are kept. 0: not kept."""
     on_conflict: Literal["reject", "keep", "replace"]
-    """What happens when the id is taken: `reject` (the default) raises JobExists, `keep` returns the existing job,
-    `replace` puts this job in its place, or raises JobReserved when a consumer holds the existing one."""
+    """What happens if the id is taken: `reject` (the default) raises JobExists, `keep` returns the existing job,
+    `replace` replaces it, or raises JobReserved if a consumer holds it."""
     durability: DurabilityLevel | None
-    """What the put must reach before it returns: `memory`, `fsync` or `replicated:N`."""
+    """The durability level that the put must reach before it returns: `memory`, `fsync` or `replicated:N`."""
 
 
 class PutOptions(PutDefaults, total=False):
@@ -86,42 +86,42 @@ class PutOptions(PutDefaults, total=False):
     id: str | None
     """The producer's own id for the job, unique within its topic. Left out: the client makes one."""
     run_at: datetime | None
-    """When the job is due, a datetime with a zone, at most 10 years ahead; the past means now. Instead of `delay`."""
+    """When the job is due, instead of `delay`: a datetime with a zone, at most 10 years ahead. The past means now."""
     traceparent: str | None
-    """The W3C trace context of the put. Left out inside a worker's handler: that of the job in hand."""
+    """The W3C trace context of the put. Left out inside a worker's handler: that of the handler's job."""
 
 
-def given_options(options: Mapping[str, Any], known: type[PutDefaults] = PutOptions) -> dict[str, Any]:
-    """The options without those that are None where None means "left out".
+def set_options(options: Mapping[str, Any], known: type[PutDefaults] = PutOptions) -> dict[str, Any]:
+    """The options that are set: None means "left out", except where it is a value.
 
     Raises:
-        TypeError: one is not a key of `known`.
+        TypeError: an option is not a key of `known`.
     """
     for name in options:
         if name not in known.__annotations__:
             raise TypeError(f"unexpected keyword argument {name!r}: the options are {', '.join(known.__annotations__)}")
-    return {name: value for name, value in options.items() if value is not None or name in _NULL_HAS_A_MEANING}
+    return {name: value for name, value in options.items() if value is not None or name in _NONE_IS_A_VALUE}
 
 
 def put_fields(topic: str, body: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a put as the job object of the contract. Raises TypeError for an unknown option."""
-    fields = {"topic": topic, "body": body, **given_options(options)}
-    if fields.get("on_conflict") == "reject":  # the default; a put whose id the client makes may replace it by `keep`
+    """The arguments of a put as the JSON object of the contract. Raises TypeError for an unknown option."""
+    fields = {"topic": topic, "body": body, **set_options(options)}
+    if fields.get("on_conflict") == "reject":  # the default; `with_id` replaces it by `keep`
         del fields["on_conflict"]
     return fields
 
 
 def check_put(fields: Mapping[str, Any]) -> PutJob:
-    """Check a job to put, as JSON, as the service does. Raises InvalidInput."""
+    """Validate a job to put, in its JSON form, as the service does. Raises InvalidInput."""
     try:
         return PutJob.model_validate(fields)
     except ValidationError as error:
-        raise InvalidInput(field_faults(error)) from None
+        raise InvalidInput(body_errors(error)) from None
 
 
-def field_faults(error: ValidationError) -> list[FieldFault]:
-    """What pydantic found wrong, with paths that begin with ``"body"``."""
+def body_errors(error: ValidationError) -> list[FieldError]:
+    """The errors that pydantic found, with paths that begin with ``"body"``."""
     return [
-        FieldFault(("body", *fault["loc"]), fault["msg"], fault["input"])
-        for fault in error.errors(include_url=False, include_context=False)
+        FieldError(("body", *details["loc"]), details["msg"], details["input"])
+        for details in error.errors(include_url=False, include_context=False)
     ]

@@ -1,1 +1,1 @@
-"""The contract: the words, bounds and errors of the HTTP API, shared by the service and its clients."""
+"""The contract: models, limits and errors of the HTTP API, shared by the service and its clients."""

@@ -1,28 +1,27 @@
-"""Every error that deferd raises on purpose.
+"""All errors that deferd raises.
 
 ::
 
     DeferdError
-    ├── InvalidInput        validation          a value is outside its bounds
+    ├── InvalidInput        validation          a value is invalid
     ├── PayloadTooLarge     payload_too_large   a request body is over the limit
-    ├── Unauthorized        unauthorized        no key, or an unknown one
-    ├── Forbidden           forbidden           it is not for this caller
+    ├── Unauthorized        unauthorized        no key or an unknown one
+    ├── Forbidden           forbidden           the caller may not do this
     ├── NotFound
-    │   ├── JobNotFound     job_not_found       no such job (in a state that allows the call)
-    │   └── TopicNotFound   topic_not_found     nothing was ever put or set there
+    │   ├── JobNotFound     job_not_found       no such job, or not in a state that allows the call
+    │   └── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
     ├── Conflict
     │   ├── JobExists       job_exists          the id is taken
     │   ├── JobReserved     job_reserved        a consumer holds the job
-    │   └── ReceiptStale    receipt_stale       the receipt is not that of the live delivery
-    ├── JobCancelled        job_cancelled       the delivery ended because the job was cancelled
-    ├── DurabilityUnavailable durability_unavailable the store cannot make a put as durable as it asks to be
+    │   └── ReceiptStale    receipt_stale       the receipt is not the one of the live delivery
+    ├── JobCancelled        job_cancelled       the job was cancelled during the delivery
+    ├── DurabilityUnavailable durability_unavailable the store cannot give the requested durability
     └── TryLater
         ├── TopicFull       topic_full          the topic holds `max_jobs` jobs
         ├── RateLimited     rate_limited        too many requests
-        └── StoreUnavailable store_unavailable  the store does not answer, or refuses to write
+        └── StoreUnavailable store_unavailable  the store does not respond or refuses to write
 
-Each carries its facts as fields; the text is made from them. How an error looks over HTTP is said in one
-place only, `deferd.api.problem_details`.
+Each carries its facts as attributes and builds its text from them. `deferd.api.problem_details` maps errors to HTTP.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from typing import Any, ClassVar
 
 
 class DeferdError(Exception):
-    """Base of all errors of deferd; `code` is the word DESIGN.md section 3 gives it."""
+    """Base of all errors of deferd; `code` is the code in the HTTP response."""
 
     code: ClassVar[str]
 
 
 @dataclass(frozen=True)
-class FieldFault:
-    """One refused value: where it stands, what is wrong with it, and the value itself when it is small.
+class FieldError:
+    """One invalid value: its path, what is wrong with it, and the value itself when it is small.
 
-    `path` is the way from the document's root, e.g. ``("body", "jobs", 3, "delay")``.
+    `path` starts at the root of the request, e.g. ``("body", "jobs", 3, "delay")``.
     """
 
     path: tuple[str | int, ...]
@@ -50,13 +49,13 @@ class FieldFault:
 
 
 class InvalidInput(DeferdError):
-    """A value is missing, unknown, of the wrong kind or outside its bounds. Nothing was stored."""
+    """A value is missing, unknown, of the wrong type or out of range. Nothing was stored."""
 
     code = "validation"
 
-    def __init__(self, faults: list[FieldFault]) -> None:
-        self.faults = faults
-        super().__init__("; ".join(f"{'.'.join(map(str, fault.path))}: {fault.message}" for fault in faults))
+    def __init__(self, field_errors: list[FieldError]) -> None:
+        self.field_errors = field_errors
+        super().__init__("; ".join(f"{'.'.join(map(str, error.path))}: {error.message}" for error in field_errors))
 
 
 class PayloadTooLarge(DeferdError):
@@ -70,23 +69,23 @@ class PayloadTooLarge(DeferdError):
 
 
 class Unauthorized(DeferdError):
-    """The call needs a key and brought none that is known."""
+    """The request needs a key and has none, or an unknown one."""
 
     code = "unauthorized"
 
 
 class Forbidden(DeferdError):
-    """The key is known and does not allow this call; or there are no keys, and the call is one of a web page's."""
+    """The key does not permit this request; or there are no keys and the request comes from a web page."""
 
     code = "forbidden"
 
 
 class NotFound(DeferdError):
-    """What the call names is not there."""
+    """The requested job or topic does not exist."""
 
 
 class JobNotFound(NotFound):
-    """There is no job of this id in the topic, or none in a state that the call can act on (see `detail`)."""
+    """The topic has no job with this id, or the job is not in a state that allows the call (see `detail`)."""
 
     code = "job_not_found"
 
@@ -97,7 +96,7 @@ class JobNotFound(NotFound):
 
 
 class TopicNotFound(NotFound):
-    """Nothing was ever put into the topic, nor was it set up."""
+    """Nothing was ever put into the topic, and it has no settings."""
 
     code = "topic_not_found"
 
@@ -107,9 +106,9 @@ class TopicNotFound(NotFound):
 
 
 class Conflict(DeferdError):
-    """The job is not in the state that the call needs; nothing was changed.
+    """The job is not in a state that allows the call; nothing was changed.
 
-    `durability`, of a refused put: the level that what stands in its way has reached, such as `fsync`.
+    `durability`, for a refused put: the durability level of the job in its way, such as `fsync`.
     """
 
     def __init__(self, topic: str, job_id: str, detail: str, durability: str | None = None) -> None:
@@ -120,7 +119,7 @@ class Conflict(DeferdError):
 
 
 class JobExists(Conflict):
-    """A put met a job of the same id and `on_conflict` was `reject`."""
+    """A put found a job with the same id, and `on_conflict` was `reject`."""
 
     code = "job_exists"
 
@@ -129,7 +128,7 @@ class JobExists(Conflict):
 
 
 class JobReserved(Conflict):
-    """A consumer holds the job, so it cannot be replaced, changed or (when asked to refuse) cancelled."""
+    """A consumer holds the job, so it cannot be replaced, changed or (with `if_reserved=refuse`) cancelled."""
 
     code = "job_reserved"
 
@@ -138,7 +137,7 @@ class JobReserved(Conflict):
 
 
 class ReceiptStale(Conflict):
-    """The receipt belongs to an earlier delivery or an earlier job, or nobody holds the job (see `detail`)."""
+    """The receipt is of an earlier delivery or an earlier job, or nobody holds the job (see `detail`)."""
 
     code = "receipt_stale"
 
@@ -148,7 +147,7 @@ class ReceiptStale(Conflict):
 
 
 class JobCancelled(DeferdError):
-    """The job was cancelled while a consumer held it: its holder should stop."""
+    """The job was cancelled while a consumer held it; the consumer should stop."""
 
     code = "job_cancelled"
 
@@ -159,9 +158,9 @@ class JobCancelled(DeferdError):
 
 
 class DurabilityUnavailable(DeferdError):
-    """The store cannot make a put as durable as `durability` asks for. Nothing was stored.
+    """The store cannot give a put the requested `durability`. Nothing was stored.
 
-    `available` are the levels that it gives.
+    `available` lists the levels that it can give.
     """
 
     code = "durability_unavailable"
@@ -173,7 +172,7 @@ class DurabilityUnavailable(DeferdError):
 
 
 class TryLater(DeferdError):
-    """The same call may succeed after `retry_after_s` seconds (a whole number, at least 1)."""
+    """The same call may succeed after `retry_after_s` seconds (an integer, at least 1)."""
 
     def __init__(self, detail: str, retry_after_s: int = 1) -> None:
         self.retry_after_s = retry_after_s
@@ -188,21 +187,21 @@ class TopicFull(TryLater):
     def __init__(self, topic: str, max_jobs: int, *, of_caller: bool = False) -> None:
         self.topic = topic
         self.max_jobs = max_jobs
-        whose = "all with which this key may put more" if of_caller else "its max_jobs"
-        super().__init__(f"topic {topic!r} holds {max_jobs} live jobs, which is {whose}")
+        limit = "the limit for puts with this key" if of_caller else "its max_jobs"
+        super().__init__(f"topic {topic!r} holds {max_jobs} live jobs, which is {limit}")
 
 
 class RateLimited(TryLater):
-    """The caller asks more often than it may."""
+    """The caller exceeds its rate limit or quota."""
 
     code = "rate_limited"
 
 
 class StoreUnavailable(TryLater):
-    """The store does not answer, is loading, is out of memory or refuses to write.
+    """The store does not respond, is loading, is out of memory or refuses to write.
 
-    After this a put may or may not have been stored; asking again with the same id is safe. `timed_out`: it left the
-    call without an answer.
+    A put may or may not have been stored; repeating it with the same id is safe. `timed_out`: the store did not
+    respond in time.
     """
 
     code = "store_unavailable"

@@ -1,4 +1,4 @@
-"""The bounds of every value that a user can give. Schemas, documents and error texts quote these."""
+"""The limits of all values that users pass; schemas, documentation and error texts quote them."""
 
 from __future__ import annotations
 

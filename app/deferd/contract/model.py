@@ -1,7 +1,7 @@
-"""The words of the HTTP contract as typed models: what a request may say, and what a job looks like.
+"""Typed models of the HTTP API: the fields of requests, and of a job in responses.
 
-Durations are seconds (numbers, kept to the millisecond); instants are RFC 3339 with a zone. Unknown fields
-are refused. Both the service and the client use these models, so this module imports nothing of either.
+Durations are seconds, with millisecond precision; instants are RFC 3339 timestamps with an offset. Unknown fields are
+refused. The service and the client share these models, so this module imports neither.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
 
 class JobState(StrEnum):
-    """Where a job is; it is in exactly one of these at any instant."""
+    """State of a job; it is in exactly one at any time."""
 
     DELAYED = "delayed"
-    """Waiting in the Delay Bucket for its due time."""
+    """In the Delay Bucket until it is due."""
     READY = "ready"
-    """Due, in the topic's Ready list, waiting for a consumer."""
+    """Due and in the topic's Ready list, waiting for a consumer."""
     RESERVED = "reserved"
-    """A consumer holds it, under a lease that ends at `reserved_until`."""
+    """Held by a consumer under a lease that ends at `reserved_until`."""
     DEAD = "dead"
-    """Given up on (see `reason` and `last_error`); kept until it is redriven, cancelled or its retention ends."""
+    """Not retried any more (see `reason` and `last_error`); kept until redriven, cancelled or its retention ends."""
     FINISHED = "finished"
     """Done; kept for `retain` seconds."""
 
@@ -38,7 +38,7 @@ class DeadReason(StrEnum):
     """Why a job is dead."""
 
     EXPIRED = "expired"
-    """Its first delivery did not happen within `ttl` seconds of being due."""
+    """It was not delivered within `ttl` seconds of being due."""
     ATTEMPTS = "attempts_exhausted"
     """`max_attempts` deliveries ended without a finish."""
     SCHEDULE = "schedule_ended"
@@ -59,14 +59,14 @@ def _rfc3339(value: object) -> object:
 
 
 def _not_too_far(value: datetime) -> datetime:
-    # The host's clock is good enough for a bound of ten years; when a job is due is the store's to say.
+    # For a limit of ten years this machine's clock is exact enough; due times use the store's clock.
     if value.timestamp() > time.time() + limits.DELAY_MAX_S:
         raise ValueError(f"must be at most {limits.DELAY_MAX_S} seconds (10 years) ahead")
     return value
 
 
-def _seconds(low: float, high: float, text: str) -> Any:
-    return Field(strict=True, ge=low, le=high, allow_inf_nan=False, description=text)
+def _seconds(low: float, high: float, text: str, **options: Any) -> Any:
+    return Field(strict=True, ge=low, le=high, allow_inf_nan=False, description=text, **options)
 
 
 Topic = Annotated[
@@ -80,15 +80,15 @@ JobId = Annotated[
 Receipt = Annotated[
     str,
     StringConstraints(max_length=limits.RECEIPT_MAX),
-    Field(description="Fencing token of one delivery, from the pop's answer. Without it the live delivery is meant."),
+    Field(description="Fencing token of one delivery, from the pop. Without it the current delivery is meant."),
 ]
 Instant = Annotated[datetime, BeforeValidator(_rfc3339)]
 DueInstant = Annotated[
     Instant,
     AfterValidator(_not_too_far),
     Field(
-        description="The instant at which the job is due, RFC 3339 with a zone, at most 10 years ahead; the past means "
-        "now. Instead of `delay`.",
+        description="When the job is due, RFC 3339 with an offset, at most 10 years ahead; the past means now. "
+        "Excludes `delay`.",
         examples=["2030-01-31T09:30:00.000Z"],
     ),
 ]
@@ -97,48 +97,50 @@ Ttr = Annotated[
     _seconds(
         limits.TTR_MIN_S,
         limits.TTR_MAX_S,
-        "Time to run, the length of a lease, in seconds: 0.1 to 86400. Default: the topic's, else 60.",
+        "Time to run: the length of the lease in seconds, 0.1 to 86400. Default: that of the topic, else 60.",
     ),
 ]
-Delay = Annotated[
-    float, _seconds(0, limits.DELAY_MAX_S, "Seconds from now until the job is due: 0 to 315576000 (10 years).")
-]
+Delay = Annotated[float, _seconds(0, limits.DELAY_MAX_S, "Seconds until the job is due: 0 to 315576000 (10 years).")]
 Ttl = Annotated[
     float,
     _seconds(
         0.001,
         limits.TTL_MAX_S,
-        "Seconds after `due_at` within which the first delivery must happen, else the job goes to dead with reason "
-        "`expired`. `null`: no bound.",
+        "Seconds after `due_at` within which the job must be delivered for the first time; otherwise it becomes dead "
+        "with reason `expired`. `null`: no limit.",
     ),
 ]
-Retain = Annotated[
-    float, _seconds(0, limits.RETAIN_MAX_S, "Seconds to keep the job's record after it is finished. 0: not kept.")
-]
+Retain = Annotated[float, _seconds(0, limits.RETAIN_MAX_S, "Seconds for which the finished job is kept. 0: not kept.")]
 MaxAttempts = Annotated[
     int,
     Field(
         strict=True,
         ge=1,
         le=limits.ATTEMPTS_MAX,
-        description="Deliveries after which the job goes to dead instead of coming back. `null`: no limit.",
+        description="Deliveries after which the job becomes dead instead of ready again. `null`: no limit.",
     ),
 ]
 Jitter = Annotated[
     float,
-    Field(strict=True, ge=0, le=1, allow_inf_nan=False, description="Spread of a wait, as a fraction: 0.1 is +-10 %."),
+    Field(
+        strict=True,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="Random spread of the wait as a fraction: 0.1 is +-10 %.",
+    ),
 ]
 ErrorText = Annotated[
     str,
     StringConstraints(max_length=limits.ERROR_TEXT_MAX),
-    Field(description=f"What went wrong, kept as `last_error`; at most {limits.ERROR_TEXT_MAX} characters."),
+    Field(description=f"Error message, kept as `last_error`; at most {limits.ERROR_TEXT_MAX} characters."),
 ]
 
 Traceparent = Annotated[
     str,
     StringConstraints(pattern=TRACEPARENT_PATTERN),
     Field(
-        description="The W3C trace context of the put, as in the HTTP header of that name; shown to the consumer.",
+        description="W3C trace context of the put, as in the HTTP header `traceparent`; passed to the consumer.",
         examples=["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"],
     ),
 ]
@@ -157,7 +159,7 @@ DurabilityLevel = Literal[
     "replicated:8",
     "replicated:9",
 ]
-"""What `limits.DURABILITY_PATTERN` matches, one by one, for type checkers."""
+"""All values that match `limits.DURABILITY_PATTERN`, for type checkers."""
 if TYPE_CHECKING:
     Durability = DurabilityLevel
 else:
@@ -165,8 +167,8 @@ else:
         str,
         StringConstraints(pattern=limits.DURABILITY_PATTERN),
         Field(
-            description="What the put must have reached before it is answered: `memory` of the store; `fsync`, its "
-            f"disk; `replicated:N`, the memory of N replicas as well (N 1 to {limits.REPLICAS_MAX}).",
+            description="Where the put must be stored before its response: `memory`, in the store's memory; `fsync`, "
+            f"on its disk; `replicated:N`, also in the memory of N replicas (N 1 to {limits.REPLICAS_MAX}).",
             examples=["replicated:1"],
         ),
     ]
@@ -177,7 +179,7 @@ class _Strict(BaseModel):
 
 
 def _require_kind(schema: dict[str, Any]) -> None:
-    """In JSON the kind must be given, although the class implies it in Python."""
+    """In JSON `kind` is required; in Python the class implies it."""
     schema["properties"]["kind"].pop("default", None)
     schema["required"] = ["kind", *(name for name in schema.get("required", []) if name != "kind")]
 
@@ -187,47 +189,31 @@ class _BackoffKind(_Strict):
 
 
 class ExponentialBackoff(_BackoffKind):
-    """Wait `min(cap, base^attempts)` seconds, spread by +-jitter. The default: 2, 4, 8 ... 128, 212, 212 ..."""
+    """Wait `min(cap, base^attempts)` seconds, +-jitter. The default waits 2, 4, 8 ... 128, 212, 212 ... seconds."""
 
     kind: Literal["exponential"] = "exponential"
-    base: float = Field(
-        default=2, strict=True, ge=1, le=1000, allow_inf_nan=False, description="Seconds after the first try."
-    )
-    cap: float = Field(
-        default=212,
-        strict=True,
-        ge=0,
-        le=limits.BACKOFF_WAIT_MAX_S,
-        allow_inf_nan=False,
-        description="The longest wait, in seconds.",
-    )
+    base: float = _seconds(1, 1000, "Seconds to wait after the first attempt.", default=2)
+    cap: float = _seconds(0, limits.BACKOFF_WAIT_MAX_S, "Longest wait in seconds.", default=212)
     jitter: Jitter = 0
 
 
 class FixedBackoff(_BackoffKind):
-    """Wait the same number of seconds after every attempt, spread by +-jitter."""
+    """Wait the same number of seconds after every attempt, +-jitter."""
 
     kind: Literal["fixed"] = "fixed"
-    seconds: float = Field(
-        default=10,
-        strict=True,
-        ge=0,
-        le=limits.BACKOFF_WAIT_MAX_S,
-        allow_inf_nan=False,
-        description="The wait, in seconds.",
-    )
+    seconds: float = _seconds(0, limits.BACKOFF_WAIT_MAX_S, "Wait in seconds.", default=10)
     jitter: Jitter = 0
 
 
 class ScheduleBackoff(_BackoffKind):
-    """Wait `seconds[n]` after attempt n+1; after the last one the job goes to dead, or the last wait repeats."""
+    """Wait `seconds[n]` after attempt n+1; after the last wait the job becomes dead, or the last wait repeats."""
 
     kind: Literal["schedule"] = "schedule"
     seconds: list[Annotated[float, Field(strict=True, ge=0, le=limits.BACKOFF_WAIT_MAX_S, allow_inf_nan=False)]] = (
         Field(
             min_length=1,
             max_length=limits.BACKOFF_STEPS_MAX,
-            description="The waits in seconds, in order.",
+            description="Waits in seconds, in order.",
             examples=[[120, 600, 3600]],
         )
     )
@@ -239,14 +225,14 @@ Backoff = Annotated[
     ExponentialBackoff | FixedBackoff | ScheduleBackoff,
     Field(
         discriminator="kind",
-        description="How long a released job waits before it is ready again.",
+        description="How long a released job waits until it is ready again.",
         json_schema_extra={"x-name": "Backoff"},  # the name of its schema in the OpenAPI document
     ),
 ]
 
 
 class JobPolicy(_Strict):
-    """How a job behaves; what it leaves out comes from its topic, and what that leaves out from the service."""
+    """How a job is delivered and kept. Omitted fields come from the topic, then from the service's defaults."""
 
     ttr: Ttr | None = None
     max_attempts: MaxAttempts | None = None
@@ -267,41 +253,42 @@ class _When(_Strict):
 
 
 class PutJob(_When, JobPolicy):
-    """A job to put. Only `topic` is needed."""
+    """A job to put. Only `topic` is required."""
 
     topic: Topic
-    id: JobId | None = Field(default=None, description="The producer's own id; without one the service makes one.")
-    body: Any = Field(default=None, description="Any JSON value; handed to the consumer as it is.")
+    id: JobId | None = Field(
+        default=None, description="Id chosen by the producer. Default: one that the service generates."
+    )
+    body: Any = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
     on_conflict: Literal["reject", "keep", "replace"] = Field(
         default="reject",
-        description="What to do when the topic has a job of this id: `reject` answers 409 `job_exists`; `keep` leaves "
-        "the old job as it is; `replace` puts the new one in its place, unless a consumer holds it (409 "
-        "`job_reserved`).",
+        description="What to do when the topic has a job with this id: `reject` responds 409 `job_exists`; `keep` "
+        "leaves the existing job unchanged; `replace` replaces it, unless a consumer holds it (409 `job_reserved`).",
     )
     traceparent: Traceparent | None = None
     durability: Durability | None = Field(
         default=None,
-        description="How durable the put must be. Default: the topic's, else what the store gives by itself.",
+        description="How durable the put must be. Default: that of the topic, else what the store is configured for.",
     )
 
 
 class PutBatch(_Strict):
-    """Jobs to put in one call; validated as a whole, then each is stored or answered on its own."""
+    """Jobs to put in one request. All are validated first; then each is stored or refused separately."""
 
     jobs: list[PutJob] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
 
 
 class ChangeJob(_When, JobPolicy):
-    """What to change of a delayed or ready job; what is left out stays. `null` clears `ttl` and `max_attempts`."""
+    """Changes to a delayed or ready job; omitted fields stay as they are. `null` clears `ttl` and `max_attempts`."""
 
-    body: Any = Field(default=None, description="The new body.")
+    body: Any = Field(default=None, description="New body.")
 
 
 class FinishJob(_Strict):
-    """A job is done."""
+    """Finish of a job."""
 
     receipt: Receipt | None = None
-    result: Any = Field(default=None, description="Any JSON value; kept with the record if the job has a `retain`.")
+    result: Any = Field(default=None, description="Any JSON value; kept with the finished job if it has a `retain`.")
 
 
 class FinishItem(FinishJob):
@@ -311,13 +298,13 @@ class FinishItem(FinishJob):
 
 
 class FinishBatch(_Strict):
-    """Jobs of one topic that are done."""
+    """Jobs of one topic to finish."""
 
     jobs: list[FinishItem] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
 
 
 class ReleaseJob(_Strict):
-    """Give a job back: it is delivered again after `delay` seconds, or after its backoff when that is left out."""
+    """Release of a reserved job: it is ready again after `delay` seconds; default: its backoff."""
 
     receipt: Receipt | None = None
     delay: Delay | None = None
@@ -325,85 +312,88 @@ class ReleaseJob(_Strict):
 
 
 class TouchJob(_Strict):
-    """Extend the lease: it ends `ttr` seconds from now (default: the job's own ttr)."""
+    """Extension of a lease: it ends `ttr` seconds from now (default: the job's own ttr)."""
 
     receipt: Receipt | None = None
     ttr: Ttr | None = None
 
 
 class BuryJob(_Strict):
-    """Move a reserved job to the dead ones."""
+    """Burial of a reserved job: it becomes dead."""
 
     receipt: Receipt | None = None
     error: ErrorText | None = None
 
 
 class TopicSettings(JobPolicy):
-    """Defaults for jobs put into the topic from now on, and the topic's own bound. The whole is replaced."""
+    """Defaults for jobs put into the topic from now on, and limits of the topic. Replaces all earlier settings."""
 
     max_jobs: int | None = Field(
         default=None,
         strict=True,
         ge=1,
         le=limits.MAX_JOBS_MAX,
-        description="Most live (delayed, ready or reserved) jobs; a put beyond it answers 429 `topic_full`. "
-        "`null`: no limit.",
+        description="Most live (delayed, ready or reserved) jobs; further puts get 429 `topic_full`. `null`: no limit.",
     )
     durability: Durability | None = Field(
         default=None,
-        description="How durable a put must be that does not say so itself. `null`: what the store gives by itself.",
+        description="Durability of puts that request none. `null`: what the store is configured for.",
     )
 
 
 class Redrive(_Strict):
-    """Which dead jobs go back to ready: those of `ids`, else the oldest `limit` ones."""
+    """Which dead jobs become ready again: those in `ids`, otherwise the oldest `limit`."""
 
     ids: list[JobId] | None = Field(
         default=None,
         min_length=1,
         max_length=limits.BATCH_MAX,
-        description="1 to 1000 ids; those that are not dead are passed over.",
+        description="1 to 1000 ids; jobs that are not dead are skipped.",
     )
     limit: int = Field(
         default=limits.REDRIVE_DEFAULT,
         strict=True,
         ge=1,
         le=limits.REDRIVE_MAX,
-        description="Most jobs to redrive when `ids` is left out.",
+        description="Most jobs to redrive without `ids`.",
     )
 
 
 class Job(BaseModel):
-    """A job as the service shows it. A field that a job has nothing for is left out."""
+    """A job as the service returns it. Fields without a value are omitted."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    topic: str = Field(description="Its topic.")
-    id: str = Field(description="Its id, unique within the topic.")
+    topic: str = Field(description="Topic of the job.")
+    id: str = Field(description="Id, unique within the topic.")
     state: JobState
-    body: Any = Field(description="Any JSON value, as the producer gave it.")
-    created_at: datetime = Field(description="When it was put.")
+    body: Any = Field(description="JSON value from the producer.")
+    created_at: datetime = Field(description="When the job was put.")
     due_at: datetime = Field(description="When the job is, or was, due.")
-    ttr: float = Field(description="Length of a lease in seconds.")
-    attempts: int = Field(description="Deliveries so far, the live one included.")
-    max_attempts: int | None = Field(description="Deliveries after which it goes to dead. `null`: no limit.")
+    ttr: float = Field(description="Length of the lease in seconds.")
+    attempts: int = Field(description="Deliveries so far, including the current one.")
+    max_attempts: int | None = Field(description="Deliveries after which the job becomes dead. `null`: no limit.")
     backoff: Backoff
     ttl: float | None = Field(
-        description="Seconds after `due_at` within which the first delivery must happen. `null`: no bound."
+        description="Seconds after `due_at` within which the first delivery must happen. `null`: no limit."
     )
-    retain: float = Field(description="Seconds for which its record is kept after it is finished. 0: not kept.")
-    last_error: str | None = Field(default=None, description="What the last release or bury said went wrong.")
+    retain: float = Field(description="Seconds for which the finished job is kept. 0: not kept.")
+    last_error: str | None = Field(default=None, description="Error message of the last release or bury.")
     reason: DeadReason | None = Field(default=None, description="Why the job is dead.")
-    reserved_until: datetime | None = Field(default=None, description="When the lease ends, unless it is touched.")
-    reserved_by: str | None = Field(default=None, description="The `consumer` that holds it, if that gave its name.")
-    finished_at: datetime | None = Field(default=None, description="When it was finished.")
-    traceparent: str | None = Field(default=None, description="The W3C trace context of the put, if it gave one.")
-    result: Any = Field(default=None, description="Any JSON value, as the finish gave it.")
+    reserved_until: datetime | None = Field(
+        default=None, description="When the lease ends unless it is extended by a touch."
+    )
+    reserved_by: str | None = Field(
+        default=None, description="Name of the consumer that holds the job, if the pop gave one."
+    )
+    finished_at: datetime | None = Field(default=None, description="When the job was finished.")
+    traceparent: str | None = Field(default=None, description="W3C trace context of the put, if it had one.")
+    result: Any = Field(default=None, description="JSON value from the finish.")
 
 
 class Delivery(Job):
-    """A job in the hands of a consumer."""
+    """A job that was delivered to a consumer."""
 
-    receipt: str = Field(description="Fencing token of this delivery: send it with finish, release, touch and bury.")
-    attempt: int = Field(description="Which delivery this is, from 1.")
-    reserved_until: datetime = Field(description="When the lease ends, unless it is touched.")
+    receipt: str = Field(description="Fencing token of this delivery; pass it to finish, release, touch and bury.")
+    attempt: int = Field(description="Number of this delivery, from 1.")
+    reserved_until: datetime = Field(description="When the lease ends unless it is extended by a touch.")

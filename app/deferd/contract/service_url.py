@@ -1,4 +1,4 @@
-"""The base URL of a service, as people write it in a program, a flag or a variable."""
+"""The base URL of a service, as written in a program, a flag or an environment variable."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ _SHOWN_CHARACTERS = 80
 
 
 def refuse_passwords(text: str) -> None:
-    """Raise ValueError, which shows nothing of `text`, when it may have a password in it: wherever an `@` is.
+    """Raise ValueError, without quoting `text`, when it has an `@` and so may contain a password.
 
-    Of a URL that is written wrongly, or a list of them, nobody can tell where a password begins and ends.
+    In a malformed URL, or in a list of URLs, the bounds of a password are unknown.
     """
     if "@" in text:
-        raise ValueError("has a user or password in it (an @), which is not sent: a key has a setting of its own")
+        raise ValueError("has a user or password in it (an @), which is not sent: set the key with its own setting")
 
 
 def parse_service_url(text: str) -> str:
-    """The URL on which the paths of the contract are put, without a slash at its end; http when it names no scheme.
+    """The URL before the paths of the API, without a trailing slash; the scheme defaults to http.
 
     Raises:
-        ValueError: it is no such URL; the message goes on after the name of the setting and shows no password.
+        ValueError: not such a URL; the message continues a sentence that begins with the setting, without passwords.
     """
     url = text.strip()
     if "://" not in url:
@@ -28,7 +28,7 @@ def parse_service_url(text: str) -> str:
     try:
         parts = urlsplit(url)
         names_a_service = parts.scheme in {"http", "https"} and bool(parts.hostname)
-        # A netloc that ends in a colon comes from text such as `http:/host`.
+        # `http:/host` gives a netloc that ends in a colon.
         is_whole = parts.port is not None or not parts.netloc.endswith(":")
         is_base = is_whole and url.isprintable() and not set(url) & set("?# ")
     except ValueError:

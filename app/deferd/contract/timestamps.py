@@ -1,29 +1,33 @@
-"""Instants as text: the one parser of RFC 3339 that service, client and command line share."""
+"""RFC 3339 timestamps: the one parser and formatter of service, client and command line."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
 
-_SHAPE = re.compile(
+_RFC3339 = re.compile(
     r"\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)", re.ASCII
 )
 _SECOND = slice(17, 19)
 
 
-def parse_instant(text: str) -> datetime:
-    """The instant that an RFC 3339 timestamp names, to the microsecond; further digits are cut off.
+def format_instant(at: datetime) -> str:
+    """``2030-01-31T09:30:00.000Z``: an aware datetime in UTC, cut to the millisecond."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    A leap second, 23:59:60 in UTC, is the second after it, 00:00:00 of the next day: neither Python nor the store has
-    a name for it. It may also be written with an offset, such as ``2016-12-31T18:59:60-05:00``. It is taken on every
-    date, because which months end with one is known only half a year ahead (RFC 3339, section 5.7). Second 60 of any
-    other minute is refused.
+
+def parse_instant(text: str) -> datetime:
+    """The instant of an RFC 3339 timestamp, truncated to the microsecond.
+
+    A leap second, 23:59:60 in UTC, becomes 00:00:00 of the next day: neither Python nor the store can represent it. It
+    may also be written with an offset, such as ``2016-12-31T18:59:60-05:00``. It is accepted on every date, because
+    leap seconds are announced only half a year ahead (RFC 3339, section 5.7). Second 60 of any other minute is refused.
 
     Raises:
-        ValueError: the text is no such timestamp; the message says what is wrong with it.
+        ValueError: the text is not such a timestamp; the message says why.
     """
     text = text.upper()
-    if _SHAPE.fullmatch(text) is None:
+    if _RFC3339.fullmatch(text) is None:
         raise ValueError("it must look like 2030-01-31T09:30:00.000Z or 2030-01-31T10:30:00+01:00")
     if text[_SECOND] != "60":
         return datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""Cursors: where the next page of a list begins, as a text that callers hand back."""
+"""Page cursors: where the next page of a list begins, as an opaque text."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import orjson
 
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 
 
 def write_cursor(*parts: int | str) -> str:
-    """A cursor of these parts."""
+    """Encode a cursor of these parts."""
     return base64.urlsafe_b64encode(orjson.dumps(parts)).decode().rstrip("=")
 
 
 def read_cursor(cursor: str | None, first: tuple[Any, ...], kinds: tuple[type, ...]) -> tuple[Any, ...]:
-    """The parts of a cursor, which are of these `kinds`; `first` when there is none. Raises InvalidInput."""
+    """Decode a cursor into parts of these `kinds`; `first` for None. Raises InvalidInput."""
     if cursor is None:
         return first
     try:
@@ -30,6 +30,6 @@ def read_cursor(cursor: str | None, first: tuple[Any, ...], kinds: tuple[type, .
 
 
 def bad_cursor(cursor: str | None) -> InvalidInput:
-    """The error for a cursor that its list did not give."""
-    message = "must be the `next_cursor` of an earlier answer to the same list"
-    return InvalidInput([FieldFault(("query", "cursor"), message, cursor)])
+    """The error for a cursor that the list did not return."""
+    message = "must be the `next_cursor` of an earlier response for the same list"
+    return InvalidInput([FieldError(("query", "cursor"), message, cursor)])

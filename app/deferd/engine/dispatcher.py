@@ -1,15 +1,14 @@
-"""Consumers that wait: who gets the next ready job of a topic.
+"""Hands ready jobs to consumers that wait.
 
-Each topic that somebody waits for has a queue of waiters, in the order of their arrival. The store is asked only for a
-reason: somebody new has come, or the store said that the topic has something ready. One store call asks for many
-waiters at once, always for those who came first, and at most one call is under way for a topic. A waiter costs no store
-connection.
+Each topic that somebody waits for has a wait queue in the order of arrival. The store is polled only for a reason: a
+new waiter has come, or the store published that the topic has something ready. One store call serves many waiters,
+always the earliest, and at most one call is under way for a topic. A waiter uses no store connection.
 
-A pop of several topics waits in the queue of each. On its arrival they are asked in its order, so that a job of the
-first topic wins; after that, whichever topic has something first serves it.
+A pop of several topics waits in the queue of each. On arrival its topics are polled in their order, so that a job of
+the first topic wins; after that, whichever topic has a job first serves it.
 
-A part of the store that fails takes only its own topics with it. While a part cannot be reached, one call at a time
-asks whether it is back, whoever waits for it, and its topics lose their turn in pops that name others as well.
+A shard that fails affects only its own topics. While it cannot be reached, one call at a time tests whether it is back,
+however many consumers wait; pops that also name topics of other shards are served from those.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable
@@ -25,86 +24,25 @@ from deferd.engine import metrics
 from deferd.engine.outage import Outage
 from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import JobRecord
+from deferd.engine.wait_queue import Waiter, WaitQueue
 
 _LOG = logging.getLogger(__name__)
-_JOBS_PER_CALL = 500
-"""A single waiter may ask for more."""
-_NEWCOMERS_PER_CALL = 128
-_PARKED_PER_CALL = 16
-"""How many waiters that already found the topic empty are asked for at once when it has something again."""
 _ENOUGH_BYTES = 1024 * 1024
-"""A waiter that was given so much is not sent on to further topics; pop.lua bounds what one of them gives."""
+"""A waiter with so many bytes of jobs does not go on to further topics; pop.lua bounds the reply of one topic."""
 _RETRY_S = 0.5
-"""How long after an error that is the topic's own it is asked again for those who wait for others as well."""
-
-
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    number: int
-    topics: Sequence[str]
-    request: PopRequest
-    answer: asyncio.Future[list[JobRecord]]
-    turn: int | None = 0
-    """Which of its topics alone may serve it, until all have been asked once; then None."""
-    may_have_been_served: bool = False
-    """It names a request whose jobs, from an earlier response, may still be there: not looked for yet."""
-    was_asked_for: bool = False
-    """At least one of its topics could be asked."""
-    in_call: bool = False
-    time_is_up: bool = False
-    hung_up: bool = False
-    failed: set[str] = field(default_factory=set)
-    """Topics that could not be asked since it came."""
-    passed_over: set[str] = field(default_factory=set)
-    """Topics that had something while it could not be served from there."""
-    jobs: list[JobRecord] = field(default_factory=list)
-
-    def may_be_served_by(self, topic: str) -> bool:
-        return not self.in_call and (self.turn is None or self.topics[self.turn] == topic)
-
-    @property
-    def missing(self) -> int:
-        return self.request.count - len(self.jobs)
-
-    def wanted(self) -> PopRequest:
-        return replace(self.request, count=self.missing) if self.jobs else self.request
-
-
-class _Line:
-    """Who waits for a topic, in the order in which they came; among them the newcomers, who have not been asked for."""
-
-    __slots__ = ("dirty", "failing", "newcomers", "part", "serving", "topic", "waiters")
-
-    def __init__(self, topic: str, part: int) -> None:
-        self.topic = topic
-        self.part = part
-        self.waiters: dict[_Waiter, None] = {}
-        self.newcomers: dict[_Waiter, None] = {}
-        self.dirty = False
-        self.serving = False
-        self.failing = False
-
-    def join(self, waiter: _Waiter) -> None:
-        self.waiters[waiter] = self.newcomers[waiter] = None
-
-    def park(self, waiter: _Waiter) -> None:
-        self.newcomers.pop(waiter, None)
-
-    def leave(self, waiter: _Waiter) -> None:
-        self.newcomers.pop(waiter, None)
-        self.waiters.pop(waiter, None)
+"""How long after an error of a single topic it is polled again, for those who wait for other topics as well."""
 
 
 class Dispatcher:
     """Hands ready jobs to waiting consumers of this process.
 
-    `part_of` tells a topic's part of the store: one that can fail while the others work, as a shard of a cluster does.
+    `failure_domain` maps a topic to the part of the store that can fail on its own: a shard of a cluster, else all.
     """
 
-    def __init__(self, queue: JobQueue, part_of: Callable[[str], int]) -> None:
-        self._queue = queue
-        self._part_of = part_of
-        self._lines: dict[str, _Line] = {}
+    def __init__(self, queue: JobQueue, failure_domain: Callable[[str], int]) -> None:
+        self._job_queue = queue
+        self._failure_domain = failure_domain
+        self._wait_queues: dict[str, WaitQueue] = {}
         self._outages: dict[int, Outage] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -128,69 +66,69 @@ class Dispatcher:
     ) -> list[JobRecord]:
         """Up to `count` jobs as soon as there is one, or none after `wait_ms`.
 
-        `topics` are distinct, the first has priority; one that cannot be asked is left out until it can be. With a
-        `request_id` that was answered before, the jobs of that answer whose leases still live come again. When the
-        awaiting task is cancelled, what was popped for it goes back to the head of the line.
+        `topics` are distinct, in order of priority; one that cannot be reached is left out until it can be. When a
+        `request_id` is repeated, the jobs of its earlier response whose leases still live are returned again. When
+        the awaiting task is cancelled, the jobs popped for it return to the head of the queue.
 
         Raises:
-            StoreUnavailable: none of the topics can be asked; also to those who were waiting when that came about.
+            StoreUnavailable: none of the topics can be reached; waiting pops fail as soon as this is known.
         """
         request = PopRequest(count, ttr_ms, consumer, request_id)
         loop = asyncio.get_running_loop()
         self._arrivals += 1
-        waiter = _Waiter(self._arrivals, topics, request, loop.create_future())
-        waiter.may_have_been_served = request_id is not None and len(topics) == 1
+        waiter = Waiter(self._arrivals, topics, request, loop.create_future())
+        waiter.may_have_deliveries = request_id is not None and len(topics) == 1
         if wait_ms <= 0 or self._draining:
-            waiter.time_is_up = True
-        time_out = loop.call_later(wait_ms / 1000, self._end_wait, waiter)
+            waiter.timed_out = True
+        time_out = loop.call_later(wait_ms / 1000, self._time_out, waiter)
         for topic in topics:
-            line = self._lines.get(topic)
-            if line is None:
-                line = self._lines[topic] = _Line(topic, self._part_of(topic))
-            line.join(waiter)
+            queue = self._wait_queues.get(topic)
+            if queue is None:
+                queue = self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
+            queue.join(waiter)
         self._set_parked(self._parked + 1)
         try:
             if request_id is not None and len(topics) > 1:
                 waiter.in_call = True
-                given_before = await self._given_before(topics, replace(request, count=0))
+                deliveries = await self._earlier_deliveries(topics, replace(request, count=0))
                 waiter.in_call = False
-                if given_before:
-                    return given_before
-            if not waiter.answer.done():
-                self._take_turn(waiter, 0)
-            return await waiter.answer
+                if deliveries:
+                    return deliveries
+            if not waiter.result.done():
+                self._poll_from(waiter, 0)
+            return await waiter.result
         except asyncio.CancelledError:
-            waiter.hung_up = True
+            waiter.cancelled = True
             if not waiter.in_call:
                 self._return_jobs(waiter)
             raise
         finally:
             time_out.cancel()
-            if waiter.answer.done() and not waiter.answer.cancelled():
-                waiter.answer.exception()  # else it is logged when nobody has come to wait for it
+            if waiter.result.done() and not waiter.result.cancelled():
+                waiter.result.exception()  # else it is logged when nobody has come to wait for it
             self._set_parked(self._parked - 1)
             self._leave(waiter)
 
     def on_ready(self, topic: str) -> None:
-        """The store said that `topic` may have something ready."""
-        if topic in self._lines:
-            self._look(topic)
-            self._hurry(topic)
+        """The store published that `topic` may have something ready."""
+        if topic in self._wait_queues:
+            self._request_poll(topic)
+            self._probe_outage_now(topic)
 
     def on_gap(self) -> None:
-        """Messages may have been missed: look at every topic that somebody waits for."""
-        for topic in list(self._lines):
-            self._look(topic)
-            self._hurry(topic)
+        """Messages may have been missed: poll every topic that somebody waits for."""
+        for topic in list(self._wait_queues):
+            self._request_poll(topic)
+            self._probe_outage_now(topic)
 
     def drain(self) -> None:
-        """Answer all who wait with what they have; from now on nobody is kept waiting."""
+        """End all waiting pops with the jobs they have; from now on no pop waits."""
         self._draining = True
         for waiter in self._waiters():
-            self._end_wait(waiter)
+            self._time_out(waiter)
 
     async def close(self) -> None:
-        """Drain, and wait until what was under way has ended."""
+        """Drain, and wait until the calls under way have ended."""
         self.drain()
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -198,267 +136,244 @@ class Dispatcher:
         self._outages.clear()
         for outage in outages:
             await outage.end()
-        for waiter in self._waiters():  # for a part that could not be asked
+        for waiter in self._waiters():  # those whose topics could not be polled
             self._fail(waiter, StoreUnavailable("the service is shutting down and the store cannot be reached"))
 
-    # Asking the store
+    async def return_undelivered(self, jobs: Sequence[JobRecord]) -> None:
+        """Return jobs that no consumer received to the queue; if that fails, they are ready when their leases end."""
+        try:
+            await self._job_queue.return_to_queue(jobs)
+        except DeferdError as exc:
+            _LOG.warning("%d undelivered jobs stay leased until their leases end: %s", len(jobs), exc)
 
-    async def _given_before(self, topics: Sequence[str], request: PopRequest) -> list[JobRecord]:
-        """What the request was given before and still holds, of the topics that can be asked.
+    # Polling the store
 
-        As one answer, that is: what it was given apart in answers for single topics may be too much for that.
-        Raises the error of one when none can be.
+    async def _earlier_deliveries(self, topics: Sequence[str], request: PopRequest) -> list[JobRecord]:
+        """The jobs that the request id still holds from an earlier response, over all topics that can be reached.
+
+        They are bounded as one response: separate pops of single topics may have returned more together. Raises the
+        error of one topic when none can be reached.
         """
         up = [topic for topic in topics if not self._is_down(topic)] or topics
-        replies = await asyncio.gather(*(self._queue.pop(topic, [request]) for topic in up), return_exceptions=True)
-        given: list[JobRecord] = []
+        replies = await asyncio.gather(*(self._job_queue.pop(topic, [request]) for topic in up), return_exceptions=True)
+        deliveries: list[JobRecord] = []
         errors = []
         for topic, reply in zip(up, replies, strict=True):
             if not isinstance(reply, BaseException):
-                if _body_bytes(given) < _ENOUGH_BYTES:
-                    given += reply.jobs[0]
+                if _body_bytes(deliveries) < _ENOUGH_BYTES:
+                    deliveries += reply.jobs[0]
             elif isinstance(reply, Exception):
-                self._note(topic, reply)
+                self._note_failure(topic, reply)
                 errors.append(reply)
             else:
                 raise reply
         if len(errors) == len(topics):
             raise errors[-1]
-        return given
+        return deliveries
 
-    def _look(self, topic: str) -> None:
-        line = self._lines[topic]
-        line.dirty = True
-        if not line.serving and line.part not in self._outages:
-            line.serving = True
-            self._spawn(self._serve(line))
+    def _request_poll(self, topic: str) -> None:
+        queue = self._wait_queues[topic]
+        queue.dirty = True
+        if not queue.polling and queue.failure_domain not in self._outages:
+            queue.polling = True
+            self._spawn(self._poll_while_dirty(queue))
 
-    async def _serve(self, line: _Line) -> None:
+    async def _poll_while_dirty(self, queue: WaitQueue) -> None:
         try:
-            while line.dirty and line.part not in self._outages:
-                line.dirty = False
-                requests = self._choose(line)
+            while queue.dirty and queue.failure_domain not in self._outages:
+                queue.dirty = False
+                requests = queue.choose()
                 if requests:
-                    await self._ask(line, requests)
+                    await self._poll(queue, requests)
         finally:
-            line.serving = False
-            self._forget_if_unused(line)
+            queue.polling = False
+            self._forget_if_unused(queue)
 
-    def _choose(self, line: _Line) -> dict[_Waiter, PopRequest]:
-        """Whom to ask for in one call, in the order in which they came, so that nobody overtakes.
-
-        Of the newcomers that have to wait for the next call, only the jobs of earlier responses are asked for.
-        """
-        chosen: dict[_Waiter, PopRequest] = {}
-        jobs = newcomers = parked = 0
-        for waiter in line.waiters:
-            if not waiter.may_be_served_by(line.topic):
-                waiter.passed_over.add(line.topic)
-                continue
-            is_new = waiter in line.newcomers
-            newcomers, parked = newcomers + is_new, parked + (not is_new)
-            jobs += waiter.missing
-            if newcomers > _NEWCOMERS_PER_CALL or parked > _PARKED_PER_CALL or (chosen and jobs > _JOBS_PER_CALL):
-                break
-            chosen[waiter] = waiter.wanted()
-        most = len(chosen) + _NEWCOMERS_PER_CALL
-        for waiter in line.newcomers:
-            if len(chosen) == most:
-                break
-            if waiter.may_have_been_served and waiter not in chosen and waiter.may_be_served_by(line.topic):
-                chosen[waiter] = replace(waiter.request, count=0)
-        return chosen
-
-    async def _ask(self, line: _Line, requests: dict[_Waiter, PopRequest]) -> None:
-        came_before = self._arrivals
+    async def _poll(self, queue: WaitQueue, requests: dict[Waiter, PopRequest]) -> None:
+        last_arrival = self._arrivals
         for waiter in requests:
             waiter.in_call = True
         try:
-            reply = await self._queue.pop(line.topic, list(requests.values()))
-        except Exception as exc:  # noqa: BLE001 (whatever it is, nobody may be left waiting)
+            reply = await self._job_queue.pop(queue.topic, list(requests.values()))
+        except Exception as exc:  # noqa: BLE001 (no error may leave anybody waiting)
             for waiter in requests:
                 waiter.in_call = False
-                if waiter.hung_up:
+                if waiter.cancelled:
                     self._return_jobs(waiter)
-            self._on_error(line, exc)
+            self._on_error(queue, exc)
             return
-        if line.failing:
-            line.failing = False
-            for waiter in line.waiters:
-                waiter.failed.discard(line.topic)
+        if queue.failing:
+            queue.failing = False
+            for waiter in queue.waiters:
+                waiter.failed_topics.discard(queue.topic)
         if reply.more:
-            line.dirty = True
-        for place, ((waiter, request), jobs) in enumerate(zip(requests.items(), reply.jobs, strict=True)):
+            queue.dirty = True
+        for index, ((waiter, request), jobs) in enumerate(zip(requests.items(), reply.jobs, strict=True)):
             waiter.in_call = False
-            if place in reply.ask_again:
-                line.dirty = True
+            if index in reply.resend:
+                queue.dirty = True
                 continue
-            waiter.may_have_been_served = False
+            waiter.may_have_deliveries = False
             waiter.jobs += jobs
-            if request.count or jobs or waiter.hung_up:
+            if request.count or jobs or waiter.cancelled:
                 self._settle(waiter, more=reply.more)
         if not reply.more:
-            self._park_unasked(line, came_before)
+            self._settle_newcomers(queue, last_arrival)
 
-    def _park_unasked(self, line: _Line, came_before: int) -> None:
-        """The topic is empty, which holds for newcomers too who came before it was asked."""
-        for waiter in list(line.newcomers):
-            if waiter.number > came_before:
+    def _settle_newcomers(self, queue: WaitQueue, last_arrival: int) -> None:
+        """The topic is empty: that also settles the newcomers up to `last_arrival`, who came before it was polled."""
+        for waiter in list(queue.newcomers):
+            if waiter.number > last_arrival:
                 break
-            if not waiter.may_be_served_by(line.topic):
+            if not waiter.may_be_served_by(queue.topic):
                 continue
-            if waiter.may_have_been_served:
-                line.dirty = True
+            if waiter.may_have_deliveries:
+                queue.dirty = True
             else:
                 self._settle(waiter, more=False)
 
-    def _settle(self, waiter: _Waiter, *, more: bool) -> None:
-        """Its topic was asked: answer the waiter, send it on to its next topic, or let it wait."""
-        waiter.was_asked_for = True
-        if waiter.hung_up:
+    def _settle(self, waiter: Waiter, *, more: bool) -> None:
+        """A topic of the waiter was polled: end its wait, go on to its next topic, or park it."""
+        waiter.was_polled = True
+        if waiter.cancelled:
             self._return_jobs(waiter)
             return
-        if more and not waiter.jobs and waiter.turn is not None:
-            return  # the call did not get past left-over ids: its line, which is looked at again, asks once more
-        goes_on = waiter.turn is not None and waiter.turn < len(waiter.topics) - 1
+        if more and not waiter.jobs and waiter.first_pass_index is not None:
+            return  # the call only skipped left-over ids: the queue is dirty, so that it is polled again
+        has_next_topic = waiter.first_pass_index is not None and waiter.first_pass_index < len(waiter.topics) - 1
         if waiter.jobs and (more or _body_bytes(waiter.jobs) >= _ENOUGH_BYTES):
-            goes_on = False  # with `more` the topic has ready jobs that did not fit, and those go first
-        if len(waiter.jobs) == waiter.request.count or (not goes_on and (waiter.jobs or waiter.time_is_up)):
-            self._answer(waiter)
-        elif waiter.turn is not None:
-            self._take_turn(waiter, waiter.turn + 1)
+            has_next_topic = False  # with `more` the topic has ready jobs that did not fit, and those go first
+        if len(waiter.jobs) == waiter.request.count or (not has_next_topic and (waiter.jobs or waiter.timed_out)):
+            self._resolve(waiter)
+        elif waiter.first_pass_index is not None:
+            self._poll_from(waiter, waiter.first_pass_index + 1)
         else:
             self._park(waiter)
 
-    def _take_turn(self, waiter: _Waiter, turn: int) -> None:
-        """Have the waiter's next topic asked that can be, from the `turn`th on; after the last one it waits for all."""
-        for at in range(turn, len(waiter.topics)):
-            if not self._is_down(waiter.topics[at]):
-                waiter.turn = at
-                self._look(waiter.topics[at])
+    def _poll_from(self, waiter: Waiter, start: int) -> None:
+        """Poll the waiter's first reachable topic from index `start` on; after the last one it waits for all."""
+        for index in range(start, len(waiter.topics)):
+            if not self._is_down(waiter.topics[index]):
+                waiter.first_pass_index = index
+                self._request_poll(waiter.topics[index])
                 return
-        waiter.turn = None
-        if waiter.was_asked_for and (waiter.jobs or waiter.time_is_up):
-            self._answer(waiter)
+        waiter.first_pass_index = None
+        if waiter.was_polled and (waiter.jobs or waiter.timed_out):
+            self._resolve(waiter)
             return
         self._park(waiter)
-        if not waiter.was_asked_for:
+        if not waiter.was_polled:
             for topic in waiter.topics:
-                self._hurry(topic)
+                self._probe_outage_now(topic)
 
-    def _park(self, waiter: _Waiter) -> None:
-        waiter.turn = None
+    def _park(self, waiter: Waiter) -> None:
+        waiter.first_pass_index = None
         for topic in waiter.topics:
-            if not self._is_down(topic):  # else it is asked as a newcomer when that is over
-                self._lines[topic].park(waiter)
-        passed_over, waiter.passed_over = waiter.passed_over, set()
-        for topic in passed_over:
-            self._look(topic)
+            if not self._is_down(topic):  # else it is polled for as a newcomer after the outage
+                self._wait_queues[topic].park(waiter)
+        skipped_topics, waiter.skipped_topics = waiter.skipped_topics, set()
+        for topic in skipped_topics:
+            self._request_poll(topic)
 
-    # Topics that cannot be asked
+    # Topics that cannot be polled
 
     def _is_down(self, topic: str) -> bool:
-        return self._part_of(topic) in self._outages
+        return self._failure_domain(topic) in self._outages
 
-    def _hurry(self, topic: str) -> None:
-        """If the topic's part of the store is down, ask now whether it is back."""
-        outage = self._outages.get(self._part_of(topic))
+    def _probe_outage_now(self, topic: str) -> None:
+        """If the topic's shard is down, test now whether it is back."""
+        outage = self._outages.get(self._failure_domain(topic))
         if outage is not None:
-            outage.ask_now()
+            outage.probe_now()
 
-    def _note(self, topic: str, error: Exception) -> None:
-        """A call for the topic failed: if it was for the store, all topics of its part are out until it is back."""
+    def _note_failure(self, topic: str, error: Exception) -> None:
+        """A call for the topic failed: if the store is unavailable, so are all topics of the shard until it is back."""
         if not isinstance(error, DeferdError):
             _LOG.error("pop of topic %s failed", topic, exc_info=error)
-        part = self._part_of(topic)
-        if isinstance(error, StoreUnavailable) and part not in self._outages and not self._draining:
-            self._outages[part] = Outage(
-                lambda: self._queue.pop(topic, [PopRequest(0)]),
-                on_failure=lambda exc: self._on_part_down(part, exc),
-                on_end=lambda: self._on_part_back(part),
+        domain = self._failure_domain(topic)
+        if isinstance(error, StoreUnavailable) and domain not in self._outages and not self._draining:
+            self._outages[domain] = Outage(
+                lambda: self._job_queue.pop(topic, [PopRequest(0)]),
+                on_failure=lambda exc: self._on_outage_failure(domain, exc),
+                on_end=lambda: self._on_outage_end(domain),
             )
 
-    def _on_error(self, line: _Line, error: Exception) -> None:
+    def _on_error(self, queue: WaitQueue, error: Exception) -> None:
         if isinstance(error, StoreUnavailable):
-            self._note(line.topic, error)
+            self._note_failure(queue.topic, error)
         else:
-            if not line.failing:
-                self._note(line.topic, error)
-            line.failing = True
-        for waiter in list(line.waiters):
-            self._lose(waiter, line, error)
-        if line.failing and line.waiters:
-            asyncio.get_running_loop().call_later(_RETRY_S, self.on_ready, line.topic)
+            if not queue.failing:
+                self._note_failure(queue.topic, error)
+            queue.failing = True
+        for waiter in list(queue.waiters):
+            self._drop_topic(waiter, queue, error)
+        if queue.failing and queue.waiters:
+            asyncio.get_running_loop().call_later(_RETRY_S, self.on_ready, queue.topic)
 
-    def _on_part_down(self, part: int, error: Exception) -> None:
-        for line in list(self._lines.values()):
-            if line.part == part:
-                for waiter in list(line.waiters):
-                    self._lose(waiter, line, error)
+    def _on_outage_failure(self, domain: int, error: Exception) -> None:
+        for queue in list(self._wait_queues.values()):
+            if queue.failure_domain == domain:
+                for waiter in list(queue.waiters):
+                    self._drop_topic(waiter, queue, error)
 
-    def _on_part_back(self, part: int) -> None:
-        self._outages.pop(part, None)
-        for line in list(self._lines.values()):
-            if line.part == part:
-                for waiter in line.waiters:
-                    waiter.failed.discard(line.topic)
-                self._look(line.topic)
+    def _on_outage_end(self, domain: int) -> None:
+        self._outages.pop(domain, None)
+        for queue in list(self._wait_queues.values()):
+            if queue.failure_domain == domain:
+                for waiter in queue.waiters:
+                    waiter.failed_topics.discard(queue.topic)
+                self._request_poll(queue.topic)
 
-    def _lose(self, waiter: _Waiter, line: _Line, error: Exception) -> None:
-        """The topic of `line` cannot be asked: the waiter goes on with its others; it fails when none is left."""
+    def _drop_topic(self, waiter: Waiter, queue: WaitQueue, error: Exception) -> None:
+        """The topic of `queue` cannot be polled: the waiter goes on with its others; it fails when none is left."""
         if waiter.in_call:
             return
-        waiter.failed.add(line.topic)
+        waiter.failed_topics.add(queue.topic)
         if isinstance(error, StoreUnavailable):
-            waiter.failed.update(topic for topic in waiter.topics if self._part_of(topic) == line.part)
-        if len(waiter.failed) == len(waiter.topics):
+            domain = queue.failure_domain
+            waiter.failed_topics.update(topic for topic in waiter.topics if self._failure_domain(topic) == domain)
+        if len(waiter.failed_topics) == len(waiter.topics):
             self._fail(waiter, error)
-        elif waiter.turn is not None and waiter.topics[waiter.turn] == line.topic:
-            self._take_turn(waiter, waiter.turn + 1)
+        elif waiter.first_pass_index is not None and waiter.topics[waiter.first_pass_index] == queue.topic:
+            self._poll_from(waiter, waiter.first_pass_index + 1)
 
-    def _fail(self, waiter: _Waiter, error: Exception) -> None:
+    def _fail(self, waiter: Waiter, error: Exception) -> None:
         self._leave(waiter)
-        if waiter.jobs:  # of a topic that was asked before
-            self._answer(waiter)
-        elif not waiter.answer.done():
-            waiter.answer.set_exception(error)
+        if waiter.jobs:  # of a topic polled before
+            self._resolve(waiter)
+        elif not waiter.result.done():
+            waiter.result.set_exception(error)
 
     # The end of a wait
 
-    def _end_wait(self, waiter: _Waiter) -> None:
-        waiter.time_is_up = True
-        if not waiter.in_call and waiter.turn is None and waiter.was_asked_for:
-            self._answer(waiter)
+    def _time_out(self, waiter: Waiter) -> None:
+        waiter.timed_out = True
+        if not waiter.in_call and waiter.first_pass_index is None and waiter.was_polled:
+            self._resolve(waiter)
 
-    def _answer(self, waiter: _Waiter) -> None:
+    def _resolve(self, waiter: Waiter) -> None:
         self._leave(waiter)
-        if not waiter.answer.done():
-            waiter.answer.set_result(waiter.jobs)
+        if not waiter.result.done():
+            waiter.result.set_result(waiter.jobs)
 
-    def _leave(self, waiter: _Waiter) -> None:
+    def _leave(self, waiter: Waiter) -> None:
         for topic in waiter.topics:
-            line = self._lines.get(topic)
-            if line is not None:
-                line.leave(waiter)
-                self._forget_if_unused(line)
+            queue = self._wait_queues.get(topic)
+            if queue is not None:
+                queue.leave(waiter)
+                self._forget_if_unused(queue)
 
-    def _forget_if_unused(self, line: _Line) -> None:
-        if not line.waiters and not line.serving and self._lines.get(line.topic) is line:
-            del self._lines[line.topic]
+    def _forget_if_unused(self, queue: WaitQueue) -> None:
+        if not queue.waiters and not queue.polling and self._wait_queues.get(queue.topic) is queue:
+            del self._wait_queues[queue.topic]
 
-    def _waiters(self) -> set[_Waiter]:
-        return {waiter for line in self._lines.values() for waiter in line.waiters}
+    def _waiters(self) -> set[Waiter]:
+        return {waiter for queue in self._wait_queues.values() for waiter in queue.waiters}
 
-    def _return_jobs(self, waiter: _Waiter) -> None:
+    def _return_jobs(self, waiter: Waiter) -> None:
         jobs, waiter.jobs = waiter.jobs, []
         if jobs:
-            self._spawn(self._give_back(jobs))
-
-    async def _give_back(self, jobs: list[JobRecord]) -> None:
-        try:
-            await self._queue.give_back(jobs)
-        except StoreUnavailable as exc:
-            _LOG.warning("%d jobs of consumers that hung up come back when their leases end: %s", len(jobs), exc)
+            self._spawn(self.return_undelivered(jobs))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

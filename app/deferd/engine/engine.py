@@ -1,4 +1,4 @@
-"""The engine of one process: queue, topics, timers and waiting consumers over one store."""
+"""The engine of one process: jobs, topics, timers and waiting consumers over one store."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import logging
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
-from deferd.engine.bulk_turns import BulkTurns
-from deferd.engine.consistency.checker import Auditor
+from deferd.engine.bulk_throttle import BulkThrottle
+from deferd.engine.consistency.checker import ConsistencyChecker
 from deferd.engine.dispatcher import Dispatcher
-from deferd.engine.durability import PutWays
+from deferd.engine.durability import PutSender
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.movable_clock import MovableClock
-from deferd.engine.notifications import Wakeups
+from deferd.engine.notifications import Notifications
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.store_watch import StoreWatch
 from deferd.engine.task_cancellation import cancel_and_wait
 from deferd.engine.timer import Timer
-from deferd.engine.topic_usage import Usage
+from deferd.engine.topic_list import TopicList
+from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topics import Topics
 from deferd.store.connection import Store
 
@@ -29,12 +30,12 @@ _LISTEN_TIMEOUT_S = 5.0
 
 
 class Engine:
-    """Everything that works on the store. Knows nothing of HTTP.
+    """All work on the store, independent of HTTP. The caller closes the store.
 
-    `shards` must be the number the store was first used with; `tick_s` is the timer's tick, `dead_retention_ms` how
-    long dead jobs are kept, `max_topic_labels` how many topics have metric series of their own. With `movable_clock`,
-    for tests, there is a `clock`, which can be moved. `embedded`: the store is the service's own, which has no
-    replicas. The store stays the caller's to close.
+    `shards` must be the number that the store was first used with. `tick_s` is the longest sleep of a timer,
+    `dead_retention_ms` how long dead jobs are kept, `max_topic_labels` how many topics have their own metric series.
+    `movable_clock`, for tests, adds a `clock` that can be moved. `embedded`: the store is the service's own, which has
+    no replicas.
     """
 
     def __init__(
@@ -52,23 +53,23 @@ class Engine:
         labels = metrics.TopicLabels(max_topic_labels)
         self._watch = StoreWatch(store, shards, exclusive=embedded)
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch)
-        put_ways = PutWays(store, self._scripts, keys, embedded=embedded)
-        self.usage = Usage(self._scripts, keys)
-        known = KnownTopics(keys)
-        # What can fail while the rest of the store works.
-        part_of = keys.shard_of if store.cluster else _the_only_part
+        put_sender = PutSender(store, self._scripts, keys, embedded=embedded)
+        self.usage = TopicUsage(self._scripts, keys)
+        known_topics = KnownTopics(keys)
+        failure_domain = keys.shard_of if store.cluster else _single_failure_domain
         self.queue = JobQueue(
             self._scripts,
             keys,
             labels,
-            put_ways,
-            known=known,
-            turns=BulkTurns(part_of),
+            put_sender,
+            known_topics=known_topics,
+            bulk_throttle=BulkThrottle(failure_domain),
             dead_retention_ms=dead_retention_ms,
         )
-        self.topics = Topics(self._scripts, keys, labels, known)
-        self.auditor = Auditor(self._scripts, keys)
-        self.dispatcher = Dispatcher(self.queue, part_of)
+        self.topics = Topics(self._scripts, keys, labels)
+        self.topic_list = TopicList(self._scripts, keys, known_topics)
+        self.consistency = ConsistencyChecker(self._scripts, keys)
+        self.dispatcher = Dispatcher(self.queue, failure_domain)
         self.timers = [
             Timer(
                 self._scripts,
@@ -77,14 +78,12 @@ class Engine:
                 labels,
                 tick_s=tick_s,
                 dead_retention_ms=dead_retention_ms,
-                on_promoting=self._follow_promotion,
+                on_promoting=self._on_promoting,
             )
             for shard in range(shards)
         ]
         self.clock = MovableClock(self._scripts, keys, self.timers) if movable_clock else None
-        self._wakeups = Wakeups(
-            store, on_ready=self._look_at_topic, on_due=self._wake_timers, on_gap=self._look_everywhere
-        )
+        self._notifications = Notifications(store, on_ready=self._on_ready, on_due=self._on_due, on_gap=self._on_gap)
         self._keys = keys
         self._is_cluster = store.cluster
         self._scripts.on_late_run = self.dispatcher.on_gap
@@ -92,16 +91,16 @@ class Engine:
         self._pings: set[asyncio.Task[StoreUnavailable | None]] = set()
 
     async def start(self) -> None:
-        """Start the timers and listen for ready jobs.
+        """Start the timers and the subscription to the store's messages.
 
         Raises:
             StoreUnavailable: the store cannot be reached.
         """
         await self.ping()
-        await self._wakeups.check_publishing()
-        self._tasks = [asyncio.create_task(self._wakeups.run(), name="deferd-wakeups")]
+        await self._notifications.check_publishing()
+        self._tasks = [asyncio.create_task(self._notifications.run(), name="deferd-notifications")]
         try:
-            await self._wakeups.listening(_LISTEN_TIMEOUT_S)
+            await self._notifications.listening(_LISTEN_TIMEOUT_S)
         except TimeoutError as exc:
             await self.close()
             raise StoreUnavailable("the store does not send messages (PUBLISH and SUBSCRIBE)") from exc
@@ -111,62 +110,62 @@ class Engine:
             task.add_done_callback(_report_unexpected_end)
 
     def drain(self) -> None:
-        """Answer parked pops empty at once, and keep no new ones waiting."""
+        """End waiting pops at once; new ones do not wait."""
         self.dispatcher.drain()
 
     async def close(self) -> None:
-        """Stop timers and consumers. Bounded by the store's time-out."""
+        """Stop timers and consumers. Takes at most the store's time-out."""
         await self.dispatcher.close()
         await cancel_and_wait(self._tasks)
         self._tasks = []
         await asyncio.gather(*self._pings, *(timer.resign() for timer in self.timers))
 
     async def ping(self) -> None:
-        """Return when the engine works and the store answers; of a cluster, any shard. Raises StoreUnavailable."""
+        """Check that the engine runs and the store responds; of a cluster, any shard. Raises StoreUnavailable."""
         for task in self._tasks:
             if task.done():
                 raise StoreUnavailable(f"{task.get_name()} has ended; the service must be restarted")
         if not self._is_cluster:
             await self._scripts.command("PING")
             return
-        asking = [asyncio.create_task(self._error_of(shard)) for shard in range(self._keys.shards)]
-        self._pings.update(asking)  # those to a node that hangs end by themselves, each at its time-out
-        for ping in asking:
+        pings = [asyncio.create_task(self._ping_shard(shard)) for shard in range(self._keys.shards)]
+        self._pings.update(pings)  # a ping of a node that hangs ends at its time-out
+        for ping in pings:
             ping.add_done_callback(self._pings.discard)
         error: StoreUnavailable | None = None
-        for asked in asyncio.as_completed(asking):
-            error = await asked
+        for result in asyncio.as_completed(pings):
+            error = await result
             if error is None:
                 return
         raise error or StoreUnavailable("the store has no shard")
 
-    async def _error_of(self, shard: int) -> StoreUnavailable | None:
+    async def _ping_shard(self, shard: int) -> StoreUnavailable | None:
         try:
             await self._scripts.command("EXISTS", self._keys.of_shard(shard, "topics"))
         except StoreUnavailable as exc:
             return exc
         return None
 
-    def _follow_promotion(self, topic: str) -> None:
-        """Consumers of this process ask right behind a promotion, so that both share a trip and an fsync."""
+    def _on_promoting(self, topic: str) -> None:
+        """Poll for waiting consumers right behind the promotion, so that both share a round trip and an fsync."""
         if not self._is_cluster:
             self.dispatcher.on_ready(topic)
 
-    def _look_at_topic(self, topic: str, mark: str) -> None:
+    def _on_ready(self, topic: str, mark: str) -> None:
         if self._is_cluster or all(mark != timer.mark for timer in self.timers):
             self.dispatcher.on_ready(topic)
 
-    def _wake_timers(self, key: str) -> None:
+    def _on_due(self, key: str) -> None:
         for timer in self.timers:
             timer.wake(key)
 
-    def _look_everywhere(self) -> None:
+    def _on_gap(self) -> None:
         self.dispatcher.on_gap()
         for timer in self.timers:
-            timer.wake_anyhow()
+            timer.wake_always()
 
 
-def _the_only_part(_topic: str) -> int:
+def _single_failure_domain(_topic: str) -> int:
     return 0
 
 

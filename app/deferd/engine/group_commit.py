@@ -1,8 +1,8 @@
-"""Joins calls that come at the same time into one call of the store: a group commit.
+"""Group commit: calls that arrive at the same time share one call of the store.
 
-While a call for a topic is under way, those that come meanwhile are collected and go together in the next one. A
-call that comes alone goes at once, so joining costs no time; under load it saves a round trip, a script call and,
-with fsync always, an fsync for each.
+While a call for a topic is under way, the calls that arrive are collected and go together in the next one. A call that
+arrives alone is sent at once, so there is no added delay. Under load, sharing saves a round trip and a script run for
+each call, and an fsync where the store fsyncs always.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class Joiner(Generic[Item, Answer]):
-    """Collects items by topic and sends them with `send(topic, items)`, which answers each in order.
+class GroupCommit(Generic[Item, Result]):
+    """Collects items by topic and sends them with `send(topic, items)`, which returns their results in order.
 
-    At most `most_items` go in one call, and no more once they reach `most_bytes` (as `size` counts them).
+    A call takes at most `most_items` items, and of several items at most `most_bytes` together, as `size` counts them.
     """
 
     def __init__(
         self,
-        send: Callable[[str, list[Item]], Awaitable[Sequence[Answer]]],
+        send: Callable[[str, list[Item]], Awaitable[Sequence[Result]]],
         *,
         size: Callable[[Item], int],
         most_items: int = 500,
@@ -33,43 +33,48 @@ class Joiner(Generic[Item, Answer]):
         self._size = size
         self._most_items = most_items
         self._most_bytes = most_bytes
-        self._waiting: dict[str, list[tuple[Item, asyncio.Future[Answer]]]] = {}
+        self._waiting: dict[str, list[tuple[Item, asyncio.Future[Result]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, topic: str, item: Item) -> Answer:
-        """Send `item` with whatever else there is for the topic. An error of the call goes to all that were in it."""
+    async def submit(self, topic: str, item: Item) -> Result:
+        """Send `item`, together with others of its topic, and return its result.
+
+        An error of the store call is raised to all that were in it.
+        """
         waiting = self._waiting.get(topic)
         if waiting is not None:
-            answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-            waiting.append((item, answer))
-            return await answer
+            result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+            waiting.append((item, result))
+            return await result
         self._waiting[topic] = []
         try:
             return (await self._send(topic, [item]))[0]
         finally:
             if self._waiting[topic]:
-                task = asyncio.get_running_loop().create_task(self._serve(topic))
+                task = asyncio.get_running_loop().create_task(self._send_waiting(topic))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             else:
                 del self._waiting[topic]
 
-    async def _serve(self, topic: str) -> None:
-        """Send those who came while a call was under way, until nobody waits."""
+    async def _send_waiting(self, topic: str) -> None:
+        """Send the items that arrived during a call, batch by batch, until none is left."""
         while self._waiting[topic]:
-            batch = self._take(self._waiting[topic])
+            batch = self._take_batch(self._waiting[topic])
             try:
-                answers = await self._send(topic, [item for item, _ in batch])
-                for (_, future), answer in zip(batch, answers, strict=True):
+                results = await self._send(topic, [item for item, _ in batch])
+                for (_, future), result in zip(batch, results, strict=True):
                     if not future.done():
-                        future.set_result(answer)
-            except Exception as exc:  # noqa: BLE001 (whatever it is, those who asked must hear of it)
+                        future.set_result(result)
+            except Exception as exc:  # noqa: BLE001 (every caller must learn of any error)
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(exc)
         del self._waiting[topic]
 
-    def _take(self, waiting: list[tuple[Item, asyncio.Future[Answer]]]) -> list[tuple[Item, asyncio.Future[Answer]]]:
+    def _take_batch(
+        self, waiting: list[tuple[Item, asyncio.Future[Result]]]
+    ) -> list[tuple[Item, asyncio.Future[Result]]]:
         taken, size = 0, 0
         for item, _ in waiting:
             size += self._size(item)

@@ -1,6 +1,6 @@
-"""What the engine counts and times. Exposed by the service under /metrics; see the README for a list.
+"""The engine's metrics, which the service exposes under /metrics.
 
-Topics beyond `max_labels` are counted together under `topic="_other"`, so that the number of series stays bounded.
+Topics beyond `max_labels` are counted together as `topic="_other"`, so that the number of series stays bounded.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _CALL_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2
 
 
 class LatenessHistogram(Histogram):
-    """A histogram that takes the lateness of all jobs of a store call at once, for a tenth of the time."""
+    """A histogram that records the lateness of all jobs of a store call at once, in a tenth of the time."""
 
     def observe_all_ms(self, lateness_ms: Iterable[int]) -> None:
-        """Observe each of these; below 0 counts as 0."""
+        """Observe each value; one below 0 counts as 0."""
         total_ms = 0
         in_bucket: Count[int] = Count()
         for late_ms, jobs in Count(lateness_ms).items():
@@ -35,10 +35,12 @@ class LatenessHistogram(Histogram):
 PUTS = Counter("deferd_puts", "Jobs put, by outcome.", ["topic", "outcome"])
 POPS = Counter("deferd_pops", "Deliveries handed to consumers.", ["topic"])
 FINISHES = Counter("deferd_finishes", "Jobs finished.", ["topic"])
-RELEASES = Counter("deferd_releases", "Deliveries given back by consumers for another attempt.", ["topic"])
+RELEASES = Counter("deferd_releases", "Deliveries released by consumers for another attempt.", ["topic"])
 CANCELS = Counter("deferd_cancels", "Jobs cancelled, by the state they were in.", ["topic", "was"])
-GIVEN_BACK = Counter("deferd_given_back", "Deliveries taken back because their consumer had hung up.", ["topic"])
-REDELIVERIES = Counter("deferd_redeliveries", "Jobs made ready again because their lease ran out.", ["topic"])
+GIVEN_BACK = Counter(
+    "deferd_given_back", "Deliveries returned to the queue because their consumer disconnected.", ["topic"]
+)
+REDELIVERIES = Counter("deferd_redeliveries", "Jobs made ready again because their lease ended.", ["topic"])
 DEATHS = Counter("deferd_deaths", "Jobs moved to dead, by reason.", ["topic", "reason"])
 REDRIVES = Counter("deferd_redrives", "Dead jobs made ready again.", ["topic"])
 RETENTION_ENDS = Counter("deferd_retention_ends", "Dead and finished records whose retention ended.", ["topic"])
@@ -54,13 +56,13 @@ READY_WAIT = LatenessHistogram(
     ["topic"],
     buckets=_LATENESS_BUCKETS,
 )
-PARKED = Gauge("deferd_parked_consumers", "Pops that wait for a job at this moment.", multiprocess_mode="livesum")
+PARKED = Gauge("deferd_parked_consumers", "Pops that wait for a job now.", multiprocess_mode="livesum")
 TIMER_TURNS = Counter("deferd_timer_turns", "Turns of the timer, by whether this process held the lock.", ["held"])
 TIMER_TURN_SECONDS = Histogram(
-    "deferd_timer_turn_seconds", "Length of a turn of the timer that had work to do.", buckets=_CALL_BUCKETS
+    "deferd_timer_turn_seconds", "Duration of turns of the timer that had work to do.", buckets=_CALL_BUCKETS
 )
 STORE_CALLS = Histogram("deferd_store_call_seconds", "Script calls to the store.", ["script"], buckets=_CALL_BUCKETS)
-STORE_ERRORS = Counter("deferd_store_errors", "Script calls that the store did not carry out.", ["script"])
+STORE_ERRORS = Counter("deferd_store_errors", "Script calls that failed.", ["script"])
 
 
 class TopicLabels:

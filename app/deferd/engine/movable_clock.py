@@ -1,4 +1,4 @@
-"""The store's clock in a service that was started for tests: it can be moved on."""
+"""The store's clock in a service started for tests: it can be moved forward."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from deferd.contract.errors import FieldFault, InvalidInput
+from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.limits import TEN_YEARS_S
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.timer import Timer
 
 MOVED_MAX_S = 100 * TEN_YEARS_S
-"""By how much the clock may be moved in all: instants have four digits for the year."""
+"""The most by which the clock may be moved in all: years in timestamps have four digits."""
 
 
 class Reading(NamedTuple):
-    """What the clock shows, and by how much of that it was moved so far."""
+    """The clock's time, which includes the `moved_ms` by which it has been moved so far."""
 
     now_ms: int
     moved_ms: int
 
 
 class MovableClock:
-    """Moves the clock of all shards, for all processes on the store; what had come due by then is done."""
+    """Moves the clock of all shards, for all processes on the store, and does what is due by then."""
 
     def __init__(self, scripts: Scripts, keys: Keys, timers: Sequence[Timer]) -> None:
         self._scripts = scripts
@@ -32,22 +32,22 @@ class MovableClock:
         self._keys = [clock_key(keys, shard) for shard in range(keys.shards)]
 
     async def read(self) -> Reading:
-        """Look, changing nothing."""
+        """Read the clock."""
         return await self.advance(0)
 
     async def advance(self, by_ms: int) -> Reading:
-        """Move the clock on by `by_ms`, from 0 up. Afterwards what is due is ready, and what has run out is gone.
+        """Move the clock forward by `by_ms`, 0 or more. Afterwards due jobs are ready, and expired ones are gone.
 
-        When that takes more than a few seconds, the rest is left to the timers. Real time does not pass: consumers
-        that wait go on waiting, for what is due now.
+        If that takes more than a few seconds, the rest is left to the timers. Real time does not pass: consumers that
+        wait keep waiting, for jobs that are due now.
 
         Raises:
-            InvalidInput: that would be more than 1000 years in all.
+            InvalidInput: the clock would be moved by more than 1000 years in all.
         """
         reply = await self._scripts.run("advance", self._keys, (by_ms, MOVED_MAX_S * 1000))
         if reply is None:
             message = f"must not move the clock by more than {MOVED_MAX_S} seconds (1000 years) in all"
-            raise InvalidInput([FieldFault(("body", "advance"), message, by_ms / 1000)])
+            raise InvalidInput([FieldError(("body", "advance"), message, by_ms / 1000)])
         reading = Reading(*reply)
         if by_ms > 0:
             await asyncio.gather(*(timer.catch_up(reading.now_ms) for timer in self._timers))
@@ -55,5 +55,5 @@ class MovableClock:
 
 
 def clock_key(keys: Keys, shard: int) -> str:
-    """The key that says by how much the clock of a shard was moved."""
+    """The key that holds by how many ms a shard's clock has been moved."""
     return keys.of_shard(shard, "clock")

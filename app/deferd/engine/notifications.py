@@ -1,13 +1,12 @@
-"""Listens to the store's messages that a topic has something ready, or that a timer has something sooner to do.
+"""Listens to the store's messages: a topic has something ready, or a timer has earlier work.
 
-Messages only save waiting; nothing is lost with one. Whenever the subscription was broken, everybody is told to
-look for themselves (`on_gap`): when it breaks, at each try to subscribe again, a second apart, and when it is back.
+Messages only shorten waits; a lost one loses no job. `on_gap` reports that messages may have been missed: when the
+subscription breaks, at each attempt to subscribe again, at most a second apart, and when it is back.
 
-A subscription can be lost while its connection looks well: its packets may be dropped on the way, or its node may have
-left the cluster. So a message is sent each second the way that the others come, on a channel of this subscription's
-own. One that has not arrived when the second one after it was sent means that the subscription is lost, which is so
-noticed within 3 s, plus the time that the store takes to publish. A store that cannot publish cannot wake anybody
-either, so that says nothing.
+A subscription can be lost while its connection looks healthy: packets may be dropped on the way, or the node may have
+left the cluster. So a heartbeat is published each second on a channel of this subscription's own. If a heartbeat has
+not arrived when the second one after it is sent, the subscription is lost; this is noticed within 3 s, plus the time
+that the store takes to publish. A failed publish says nothing about the subscription.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _POLL_S = 1.0
 _RETRY_MIN_S, _RETRY_MAX_S = 0.05, 1.0
 HEARTBEAT_S = 1.0
 _BEHIND_MAX = 2
-"""The heartbeat that must have arrived when one is sent is the one so many before it."""
+"""When a heartbeat is sent, the one this many before it must have arrived."""
 
 
-class Wakeups:
+class Notifications:
     """One subscription for the whole process.
 
-    `on_ready(topic, mark)` hears of a topic with something ready, and the mark of the timer that made it so, empty
-    when it was not a timer; `on_due(key)` which timer may have something sooner to do, as `Timer.wake` takes it.
+    `on_ready(topic, mark)` is called for a topic with something ready; `mark` is that of the timer that made it ready,
+    '' for any other call. `on_due(key)` is called for a timer with earlier work; `key` as for `Timer.wake`.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Wakeups:
             await self._listening.wait()
 
     async def check_publishing(self) -> None:
-        """See that the store publishes, as its scripts do. Raises StoreUnavailable."""
+        """Publish a message, as the scripts do. Raises StoreUnavailable when the store refuses."""
         pubsub = self._store.pubsub()
         with observed("publish"):
             await pubsub.publish(DUE_CHANNEL, "")
@@ -71,10 +70,10 @@ class Wakeups:
         """Listen until cancelled, subscribing again whenever the subscription is lost."""
         retry_s = _RETRY_MIN_S
         while True:
-            subscription = _Subscription(self._store.pubsub(), self._hear, self._on_listening)
+            subscription = _Subscription(self._store.pubsub(), self._on_message, self._on_listening)
             try:
                 await subscription.run()
-            except Exception as exc:  # noqa: BLE001 (whatever it is, waiting consumers must hear again)
+            except Exception as exc:  # noqa: BLE001 (after any error, waiting consumers need a new subscription)
                 if translate(exc) is None and not isinstance(exc, StoreUnavailable):
                     _LOG.exception("listening to the store failed; trying again")
                 if self._listening.is_set():
@@ -93,7 +92,7 @@ class Wakeups:
         self._listening.set()
         self._on_gap()
 
-    def _hear(self, channel: bytes, payload: str) -> None:
+    def _on_message(self, channel: bytes, payload: str) -> None:
         if channel == READY_CHANNEL:
             topic, _, mark = payload.partition(" ")
             self._on_ready(topic, mark)
@@ -102,7 +101,7 @@ class Wakeups:
 
 
 class _Subscription:
-    """One life of the subscription. `on_listening` is called when messages begin to arrive."""
+    """One subscription until it is lost. `on_listening` is called when it is confirmed."""
 
     def __init__(
         self, pubsub: WatchedPubSub, on_message: Callable[[bytes, str], None], on_listening: Callable[[], None]
@@ -112,13 +111,13 @@ class _Subscription:
         self._on_listening = on_listening
         self._channel = f"{HEARTBEAT_CHANNEL}:{os.urandom(8).hex()}".encode()
         self._confirmed = asyncio.Event()
-        self._unheard: dict[bytes, int] = {}
+        self._unreceived: dict[bytes, int] = {}
 
     async def run(self) -> None:
-        """Listen until the subscription is lost; raises why."""
+        """Listen until the subscription is lost; raises the reason."""
         try:
             await self._pubsub.subscribe(READY_CHANNEL, DUE_CHANNEL, self._channel)
-            await _until_one_fails(self._read(), self._send_heartbeats())
+            await _run_until_one_fails(self._read(), self._send_heartbeats())
         finally:
             with contextlib.suppress(Exception):
                 await self._pubsub.aclose()
@@ -132,27 +131,27 @@ class _Subscription:
                 self._confirmed.set()
                 self._on_listening()
             elif message["type"] == "message" and message["channel"] == self._channel:
-                self._unheard.pop(message["data"], None)
+                self._unreceived.pop(message["data"], None)
             elif message["type"] == "message":
                 self._on_message(message["channel"], message["data"].decode(errors="replace"))
 
     async def _send_heartbeats(self) -> None:
-        await self._until_confirmed()
+        await self._wait_until_confirmed()
         number = 0
         while True:
             number += 1
             payload = str(number)
-            self._unheard[payload.encode()] = number
+            self._unreceived[payload.encode()] = number
             try:
                 await self._pubsub.publish(self._channel, payload)
-            except Exception:  # noqa: BLE001 (a store that cannot publish says nothing about the subscription)
-                self._unheard.pop(payload.encode(), None)
+            except Exception:  # noqa: BLE001 (a failed publish says nothing about the subscription)
+                self._unreceived.pop(payload.encode(), None)
             else:
-                if any(sent <= number - _BEHIND_MAX for sent in self._unheard.values()):
-                    raise StoreUnavailable("what the store publishes does not arrive")
+                if any(sent <= number - _BEHIND_MAX for sent in self._unreceived.values()):
+                    raise StoreUnavailable("the messages that the store publishes do not arrive")
             await asyncio.sleep(HEARTBEAT_S)
 
-    async def _until_confirmed(self) -> None:
+    async def _wait_until_confirmed(self) -> None:
         try:
             async with asyncio.timeout((_BEHIND_MAX + 1) * HEARTBEAT_S):
                 await self._confirmed.wait()
@@ -160,9 +159,9 @@ class _Subscription:
             raise StoreUnavailable("the store does not confirm the subscription") from None
 
 
-async def _until_one_fails(*works: Coroutine[Any, Any, None]) -> None:
-    """Run them at the same time, and raise the error of the first that fails; the others are cancelled."""
-    tasks = {asyncio.create_task(work) for work in works}
+async def _run_until_one_fails(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Run them at the same time; cancel the others when one ends, and raise its error."""
+    tasks = {asyncio.create_task(coroutine) for coroutine in coroutines}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

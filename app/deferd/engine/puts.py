@@ -1,4 +1,4 @@
-"""Putting jobs: one at a time, joined with those that come at the same time, or many in one call."""
+"""Puts jobs: single ones, which share store calls by group commit, and batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from deferd.contract.errors import (
-    DeferdError,
     DurabilityUnavailable,
     JobExists,
     JobReserved,
@@ -21,12 +20,12 @@ from deferd.contract.errors import (
     TopicFull,
 )
 from deferd.contract.model import PutJob
-from deferd.engine import bulk_turns, metrics
-from deferd.engine.bulk_turns import BulkTurns
-from deferd.engine.durability import PutWays, stored_nothing
-from deferd.engine.group_commit import Joiner
+from deferd.engine import metrics
+from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
+from deferd.engine.durability import PutSender, stored_nothing
+from deferd.engine.group_commit import GroupCommit
 from deferd.engine.known_topics import KnownTopics
-from deferd.engine.record import JobRecord, located
+from deferd.engine.record import JobRecord, read_reply
 from deferd.engine.script_arguments import NO_BOUNDS, Args, PutBounds, new_id, put_args, size
 from deferd.store.durability_levels import level_named, name_of
 
@@ -44,12 +43,12 @@ _STATUS: dict[int, tuple[int, str | None]] = {
     _HELD: (409, JobReserved.code),
     _FULL: (429, TopicFull.code),
 }
-_Joined = Joiner[Args, tuple[int, Any, str]]
+_PutCommit = GroupCommit[Args, tuple[int, Any, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class PutOutcome:
-    """A job that is in the store, what the put had to do for it, and the durability that it has reached."""
+    """A stored job, what the put did for it, and the durability that it has reached."""
 
     record: JobRecord
     outcome: Literal["created", "kept", "replaced"]
@@ -57,9 +56,9 @@ class PutOutcome:
 
 
 class PutResult(NamedTuple):
-    """One line of a batch put's answer; `status` as the HTTP contract numbers it, `code` None when it is well.
+    """One line of a batch put's response; `status` as in the HTTP contract, `code` None on success.
 
-    `durability` is the level at which a job stands that is there; None when none is, or nobody knows.
+    `durability` is the level that the stored job has reached; None when no job is stored, or that is not known.
     """
 
     topic: str
@@ -70,129 +69,154 @@ class PutResult(NamedTuple):
 
 
 class Puts:
-    """Puts by the ways of `ways`; calls for many jobs take turns in `turns`."""
+    """Single puts, which share store calls by group commit, and batches, which use `throttle`."""
 
-    def __init__(self, ways: PutWays, labels: metrics.TopicLabels, turns: BulkTurns, known: KnownTopics) -> None:
-        self._ways = ways
+    def __init__(
+        self, sender: PutSender, labels: metrics.TopicLabels, throttle: BulkThrottle, known_topics: KnownTopics
+    ) -> None:
+        self._sender = sender
         self._label = labels.label
-        self._bulk = turns
-        self._known = known
-        self._joiners: dict[str | None, _Joined] = {}
+        self._throttle = throttle
+        self._known_topics = known_topics
+        self._commits: dict[str | None, _PutCommit] = {}
 
     async def put(self, spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
-        """Store a job, ready at once when it is due already; returns when it is as durable as it asks to be.
+        """Store a job, ready at once when it is already due; return when it has reached its durability.
 
         Raises:
             JobExists: the id is taken and `on_conflict` is `reject`.
             JobReserved: `on_conflict` is `replace` and a consumer holds the old job.
             TopicFull: the topic holds its `max_jobs`, or the caller's.
-            DurabilityUnavailable: the store cannot make it that durable. Nothing was stored.
+            DurabilityUnavailable: the store does not support the durability. Nothing was stored.
         """
         job_id = spec.id or new_id()
-        joiner = self._joiners.get(spec.durability) or self._new_joiner(spec.durability)
-        of_topic, answer, durability = await joiner.ask(spec.topic, put_args(spec, job_id, bounds))
-        if isinstance(answer, int):
-            if answer == _FULL:
-                if bounds.max_jobs is not None and not 0 < of_topic <= bounds.max_jobs:
+        commit = self._commits.get(spec.durability) or self._new_commit(spec.durability)
+        max_jobs, result, durability = await commit.submit(spec.topic, put_args(spec, job_id, bounds))
+        if isinstance(result, int):
+            if result == _FULL:
+                if bounds.max_jobs is not None and not 0 < max_jobs <= bounds.max_jobs:
                     raise TopicFull(spec.topic, bounds.max_jobs, of_caller=True)
-                raise TopicFull(spec.topic, of_topic)
-            raise (JobReserved if answer == _HELD else JobExists)(spec.topic, job_id, durability)
-        return PutOutcome(located(spec.topic, job_id, answer[1:]), _OUTCOMES[answer[0]], durability)
+                raise TopicFull(spec.topic, max_jobs)
+            raise (JobReserved if result == _HELD else JobExists)(spec.topic, job_id, durability)
+        return PutOutcome(read_reply(spec.topic, job_id, result[1:]), _OUTCOMES[result[0]], durability)
 
-    def _new_joiner(self, durability: str | None) -> _Joined:
-        """For the puts that name this durability; None, the usual, for those that name none."""
-        joiner = Joiner(partial(self._send, _level(durability)), size=size, most_items=bulk_turns.MOST_JOBS)
-        self._joiners[durability] = joiner
-        return joiner
+    def _new_commit(self, durability: str | None) -> _PutCommit:
+        """The group commit of puts that name `durability`; None for those that name none."""
+        commit = GroupCommit(partial(self._send, _level(durability)), size=size, most_items=MOST_JOBS)
+        self._commits[durability] = commit
+        return commit
 
     async def _send(self, level: int | None, topic: str, jobs: list[Args]) -> list[tuple[int, Any, str]]:
-        """For each job the topic's `max_jobs`; the code (below 0), or the code and the job as it is stored; and the
-        durability at which that stands.
+        """For each job the topic's `max_jobs`, its result, and the durability that it has reached.
+
+        The result is a code below 0, or the code and the job as it is stored.
         """
-        max_jobs, answers, reached = await self._ways.put(topic, level, 1, chain.from_iterable(jobs), nullcontext)
-        self._count(topic, [answer if isinstance(answer, int) else answer[0] for answer in answers])
+        max_jobs, results, reached = await self._sender.put(topic, level, 1, chain.from_iterable(jobs), nullcontext)
+        self.count(topic, [result if isinstance(result, int) else result[0] for result in results])
         durability = name_of(reached)
-        return [(max_jobs, answer, durability) for answer in answers]
+        return [(max_jobs, result, durability) for result in results]
 
     async def put_many(self, specs: Sequence[PutJob], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
-        """Store jobs, each answered on its own and in order.
+        """Store jobs; each has its own result, in order.
 
-        When the store fails in the middle, the jobs it did not confirm have status 503 and may or may not be
-        stored; asking again with the same ids is safe. Jobs of one topic and durability are stored in their order, and
-        so are those that have one id.
+        When the store fails in the middle, the jobs it did not confirm have status 503 and may or may not be stored;
+        repeating the call with the same ids is safe. Jobs of one topic and durability are stored in their order, and
+        so are jobs with the same id.
 
         Raises:
             StoreUnavailable: the store confirmed none of them.
-            DurabilityUnavailable: the store cannot make any of them as durable as it asks to be. Nothing was stored.
+            DurabilityUnavailable: the store supports the durability of none of them. Nothing was stored.
         """
-        of_topic: dict[str, list[int]] = {}
-        ids = [spec.id or new_id() for spec in specs]
-        for index, spec in enumerate(specs):
-            of_topic.setdefault(spec.topic, []).append(index)
-        results: list[PutResult | None] = [None] * len(specs)
-        refusals: dict[int, DeferdError] = {}
-        failures: dict[int, StoreUnavailable] = {}
-        out_of_reach: dict[str | tuple[str], StoreUnavailable] = {}
+        return await _Batch(self, self._sender, self._throttle, specs, bounds).put()
 
-        @asynccontextmanager
-        async def turn(topic: str) -> AsyncIterator[None]:
-            part = self._bulk.part_of(topic)
-            async with self._bulk.turn(topic):
-                if part in failures:  # one wait for a part of the store that is away is enough
-                    raise failures[part]
-                try:
-                    yield
-                except StoreUnavailable as exc:
-                    failures[part] = exc
-                    raise
-
-        async def put_some(topic: str, durability: str | None, indexes: list[int]) -> None:
-            args = chain.from_iterable(put_args(specs[index], ids[index], bounds) for index in indexes)
-            way = durability or (topic,)  # the topic's own
-            try:
-                if way in out_of_reach:  # one wait for replicas that are away is enough, too
-                    raise out_of_reach[way]
-                _, codes, reached = await self._ways.put(topic, _level(durability), 0, args, partial(turn, topic))
-            except (StoreUnavailable, DurabilityUnavailable) as exc:
-                status = 422
-                if isinstance(exc, StoreUnavailable):
-                    status = 503
-                    out_of_reach[way] = exc
-                if status not in refusals or stored_nothing(refusals[status]):  # else they leave a doubt, which counts
-                    refusals[status] = exc
-                for index in indexes:
-                    results[index] = PutResult(topic, ids[index], status, exc.code)
-                return
-            self._count(topic, codes)
-            level = name_of(reached)
-            for index, code in zip(indexes, codes, strict=True):
-                status, problem = _STATUS[code]
-                results[index] = PutResult(topic, ids[index], status, problem, None if code == _FULL else level)
-
-        async def put_topic(topic: str, indexes: list[int]) -> None:
-            for durability, some in _by_durability([(specs[index].durability, ids[index], index) for index in indexes]):
-                for start in range(0, len(some), bulk_turns.MOST_JOBS):  # in order: an id may come twice
-                    await put_some(topic, durability, some[start : start + bulk_turns.MOST_JOBS])
-
-        async with asyncio.TaskGroup() as group:
-            for topic, indexes in of_topic.items():
-                group.create_task(put_topic(topic, indexes))
-        lines = [result for result in results if result is not None]
-        if refusals and all(line.status in refusals for line in lines):
-            raise refusals[max(refusals)]
-        return lines
-
-    def _count(self, topic: str, codes: Sequence[int]) -> None:
-        self._known.met(topic)
+    def count(self, topic: str, codes: Sequence[int]) -> None:
+        """Count the outcomes of puts into a topic."""
+        self._known_topics.add(topic)
         label = self._label(topic)
         for outcome, count in Counter(_OUTCOMES.get(code, "refused") for code in codes).items():
             metrics.PUTS.labels(label, outcome).inc(count)
 
 
-def _by_durability(jobs: Sequence[tuple[str | None, str, int]]) -> Iterable[tuple[str | None, list[int]]]:
-    """The indexes of jobs (durability, id, index) of one topic that can go together, in the order to put them in.
+class _Batch:
+    """The jobs of one `put_many`: topics at the same time, each in bounded steps."""
 
-    That of the jobs is kept where one id is there with two durabilities.
+    def __init__(
+        self, puts: Puts, sender: PutSender, throttle: BulkThrottle, specs: Sequence[PutJob], bounds: PutBounds
+    ) -> None:
+        self._puts = puts
+        self._sender = sender
+        self._throttle = throttle
+        self._specs = specs
+        self._bounds = bounds
+        self._ids = [spec.id or new_id() for spec in specs]
+        self._results: dict[int, PutResult] = {}
+        self._errors: dict[int, StoreUnavailable | DurabilityUnavailable] = {}
+        """By status, 503 or 422: what to raise if every job failed."""
+        self._domain_errors: dict[int, StoreUnavailable] = {}
+        self._level_errors: dict[str | tuple[str], StoreUnavailable] = {}
+        """By durability, or by topic for its default."""
+
+    async def put(self) -> list[PutResult]:
+        of_topic: dict[str, list[int]] = {}
+        for index, spec in enumerate(self._specs):
+            of_topic.setdefault(spec.topic, []).append(index)
+        async with asyncio.TaskGroup() as group:
+            for topic, indexes in of_topic.items():
+                group.create_task(self._put_topic(topic, indexes))
+        results = [self._results[index] for index in range(len(self._specs))]
+        if self._errors and all(result.status in self._errors for result in results):
+            raise self._errors[max(self._errors)]
+        return results
+
+    async def _put_topic(self, topic: str, indexes: list[int]) -> None:
+        jobs = [(self._specs[index].durability, self._ids[index], index) for index in indexes]
+        for durability, some in _by_durability(jobs):
+            for start in range(0, len(some), MOST_JOBS):  # one after the other: an id may occur twice
+                await self._put_step(topic, durability, some[start : start + MOST_JOBS])
+
+    async def _put_step(self, topic: str, durability: str | None, indexes: list[int]) -> None:
+        args = chain.from_iterable(put_args(self._specs[at], self._ids[at], self._bounds) for at in indexes)
+        level_key = durability or (topic,)
+        try:
+            if level_key in self._level_errors:  # wait only once for replicas that are away
+                raise self._level_errors[level_key]
+            _, codes, reached = await self._sender.put(topic, _level(durability), 0, args, partial(self._slot, topic))
+        except (StoreUnavailable, DurabilityUnavailable) as exc:
+            status = 422
+            if isinstance(exc, StoreUnavailable):
+                status = 503
+                self._level_errors[level_key] = exc
+            if status not in self._errors or stored_nothing(self._errors[status]):  # prefer one that may have stored
+                self._errors[status] = exc
+            for index in indexes:
+                self._results[index] = PutResult(topic, self._ids[index], status, exc.code)
+            return
+        self._puts.count(topic, codes)
+        level = name_of(reached)
+        for index, code in zip(indexes, codes, strict=True):
+            status, error_code = _STATUS[code]
+            self._results[index] = PutResult(
+                topic, self._ids[index], status, error_code, None if code == _FULL else level
+            )
+
+    @asynccontextmanager
+    async def _slot(self, topic: str) -> AsyncIterator[None]:
+        """A slot of the throttle; raises at once when this batch has already failed in the same failure domain."""
+        domain = self._throttle.failure_domain(topic)
+        async with self._throttle.slot(topic):
+            if domain in self._domain_errors:  # wait only once for a shard that is away
+                raise self._domain_errors[domain]
+            try:
+                yield
+            except StoreUnavailable as exc:
+                self._domain_errors[domain] = exc
+                raise
+
+
+def _by_durability(jobs: Sequence[tuple[str | None, str, int]]) -> Iterable[tuple[str | None, list[int]]]:
+    """Group the indexes of jobs (durability, id, index) of one topic by durability.
+
+    If an id occurs with two durabilities, only neighbours are grouped, which keeps the order of the jobs.
     """
     together: dict[str | None, list[int]] = {}
     durabilities: dict[str, str | None] = {}

@@ -1,7 +1,7 @@
-"""What producers and consumers do to jobs: each verb is one call of one atomic script.
+"""The verbs of producers and consumers on jobs: each is one call of one atomic script.
 
-Every method raises StoreUnavailable when the store does not answer; then it is not known whether the call was
-carried out. Times are milliseconds on the store's clock.
+Every method raises StoreUnavailable when the store does not respond; the call may have been carried out or not. Times
+are milliseconds on the store's clock.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale, StoreUnavailable
 from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob
-from deferd.engine import bulk_turns, metrics
-from deferd.engine.bulk_turns import BulkTurns
-from deferd.engine.durability import PutWays
-from deferd.engine.group_commit import Joiner
+from deferd.engine import metrics
+from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
+from deferd.engine.durability import PutSender
+from deferd.engine.group_commit import GroupCommit
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.puts import PutOutcome, PutResult, Puts
-from deferd.engine.record import JobRecord, Receipt, json_bytes, located, policy_extra, read_record
+from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
 from deferd.engine.script_arguments import NO_BOUNDS, Args, PutBounds, finish_args, size, when_args
@@ -31,13 +31,14 @@ from deferd.engine.scripts import Scripts
 _STATES = {state.value.encode(): state for state in JobState}
 _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
 _NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
-"""The codes for a job that nobody holds, by lib/delivery.lua."""
-_CANCELS_AT_ONCE = 100
-_ASK_AGAIN = -1
+"""The codes of lib/delivery.lua for a job that no consumer holds."""
+_CANCELS_PER_CALL = 100
+_RESEND = -1
+"""What pop.lua returns for a repeated request whose jobs do not fit into the reply."""
 
 
 class FinishResult(NamedTuple):
-    """One line of a batch finish's answer."""
+    """One line of a batch finish's response; `status` as in the HTTP contract, `code` None on success."""
 
     id: str
     status: int
@@ -45,7 +46,7 @@ class FinishResult(NamedTuple):
 
 
 class Released(NamedTuple):
-    """Where a released job is now: delayed until `due_at_ms`, or dead (`due_at_ms` None)."""
+    """The state of a job after its release: delayed until `due_at_ms`, or dead (`due_at_ms` None)."""
 
     state: JobState
     due_at_ms: int | None
@@ -54,7 +55,7 @@ class Released(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PopRequest:
-    """What one consumer asks of one topic. `ttr_ms` None: the job's own."""
+    """One consumer's pop of one topic. `ttr_ms` None: the job's own."""
 
     count: int
     ttr_ms: int | None = None
@@ -65,12 +66,12 @@ class PopRequest:
 class PopReply(NamedTuple):
     """The jobs for each request, in order; `more` when the topic may have further ready jobs.
 
-    `ask_again` are the places of repeated requests whose jobs did not fit into this reply; never all.
+    `resend` are the indexes of repeated requests whose jobs did not fit into this reply; never all.
     """
 
     jobs: list[list[JobRecord]]
     more: bool
-    ask_again: Collection[int] = ()
+    resend: Collection[int] = ()
 
 
 class JobQueue:
@@ -81,22 +82,22 @@ class JobQueue:
         scripts: Scripts,
         keys: Keys,
         labels: metrics.TopicLabels,
-        put_ways: PutWays,
+        put_sender: PutSender,
         *,
-        known: KnownTopics,
-        turns: BulkTurns,
+        known_topics: KnownTopics,
+        bulk_throttle: BulkThrottle,
         dead_retention_ms: int,
     ) -> None:
         self._scripts = scripts
         self._keys = keys
         self._label = labels.label
         self._dead_retention_ms = dead_retention_ms
-        self._bulk = turns
-        self._known = known
+        self._bulk_throttle = bulk_throttle
+        self._known_topics = known_topics
         self._pacing = ReplyPacing()
-        self._puts = Puts(put_ways, labels, self._bulk, known)
-        self._finishes = Joiner(self._send_finishes, size=size, most_items=bulk_turns.MOST_JOBS)
-        self._cancels = Joiner(self._send_cancels, size=size, most_items=_CANCELS_AT_ONCE)
+        self._puts = Puts(put_sender, labels, bulk_throttle, known_topics)
+        self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
+        self._cancels = GroupCommit(self._send_cancels, size=size, most_items=_CANCELS_PER_CALL)
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int]:
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
@@ -104,12 +105,12 @@ class JobQueue:
         return codes
 
     async def _send_cancels(self, topic: str, jobs: list[Args]) -> list[JobState | int]:
-        """For each job the state it was in, or why it was not cancelled."""
+        """For each job the state it was in, or the code that says why it was not cancelled."""
         reply = await self._run("cancel", topic, *chain.from_iterable(jobs))
-        answers: list[JobState | int] = [one if isinstance(one, int) else _STATES[one] for one in reply]
-        for was, count in Counter(one for one in answers if isinstance(one, JobState)).items():
+        results: list[JobState | int] = [result if isinstance(result, int) else _STATES[result] for result in reply]
+        for was, count in Counter(result for result in results if isinstance(result, JobState)).items():
             metrics.CANCELS.labels(self._label(topic), was.value).inc(count)
-        return answers
+        return results
 
     async def _run(self, verb: str, topic: str, *args: str | bytes | float) -> Any:
         return await self._scripts.run(verb, self._keys.of_topic(topic), (topic, *args))
@@ -124,15 +125,15 @@ class JobQueue:
         """Store jobs; see `Puts.put_many`."""
         return await self._puts.put_many(specs, bounds)
 
-    async def look(self, topic: str, job_id: str) -> JobRecord:
-        """The job as it is now. Raises JobNotFound."""
-        reply = await self._run("look", topic, job_id)
+    async def get(self, topic: str, job_id: str) -> JobRecord:
+        """Return the job as it is now. Raises JobNotFound."""
+        reply = await self._run("get", topic, job_id)
         if reply is None:
             raise JobNotFound(topic, job_id)
-        return located(topic, job_id, reply)
+        return read_reply(topic, job_id, reply)
 
     async def change(self, topic: str, job_id: str, change: ChangeJob) -> JobRecord:
-        """Reschedule or change a delayed or ready job; what `change` leaves out stays.
+        """Reschedule or change a delayed or ready job; fields that `change` leaves out stay as they are.
 
         Raises:
             JobNotFound: there is no such job, or it is dead or finished.
@@ -162,95 +163,81 @@ class JobQueue:
     async def cancel(self, topic: str, job_id: str, *, refuse_reserved: bool = False) -> JobState:
         """Cancel a job in any state and return the state it was in; after this it is never handed out.
 
-        The holder of a reserved job is answered JobCancelled from now on.
+        Later calls of a reserved job's holder raise JobCancelled.
 
         Raises:
             JobNotFound: there is no such job.
             JobReserved: a consumer holds it and `refuse_reserved` is set.
         """
-        answer = await self._cancels.ask(topic, (job_id, 1 if refuse_reserved else 0))
-        if isinstance(answer, JobState):
-            return answer
-        raise (JobNotFound if answer == _NOT_FOUND else JobReserved)(topic, job_id)
+        result = await self._cancels.submit(topic, (job_id, 1 if refuse_reserved else 0))
+        if isinstance(result, JobState):
+            return result
+        raise (JobNotFound if result == _NOT_FOUND else JobReserved)(topic, job_id)
 
     # Consumers
 
     async def pop(self, topic: str, requests: Sequence[PopRequest]) -> PopReply:
-        """Hand out ready jobs of one topic, at once and without waiting, in the order of `requests`.
+        """Hand out ready jobs of one topic without waiting, in the order of `requests`; at most 1000 in all.
 
-        At most 1000 jobs together. Consumers that wait go through the Dispatcher.
+        Consumers that wait use the Dispatcher.
         """
         args: list[Any] = [topic, self._dead_retention_ms]
         for request in requests:
             args += (request.count, request.ttr_ms or 0, request.consumer or "", request.request_id or "")
         if self._pacing.expects_large(topic):
             await self._pacing.turn(topic)
-        is_bulk = sum(request.count for request in requests) > bulk_turns.FROM_JOBS
-        async with self._bulk.turn(topic) if is_bulk else nullcontext():
-            now_ms, more, expired, answers = await self._scripts.run("pop", self._keys.of_topic(topic), args)
-        self._pacing.note(topic, sum(len(raw) for answer in answers for raw in answer[2::3]))
-        if not expired and all(len(answer) == 1 for answer in answers):  # an empty topic takes no metric label
+        is_bulk = sum(request.count for request in requests) > FROM_JOBS
+        slot: AbstractAsyncContextManager[None] = self._bulk_throttle.slot(topic) if is_bulk else nullcontext()
+        async with slot:
+            now_ms, more, expired, replies = await self._scripts.run("pop", self._keys.of_topic(topic), args)
+        self._pacing.note(topic, sum(len(raw) for reply in replies for raw in reply[2::3]))
+        if not expired and all(len(reply) == 1 for reply in replies):  # an empty topic uses up no metric label
             return PopReply([[] for _ in requests], bool(more))
-        jobs = [
-            [
-                read_record(
-                    topic,
-                    answer[at].decode(),
-                    JobState.RESERVED,
-                    answer[at + 1],
-                    lease_end_ms=answer[at + 2],
-                    consumer=request.consumer,
-                    request_id=request.request_id,
-                    request_repeats=answer[0],
-                )
-                for at in range(1, len(answer), 3)
-            ]
-            for request, answer in zip(requests, answers, strict=True)
-        ]
-        handed_out = [job for answer, given in zip(answers, jobs, strict=True) if not answer[0] for job in given]
-        self._count_pops(topic, handed_out, now_ms, expired)
-        return PopReply(jobs, bool(more), [at for at, answer in enumerate(answers) if answer[0] == _ASK_AGAIN])
+        jobs = [_read_deliveries(topic, request, reply) for request, reply in zip(requests, replies, strict=True)]
+        first_time = [job for reply, some in zip(replies, jobs, strict=True) if not reply[0] for job in some]
+        self._count_pops(topic, first_time, now_ms, expired)
+        return PopReply(jobs, bool(more), [at for at, reply in enumerate(replies) if reply[0] == _RESEND])
 
     def _count_pops(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int) -> None:
         label = self._label(topic)
         if expired:
             metrics.DEATHS.labels(label, "expired").inc(expired)
         if jobs:
-            self._known.met(topic)
+            self._known_topics.add(topic)
             metrics.POPS.labels(label).inc(len(jobs))
             metrics.READY_WAIT.labels(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
 
-    async def give_back(self, deliveries: Iterable[JobRecord]) -> int:
-        """Take back deliveries that never reached their consumer, to the head of the line; no attempt is counted.
+    async def return_to_queue(self, deliveries: Iterable[JobRecord]) -> int:
+        """Return deliveries that never reached their consumer to the head of their queues; no attempt is counted.
 
-        Returns how many went back; those that are no longer live stay as they are.
+        Returns how many were returned; deliveries that are no longer live stay as they are.
         """
         of_topic: dict[str, list[JobRecord]] = {}
         for job in deliveries:
             of_topic.setdefault(job.topic, []).append(job)
-        given_back = 0
+        returned = 0
         for topic, jobs in of_topic.items():
             args: list[Any] = [topic]
             for job in jobs:
                 args += (job.id, job.nonce, job.attempts, job.request_id or "", job.request_repeats)
-            count = await self._scripts.run("give_back", self._keys.of_topic(topic), args)
+            count = await self._scripts.run("return_to_queue", self._keys.of_topic(topic), args)
             metrics.GIVEN_BACK.labels(self._label(topic)).inc(count)
-            given_back += count
-        return given_back
+            returned += count
+        return returned
 
     async def finish(self, topic: str, job_id: str, receipt: Receipt, result: Any = None) -> None:
-        """Finish the delivery that `receipt` names (ANY_RECEIPT: whichever is live).
+        """Finish the delivery of `receipt` (ANY_RECEIPT: whichever is live).
 
-        Finishing again with the same receipt is fine while the finished record is retained.
+        Finishing again with the same receipt succeeds while the finished record is retained.
 
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
         """
-        code = await self._finishes.ask(topic, finish_args(job_id, receipt, result))
+        code = await self._finishes.submit(topic, finish_args(job_id, receipt, result))
         _raise_unless_ok(code, topic, job_id)
 
     async def finish_many(self, topic: str, items: Sequence[FinishItem]) -> list[FinishResult]:
-        """Finish jobs of one topic, each answered on its own and in order.
+        """Finish jobs of one topic; each has its own result, in order.
 
         When the store fails in the middle, the jobs it did not confirm have status 503.
 
@@ -258,11 +245,11 @@ class JobQueue:
             StoreUnavailable: the store confirmed none of them.
         """
         results: list[FinishResult] = []
-        for start in range(0, len(items), bulk_turns.MOST_JOBS):
-            some = items[start : start + bulk_turns.MOST_JOBS]
+        for start in range(0, len(items), MOST_JOBS):
+            some = items[start : start + MOST_JOBS]
             args = [finish_args(item.id, Receipt.of(item.receipt), item.result) for item in some]
             try:
-                async with self._bulk.turn(topic):
+                async with self._bulk_throttle.slot(topic):
                     codes = await self._send_finishes(topic, args)
             except StoreUnavailable as exc:
                 if not results:
@@ -275,9 +262,9 @@ class JobQueue:
     async def release(
         self, topic: str, job_id: str, receipt: Receipt, *, delay_ms: int | None = None, error: str | None = None
     ) -> Released:
-        """Give a job back for another attempt after `delay_ms`, or after its backoff when that is None.
+        """Release a job for another attempt after `delay_ms` (None: after its backoff).
 
-        It goes to dead instead when this was its last attempt, or its schedule has ended.
+        It becomes dead instead when this was its last attempt or its backoff schedule has ended.
 
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
@@ -303,7 +290,7 @@ class JobQueue:
         return Released(state, None if state is JobState.DEAD else reply[2], reply[3])
 
     async def touch(self, topic: str, job_id: str, receipt: Receipt, *, ttr_ms: int | None = None) -> int:
-        """Let the lease end `ttr_ms` from now (None: the job's own ttr); returns that instant.
+        """Extend the lease to `ttr_ms` from now (None: the job's own ttr) and return its new end.
 
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
@@ -314,7 +301,7 @@ class JobQueue:
         return reserved_until_ms
 
     async def bury(self, topic: str, job_id: str, receipt: Receipt, *, error: str | None = None) -> None:
-        """Move a reserved job to the dead ones.
+        """Make a reserved job dead.
 
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
@@ -339,6 +326,23 @@ _FINISH_STATUS: dict[int, tuple[int, str | None]] = {
     **dict.fromkeys((_STALE, *_NOT_HELD), (409, ReceiptStale.code)),
     _CANCELLED: (410, JobCancelled.code),
 }
+
+
+def _read_deliveries(topic: str, request: PopRequest, reply: Sequence[Any]) -> list[JobRecord]:
+    """The jobs in what pop.lua returned for one request."""
+    return [
+        read_record(
+            topic,
+            reply[at].decode(),
+            JobState.RESERVED,
+            reply[at + 1],
+            lease_end_ms=reply[at + 2],
+            consumer=request.consumer,
+            request_id=request.request_id,
+            request_repeats=reply[0],
+        )
+        for at in range(1, len(reply), 3)
+    ]
 
 
 def _raise_unless_ok(code: int, topic: str, job_id: str) -> None:

@@ -1,20 +1,19 @@
-"""The Job Pool's value: how one job's metadata and body are laid out in bytes, and the job they make.
+"""The record: the Job Pool's value for one job, with its metadata and body.
 
-A record is written by the scripts (`lua/lib/record.lua`) and read here and there alike::
+The scripts write it (`lua/lib/record.lua`), both sides read it::
 
     created_ms u48 | due_ms u48 | nonce u48 | attempts u32 | length of extra u32 | extra | body
 
-all little-endian. `extra` is empty or a JSON object with short keys that holds what most jobs do not have:
-the policy fields that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b`
-backoff, `x` ttl ms, 0 for none, `r` retain ms), for how many ms it is kept at most when dead (`k`, a bound of the
-key that put it), the trace context of the put (`c`), and what happened to the job
-(`e` last error, `d` why it is dead, `f` finished at ms, `n` length in bytes of the result, which then stands between
-extra and body).
-The body is kept as the JSON bytes it came as; scripts never parse it.
+all little-endian. `extra` is empty or a JSON object with short keys for what most jobs do not have: the policy fields
+that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b` backoff, `x` ttl ms, 0 for
+none, `r` retain ms), the longest time in ms for which it is kept when dead (`k`, a limit of the API key that put it),
+the trace context of the put (`c`), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at
+ms, `n` length of the result in bytes, which then precedes the body).
+The body is kept as the JSON bytes of the put; scripts never parse it.
 
-`attempts` counts the deliveries that have ended; while a job is reserved one more is under way. A delivery is
-identified by `nonce` (drawn anew for each job and moved on whenever a delivery is taken back uncounted) and its
-number: that pair is the receipt.
+`attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a
+delivery is the pair of `nonce` (random for each job, and incremented when a delivery is returned without counting as
+an attempt) and the delivery's number.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ NONCE_BITS = 47
 
 
 class Receipt(NamedTuple):
-    """Which delivery of which job: see the module's text."""
+    """Identifies one delivery of a job; see the module's docstring."""
 
     nonce: int
     attempt: int
@@ -50,10 +49,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def of(cls, text: str | None) -> Receipt:
-        """Read what `str` wrote; None means whichever delivery is live.
-
-        Any other text becomes a receipt that no delivery ever has.
-        """
+        """Parse what `str` wrote; None is ANY_RECEIPT, any other text a receipt that no delivery ever has."""
         if text is None:
             return ANY_RECEIPT
         nonce, dot, attempt = text.partition(".")
@@ -65,22 +61,22 @@ class Receipt(NamedTuple):
 
 
 def receipt_text(nonce: int, attempt: int) -> str:
-    """The receipt as consumers know it."""
+    """The receipt as consumers see it."""
     return f"{nonce:012x}.{attempt}"
 
 
 ANY_RECEIPT = Receipt(0, 0)
-"""Stands for "whatever delivery is live" (attempts start at 1)."""
+"""Matches whichever delivery is live (attempts start at 1)."""
 IMPOSSIBLE_RECEIPT = Receipt(0, -1)
 
 
-@dataclass(slots=True)  # not frozen: making one takes twice as long then, and each answer makes one
+@dataclass(slots=True)  # not frozen: that doubles the time to create one, and every response creates some
 class JobRecord:
-    """One job as the store holds it, never changed once made. Times are ms since the epoch, on the store's clock.
+    """One job as the store holds it; treat as immutable. Times are ms since the epoch, on the store's clock.
 
-    `body` and `result` are JSON bytes. `attempts` includes the delivery under way. `ttl_ms` and
-    `max_attempts` are 0 for "no bound". `reserved_until_ms` and `reserved_by` are set while reserved.
-    `request_id` is set on a delivery whose pop gave one; `request_repeats` is how often that had been repeated then.
+    `body` and `result` are JSON bytes. `attempts` includes the delivery under way. `ttl_ms` and `max_attempts` are 0
+    for no limit. `reserved_until_ms` and `reserved_by` are set while reserved. `request_id` is that of the pop, if it
+    had one, and `request_repeats` how often that request had been repeated by then.
     """
 
     topic: str
@@ -113,7 +109,7 @@ class JobRecord:
 
     @property
     def effective_backoff(self) -> dict[str, Any]:
-        """The job's backoff, else the default one, as its JSON object."""
+        """The job's backoff, or the default one, as a JSON object."""
         return self.backoff or _DEFAULT_BACKOFF
 
 
@@ -128,7 +124,7 @@ def read_record(
     request_id: str | None = None,
     request_repeats: int = 0,
 ) -> JobRecord:
-    """Read one Job Pool value. `lease_end_ms`, `consumer` and the request's belong to a reserved job."""
+    """Read one record. `lease_end_ms`, `consumer` and the request's fields belong to a reserved job."""
     created_low, created_high, due_low, due_high, nonce_low, nonce_high, attempts, extra_length = _HEADER.unpack_from(
         raw
     )
@@ -152,13 +148,13 @@ def read_record(
     return record
 
 
-def located(topic: str, job_id: str, place: Sequence[Any]) -> JobRecord:
-    """The job of a script's answer `state, record, score, consumer`; the score is its lease end while reserved."""
-    state, raw, score, consumer = place
-    where = _STATES[state]
-    if where is not JobState.RESERVED:
-        return read_record(topic, job_id, where, raw)
-    return read_record(topic, job_id, where, raw, lease_end_ms=int(score), consumer=consumer.decode() or None)
+def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
+    """The job in a script's reply `state, record, score, consumer`; the score is the lease end while reserved."""
+    raw_state, raw, score, consumer = reply
+    state = _STATES[raw_state]
+    if state is not JobState.RESERVED:
+        return read_record(topic, job_id, state, raw)
+    return read_record(topic, job_id, state, raw, lease_end_ms=int(score), consumer=consumer.decode() or None)
 
 
 def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
@@ -173,7 +169,7 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
 
 
 def read_policy(extra: dict[str, Any]) -> dict[str, Any]:
-    """The policy fields of an `extra` object (see the module's text) as JobRecord names them, defaults filled in."""
+    """The policy fields of an `extra` object as JobRecord names them, defaults filled in."""
     return {
         "ttr_ms": extra.get("t", limits.TTR_DEFAULT_S * 1000),
         "max_attempts": extra.get("m", NO_LIMIT),
@@ -184,19 +180,19 @@ def read_policy(extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def policy_extra(policy: JobPolicy) -> dict[str, Any]:
-    """The `extra` object of the fields that `policy` gives; a given `null` means "no bound", a left-out field nothing.
+    """The `extra` object of the fields set in `policy`: an explicit `null` means no limit, a missing field is left out.
 
     Durations become whole milliseconds.
     """
     extra: dict[str, Any] = {}
-    given = policy.model_fields_set
+    fields_set = policy.model_fields_set
     if policy.ttr is not None:
         extra["t"] = to_ms(policy.ttr)
-    if "max_attempts" in given:
+    if "max_attempts" in fields_set:
         extra["m"] = policy.max_attempts or NO_LIMIT
     if policy.backoff is not None:
         extra["b"] = _backoff_json(policy.backoff)
-    if "ttl" in given:
+    if "ttl" in fields_set:
         extra["x"] = 0 if policy.ttl is None else to_ms(policy.ttl)
     if policy.retain is not None:
         extra["r"] = to_ms(policy.retain)
@@ -208,17 +204,17 @@ def _backoff_json(backoff: ExponentialBackoff | FixedBackoff | ScheduleBackoff) 
 
 
 def to_ms(seconds: float) -> int:
-    """Seconds as whole milliseconds, to the nearest."""
+    """Convert seconds to the nearest whole millisecond."""
     return round(seconds * 1000)
 
 
 def instant_ms(at: datetime) -> int:
-    """An instant as milliseconds since the epoch, to the nearest; none before it."""
+    """Convert an instant to the nearest whole millisecond since the epoch; 0 for any before it."""
     return max(round(at.timestamp() * 1000), 0)
 
 
 def json_bytes(value: Any) -> bytes:
-    """Write a JSON value as compact bytes; whole numbers of any size stay exact."""
+    """Encode a JSON value as compact bytes; integers of any size stay exact."""
     try:
         return orjson.dumps(value)
     except TypeError:  # orjson stops at 64-bit numbers

@@ -1,7 +1,7 @@
-"""The names of deferd's keys in the store, and which shard a topic belongs to.
+"""The names of deferd's keys in the store, and the shard of a topic.
 
-All keys of one topic share a hash tag, the shard's number, so that a cluster keeps them together and one script can
-work on them. What each key holds is said in `lua/lib/topic.lua`.
+All keys of one topic share a hash tag, the shard's number, so that a cluster keeps them on one node and one script can
+use them. `lua/lib/topic.lua` documents what each key holds.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from zlib import crc32
 READY_CHANNEL = b"deferd:ready"
 """Messages: a topic that may have something for a waiting consumer."""
 DUE_CHANNEL = b"deferd:due"
-"""Messages: the `due` key of a shard whose timer has something sooner to do, or a lock key that became free."""
+"""Messages: the `due` key of a shard whose timer has earlier work, or a lock key that became free."""
 HEARTBEAT_CHANNEL = "deferd:heartbeat"
-"""Messages of each process to itself, on a channel of its own below this name."""
+"""Prefix of each process's own channel, on which it sends messages to itself."""
 
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _SHARD_KEYS = ("settings", "topics", "due")
@@ -39,13 +39,13 @@ class Keys:
         )
         return (*of_topic, *(self.of_shard(shard, name) for name in _SHARD_KEYS), tally, requests)
 
-    def of_places(self, topic: str) -> tuple[str, ...]:
-        """The keys that count a topic's jobs: delay, ready, reserved, dead, finished. Not cached."""
+    def of_states(self, topic: str) -> tuple[str, ...]:
+        """The sorted sets of a topic's jobs by state: delay, ready, reserved, dead, finished. Not cached."""
         shard = self.shard_of(topic)
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in _TOPIC_KEYS[1:6])
 
     def of_kept(self, shard: int, topic: str) -> tuple[str, str]:
-        """The keys whose sizes say what is kept of the jobs of a topic of `shard`: pool and cancelled. Not cached."""
+        """The keys that count what is kept of a topic's jobs in `shard`: pool and cancelled. Not cached."""
         prefix = f"deferd:{{{shard}}}:{topic}"
         return f"{prefix}:pool", f"{prefix}:cancelled"
 
@@ -53,6 +53,6 @@ class Keys:
         """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally."""
         return f"deferd:{{{shard}}}:{name}"
 
-    def of_audit(self, topic: str) -> tuple[str, ...]:
-        """KEYS of the audit's scripts: those of the topic, and where a repair puts aside what it takes out."""
+    def of_consistency_check(self, topic: str) -> tuple[str, ...]:
+        """KEYS of the scripts `audit_*`: those of the topic, and `aside` for what a repair takes out."""
         return (*self.of_topic(topic), f"deferd:{{{self.shard_of(topic)}}}:{topic}:aside")

@@ -1,8 +1,8 @@
 """Spaces out large replies of the store, so that the callers of a process never wait behind many of them.
 
-A reply of a megabyte takes some 3 ms of the event loop until it is a response, 5 ms over TLS. One caller can ask for
-such replies without pause, on many connections at once. So a pop whose topic brought a large reply before waits until
-the event loop has had about four times as long for everybody else.
+A reply of a megabyte takes some 3 ms of the event loop until it is a response, 5 ms over TLS. One caller can request
+such replies without pause, on many connections at once. So a pop of a topic whose last reply was large waits until the
+event loop has had about four times as long for everybody else.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ _sleep = asyncio.sleep
 
 
 class _Topic:
-    """One whose last reply was large, of `size` bytes. Its callers wait in `line`."""
+    """A topic whose last reply was large, of `size` bytes. Its callers queue for `lock`."""
 
-    __slots__ = ("line", "size")
+    __slots__ = ("lock", "size")
 
     def __init__(self) -> None:
-        self.line = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self.size = 0
 
 
 class ReplyPacing:
     """The turns of large replies in one process.
 
-    Topics take turns, however many callers one of them has. Time is taken only when a turn comes: callers that give up
-    before have cost the others nothing.
+    Topics take turns, however many callers one of them has. Time is reserved only when a turn comes, so that callers
+    that give up earlier cost the others nothing.
     """
 
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
-        self._line = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._next_turn_at_s = 0.0
 
     def expects_large(self, topic: str) -> bool:
@@ -43,24 +43,24 @@ class ReplyPacing:
         return topic in self._topics
 
     async def turn(self, topic: str) -> None:
-        """Wait for the turn of the topic's next pop; no longer than its replies are expected to be large.
+        """Wait for the turn of the topic's next pop, or until its replies are no longer expected to be large.
 
         Callers for one topic have their turns in the order in which they came.
         """
         expected = self._topics.get(topic)
         if expected is None:
             return
-        async with expected.line:
+        async with expected.lock:
             if topic not in self._topics:
                 return
-            async with self._line:
+            async with self._lock:
                 wait_s = self._next_turn_at_s - _now_s()
                 if wait_s > 0:
                     await _sleep(wait_s)
-                self._take_time(expected.size)
+                self._reserve(expected.size)
 
     def note(self, topic: str, size: int) -> None:
-        """The topic's last pop brought `size` bytes."""
+        """Record that the last pop of the topic returned `size` bytes."""
         if size < LARGE_BYTES:
             self._topics.pop(topic, None)
             return
@@ -69,11 +69,11 @@ class ReplyPacing:
             if len(self._topics) >= _TOPICS_MAX:
                 self._topics.clear()
             noted = self._topics[topic] = _Topic()
-            self._take_time(size)
+            self._reserve(size)
         noted.size = size
 
-    def _take_time(self, size: int) -> None:
-        """The time for a reply of `size` bytes begins now. What came without a turn is not added up."""
+    def _reserve(self, size: int) -> None:
+        """Reserve the time for a reply of `size` bytes from now on. Replies without a turn do not add up."""
         self._next_turn_at_s = max(self._next_turn_at_s, _now_s() + size / BYTES_PER_S)
 
 

@@ -1,4 +1,4 @@
-"""Jobs as arguments of scripts: what the headers of `lua/put.lua`, `change.lua` and `finish.lua` ask for."""
+"""Encodes jobs as arguments of scripts, as the headers of `lua/put.lua`, `change.lua` and `finish.lua` define them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, po
 Args = tuple[str | bytes | int, ...]
 
 _PUT_HEAD = struct.Struct("<BBQQII")
-"""What lua/put.lua wants to know of a job ahead of its policy and body."""
+"""The fixed part of a job's argument in lua/put.lua; extra and body follow."""
 _ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
 _DELAY, _INSTANT = 0, 1
 _EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent"))
 
 
 class PutBounds(NamedTuple):
-    """Bounds of the caller's own on its puts. None leaves them to the topic and to the service.
+    """Limits of the caller's API key on its puts. None: only the limits of topic and service apply.
 
-    `max_jobs`: with how many live jobs in its topic a put is refused; `dead_retain_ms`: for how long at most its jobs
-    are kept when they are dead.
+    `max_jobs`: a put is refused when its topic has this many live jobs. `dead_retain_ms`: the longest time for which
+    its jobs are kept when dead.
     """
 
     max_jobs: int | None = None
@@ -33,7 +33,7 @@ NO_BOUNDS = PutBounds()
 
 
 def put_args(spec: PutJob, job_id: str, bounds: PutBounds = NO_BOUNDS) -> Args:
-    """Of a put: the id, and all else in one."""
+    """The arguments for one job of a put: its id, and everything else packed into one."""
     extra = _put_extra(spec, bounds.dead_retain_ms)
     if spec.delay is not None:
         when, when_ms = _DELAY, to_ms(spec.delay)
@@ -43,7 +43,7 @@ def put_args(spec: PutJob, job_id: str, bounds: PutBounds = NO_BOUNDS) -> Args:
         when, when_ms = _DELAY, 0
     nonce = random.getrandbits(NONCE_BITS)
     head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
-    # One argument and not two: bytes that orjson has written hold on to a kilobyte until they are copied.
+    # One argument, not two: bytes from orjson occupy a kilobyte until they are copied.
     return job_id, head + extra + json_bytes(spec.body)
 
 
@@ -60,7 +60,7 @@ def _put_extra(spec: PutJob, dead_retain_ms: int | None) -> bytes:
 
 
 def when_args(change: ChangeJob) -> tuple[str, int]:
-    """Of a change: what kind of due time follows, and that in ms; none when the due time stays."""
+    """The new due time of a change: its kind, and the value in ms; ("", 0) to leave it as it is."""
     if change.delay is not None:
         return "delay", to_ms(change.delay)
     if change.run_at is not None:
@@ -69,15 +69,15 @@ def when_args(change: ChangeJob) -> tuple[str, int]:
 
 
 def finish_args(job_id: str, receipt: Receipt, result: Any) -> Args:
-    """Of a finish."""
+    """The arguments for one job of a finish."""
     return job_id, receipt.nonce, receipt.attempt, b"" if result is None else json_bytes(result)
 
 
 def size(args: Args) -> int:
-    """About how many bytes they are."""
+    """The approximate size of arguments in bytes."""
     return sum([len(arg) for arg in args if isinstance(arg, (str, bytes))])
 
 
 def new_id() -> str:
-    """An id for a job whose producer gave none."""
+    """A random id for a job that was put without one."""
     return f"{random.getrandbits(128):032x}"

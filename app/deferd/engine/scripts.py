@@ -1,7 +1,7 @@
-"""Runs the scripts of `lua/` on the store, and turns the store's errors into deferd's: the only place that does.
+"""Runs the scripts of `lua/` on the store. The only place that translates the store's errors into deferd's.
 
-The folder is the registry: `lua/<verb>.lua` is called by its verb. A script names the pieces of `lua/lib/` that it
-builds on in one line, ``-- @include clock topic``.
+The folder is the registry: `lua/<verb>.lua` is called by its verb. A script names the files of `lua/lib/` that it uses
+in one line, ``-- @include clock topic``.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from redis import exceptions as redis_errors
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.store_watch import StoreWatch
-from deferd.store.acl import lacking, missing_right
+from deferd.store.acl import missing_permission, permissions_message
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, name_of
-from deferd.store.replication import MissingRight, NotReplicated, TooFewReplicas
+from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
 
 _INCLUDE = "-- @include "
+_METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
+"""Scripts whose `script` label in metrics differs from their name: dashboards use these labels."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
 """An error's first word; servers before 7.0 wrap an error inside a script: `Error running script (...): -OOM ...`."""
 _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN")
-"""First words of error replies by which a store says that it cannot do it now."""
+"""First words of error replies for a call that the store cannot run now."""
 
 _SLOT_IS_MOVING = "access a non local key in a cluster node"
-"""What a script meets that touches a key which it has emptied while the key's slot is being moved to another node."""
+"""The error of a script that uses a key which it has emptied, while the key's slot is moved to another node."""
 
 _OUT_OF_MEMORY = "the store is out of memory and refuses to store more"
 _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
     ((redis_errors.OutOfMemoryError,), _OUT_OF_MEMORY, 5),
-    ((redis_errors.ReadOnlyError,), "the store is a read-only replica just now", 1),
+    ((redis_errors.ReadOnlyError,), "the store is currently a read-only replica", 1),
     ((redis_errors.BusyLoadingError,), "the store is loading its data", 1),
     (
         (redis_errors.AuthenticationError, redis_errors.AuthorizationError),
@@ -50,14 +52,14 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
     ),
     ((redis_errors.ConnectionError, redis_errors.InvalidResponse, OSError), "the store cannot be reached", 1),
 )
-"""Errors of the client, the narrower before the wider; the detail for the caller, and seconds until a retry."""
+"""Errors of the client, subclasses first; the detail for the caller, and the seconds until a retry."""
 
 
 class Scripts:
-    """All scripts, ready to run. With `movable_clock` tests can shift time by `deferd:{s}:clock`.
+    """All scripts, ready to run. With `movable_clock`, tests can shift time by `deferd:{s}:clock`.
 
-    `watch` says whether calls may be sent, and is told of rights that the store's user lacks. `on_late_run` is called
-    when a script has run that the store did not know at first: it came after calls that were begun after it.
+    `watch` decides whether calls may be sent; missing permissions of the store's user are reported to it. `on_late_run`
+    is called when a script had to be sent twice because the store did not know it: later calls ran before it.
     """
 
     def __init__(self, store: Store, *, movable_clock: bool = False, watch: StoreWatch | None = None) -> None:
@@ -82,21 +84,21 @@ class Scripts:
         *,
         call: Callable[..., Awaitable[Any]] | None = None,
     ) -> Any:
-        """Run one script; its reply as the store gives it (bytes, ints, lists, None).
+        """Run one script and return the store's reply (bytes, ints, lists, None).
 
-        A script is sent once: whether it was carried out is not known after StoreUnavailable. `call` sends it another
-        way than the common one.
+        A script is never retried: after StoreUnavailable it may have run or not. `call` replaces the store's own
+        `call` for sending it.
 
         Raises:
-            StoreUnavailable: the store cannot be reached, did not answer in time, or refused.
+            StoreUnavailable: the store cannot be reached, did not respond in time, or refused.
         """
         if self._watch is not None:
             self._watch.admit()
-        with observed(verb if call is None else f"{verb}_replicated"):
+        with observed(_METRIC_LABELS.get(verb, verb) if call is None else f"{verb}_replicated"):
             try:
                 return await self._send(call or self._store.call, verb, (len(keys), *keys, *args))
             except redis_errors.RedisError as exc:
-                await self._look_for_missing_right(exc)
+                await self._report_missing_permission(exc)
                 raise
 
     async def _send(self, call: Callable[..., Awaitable[Any]], verb: str, args: tuple[Any, ...]) -> Any:
@@ -115,19 +117,19 @@ class Scripts:
             try:
                 return await self._store.call(name, *args)
             except redis_errors.RedisError as exc:
-                await self._look_for_missing_right(exc)
+                await self._report_missing_permission(exc)
                 raise
 
-    async def _look_for_missing_right(self, exc: redis_errors.RedisError) -> None:
-        """Raise what tells of it if the store's user lacks a right, and let the watch admit no further calls."""
-        right = missing_right(exc)
-        if self._watch is not None and right is not None and not isinstance(exc, MissingRight):
-            raise await self._watch.refuse(right) from exc
+    async def _report_missing_permission(self, exc: redis_errors.RedisError) -> None:
+        """If the store's user lacks a permission, raise an error that names it and let the watch refuse calls."""
+        permission = missing_permission(exc)
+        if self._watch is not None and permission is not None and not isinstance(exc, MissingPermission):
+            raise await self._watch.refuse(permission) from exc
 
 
 @contextmanager
 def observed(call: str) -> Iterator[None]:
-    """Time a call of the store, count it if it fails, and turn its errors into StoreUnavailable."""
+    """Measure a call of the store, count it if it fails, and translate its errors into StoreUnavailable."""
     began = time.perf_counter()
     try:
         yield
@@ -142,18 +144,18 @@ def observed(call: str) -> Iterator[None]:
 
 
 def translate(exc: Exception) -> StoreUnavailable | None:
-    """The StoreUnavailable that a client error means, or None when it is a fault of ours (a broken script)."""
+    """The StoreUnavailable for a client error, or None for a bug of deferd (such as a broken script)."""
     if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
         return StoreUnavailable("the store did not answer in time", timed_out=True)
-    if isinstance(exc, MissingRight):
+    if isinstance(exc, MissingPermission):
         return StoreUnavailable(str(exc))
-    if isinstance(exc, redis_errors.RedisError) and (right := missing_right(exc)) is not None:
-        return StoreUnavailable(lacking((right,)))
+    if isinstance(exc, redis_errors.RedisError) and (permission := missing_permission(exc)) is not None:
+        return StoreUnavailable(permissions_message((permission,)))
     if isinstance(exc, TooFewReplicas):
-        level = name_of(FSYNC + exc.wanted)
-        return StoreUnavailable(f"durability {level!r} is not to be had just now: {exc}; nothing was stored", 2)
+        level = name_of(FSYNC + exc.required)
+        return StoreUnavailable(f"durability {level!r} is not available now: {exc}; nothing was stored", 2)
     if isinstance(exc, NotReplicated):
-        level = name_of(FSYNC + exc.wanted)
+        level = name_of(FSYNC + exc.required)
         return StoreUnavailable(
             f"the job may exist; it is not confirmed at durability {level!r}: {exc}; asking again with the same id is "
             "safe"
@@ -162,23 +164,23 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         if isinstance(exc, kinds):
             return StoreUnavailable(detail, retry_after_s)
     if isinstance(exc, redis_errors.ResponseError):
-        said = _FIRST_WORD.search(str(exc))
-        word = said[1] if said is not None else ""
+        found = _FIRST_WORD.search(str(exc))
+        word = found[1] if found is not None else ""
         if word == "OOM":
             return StoreUnavailable(_OUT_OF_MEMORY, 5)
         if _SLOT_IS_MOVING in str(exc):
             return StoreUnavailable("the store's cluster is being rearranged")
         if word in _REFUSALS:
-            return StoreUnavailable(f"the store refuses to work just now ({word})")
+            return StoreUnavailable(f"the store currently refuses calls ({word})")
     return None
 
 
 def _with_includes(source: str, folder: Any, movable_clock: bool) -> str:
-    pieces = []
+    parts = []
     for line in source.splitlines():
         if line.startswith(_INCLUDE):
             for name in line.removeprefix(_INCLUDE).split():
                 file_name = "clock_movable" if movable_clock and name == "clock" else name
-                pieces.append((folder / "lib" / f"{file_name}.lua").read_text())
+                parts.append((folder / "lib" / f"{file_name}.lua").read_text())
             break
-    return "\n".join([*pieces, source])
+    return "\n".join([*parts, source])

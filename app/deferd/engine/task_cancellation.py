@@ -1,4 +1,4 @@
-"""Ending tasks for certain."""
+"""Reliable cancellation of tasks."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
-_AGAIN_S = 0.5
+_RETRY_S = 0.5
 
 
 async def cancel_and_wait(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and return when they have ended, however they did.
+    """Cancel tasks and return when all have ended, with or without an error.
 
-    They are cancelled again and again: redis-py uses asyncio.wait_for, which before Python 3.12 may swallow one.
+    The cancellation is repeated: redis-py uses asyncio.wait_for, which may swallow one before Python 3.12.
     """
     pending = set(tasks)
     while pending:
         for task in pending:
             task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=_AGAIN_S)
-    await asyncio.gather(*tasks, return_exceptions=True)  # so that no error counts as never looked at
+        _, pending = await asyncio.wait(pending, timeout=_RETRY_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # retrieve their errors, so that asyncio does not log them

@@ -1,8 +1,8 @@
-"""The timer of one shard: does what has come due, and sleeps until the next thing is.
+"""The timer of one shard: does the work that is due, and sleeps until the next is.
 
-It ticks at least every `tick_s` and wakes sooner for the next due time. Any number of processes may run timers on
-one store: a lock lets one of them work while the others rest, and every step is safe without it. When the holder dies,
-another one takes the lock as soon as work is overdue and the holder has been silent for a while.
+It runs at least every `tick_s` and wakes earlier for the next due time. Any number of processes may run timers on one
+store: a lock lets one of them work while the others rest, but every step is safe without it. When the holder dies,
+another timer takes the lock once work is overdue and the holder has not renewed it for a while.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from deferd.engine.scripts import Scripts
 _LOG = logging.getLogger(__name__)
 _TOPICS_PER_TURN = 1000
 _JOBS_PER_STEP = 500
-"""Most jobs one script call moves from each place: about a millisecond of the store's time."""
+"""Most jobs that one script call moves from each sorted set: about a millisecond of the store's time."""
 _TOPICS_AT_ONCE = 4
 _TOPICS_NAMED = 8
-"""How many topics with work a promotion names at most."""
+"""Most topics with work that a promotion returns."""
 _CATCH_UP_S = 5.0
-"""Most time for which a jump of the clock is followed at once."""
+"""Most time for which `catch_up` works before it leaves the rest to the turns."""
 _LOCK_MS = 2500
 _PATIENCE_MS = 250
-"""A holder that has not renewed its lock for so long, while work is overdue by as much, is taken for dead."""
+"""A holder that has not renewed its lock for this long, while work is overdue by as much, counts as dead."""
 _PATIENT_AFTER_FAILURE_S = 60.0
-"""So long after a topic that it could not handle a timer takes no lock that has not ended: such work stays overdue."""
+"""After a topic failed, the timer takes over no unexpired lock for this long: the failed topic's work stays overdue."""
 
 
 class _NextWork(NamedTuple):
     """When the shard has work next, in ms from `since_s` on the loop's clock (-1: none), and at which topics.
 
-    `since_s` is when the store was asked: it looks at its clock soon after, and then makes us wait for its fsync.
+    `since_s` is when the call was sent: the store reads its clock soon after, but responds only after its fsync.
     """
 
     wait_ms: int
@@ -47,10 +47,10 @@ class _NextWork(NamedTuple):
 
 
 class Timer:
-    """Does the due work of shard `shard`.
+    """Does the due work of `shard`.
 
-    `on_promoting(topic)` is called when a promotion is on its way to the store, for those who want to follow it there
-    at once; they need not listen to the message that it, by its `mark`, has made something ready.
+    `on_promoting(topic)` is called once a promotion has been sent, so that a poll can follow it to the store at once.
+    The caller may then ignore the message with this timer's `mark` that the promotion publishes.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Timer:
         self._expected: list[str] = []
         self._woken = asyncio.Event()
         self._patient_until = 0.0
-        self._look_soon: asyncio.TimerHandle | None = None
+        self._delayed_wake: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Work until cancelled. A store that is away is waited for; what came due meanwhile is done after."""
+        """Work until cancelled. While the store is away, wait; then do what has come due meanwhile."""
         store_is_away = False
         while True:
             self._woken.clear()
@@ -97,16 +97,16 @@ class Timer:
                     _LOG.warning("the timer waits for the store: %s", exc)
                 store_is_away = True
                 wait_s = min(self._tick_s, 0.25)
-            except Exception:  # noqa: BLE001 (whatever it is, due jobs must not wait for a restart)
-                _LOG.exception("a turn of the timer failed; the next follows")
+            except Exception:  # noqa: BLE001 (no error may keep due jobs waiting for a restart)
+                _LOG.exception("a turn of the timer failed; the next one follows")
                 wait_s = self._tick_s
             if wait_s > 0:
                 await self._sleep(wait_s)
 
     async def run_once(self) -> float:
-        """One turn: a bounded step at every topic that has due work, each topic once.
+        """Run one turn: one bounded step at every topic that has due work.
 
-        Returns the seconds until the next turn is due, at most the tick; 0 when work may be left.
+        Returns the seconds until the next turn, at most the tick; 0 when work may be left.
         """
         began = time.perf_counter()
         topics, self._expected = self._expected, []
@@ -123,11 +123,11 @@ class Timer:
             ):
                 if isinstance(done, StoreUnavailable):
                     raise done
-                if isinstance(done, BaseException):  # one topic that the script cannot handle must not stop the others
+                if isinstance(done, BaseException):  # a topic that makes the script fail must not stop the others
                     _LOG.error("the timer's turn at topic %s failed", topic, exc_info=done)
                     failed = True
                 else:
-                    next_work = done  # promotions are carried out in order: the last one knows best
+                    next_work = done  # the store runs promotions in order: the last one is up to date
         metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
         if failed:
             self._patient_until = time.perf_counter() + _PATIENT_AFTER_FAILURE_S
@@ -135,7 +135,7 @@ class Timer:
         return 0 if next_work is None else self._rest_until(next_work)
 
     async def _begin_turn(self, now_s: float) -> tuple[float, list[str]]:
-        """Take or keep the lock; the seconds until the next turn, and the topics that have work now."""
+        """Take or keep the lock; return the seconds until the next turn, and the topics that have work now."""
         self._in_turn = True
         try:
             patience_ms = _PATIENCE_MS if now_s >= self._patient_until else _LOCK_MS
@@ -153,7 +153,7 @@ class Timer:
         return self._tick_s if wait_ms < 0 else min(wait_ms / 1000, self._tick_s), [t.decode() for t in reply[2:]]
 
     def _rest_until(self, work: _NextWork) -> float:
-        """The seconds to sleep. What to do after that is known if the topics that have work are all named."""
+        """The seconds to sleep. If `work` names all topics with work, the next turn need not ask for them."""
         if work.wait_ms < 0 or work.wait_ms > self._tick_s * 1000:
             return self._tick_s
         if len(work.topics) < _TOPICS_NAMED:
@@ -161,24 +161,24 @@ class Timer:
         return max(work.since_s + work.wait_ms / 1000 - asyncio.get_running_loop().time(), 0)
 
     def wake(self, key: str) -> None:
-        """Something sooner came up: `key` is the shard's due key, or its lock key when the lock became free."""
-        # A message may be ahead of the reply that says who holds the lock.
+        """Handle a message: `key` is a shard's due key with earlier work, or a lock key that became free."""
+        # A message may overtake the reply that says who holds the lock.
         if key == self._lock_key or (key == self._due_key and (self._holds_lock or self._in_turn)):
-            self.wake_anyhow()
-        elif key == self._due_key and self._look_soon is None:
-            # The holder was told as well. Whether it lives is seen when this work is overdue.
-            self._look_soon = asyncio.get_running_loop().call_later(_PATIENCE_MS / 1000, self.wake_anyhow)
+            self.wake_always()
+        elif key == self._due_key and self._delayed_wake is None:
+            # The holder got the message too. Check that it is alive when this work would be overdue.
+            self._delayed_wake = asyncio.get_running_loop().call_later(_PATIENCE_MS / 1000, self.wake_always)
 
-    def wake_anyhow(self) -> None:
-        """Messages may have been missed: look."""
-        if self._look_soon is not None:
-            self._look_soon.cancel()
-            self._look_soon = None
+    def wake_always(self) -> None:
+        """Wake, whoever holds the lock; also for messages that may have been missed."""
+        if self._delayed_wake is not None:
+            self._delayed_wake.cancel()
+            self._delayed_wake = None
         self._expected = []
         self._woken.set()
 
     async def catch_up(self, until_ms: int) -> None:
-        """Do all that is due by `until_ms`, whoever holds the lock; what takes longer than 5 s is left to the turns."""
+        """Do all work due by `until_ms`, whoever holds the lock; after 5 s the rest is left to the turns."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + _CATCH_UP_S
         while loop.time() < end_s:
@@ -193,12 +193,12 @@ class Timer:
                     raise done
 
     async def resign(self) -> None:
-        """Let another timer take over at once. For shutdown; does nothing when the store is away."""
+        """Let another timer take over at once, at shutdown. Does nothing when the store is away."""
         if self._holds_lock:
             try:
                 await self._scripts.run("resign", (self._lock_key,), (self._name,))
             except StoreUnavailable:
-                _LOG.debug("could not give up the timer's lock; it ends by itself")
+                _LOG.debug("could not release the timer's lock; it expires")
 
     async def _sleep(self, wait_s: float) -> None:
         try:
@@ -208,19 +208,19 @@ class Timer:
             return
 
     async def _promote(self, topic: str) -> _NextWork:
-        asked_at_s = asyncio.get_running_loop().time()
+        sent_at_s = asyncio.get_running_loop().time()
         promotion = self._scripts.run(
             "promote",
             (*self._keys.of_topic(topic), self._lock_key),
             (topic, _JOBS_PER_STEP, self._dead_retention_ms, self.mark, _TOPICS_NAMED, self._name, _LOCK_MS),
         )
-        # Who is told starts to work when this task waits, and the promotion is on its way.
+        # What this starts runs when this task waits: after the promotion has been sent.
         self._on_promoting(topic)
         try:
             reply = await promotion
         except Exception:
-            # It may have been carried out, or be carried out yet, with nobody asking behind it. Its message, with the
-            # mark of before, counts from now on; if that has come already, this look makes up for it.
+            # The promotion may have run, or may still run, with no poll behind it. With a new mark its message is
+            # no longer ignored; if it has arrived already, this poll makes up for it.
             self.mark = os.urandom(8).hex()
             self._on_promoting(topic)
             raise
@@ -235,4 +235,4 @@ class Timer:
         ):
             if count:
                 counter.inc(count)
-        return _NextWork(wait_ms, asked_at_s, [next_topic.decode() for next_topic in next_topics])
+        return _NextWork(wait_ms, sent_at_s, [next_topic.decode() for next_topic in next_topics])

@@ -1,7 +1,7 @@
-"""All topics: their names page by page, how each stands, and how many jobs they hold together.
+"""Lists all topics: their names page by page, a view of each, and the sums of their jobs.
 
-A shard of the store that cannot be reached takes only its own topics with it: what can be read is read, all shards at
-the same time, and the rest is named as far as this process knows it.
+When a shard of the store cannot be reached, only its own topics are missing: all shards are read at the same time, and
+the missing topics are named as far as this process has seen them.
 """
 
 from __future__ import annotations
@@ -12,41 +12,26 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 from deferd.contract.errors import StoreUnavailable, TopicNotFound
-from deferd.contract.model import JobState, TopicSettings
+from deferd.contract.model import JobState
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.topic_settings import UNREADABLE_SETTINGS
+from deferd.engine.topic_view import STATES, TopicView, view_topic
 
-UNREADABLE = (ValueError, TypeError, AttributeError, ValidationError)
-"""What reading settings raises when a broken store made them something else."""
-VIEWED_STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
-_log = logging.getLogger(__name__)
-_TOTALLED_TOPICS = 500
+_LOG = logging.getLogger(__name__)
+_TOPICS_PER_CALL = 500
 _Items = TypeVar("_Items")
-
-
-@dataclass(frozen=True, slots=True)
-class TopicView:
-    """One topic: how many jobs in each state, ages in ms, settings."""
-
-    topic: str
-    counts: dict[JobState, int]
-    oldest_ready_age_ms: int | None
-    next_due_at_ms: int | None
-    paused: bool
-    settings: TopicSettings
 
 
 @dataclass(slots=True)
 class TopicNames:
-    """Names in alphabetic order within each shard, and where the next page begins (None: this was the last).
+    """Names in alphabetical order within each shard, and the cursor of the next page (None: this is the last).
 
-    Of the shards in `unreadable` nothing can be read now; `unavailable` are those of their topics that this process
-    knows. `error` is what came of asking one.
+    `unreadable` are the shards that cannot be read now, `unavailable` those of their topics that this process knows,
+    `error` the error of one of them.
     """
 
     names: list[str] = field(default_factory=list)
@@ -58,7 +43,7 @@ class TopicNames:
 
 @dataclass(frozen=True, slots=True)
 class TopicPage:
-    """Topics as they stand; the rest as in TopicNames."""
+    """Views of topics; the rest as in TopicNames."""
 
     views: list[TopicView]
     next_cursor: str | None
@@ -67,29 +52,26 @@ class TopicPage:
 
 
 class TopicList:
-    """Reads over all topics. `show` reads one; it raises TopicNotFound, StoreUnavailable, or one of UNREADABLE."""
+    """Reads over all topics."""
 
-    def __init__(
-        self, scripts: Scripts, keys: Keys, known: KnownTopics, show: Callable[[str], Awaitable[TopicView]]
-    ) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, known_topics: KnownTopics) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._known = known
-        self._show = show
+        self._known_topics = known_topics
 
     async def page(self, cursor: str | None = None, limit: int = 1000) -> TopicPage:
-        """Up to `limit` topics as they stand.
+        """Up to `limit` topics as they are now.
 
         Raises:
-            InvalidInput: the cursor is not one that `names` gave.
+            InvalidInput: `names` did not return the cursor.
             StoreUnavailable: no shard of the store can be reached.
         """
         return await self.views(await self.names(cursor, limit))
 
     async def views(self, found: TopicNames) -> TopicPage:
-        """The topics of a page of names, without those that are gone since.
+        """The topics of a page of names, except those that have been forgotten since.
 
-        A topic whose settings a broken store made unreadable is left out, and the log says so: one must not hide all.
+        A topic whose settings cannot be read is logged and left out, so that it does not hide all others.
 
         Raises:
             StoreUnavailable: no shard of the store can be reached.
@@ -101,7 +83,7 @@ class TopicList:
             nonlocal error
             for at, name in enumerate(names):
                 try:
-                    views[name] = await self._show(name)
+                    views[name] = await view_topic(self._scripts, self._keys, name)
                 except TopicNotFound:  # forgotten since its name was read
                     continue
                 except StoreUnavailable as exc:
@@ -109,10 +91,10 @@ class TopicList:
                     unreadable.add(shard)
                     error = exc
                     return
-                except UNREADABLE:
-                    _log.error("topic %s is not listed: its settings cannot be read (see `deferd audit`)", name)
+                except UNREADABLE_SETTINGS:
+                    _LOG.error("topic %s is not listed: its settings cannot be read (run `deferd audit`)", name)
 
-        await _at_once(self._by_shard(found.names), view)
+        await _for_each_shard(self._by_shard(found.names), view)
         self._raise_if_all(unreadable, error)
         in_order = [views[name] for name in found.names if name in views]
         return TopicPage(in_order, found.next_cursor, unavailable, sorted(unreadable))
@@ -120,10 +102,10 @@ class TopicList:
     async def names(
         self, cursor: str | None = None, limit: int = 1000, *, without: Collection[int] = frozenset()
     ) -> TopicNames:
-        """Up to `limit` names. Shards in `without`, which could not be read just before, are not asked.
+        """Up to `limit` names. Shards in `without`, which could not be read just before, are not read.
 
         Raises:
-            InvalidInput: the cursor is not one that this method gave.
+            InvalidInput: this method did not return the cursor.
             StoreUnavailable: no shard of the store can be reached.
         """
         first, last_name = read_cursor(cursor, (0, ""), (int, str))
@@ -131,18 +113,20 @@ class TopicList:
             raise bad_cursor(cursor)
         page = TopicNames(unreadable={shard for shard in without if shard >= first})
         sizes = dict.fromkeys(set(range(first, self._keys.shards)) - page.unreadable, limit + 1)
-        if len(sizes) > 1:  # all at once, so that those that hang cost one time-out together
+        if len(sizes) > 1:  # all at once, so that all shards that hang cost one time-out
             await self._read_sizes(sizes, page)
         for shard in range(first, self._keys.shards):
-            behind = last_name if shard == first else ""
+            after = last_name if shard == first else ""
             if sizes.get(shard):
-                await self._read_names(shard, behind, limit + 1 - len(page.names), page)
+                await self._read_names(shard, after, limit + 1 - len(page.names), page)
             if shard in page.unreadable:
-                page.unavailable += self._known.behind(shard, behind)
+                page.unavailable += self._known_topics.after(shard, after)
             if len(page.names) > limit:
                 page.names.pop()
                 page.next_cursor = write_cursor(self._keys.shard_of(page.names[-1]), page.names[-1])
-                page.unreadable = {other for other in page.unreadable if other < shard}  # the next page asks the others
+                page.unreadable = {
+                    other for other in page.unreadable if other < shard
+                }  # the next page reads the others
                 break
         self._raise_if_all(page.unreadable, page.error)
         return page
@@ -156,10 +140,10 @@ class TopicList:
                 page.unreadable.add(shard)
                 page.error = exc
 
-        await _at_once(dict(sizes), read)
+        await _for_each_shard(dict(sizes), read)
 
-    async def _read_names(self, shard: int, behind: str, most: int, page: TopicNames) -> None:
-        start = f"({behind}" if behind else "-"
+    async def _read_names(self, shard: int, after: str, most: int, page: TopicNames) -> None:
+        start = f"({after}" if after else "-"
         key = self._keys.of_shard(shard, "topics")
         try:
             found = await self._scripts.command("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, most)
@@ -168,30 +152,27 @@ class TopicList:
             page.error = exc
             return
         names = [name.decode() for name in found]
-        self._known.listed(shard, behind, names, is_end=len(names) < most)
+        self._known_topics.update(shard, after, names, is_last=len(names) < most)
         page.names += names
 
     async def totals(self, names: Iterable[str]) -> dict[int, dict[JobState, int] | None]:
-        """How many jobs these topics have together in each state, for each of their shards; many go in one store call.
-
-        None for a shard that cannot be reached.
-        """
+        """The sums of these topics' jobs by state, for each of their shards; None for one that cannot be reached."""
         totals: dict[int, dict[JobState, int] | None] = {}
 
         async def read(shard: int, in_shard: list[str]) -> None:
-            of_shard = dict.fromkeys(VIEWED_STATES, 0)
-            for at in range(0, len(in_shard), _TOTALLED_TOPICS):
-                keys = [key for name in in_shard[at : at + _TOTALLED_TOPICS] for key in self._keys.of_places(name)]
+            of_shard = dict.fromkeys(STATES, 0)
+            for at in range(0, len(in_shard), _TOPICS_PER_CALL):
+                keys = [key for name in in_shard[at : at + _TOPICS_PER_CALL] for key in self._keys.of_states(name)]
                 try:
                     counts = await self._scripts.run("totals", keys, ())
                 except StoreUnavailable:
                     totals[shard] = None
                     return
-                for state, count in zip(VIEWED_STATES, counts, strict=True):
+                for state, count in zip(STATES, counts, strict=True):
                     of_shard[state] += count
             totals[shard] = of_shard
 
-        await _at_once(self._by_shard(names), read)
+        await _for_each_shard(self._by_shard(names), read)
         return totals
 
     def _by_shard(self, names: Iterable[str]) -> dict[int, list[str]]:
@@ -202,8 +183,9 @@ class TopicList:
 
     def _raise_if_all(self, unreadable: Collection[int], error: StoreUnavailable | None) -> None:
         if len(unreadable) == self._keys.shards:
-            raise error or StoreUnavailable("no part of the store can be reached")
+            raise error or StoreUnavailable("no shard of the store can be reached")
 
 
-async def _at_once(of_shard: Mapping[int, _Items], read: Callable[[int, _Items], Awaitable[None]]) -> None:
+async def _for_each_shard(of_shard: Mapping[int, _Items], read: Callable[[int, _Items], Awaitable[None]]) -> None:
+    """Run `read` for all shards at the same time."""
     await asyncio.gather(*(read(shard, items) for shard, items in of_shard.items()))

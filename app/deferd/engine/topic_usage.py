@@ -1,4 +1,4 @@
-"""How much of the store topics take, counted in bounded steps on a live service: what quotas are held against."""
+"""Measures how much of the store topics use, in bounded steps on a live service; quotas are checked against it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 
 JOB_OVERHEAD_BYTES = 200
-"""What a job takes besides its id and record, rounded up; measured by `python -m tests.benchmarks.memory`."""
+"""What a job uses besides its id and record, rounded up; measured by `python -m tests.benchmarks.memory`."""
 TOMBSTONE_BYTES = 300
-"""What the store keeps of a cancelled delivery, with an id of usual length."""
+"""What a tombstone of a cancelled delivery uses, with an id of usual length."""
 _NAMES_PER_CALL = 1000
 _TOPICS_PER_CALL = 250
 
 
-class Usage:
-    """Counts; every method raises StoreUnavailable when the store does not respond."""
+class TopicUsage:
+    """Counts jobs and bytes. Every method raises StoreUnavailable when the store does not respond."""
 
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
@@ -24,14 +24,11 @@ class Usage:
 
     @property
     def shards(self) -> int:
-        """How many shards the topics are spread over; each is counted by itself."""
+        """The number of shards; each is counted separately."""
         return self._keys.shards
 
     async def names(self, shard: int, prefixes: Iterable[str]) -> AsyncIterator[list[str]]:
-        """The shard's topics that begin with one of `prefixes`, up to 1000 at a time.
-
-        A prefix costs no more than its own topics.
-        """
+        """The shard's topics that begin with one of `prefixes`, up to 1000 at a time. Reads no other topics."""
         key = self._keys.of_shard(shard, "topics")
         for prefix in _without_covered(prefixes):
             start, end = (f"[{prefix}", f"({prefix}\x7f") if prefix else ("-", "+")  # 0x7f is in no name
@@ -44,7 +41,7 @@ class Usage:
                 start = f"({page[-1].decode()}"
 
     async def jobs(self, shard: int, names: Sequence[str]) -> tuple[int, int]:
-        """How many jobs these topics of a shard keep in any state, and how many tombstones of cancelled deliveries."""
+        """Count the jobs of these topics of a shard, in any state, and the tombstones of cancelled deliveries."""
         jobs = tombstones = 0
         for at in range(0, len(names), _TOPICS_PER_CALL):
             keys = [key for name in names[at : at + _TOPICS_PER_CALL] for key in self._keys.of_kept(shard, name)]
@@ -54,7 +51,7 @@ class Usage:
         return jobs, tombstones
 
     async def record_bytes(self, name: str) -> AsyncIterator[int]:
-        """The bytes that the jobs of a topic take, step by step; their sum is what it takes."""
+        """The bytes that the jobs of a topic use, one number a step; the sum is the topic's usage."""
         cursor: bytes | int = 0
         while cursor != b"0":
             cursor, step = await self._scripts.run(
@@ -64,9 +61,9 @@ class Usage:
 
 
 def _without_covered(prefixes: Iterable[str]) -> list[str]:
-    """Those prefixes that do not begin with another one."""
-    needed: list[str] = []
+    """The prefixes that do not begin with another one."""
+    shortest: list[str] = []
     for prefix in sorted(prefixes):
-        if not needed or not prefix.startswith(needed[-1]):
-            needed.append(prefix)
-    return needed
+        if not shortest or not prefix.startswith(shortest[-1]):
+            shortest.append(prefix)
+    return shortest

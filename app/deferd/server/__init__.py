@@ -1,1 +1,1 @@
-"""The serving process: start and stop, settings of the process, HTTP."""
+"""The process of `deferd serve`: start and stop, supervision, TLS, logs, HTTP."""

@@ -1,7 +1,7 @@
-"""Logging of the service: one line a record on standard error, for people (`console`) or for machines (`json`).
+"""Logging of the service: one line per record on standard error, for people (`console`) or machines (`json`).
 
-A record's own facts go into ``extra={...}``; as JSON they are fields of their own, on the console they are left out
-(the message says them). Lines of the libraries come out in the same form.
+Fields of a record go into ``extra={...}``: JSON lines show them as fields, console lines omit them because the message
+has them. Records of libraries have the same format.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from deferd.contract.timestamps import format_instant
+
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _LEVEL_WIDTH = len("CRITICAL")
 _CONTROL_CODES = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)
-_WRITTEN_OUT = {code: repr(chr(code))[1:-1] for code in _CONTROL_CODES}
-"""All that can break a line or command a terminal, as one would write it in Python."""
-_WRITTEN_OUT_IN_TRACES = {code: text for code, text in _WRITTEN_OUT.items() if chr(code) not in "\t\n"}
+_ESCAPES = {code: repr(chr(code))[1:-1] for code in _CONTROL_CODES}
+"""Escapes, as in Python, for all characters that can break a line or control a terminal."""
+_ESCAPES_IN_TRACES = {code: text for code, text in _ESCAPES.items() if chr(code) not in "\t\n"}
 
 
 def configure(log_format: Literal["console", "json"], log_level: str) -> None:
@@ -34,35 +36,32 @@ def configure(log_format: Literal["console", "json"], log_level: str) -> None:
     root.addHandler(handler)
     root.setLevel(log_level.upper())
     logging.captureWarnings(True)
-    # uvicorn tells of its own start and end at INFO; the service says that itself, in one line each.
+    # uvicorn logs its start and end at INFO; the service does so itself, in one line each.
     logging.getLogger("uvicorn").setLevel(max(root.level, logging.WARNING))
     uvicorn_errors = logging.getLogger("uvicorn.error")
-    uvicorn_errors.removeFilter(_is_news)
-    uvicorn_errors.addFilter(_is_news)
+    uvicorn_errors.removeFilter(_is_new)
+    uvicorn_errors.addFilter(_is_new)
     logging.getLogger("asyncio").setLevel(max(root.level, logging.INFO))
 
 
 class ConsoleLines(logging.Formatter):
-    """``2030-01-31T09:30:00.000Z WARNING  deferd.store: text``; a traceback follows on lines of its own."""
+    """``2030-01-31T09:30:00.000Z WARNING  deferd.store: text``; a traceback follows on further lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record as a line, line breaks inside the message shown as ``\\n`` so that no text can pose as a line.
-
-        What would command a terminal is shown in the same way.
-        """
-        message = record.getMessage().translate(_WRITTEN_OUT)
-        line = f"{_instant(record)} {record.levelname:<{_LEVEL_WIDTH}} {record.name}: {message}"
-        trace = _trace(self, record).translate(_WRITTEN_OUT_IN_TRACES)
+        """One record as a line; line breaks and terminal controls in the message are escaped."""
+        message = record.getMessage().translate(_ESCAPES)
+        line = f"{_time(record)} {record.levelname:<{_LEVEL_WIDTH}} {record.name}: {message}"
+        trace = _trace(self, record).translate(_ESCAPES_IN_TRACES)
         return f"{line}\n{trace}" if trace else line
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, pid, message, the record's own facts, and `exception` if any."""
+    """One JSON object per line: time, level, logger, pid, message, the extra fields, and `exception` if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One record as a JSON object without line breaks."""
         fields: dict[str, Any] = {
-            "time": _instant(record),
+            "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
@@ -75,14 +74,14 @@ class JsonLines(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """False for what uvicorn repeats: that the start failed, and the traceback of each request that was cut off."""
-    cut_off = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
-    return not cut_off and not record.getMessage().startswith("Application startup failed")
+def _is_new(record: logging.LogRecord) -> bool:
+    """False for what the service has logged itself: a failed start, and each request that was aborted at shutdown."""
+    aborted = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not aborted and not record.getMessage().startswith("Application startup failed")
 
 
-def _instant(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _time(record: logging.LogRecord) -> str:
+    return format_instant(datetime.fromtimestamp(record.created, UTC))
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -1,6 +1,6 @@
-"""Errors of a store that say that its user lacks a right, and the rule that grants the right.
+"""Permissions that the store's user lacks: find them in an error of the store, and say how to grant them.
 
-A right is written as `ACL SETUSER` takes it: ``+zadd``, ``~deferd:*`` for keys, ``&deferd:*`` for channels.
+A permission is written as an ACL rule for `ACL SETUSER`: ``+zadd``, ``~deferd:*`` for keys, ``&deferd:*`` for channels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 KEYS_RULE = "~deferd:*"
 CHANNELS_RULE = "&deferd:*"
 UNNAMED = ""
-"""A command may not be run, and the server does not say which: Redis 6.2 and 7.0, in a script."""
+"""A command is not permitted and the server does not name it: Redis 6.2 and 7.0, in a script."""
 
 _COMMAND = re.compile(r"no permissions to run the '([^']+)' command", re.IGNORECASE)
 _UNNAMED_COMMAND = "can't run this command"
@@ -21,10 +21,10 @@ _KEY = re.compile(r"(permissions? to access (a key|one of the keys)|can't access
 _CHANNEL = re.compile(r"(permissions? to access (a channel|one of the channels)|can't publish to the channel)")
 
 
-def missing_right(error: Exception) -> str | None:
-    """The right for want of which the store refused, `UNNAMED` if it does not say; None for every other error.
+def missing_permission(error: Exception) -> str | None:
+    """The permission that the error names, `UNNAMED` if it names none, or None for every other kind of error.
 
-    An error inside a script has no code of its own, so its text decides.
+    An error inside a script has no error code, so its text decides.
     """
     if not isinstance(error, (NoPermissionError, ResponseError)):
         return None
@@ -40,9 +40,9 @@ def missing_right(error: Exception) -> str | None:
     return None
 
 
-def lacking(rights: Iterable[str]) -> str:
-    """The sentence that names missing rights and how to grant them."""
-    named = " ".join(sorted({right for right in rights if right}))
+def permissions_message(permissions: Iterable[str]) -> str:
+    """The sentence that names missing permissions and how to grant them."""
+    named = " ".join(sorted({permission for permission in permissions if permission}))
     if not named:
-        return "the store's user lacks a right (ACL LOG of the store says which)"
-    return f"the store's user lacks the rights {named}; grant them with: ACL SETUSER <user> {named}"
+        return "the store's user lacks a permission (ACL LOG of the store shows which)"
+    return f"the store's user lacks the permissions {named}; grant them with: ACL SETUSER <user> {named}"

@@ -1,4 +1,4 @@
-"""How durable a put is, as a number that grows with it: 0 `memory`, 1 `fsync`, 1 + N `replicated:N`."""
+"""Durability levels as numbers, the more durable the higher: 0 `memory`, 1 `fsync`, 1 + N `replicated:N`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ _REPLICATED = "replicated:"
 
 
 def is_replicated(level: int) -> bool:
-    """Whether it asks for replicas."""
+    """Whether the level requires replicas."""
     return level > FSYNC
 
 
 def replicas_of(level: int) -> int:
-    """How many replicas it asks for."""
+    """How many replicas the level requires."""
     return max(level - FSYNC, 0)
 
 
 def name_of(level: int) -> str:
-    """As the contract writes it."""
+    """The level's name in the contract."""
     return _NAMES[level] if level <= FSYNC else f"{_REPLICATED}{replicas_of(level)}"
 
 
 def level_named(name: str) -> int:
-    """The level of a name that `deferd.contract.model.Durability` lets through."""
+    """The level of a name that `deferd.contract.model.Durability` accepts."""
     return FSYNC + int(name.removeprefix(_REPLICATED)) if name.startswith(_REPLICATED) else _NAMES.index(name)

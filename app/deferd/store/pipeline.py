@@ -1,9 +1,9 @@
-"""One connection on which calls follow each other without waiting for answers: a pipeline.
+"""A pipeline: one connection on which calls are sent without waiting for the replies to earlier ones.
 
-redis-py's asyncio client takes a connection for each call, waits for its answer in several steps and gives it back:
-a third of the service's time. Here a call is one write and its answer one read, shared with all calls of the same
-moment, and they are carried out in the order in which they were made. Opening a connection (address of the master,
-TLS, user and password, database) stays redis-py's; what it says about errors does too.
+redis-py's asyncio client takes a connection from a pool for each call, reads the reply in several steps and returns the
+connection: a third of the service's time. Here a call is one write and its reply one read, shared with all calls of
+the same moment, and the server runs them in the order in which they were made. redis-py still opens the connection
+(host of the primary, TLS, user and password, database) and maps error replies to exceptions.
 """
 
 from __future__ import annotations
@@ -20,38 +20,37 @@ from redis.exceptions import InvalidResponse, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _INCOMPLETE = object()
-_CLOSED = "the service closes"
+_SHUTTING_DOWN = "the service is shutting down"
 
 
 class Pipeline:
-    """Calls to the server that `pool` leads to. Each answers or fails within `deadline_s`, connecting included.
+    """Calls to the server that `pool` connects to. Each returns or fails within `deadline_s`, connecting included.
 
-    A call is sent once: what it did is not known after redis-py's TimeoutError or ConnectionError. A server that
-    leaves one call without an answer for so long gets no more on that connection, and all that wait on it fail; the
-    next call opens another.
+    A call is sent once: after redis-py's TimeoutError or ConnectionError its effect is unknown. When one call times
+    out, its connection is closed, and all calls that wait on it fail. The next call opens a new connection.
     """
 
     def __init__(self, pool: ConnectionPool, *, deadline_s: float) -> None:
         self._pool = pool
         self._deadline_s = deadline_s
-        self._open: Connection | None = None
-        self._opening: asyncio.Task[Connection] | None = None
-        self._in_line: list[tuple[bytes, asyncio.Future[Any], float]] = []
+        self._open: PipelineConnection | None = None
+        self._opening: asyncio.Task[PipelineConnection] | None = None
+        self._queued: list[tuple[bytes, asyncio.Future[Any], float]] = []
         self._closed = False
-        self.opened = 0
-        """How many connections were opened so far: what was learned of a server over one may not hold for the next."""
+        self.connections_opened = 0
+        """Connections opened so far. What was learned about the server over one may not hold for the next."""
 
     @property
     def is_open(self) -> bool:
-        """Whether a call would go out at once."""
+        """Whether a call would be sent at once."""
         return self._open is not None and not self._open.closed
 
     async def call(self, *args: str | bytes | float) -> Any:
-        """Run one command and return its answer; an error that the server answers with is raised."""
-        return await self.begin(*args)
+        """Run one command and return the reply. Raises redis-py's error for an error reply."""
+        return await self.send(*args)
 
-    def begin(self, *args: str | bytes | float) -> asyncio.Future[Any]:
-        """Send one command now, ahead of what is sent later; its answer comes in the future."""
+    def send(self, *args: str | bytes | float) -> asyncio.Future[Any]:
+        """Send one command now, ahead of later ones. The future gets its reply."""
         must_end_at = asyncio.get_running_loop().time() + self._deadline_s
         command = pack(args)
         connection = self._open
@@ -59,157 +58,157 @@ class Pipeline:
             return connection.send(command, must_end_at)
         return self._send_when_open(command, must_end_at)
 
-    async def connection(self) -> Connection:
-        """The open connection, opened if need be, for calls that must all go to one and the same server."""
+    async def connection(self) -> PipelineConnection:
+        """The open connection, or a new one, for calls that must all go to the same server."""
         while (connection := self._open) is None or connection.closed:
-            await self.begin("PING")
+            await self.send("PING")
         return connection
 
     async def close(self) -> None:
-        """Close the connection; calls under way fail, and so do all later ones."""
+        """Close the connection. Calls in progress fail, and so do all later ones."""
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait((self._opening,))
         if self._open is not None:
-            self._open.abort(_CLOSED)
+            self._open.abort(_SHUTTING_DOWN)
 
     def _send_when_open(self, command: bytes, must_end_at: float) -> asyncio.Future[Any]:
-        """Stand in line for the connection that is being opened: the line goes out in its order, ahead of later calls.
+        """Queue the command until the connection is open. The queue is sent in order, ahead of later calls.
 
-        The wait is bounded by the deadline of opening, which began before.
+        The deadline for opening, which began earlier, bounds the wait.
         """
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closed:
-            answer.set_exception(RedisConnectionError(_CLOSED))
-            return answer
-        self._in_line.append((command, answer, must_end_at))
+            reply.set_exception(RedisConnectionError(_SHUTTING_DOWN))
+            return reply
+        self._queued.append((command, reply, must_end_at))
         if self._opening is None:
-            self._opening = asyncio.create_task(self._open_one())
-            self._opening.add_done_callback(self._opened)
-        return answer
+            self._opening = asyncio.create_task(self._open_connection())
+            self._opening.add_done_callback(self._on_opened)
+        return reply
 
-    async def _open_one(self) -> Connection:
+    async def _open_connection(self) -> PipelineConnection:
         async with asyncio.timeout(self._deadline_s):
-            link: Any = self._pool.make_connection()
+            connection: Any = self._pool.make_connection()
             try:
-                await link.connect()
+                await connection.connect()
             except BaseException:
-                await link.disconnect(nowait=True)
+                await connection.disconnect(nowait=True)
                 raise
-            return Connection(link)
+            return PipelineConnection(connection)
 
-    def _opened(self, opening: asyncio.Task[Connection]) -> None:
+    def _on_opened(self, opening: asyncio.Task[PipelineConnection]) -> None:
         self._opening = None
-        in_line, self._in_line = self._in_line, []
-        error: BaseException | None = RedisConnectionError(_CLOSED)
+        queued, self._queued = self._queued, []
+        error: BaseException | None = RedisConnectionError(_SHUTTING_DOWN)
         if not opening.cancelled():
             error = opening.exception()
             if isinstance(error, TimeoutError):
                 error = RedisTimeoutError(f"no connection within {self._deadline_s} s")
         if error is None:
             self._open = opening.result()
-            self.opened += 1
-        for command, answer, must_end_at in in_line:
-            if answer.done():  # its caller has gone
+            self.connections_opened += 1
+        for command, reply, must_end_at in queued:
+            if reply.done():  # its caller was cancelled
                 continue
             if error is not None:
-                answer.set_exception(error)
+                reply.set_exception(error)
             elif self._open is not None:
-                self._open.send(command, must_end_at, answer)
+                self._open.send(command, must_end_at, reply)
 
 
 def pack(command: tuple[str | bytes | float, ...]) -> bytes:
-    """A command as it goes over the wire."""
-    packed: bytes = hiredis.pack_command(cast("tuple[str]", command))  # as many as there are, whatever its stub says
+    """A command as it is sent."""
+    packed: bytes = hiredis.pack_command(cast("tuple[str]", command))  # any number, though its stub says one
     return packed
 
 
-class Connection(asyncio.Protocol):
-    """An open connection, taken over from redis-py once it has greeted the server."""
+class PipelineConnection(asyncio.Protocol):
+    """An open connection, taken over from redis-py after its handshake with the server."""
 
-    def __init__(self, link: AbstractConnection) -> None:
+    def __init__(self, connection: AbstractConnection) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
-        self._watch: asyncio.TimerHandle | None = None
-        parser: Any = link._parser
+        self._timer: asyncio.TimerHandle | None = None
+        parser: Any = connection._parser
         self._reader = hiredis.Reader(
             protocolError=InvalidResponse, replyError=parser.parse_error, notEnoughData=_INCOMPLETE
         )
-        self._link: Any = link
-        writer = cast("asyncio.StreamWriter", link._writer)
+        self._connection: Any = connection
+        writer = cast("asyncio.StreamWriter", connection._writer)
         self._transport = writer.transport
         self._transport.set_protocol(self)
-        self.closed = self._transport.is_closing()  # then nobody calls connection_lost here
+        self.closed = self._transport.is_closing()  # then connection_lost is not called on this protocol
 
     def send(
-        self, command: bytes, must_end_at: float, answer: asyncio.Future[Any] | None = None
+        self, command: bytes, must_end_at: float, future: asyncio.Future[Any] | None = None
     ) -> asyncio.Future[Any]:
-        """Send a packed command; its answer comes in the future, by `must_end_at` on the loop's clock."""
-        if answer is None:
-            answer = self._loop.create_future()
-        if self.closed:  # since it was opened, a moment ago
-            answer.set_exception(RedisConnectionError("the connection to the store broke"))
-            return answer
-        self._waiting.append((answer, must_end_at))
-        watch = self._watch
-        if watch is None or must_end_at < watch.when():  # sooner than the end of what was sent before, a WAIT
-            if watch is not None:
-                watch.cancel()
-            self._watch = self._loop.call_at(must_end_at, self._look_at_the_time)
+        """Send a packed command. The future gets its reply, or a time-out at `must_end_at` on the loop's clock."""
+        if future is None:
+            future = self._loop.create_future()
+        if self.closed:  # between opening and this call
+            future.set_exception(RedisConnectionError("the connection to the store broke"))
+            return future
+        self._waiting.append((future, must_end_at))
+        timer = self._timer
+        if timer is None or must_end_at < timer.when():  # it may end before an earlier command does: a WAIT
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(must_end_at, self._check_deadline)
         self._transport.write(command)
-        return answer
+        return future
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
         self._reader.feed(data)
         try:
             while not self.closed and (reply := self._reader.gets()) is not _INCOMPLETE:
-                self._answer(reply)
+                self._deliver(reply)
         except InvalidResponse as exc:
-            self.abort(f"the store sent what is no answer: {exc}")
+            self.abort(f"the store sent an invalid reply: {exc}")
 
-    def _answer(self, reply: Any) -> None:
+    def _deliver(self, reply: Any) -> None:
         if not self._waiting:
-            self.abort("the store answered what nobody had asked")
+            self.abort("the store sent a reply without a command")
             return
-        answer, _ = self._waiting.popleft()
+        future, _ = self._waiting.popleft()
         if isinstance(reply, RedisError):
-            if not answer.done():
-                answer.set_exception(reply)
-            # It was the master, and is no longer. Servers before 7.0 wrap the error when it came from a script.
+            if not future.done():
+                future.set_exception(reply)
+            # It is no longer the primary. Servers before 7.0 wrap the error when it comes from a script.
             if isinstance(reply, ReadOnlyError) or "-READONLY " in str(reply):
                 self.abort("the store became a read-only replica")
-        elif not answer.done():  # else its caller has gone
-            answer.set_result(reply)
+        elif not future.done():  # otherwise its caller was cancelled
+            future.set_result(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
         self._end(RedisConnectionError(f"the connection to the store broke: {exc or 'closed by the store'}"))
 
     def abort(self, reason: str) -> None:
-        """Close at once; calls under way fail for this reason."""
+        """Close at once. Calls in progress fail with this reason."""
         self._end(RedisConnectionError(reason))
 
-    def _look_at_the_time(self) -> None:
-        self._watch = None
+    def _check_deadline(self) -> None:
+        self._timer = None
         if not self._waiting:
             return
         _, must_end_at = self._waiting[0]
         if self._loop.time() < must_end_at:
-            self._watch = self._loop.call_at(must_end_at, self._look_at_the_time)
+            self._timer = self._loop.call_at(must_end_at, self._check_deadline)
         else:
-            self._end(RedisTimeoutError("no answer in time"))
+            self._end(RedisTimeoutError("no response in time"))
 
     def _end(self, error: RedisError) -> None:
         if self.closed:
             return
         self.closed = True
         self._transport.abort()
-        self._link._close()  # it complains when it is forgotten with its socket open
-        if self._watch is not None:
-            self._watch.cancel()
-        for answer, _ in self._waiting:
-            if not answer.done():
-                answer.set_exception(error)
+        self._connection._close()  # otherwise redis-py warns about an unclosed socket
+        if self._timer is not None:
+            self._timer.cancel()
+        for future, _ in self._waiting:
+            if not future.done():
+                future.set_exception(error)
         self._waiting.clear()

@@ -1,8 +1,8 @@
-"""Sees to it that the embedded store does not outlive its service, whatever kills that.
+"""Stops the embedded store when its service was killed.
 
-A small process, the reaper, holds the read ends of two pipes. The write end of the first is the service's alone; that
-of the second is the service's and its worker processes'. The system closes them when their holders die. A pipe works
-alike on Linux and macOS, where a parent-death signal does not.
+A small process, the reaper, holds the read ends of two pipes. Only the service holds the write end of the first; the
+service and its server processes hold that of the second. The system closes them when these processes die. Pipes work
+on Linux and macOS; a parent-death signal exists on Linux only.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ STOP_S = 2.0
 
 
 class StoreReaper:
-    """The process that ends the store when this process is gone, and its worker processes are or `linger_s` is over.
+    """The process that stops the store when this process has died and its server processes have ended.
 
-    The store is the holder of `lock_file`. Worker processes inherit `serving_fd`.
+    It waits for the server processes, which inherit `serving_fd`, for at most `linger_s`. The store is the process that
+    locks `lock_file`.
     """
 
     def __init__(self, lock_file: Path, linger_s: float) -> None:
@@ -43,17 +44,17 @@ class StoreReaper:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the reaper, and another whenever it ends. Raises OSError."""
+        """Start the reaper, and start another whenever it ends. Raises OSError."""
         await self._spawn()
         self._keeper = asyncio.create_task(self._keep(), name="store-reaper")
 
     def watch(self, store_pid: int) -> None:
-        """From now on this process is the store; 0: there is none."""
+        """Set the process id of the store; 0 when there is none."""
         self._store_pid = store_pid
         os.write(self._alive_write, b"%d\n" % store_pid)
 
     async def stop(self) -> None:
-        """End the reaper; the store has ended."""
+        """Stop the reaper, after the store has ended."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait({self._keeper})
@@ -79,14 +80,14 @@ class StoreReaper:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
             pass_fds=(self._serving_read,),
-            start_new_session=True,  # neither Ctrl-C nor the end of the terminal is for it
+            start_new_session=True,  # Ctrl-C and the end of the terminal must not stop it
         )
-        self.watch(self._store_pid)  # what an earlier reaper was told is read and gone
+        self.watch(self._store_pid)  # an earlier reaper has consumed what was written before
 
     async def _keep(self) -> None:
         while self._process is not None:
             code = await self._process.wait()
-            _log.warning("the store's reaper ended by itself (exit code %s); another is started", code)
+            _log.warning("the store's reaper exited unexpectedly (exit code %s); starting another", code)
             await asyncio.sleep(RESTART_PAUSE_S)
             try:
                 await self._spawn()

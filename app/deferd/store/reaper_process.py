@@ -1,10 +1,10 @@
-"""Run as a script by `deferd.store.reaper`: ends the embedded store when the service that started it is gone.
+"""The script that `deferd.store.reaper` runs: stops the embedded store when the service that started it has ended.
 
-Arguments: the store's lock file; a file descriptor at whose end no serving process is left; how many seconds to wait
-for that end. From standard input come lines with the store's process id, 0 while there is none; its end means that
-the service has ended, however that happened.
+Arguments: the store's lock file; a file descriptor that reaches its end when no server process is left; how many
+seconds to wait for that. Standard input has lines with the store's process id, 0 while there is none. Its end means
+that the service has ended, for whatever reason.
 
-Only the standard library: it starts within milliseconds and stays small.
+It uses only the standard library, to start within milliseconds and stay small.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ import sys
 import time
 
 TERMINATE_S = 3.0
-"""How long the store gets to end in order, before SIGKILL."""
-LOOK_AGAIN_S = 0.05
+"""How long the store may take to shut down before it gets SIGKILL."""
+POLL_S = 0.05
 
 
 def main(lock_file: str, serving_fd: int, linger_s: float) -> None:
-    """Wait for the end of the service, then end the store."""
+    """Wait for the end of the service, then stop the store."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # these ask the service to end, and the store is needed until it has
-    said = b""
+        signal.signal(number, signal.SIG_IGN)  # they stop the service, which needs the store until it has ended
+    received = b""
     while piece := os.read(0, 1024):
-        said = (said + piece)[-64:]
-    store_pid = int(said.split()[-1]) if said else 0
+        received = (received + piece)[-64:]
+    store_pid = int(received.split()[-1]) if received else 0
     if store_pid == 0:
         return
     select.select([serving_fd], [], [], linger_s)
     _signal(lock_file, store_pid, signal.SIGTERM)
     end_s = time.monotonic() + TERMINATE_S
-    while _is_at_work(lock_file, store_pid):
+    while _is_running(lock_file, store_pid):
         if time.monotonic() > end_s:
             _signal(lock_file, store_pid, signal.SIGKILL)
             return
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(POLL_S)
 
 
 def _signal(lock_file: str, store_pid: int, number: int) -> None:
-    if _is_at_work(lock_file, store_pid):
+    if _is_running(lock_file, store_pid):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(store_pid, number)
 
 
-def _is_at_work(lock_file: str, store_pid: int) -> bool:
-    """Whether the lock is held, and by this store: not by one of a service that was started meanwhile."""
+def _is_running(lock_file: str, store_pid: int) -> bool:
+    """Whether this store holds the lock, and not that of a service that was started meanwhile."""
     try:
         lock = os.open(lock_file, os.O_RDWR)
-    except OSError:  # the folder was removed
+    except OSError:  # the directory was removed
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

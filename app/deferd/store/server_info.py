@@ -1,12 +1,12 @@
-"""What a server says of itself in INFO: its name, its version, and whether it is Valkey or Redis at all.
+"""Read a server's INFO: its name, its version, and whether it is Valkey or Redis.
 
-The rule, made so that a managed Valkey or Redis that hides a field is not refused for it:
+The rule accepts a managed Valkey or Redis that hides some fields:
 
-- A server that names another product is that product: a field `<name>_version` in its section Server (Kvrocks,
-  Dragonfly, Garnet, Redict, Upstash, Pika ... have one, whatever `redis_version` says beside it), a `server_name`
-  other than valkey or redis, KeyDB's own section, or an executable of another name.
-- Otherwise one sign of its own is enough: Valkey's `valkey_version`, or one of the fields on the build that Redis has
-  always had, and that managed services (ElastiCache, MemoryDB, Azure, Memorystore, Redis Cloud) show with zeros.
+- A server is another product when INFO names one: a field `<name>_version` in the section Server (Kvrocks, Dragonfly,
+  Garnet, Redict, Upstash, Pika ... have one beside `redis_version`), a `server_name` other than valkey or redis,
+  KeyDB's own section, or an executable with another product's name.
+- Otherwise one sign is enough: Valkey's `valkey_version`, or one of the build fields that Redis has always had. Managed
+  services (ElastiCache, MemoryDB, Azure, Memorystore, Redis Cloud) show those with zeros.
 """
 
 from __future__ import annotations
@@ -23,25 +23,22 @@ _OTHER_EXECUTABLES = re.compile(r"(keydb|dragonfly|kvrocks|garnet|pika|redict|te
 
 
 def server_version(info: Mapping[str, Any]) -> tuple[int, int]:
-    """Major and minor version of the protocol's commands, from a reply to INFO; (0, 0) when it does not say.
-
-    Valkey gives the version of Redis that it is compatible with there.
-    """
+    """The Redis version that the server is compatible with, from INFO: major and minor; (0, 0) when it is missing."""
     found = re.match(r"(\d+)\.(\d+)", str(info.get("redis_version", "")))
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def server_name(info: Mapping[str, Any]) -> str:
-    """Name and version of the server as people know it, such as ``valkey 9.1.2`` or ``redis 7.0.15``."""
+    """Name and version of the server, such as ``valkey 9.1.2`` or ``redis 7.0.15``."""
     if "valkey_version" in info:
         return f"valkey {info['valkey_version']}"
     return f"redis {info.get('redis_version', '(unknown version)')}"
 
 
-def why_not_redis(info: Mapping[str, Any], server_section: Mapping[str, Any]) -> str | None:
-    """Why a server is not taken for Valkey or Redis, or None when it is: from all of INFO, and its section Server.
+def unsupported_reason(info: Mapping[str, Any], server_section: Mapping[str, Any]) -> str | None:
+    """Why a server does not count as Valkey or Redis, or None when it does: from all of INFO, and its section Server.
 
-    Elsewhere than in that section modules have fields with versions, too.
+    Other sections may hold versions of modules.
     """
     for field, value in server_section.items():
         if field.endswith("_version") and field not in _OWN_VERSIONS:
@@ -54,5 +51,5 @@ def why_not_redis(info: Mapping[str, Any], server_section: Mapping[str, Any]) ->
     if other := _OTHER_EXECUTABLES.search(str(server_section.get("executable", "")).rpartition("/")[2]):
         return f"it is {other[1].lower()} (INFO has executable:{server_section['executable']})"
     if not any(sign in server_section for sign in _OWN_SIGNS):
-        return "it does not say that it is Valkey or Redis (INFO has none of " + ", ".join(_OWN_SIGNS) + ")"
+        return "INFO has none of " + ", ".join(_OWN_SIGNS)
     return None

@@ -1,37 +1,22 @@
-"""A store that is one server, reached over TCP, TLS or a unix socket."""
+"""A store that is one server, connected by TCP, TLS or a Unix socket."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from redis.asyncio import BlockingConnectionPool, ConnectionPool
 
-from deferd.store.backend import Link
-from deferd.store.fsync_probe import GivenLevel
-from deferd.store.pipeline import Pipeline
-from deferd.store.redis_client import POOL_SIZE, BoundedRedis, WatchedPubSub, server_options, subscriber_options
-from deferd.store.replication import ReplicatedCalls
-from deferd.store.url import StoreAddress
+from deferd.store.backend import Backend, pipelined_backend
+from deferd.store.redis_client import POOL_SIZE, connection_options, subscriber_options
+from deferd.store.url import StoreUrl
 
 
-def link_server(address: StoreAddress, *, timeout_s: float, confirm_s: float) -> Link:
-    """Reach the one server of `address`."""
-    options = server_options(address, timeout_s=timeout_s)
-    if address.hosts:
-        options["host"], options["port"] = address.hosts[0]
+def single_backend(url: StoreUrl, *, timeout_s: float, confirm_s: float) -> Backend:
+    """Connect to the server of `url`."""
+    options = connection_options(url, timeout_s=timeout_s)
+    if url.hosts:
+        options["host"], options["port"] = url.hosts[0]
     pool = BlockingConnectionPool(max_connections=POOL_SIZE, timeout=timeout_s, **options)
 
-    def subscribe() -> WatchedPubSub:
-        own_pool = ConnectionPool(**subscriber_options(options, timeout_s=timeout_s))
-        return WatchedPubSub(own_pool, deadline_s=timeout_s, publish=partial(pipeline.call, "PUBLISH"))
+    def subscriber_pool() -> ConnectionPool:
+        return ConnectionPool(**subscriber_options(options, timeout_s=timeout_s))
 
-    pipeline = Pipeline(pool, deadline_s=timeout_s)
-    replicated = ReplicatedCalls(pool, deadline_s=timeout_s, within_s=confirm_s)
-
-    async def close() -> None:
-        await replicated.close()
-        await pipeline.close()
-        await pool.aclose()
-
-    client = BoundedRedis(pool, deadline_s=timeout_s)
-    return Link(client, pipeline.call, subscribe, close, GivenLevel(pipeline), replicated, lambda: pipeline.opened)
+    return pipelined_backend(pool, subscriber_pool, timeout_s=timeout_s, confirm_s=confirm_s)

@@ -1,4 +1,4 @@
-"""Store URLs: what may be said in one, and what it means.
+"""Store URLs: their forms and options.
 
 ::
 
@@ -9,8 +9,8 @@
 
 `rediss+sentinel://` and `rediss+cluster://` speak TLS with every node. TLS takes the options `ssl_ca_certs`,
 `ssl_certfile`, `ssl_keyfile` (paths), `ssl_cert_reqs` (required, optional, none) and `ssl_check_hostname` (true,
-false). Names, passwords and paths are percent-encoded where they hold reserved characters. No other option is taken:
-redis-py's own ones could switch on retries, and a put must never be sent twice.
+false). Reserved characters in names, passwords and paths are percent-encoded. Other options are refused: redis-py's
+own could switch on retries, and a put must never be sent twice.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _KINDS: dict[str, Literal["server", "unix", "sentinel", "cluster"]] = {
 }
 
 
-class AddressError(ValueError):
-    """The text is no store URL; the message says why and shows nothing of what may be secret."""
+class StoreUrlError(ValueError):
+    """The text is not a store URL. The message says what is expected and shows no part of the text, to hide secrets."""
 
 
 @dataclass(frozen=True)
-class StoreAddress:
-    """A store URL, taken apart. `hosts` are the server, the sentinels or some nodes of the cluster."""
+class StoreUrl:
+    """A parsed store URL. `hosts` are the server, the sentinels or some nodes of the cluster."""
 
     scheme: str
     kind: Literal["server", "unix", "sentinel", "cluster"]
@@ -56,7 +56,7 @@ class StoreAddress:
     tls_options: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        """The URL without user, password and TLS options: fit for logs."""
+        """The URL without user, password and TLS options, for logs."""
         if self.kind == "unix":
             return f"unix://{self.path}" + (f"?db={self.db}" if self.db else "")
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
@@ -65,11 +65,11 @@ class StoreAddress:
         return f"{self.scheme}://{hosts}" + (f"/{self.db}" if self.db else "")
 
 
-def parse_address(url: str) -> StoreAddress:
-    """Read a store URL.
+def parse_store_url(url: str) -> StoreUrl:
+    """Parse a store URL.
 
     Raises:
-        AddressError: it is none, or says something that this kind of store does not take.
+        StoreUrlError: the text is not a store URL, or has an option or a part that this kind of store does not support.
     """
     try:
         parts = urlsplit(url.strip())
@@ -81,7 +81,7 @@ def parse_address(url: str) -> StoreAddress:
     login, _, hosts = parts.netloc.rpartition("@")
     name, colon, password = login.partition(":")
     options = _options(parts, kind)
-    return StoreAddress(
+    return StoreUrl(
         scheme=parts.scheme,
         kind=kind,
         hosts=() if kind == "unix" else _hosts(hosts, _SENTINEL_PORT if kind == "sentinel" else _SERVER_PORT),
@@ -102,23 +102,23 @@ def parse_address(url: str) -> StoreAddress:
 def _options(parts: SplitResult, kind: str) -> dict[str, str]:
     if parts.fragment:
         _refuse("a store URL without # (write it as %23 inside a password)")
-    taken = {"db"} if kind in {"server", "unix", "sentinel"} else set()
+    allowed = {"db"} if kind in {"server", "unix", "sentinel"} else set()
     if kind == "sentinel":
-        taken |= {"sentinel_username", "sentinel_password"}
+        allowed |= {"sentinel_username", "sentinel_password"}
     if parts.scheme.startswith("rediss"):
-        taken |= _TLS_OPTIONS
+        allowed |= _TLS_OPTIONS
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if not options.keys() <= taken:
-        _refuse(f"a {parts.scheme}:// URL whose options are among: {', '.join(sorted(taken)) or 'none'}")
+    if not options.keys() <= allowed:
+        _refuse(f"a {parts.scheme}:// URL whose options are among: {', '.join(sorted(allowed)) or 'none'}")
     return options
 
 
 def _hosts(text: str, default_port: int) -> tuple[tuple[str, int], ...]:
     hosts = []
-    for one in text.split(","):
+    for item in text.split(","):
         try:
-            # urlsplit knows the forms of a host, bracketed IPv6 among them, but only one at a time.
-            parts = urlsplit(f"//{one}")
+            # urlsplit parses every form of a host, bracketed IPv6 too, but only one at a time.
+            parts = urlsplit(f"//{item}")
             host, port = parts.hostname, parts.port
         except ValueError:
             host, port = None, None
@@ -137,7 +137,7 @@ def _socket_path(parts: SplitResult, host: str) -> str:
 def _master_name(parts: SplitResult) -> str:
     name = unquote(parts.path).strip("/")
     if not name or "/" in name:
-        _refuse(f"a {parts.scheme}:// URL that ends with /<name of the master>")
+        _refuse(f"a {parts.scheme}:// URL that ends with /<master name>")
     return name
 
 
@@ -162,5 +162,5 @@ def _tls_value(option: str, text: str) -> str | bool:
 
 
 def _refuse(wanted: str) -> NoReturn:
-    # Whatever is wrong may be a mistyped password: the URL itself is never shown. `from None` for the same reason.
-    raise AddressError(wanted) from None
+    # The wrong part may be a mistyped password, so the URL is never shown. `from None` for the same reason.
+    raise StoreUrlError(wanted) from None

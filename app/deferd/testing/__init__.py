@@ -1,4 +1,4 @@
-"""For tests of programs that use deferd: a private service, and a clock that makes 24 hours pass in milliseconds.
+"""For tests of programs that use deferd: a private service with a clock that makes 24 hours pass in milliseconds.
 
 ::
 
@@ -10,14 +10,14 @@
         service.clock.advance(hours=24)
         [job] = client.pop("trash", wait=0)
 
-The service is a real one, a process of its own on the embedded store, so this needs the package's `server` extra:
+The service is a real process with the embedded store, so this needs the package's `server` extra:
 `pip install 'deferd[server]'`. In pytest the fixture `deferd_service` is that service, shared by the tests of a run and
-empty for each; it is there wherever deferd is installed, and costs nothing where no test asks for it.
+empty at the start of each test; it exists wherever deferd is installed and costs nothing unless a test uses it.
 
 The clock is not set back between tests: it stays where the last `advance` has left it, ahead of real time. Compute
 instants for `run_at` from `service.clock.now()`, not from `datetime.now()`, and compare `due_at` with that.
 
-`service.run_until_idle(worker)` runs a program's Worker on what is ready. Where a unit test needs no service,
+`service.run_until_idle(worker)` runs a program's Worker on the ready jobs. For unit tests without a service,
 `EagerJobs(worker)` runs the handlers in the test itself; it needs the base install only.
 """
 
@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deferd.testing.clock import ServiceClock
     from deferd.testing.eager import EagerJob, EagerJobs, EagerUnsupported
-    from deferd.testing.service import ServiceForTests, ServiceNotStarted, start_service
+    from deferd.testing.serve_process import ServiceNotStarted
+    from deferd.testing.service import ServiceForTests, start_service
 
 __all__ = [
     "EagerJob",
@@ -41,17 +42,18 @@ __all__ = [
     "start_service",
 ]
 
-_HOME_OF = {
+_MODULE_OF = {
     **dict.fromkeys(("EagerJob", "EagerJobs", "EagerUnsupported"), "deferd.testing.eager"),
     "ServiceClock": "deferd.testing.clock",
-    **dict.fromkeys(("ServiceForTests", "ServiceNotStarted", "start_service"), "deferd.testing.service"),
+    "ServiceNotStarted": "deferd.testing.serve_process",
+    **dict.fromkeys(("ServiceForTests", "start_service"), "deferd.testing.service"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first asked for: pytest loads this package in every run."""
-    if name not in _HOME_OF:
+    """Import a name at its first use: pytest loads this package in every run."""
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value

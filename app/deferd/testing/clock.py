@@ -1,4 +1,4 @@
-"""The clock of a service for tests: it says what time it is there, and lets time pass."""
+"""The movable clock of a service for tests."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from datetime import datetime, timedelta
 from pydantic_core import from_json, to_json
 
 from deferd.client import Client
-from deferd.client.requests import Call
+from deferd.client.requests import ApiRequest
 from deferd.contract.timestamps import parse_instant
 
 _PATH = "/testing/clock"
 
 
 class ServiceClock:
-    """The clock by which a service for tests does everything: due times, leases, retries, ttl, retention.
+    """The clock that a service for tests uses for due times, leases, retries, ttl and retention.
 
-    It goes on by itself, as clocks do, and by `advance`; never back.
+    It runs in real time, jumps with `advance`, and never goes back.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def now(self) -> datetime:
-        """The time in the service, in UTC."""
-        return self._client.send(Call("GET", _PATH, _read_now))
+        """The time of the service, in UTC."""
+        return self._client.send(ApiRequest("GET", _PATH, _read_now))
 
     def advance(
         self,
@@ -35,22 +35,22 @@ class ServiceClock:
         minutes: float = 0,
         seconds: float = 0,
     ) -> datetime:
-        """Let time pass: `by`, or so many days, hours, minutes and seconds, or both together; returns the new time.
+        """Move the clock forward by `by` plus these days, hours, minutes and seconds; returns the new time.
 
-        It takes milliseconds. When it returns, jobs that have come due are ready, leases that have ended are taken
-        back, and what was to be forgotten is gone: a pop with `wait=0` gets what there is. Consumers that wait get
-        their jobs at once; for how long they wait is real time, and does not pass by this.
+        The call takes milliseconds. When it returns, due jobs are ready, expired leases have ended and expired records
+        are gone, so a pop with `wait=0` returns what is due. Waiting consumers get their jobs at once; the length of
+        their wait is real time and not affected.
 
-        All of that happens at the end of the jump. Where something is to be done in between (a job that is due after
-        an hour, is released and comes again after two), advance in as many steps.
+        All of that happens at the end of the jump. If something must happen in between (a job that is due after an
+        hour, is released and is due again after two), advance in steps.
 
         Raises:
-            InvalidInput: less than nothing, or more than ten years at once.
+            InvalidInput: a negative duration, or more than ten years at once.
         """
         whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds) + (by or timedelta())
         body = to_json({"advance": whole.total_seconds()})
-        # Not repeated: after a lost answer nobody knows how far it has moved.
-        return self._client.send(Call("POST", _PATH, _read_now, body=body, repeatable=False))
+        # Not repeatable: after a lost response it may have moved already.
+        return self._client.send(ApiRequest("POST", _PATH, _read_now, body=body, repeatable=False))
 
 
 def _read_now(content: bytes) -> datetime:

@@ -1,4 +1,4 @@
-"""Runs handlers in the test itself, without a service: for unit tests of programs that put and handle jobs."""
+"""Runs handlers in the test itself, without a service, for unit tests of producers and handlers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from deferd.client import AsyncClient, Client, Delivery, JobDefinition
+from deferd.client.blocking_transport import run_blocking
 from deferd.client.put_options import check_put
-from deferd.client.transport import run
 from deferd.contract.errors import JobExists, JobNotFound, JobReserved
 from deferd.contract.limits import TTR_DEFAULT_S
 from deferd.contract.model import ExponentialBackoff, JobState, PutJob
@@ -28,30 +28,30 @@ _CREATED, _OK = 201, 200
 
 @dataclass(eq=False)
 class EagerJob:
-    """A job that was put, and what became of it."""
+    """A job that was put, and its current state."""
 
     topic: str
     id: str
     body: Any
-    """The JSON value that the consumer gets."""
+    """The JSON value that the consumer receives."""
     fields: Mapping[str, Any]
-    """All that the put said, as JSON: `ttr`, `backoff`, `traceparent` and so on."""
+    """All fields of the put, as JSON: `ttr`, `backoff`, `traceparent` and so on."""
     delay: timedelta | None
-    """From the put until the job is due. Of a job that failed: what Retry asked for; None if its backoff decides."""
+    """From the put until the job is due. For a failed job: the delay of its Retry, or None for its backoff."""
     state: str
-    """`delayed`, also after a failure that is to be retried; `ready`: due, but not run, since no handler takes it;
+    """`delayed`, also after a failure that will be retried; `ready`: due, but not run because it has no handler;
     `reserved` while its handler runs; `finished`; `dead`; or `cancelled`."""
     attempts: int = 0
     result: Any = None
-    """What the handler returned, as JSON."""
+    """The return value of the handler, as JSON."""
     error: str | None = None
-    """The job's `last_error`: why the last attempt failed, or why the job is dead."""
+    """The job's `last_error`: why the last attempt failed or the job is dead."""
     exception: BaseException | None = field(default=None, repr=False)
-    """What the handler raised in the last attempt."""
+    """The exception of the last attempt."""
 
 
 class EagerJobs:
-    """Stands in for a service in unit tests: a put runs its handler at once, in the test.
+    """Replaces the service in unit tests: a put runs its handler immediately, in the test.
 
     ::
 
@@ -63,25 +63,25 @@ class EagerJobs:
             jobs.run_delayed()
             assert waiting.state == "finished"
 
-    Give `client` or `async_client` to the code under test where it takes a Client or AsyncClient. Their `put`,
-    `put_many`, `put_batch`, `buffer` and `cancel` work, with the checks and the round trip through JSON of the real
-    ones; other calls raise EagerUnsupported.
+    Pass `client` or `async_client` to the code under test as its Client or AsyncClient. Their `put`, `put_many`,
+    `put_batch`, `buffer` and `cancel` work, with the checks and the JSON round trip of the real ones; other calls raise
+    EagerUnsupported.
 
-    A job that is due at once runs before its put returns; one that is put by a handler runs after that handler. A job
-    with a delay waits until `run` or `run_delayed`, or is cancelled. A handler's Retry makes its job `delayed` again,
-    Reject makes it `dead`. Any other exception is recorded as a retry and then raised where the job was run, so that
-    the test sees it; with ``raise_errors=False`` it is recorded only.
+    A job that is due immediately runs before its put returns; one that a handler puts runs after that handler. A job
+    with a delay stays `delayed` until `run`, `run_delayed` or a cancel. A handler's Retry makes its job `delayed`
+    again, Reject makes it `dead`. Any other exception is recorded as a retry and then raised where the job was run;
+    with ``raise_errors=False`` it is only recorded.
 
-    Without a worker, or for topics that it does not handle, jobs are only recorded.
+    Without a worker, and for topics without a handler, jobs are only recorded.
 
-    This runs handlers and nothing else. There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`,
-    leases, time limits, priorities, topic settings and concurrency have no effect, and the id of a job is free again
-    when the job has finished or is dead. To test these, use the fixture `deferd_service`, a real service.
+    There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, leases, time limits, priorities, topic
+    settings and concurrency have no effect, and an id is free again when its job is finished or dead. To test these,
+    use the fixture `deferd_service`, a real service.
     """
 
     def __init__(self, worker: Worker | None = None, *, raise_errors: bool = True) -> None:
         self.jobs: list[EagerJob] = []
-        """All jobs that were put, in order."""
+        """All jobs in the order of their puts."""
         self.client: Client = EagerClient(self)
         self.async_client: AsyncClient = EagerAsyncClient(self)
         self._handlers = {} if worker is None else worker._handlers
@@ -91,33 +91,33 @@ class EagerJobs:
         self._running: dict[EagerJob, _EagerContext] = {}
 
     def of(self, job: str | JobDefinition[Any]) -> list[EagerJob]:
-        """The jobs of a topic, or of a definition's topic, in the order in which they were put."""
+        """The jobs of a topic, or of a definition's topic, in the order of their puts."""
         topic = job if isinstance(job, str) else job.topic
         return [one for one in self.jobs if one.topic == topic]
 
     def run(self, job: EagerJob) -> None:
-        """Run a job that waits, whatever its delay; async handlers in an event loop of their own.
+        """Run a delayed or ready job, whatever its delay; an async handler gets a new event loop.
 
         Raises:
-            ValueError: it does not wait, or no handler takes it.
-            RuntimeError: its handler is async and the test runs in an event loop: use `run_async`.
+            ValueError: the job is not delayed or ready, or its topic has no handler.
+            RuntimeError: its handler is async and an event loop is running: use `run_async`.
         """
-        run(self._run_waiting(job, in_loop=False))
+        run_blocking(self._run_waiting(job, in_loop=False))
 
     async def run_async(self, job: EagerJob) -> None:
-        """As `run`, in the event loop of the test; plain handlers in a thread."""
+        """As `run`, in the event loop of the test; plain handlers run in a thread."""
         await self._run_waiting(job, in_loop=True)
 
     def run_delayed(self) -> list[EagerJob]:
-        """Run all jobs that are delayed now, once each, the earliest due first; returns them. Raises as `run`."""
+        """Run all currently delayed jobs once, earliest due first, and return them. Raises as `run`."""
         delayed = self._delayed()
         for job in delayed:
-            if job.state == "delayed":  # no handler before it has cancelled it
+            if job.state == "delayed":  # not cancelled by an earlier handler
                 self.run(job)
         return delayed
 
     async def run_delayed_async(self) -> list[EagerJob]:
-        """As `run_delayed`, in the event loop of the test; plain handlers in a thread."""
+        """As `run_delayed`, in the event loop of the test; plain handlers run in a thread."""
         delayed = self._delayed()
         for job in delayed:
             if job.state == "delayed":
@@ -139,10 +139,10 @@ class EagerJobs:
         self._due.append(job)
         await self._run_due(in_loop=in_loop)
 
-    # What the clients call
+    # Called by the clients
 
     async def put(self, fields: dict[str, Any], *, in_loop: bool) -> tuple[int, dict[str, Any]]:
-        """Carry out `POST /jobs`; returns the status and the job as it was stored."""
+        """Perform `POST /jobs`; returns the status and the job as stored."""
         status, job = self._stored(fields)
         shown = _shown(job)
         if status == _CREATED and job.state == "ready" and job.topic in self._handlers:
@@ -153,22 +153,22 @@ class EagerJobs:
     def _stored(self, fields: dict[str, Any]) -> tuple[int, EagerJob]:
         delay = _delay(check_put(fields))
         topic, job_id = fields["topic"], fields["id"]
-        in_the_way = self._live(topic, job_id)
+        existing = self._live(topic, job_id)
         on_conflict = fields.get("on_conflict", "reject")
-        if in_the_way is not None:
+        if existing is not None:
             if on_conflict == "keep":
-                return _OK, in_the_way
+                return _OK, existing
             if on_conflict == "reject":
                 raise JobExists(topic, job_id)
-            if in_the_way.state == "reserved":
+            if existing.state == "reserved":
                 raise JobReserved(topic, job_id)
-            in_the_way.state = "cancelled"
+            existing.state = "cancelled"
         job = EagerJob(topic, job_id, fields.get("body"), fields, delay, "delayed" if delay else "ready")
         self.jobs.append(job)
         return _CREATED, job
 
     def cancel(self, topic: str, job_id: str, *, refuse_reserved: bool) -> dict[str, Any]:
-        """Carry out `DELETE /jobs/{topic}/{id}`."""
+        """Perform `DELETE /jobs/{topic}/{id}`."""
         job = self._live(topic, job_id)
         if job is None:
             raise JobNotFound(topic, job_id)
@@ -186,9 +186,9 @@ class EagerJobs:
     # Running
 
     async def _run_due(self, *, in_loop: bool) -> None:
-        """Run what is due, until nothing is. What a handler puts meanwhile is run here, after that handler.
+        """Run due jobs until there are none. Jobs that a handler puts run here, after that handler.
 
-        When a handler's exception is raised, the jobs behind it stay `ready`.
+        When a handler's exception is raised, the jobs after it stay `ready`.
         """
         if self._running:
             return
@@ -203,7 +203,7 @@ class EagerJobs:
     async def _run(self, job: EagerJob, handler: Handler, *, in_loop: bool) -> None:
         if not in_loop and self._needs_loop(handler) and _loop_runs():
             raise RuntimeError(
-                f"the handler of topic {job.topic!r} needs an event loop, and one runs here already: put with "
+                f"the handler of topic {job.topic!r} needs an event loop, and one is running already: put with "
                 "`async_client`, or use `run_async` or `run_delayed_async`"
             )
         job.state = "reserved"
@@ -249,13 +249,13 @@ class EagerJobs:
             job.delay = None if outcome.delay_s is None else timedelta(seconds=outcome.delay_s)
 
     def _ended(self, job: EagerJob, state: str, error: str | None) -> None:
-        if job.state == "reserved":  # it was not cancelled meanwhile
+        if job.state == "reserved":  # not cancelled meanwhile
             job.state = state
         job.error = error
 
 
 class _EagerContext(Context):
-    """The job in hand, where there is no lease to extend."""
+    """The context of a job without a lease."""
 
     __slots__ = ()
 
@@ -286,14 +286,14 @@ async def _at_once(function: Callable[[], Any]) -> Any:
 
 
 def _delay(put: PutJob) -> timedelta:
-    """From now until the job is due, at least 0."""
+    """Time until the job is due, at least 0."""
     if put.run_at is not None:
         return max(put.run_at - datetime.now(UTC), timedelta())
     return timedelta(seconds=put.delay or 0)
 
 
 def _shown(job: EagerJob) -> dict[str, Any]:
-    """The job as a service would show it, with the service's defaults for what the put left out."""
+    """The job as a service returns it, with the service's defaults for omitted fields."""
     now = datetime.now(UTC)
     shown = {
         "ttr": TTR_DEFAULT_S,

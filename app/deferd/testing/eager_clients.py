@@ -1,4 +1,4 @@
-"""The clients of an EagerJobs: the real ones, with it in place of the network."""
+"""The clients of EagerJobs: the real ones, with EagerJobs in place of the network."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from urllib.parse import unquote
 from pydantic_core import from_json, to_json
 
 from deferd.client import AsyncClient, Client, PutResult
+from deferd.client.api_methods import ApiMethods
 from deferd.client.buffer import PutBuffer, checked_put
+from deferd.client.idempotency import put_batch_once
 from deferd.client.put_options import PutOptions, check_put
-from deferd.client.requests import Answer, Call
-from deferd.client.retry import Outcome, Sender
-from deferd.client.transport import Network
-from deferd.client.verbs import Verbs
+from deferd.client.requests import ApiRequest, Result
+from deferd.client.sender import Sender, SendOutcome
+from deferd.client.transport import Transport
 from deferd.contract.errors import DeferdError, JobExists, JobReserved
 
 _NO_SERVICE = "http://eager.invalid"
 
 
 class EagerUnsupported(NotImplementedError):
-    """A call that needs a service, such as a pop: EagerJobs has no store. Use the fixture `deferd_service`."""
+    """The call needs a service, such as a pop: EagerJobs has no store. Use the fixture `deferd_service`."""
 
 
-class CarriesOut(Protocol):
-    """What carries out the calls of the clients. Both raise the errors that a service would name."""
+class EagerBackend(Protocol):
+    """Performs the calls of the clients, raising the same errors as a service."""
 
     async def put(self, fields: dict[str, Any], *, in_loop: bool) -> tuple[int, Mapping[str, Any]]:
         """`POST /jobs`; returns the status and the job."""
@@ -35,48 +36,48 @@ class CarriesOut(Protocol):
 
 
 class _EagerBuffer(PutBuffer):
-    """Sends each put by itself: a handler that runs inside a put may use the same buffer."""
+    """Sends each put separately, since a handler that runs during a put may use the same buffer."""
 
     async def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> PutResult:
-        [result] = await self._put_batch([checked_put(topic, body, options)], doubtful=False)
+        [result] = await put_batch_once(self._sender, [checked_put(topic, body, options)])
         return result
 
 
-class _EagerVerbs(Verbs):
+class _EagerMethods(ApiMethods):
     def buffer(self) -> PutBuffer:
-        return _EagerBuffer(self._put_batch, self._network.lock())
+        return _EagerBuffer(self._sender, self._transport.lock())
 
 
 class EagerClient(Client):
-    """A Client whose puts and cancels are carried out in this process."""
+    """A Client whose puts and cancels are performed in this process."""
 
-    def __init__(self, jobs: CarriesOut) -> None:
+    def __init__(self, jobs: EagerBackend) -> None:
         super().__init__(_NO_SERVICE, key="")
-        self._verbs = _EagerVerbs(self._network, _EagerSender(self._network, jobs, in_loop=False))
+        self._methods = _EagerMethods(self._transport, _EagerSender(self._transport, jobs, in_loop=False))
 
 
-class EagerAsyncClient(_EagerVerbs, AsyncClient):
-    """An AsyncClient whose puts and cancels are carried out in this process."""
+class EagerAsyncClient(_EagerMethods, AsyncClient):
+    """An AsyncClient whose puts and cancels are performed in this process."""
 
-    def __init__(self, jobs: CarriesOut) -> None:
+    def __init__(self, jobs: EagerBackend) -> None:
         AsyncClient.__init__(self, _NO_SERVICE, key="")
-        self._sender = _EagerSender(self._network, jobs, in_loop=True)
+        self._sender = _EagerSender(self._transport, jobs, in_loop=True)
 
 
 class _EagerSender(Sender):
-    def __init__(self, network: Network, jobs: CarriesOut, *, in_loop: bool) -> None:
-        super().__init__(network, [_NO_SERVICE], retry_for_s=0)
+    def __init__(self, transport: Transport, jobs: EagerBackend, *, in_loop: bool) -> None:
+        super().__init__(transport, [_NO_SERVICE], retry_for_s=0)
         self._jobs = jobs
         self._in_loop = in_loop
 
-    async def try_to_send(self, call: Call[Answer], *, retry_for_s: float | None = None) -> Outcome[Answer]:  # noqa: ARG002 (nothing is tried twice)
+    async def try_to_send(self, call: ApiRequest[Result], *, retry_for_s: float | None = None) -> SendOutcome[Result]:  # noqa: ARG002 (nothing is retried)
         try:
             response = await self._respond(call)
         except DeferdError as error:
-            return Outcome(None, error, doubtful=False)
-        return Outcome(call.read(to_json(response)), None, doubtful=False)
+            return SendOutcome(None, error, doubtful=False)
+        return SendOutcome(call.read(to_json(response)), None, doubtful=False)
 
-    async def _respond(self, call: Call[Any]) -> Mapping[str, Any]:
+    async def _respond(self, call: ApiRequest[Any]) -> Mapping[str, Any]:
         sent = from_json(call.body or b"null")
         match call.method, *call.path.strip("/").split("/"):
             case "POST", "jobs":
@@ -90,7 +91,7 @@ class _EagerSender(Sender):
                 refuse = (call.query or {}).get("if_reserved") == "refuse"
                 return self._jobs.cancel(unquote(topic), unquote(job_id), refuse_reserved=refuse)
         raise EagerUnsupported(
-            f"{call.method} {call.path}: EagerJobs carries out puts and cancels only; for other calls use the fixture "
+            f"{call.method} {call.path}: EagerJobs supports puts and cancels only; for other calls use the fixture "
             "`deferd_service`"
         )
 

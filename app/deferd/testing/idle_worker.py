@@ -1,4 +1,4 @@
-"""Runs a program's worker in a test, until it has nothing to do."""
+"""Runs a worker in a test until it is idle."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from deferd.contract.errors import TopicNotFound
 from deferd.worker import Context, Worker
 from deferd.worker.handlers import CallNext
 
-_LOOK_EACH_S = 0.01
+_CHECK_INTERVAL_S = 0.01
 _GRACE_S = 1.0
 
 
 def run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) -> None:
-    """See `ServiceForTests.run_until_idle`; `client` is one of the service at `url`."""
-    begun = 0
+    """See `ServiceForTests.run_until_idle`; `client` is connected to the service at `url`."""
+    started = 0
 
     async def count(_context: Context, call_next: CallNext) -> Any:
-        nonlocal begun
-        begun += 1
+        nonlocal started
+        started += 1
         return await call_next()
 
     running = copy.copy(worker)
@@ -30,28 +30,30 @@ def run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) -
     running._key = ""
     running._grace_s = min(worker._grace_s, _GRACE_S)
     running._middleware = [count, *worker._middleware]
-    running._serving, running._stop_wanted = None, False
+    running._running, running._stop_requested = None, False
     end_s = time.monotonic() + timeout_s
     with ThreadPoolExecutor(1, "deferd-testing-worker") as thread:
         run = thread.submit(running.run)
         try:
             while not run.done():
-                begun_before = begun
-                # Twice, and no handler began meanwhile: a job that a handler put into a topic which was looked at
-                # before that is seen the second time.
+                started_before = started
+                # Check twice, without a handler starting in between: a handler may have put a job into a topic that
+                # was checked just before.
                 busy = _busy(running, client) or _busy(running, client)
-                if not busy and begun == begun_before:
+                if not busy and started == started_before:
                     break
                 if time.monotonic() > end_s:
-                    raise TimeoutError(f"the worker is not idle after {timeout_s:g} s: {', '.join(busy) or 'it works'}")
-                time.sleep(_LOOK_EACH_S)
+                    raise TimeoutError(
+                        f"the worker is not idle after {timeout_s:g} s: {', '.join(busy) or 'a handler runs'}"
+                    )
+                time.sleep(_CHECK_INTERVAL_S)
         finally:
             running.stop()
     run.result()
 
 
 def _busy(worker: Worker, client: Client) -> list[str]:
-    """What keeps a worker busy: ``["orders.close has 2 ready, 1 reserved"]``."""
+    """Topics that keep the worker busy: ``["orders.close has 2 ready, 1 reserved"]``."""
     busy = []
     for topic in worker.topics:
         try:

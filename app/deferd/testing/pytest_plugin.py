@@ -1,6 +1,6 @@
 """The pytest plugin `deferd`: fixtures with a service for tests.
 
-pytest loads this module in every run where deferd is installed, so it imports nothing until a fixture is asked for.
+pytest loads this module in every run where deferd is installed, so it imports nothing until a fixture is used.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _LOG_OF_TEST = pytest.StashKey[Callable[[], str]]()
 
 @pytest.fixture(scope="session")
 def deferd_shared_service() -> Iterator[ServiceForTests]:
-    """One service for all tests of the run (with pytest-xdist: of a worker), as they left it."""
-    from deferd.testing.service import start_service  # noqa: PLC0415 (see the module's text)
+    """One service for all tests of the run (with pytest-xdist: of a worker), in the state that they left."""
+    from deferd.testing.service import start_service  # noqa: PLC0415 (see the module's docstring)
 
     with start_service() as service:
         yield service
@@ -27,10 +27,10 @@ def deferd_shared_service() -> Iterator[ServiceForTests]:
 
 @pytest.fixture
 def deferd_service(request: pytest.FixtureRequest, deferd_shared_service: ServiceForTests) -> ServiceForTests:
-    """The shared service, empty: without jobs, without topics.
+    """The shared service without jobs and topics.
 
-    Its clock is not set back: it stays where the test before has left it, ahead of real time. Compute instants from
-    `deferd_service.clock.now()`. To run a program's worker: `deferd_service.run_until_idle(worker)`.
+    Its clock is not set back after a test, so it may be ahead of real time: compute instants from
+    `deferd_service.clock.now()`. To run a worker: `deferd_service.run_until_idle(worker)`.
     """
     began = len(deferd_shared_service.log)
     request.node.stash[_LOG_OF_TEST] = lambda: deferd_shared_service.log[began:]

@@ -1,4 +1,4 @@
-"""The worker: takes jobs from a deferd service, runs the handlers of a program on them, and reports how they went."""
+"""The worker: pops jobs from a deferd service, runs a program's handlers on them and reports the outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler sees of the job in hand."""
+"""What a handler knows about its job."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from deferd.client.jobs import Delivery
 
 
 class Context:
-    """The job in hand, for handlers with a parameter annotated so, and for middleware.
+    """The job that a handler works on, for handlers with a parameter of this type, and for middleware.
 
-    `job` is the delivery: its topic, id, body, attempt and the rest of its fields.
+    `job` is the delivery: its topic, id, body, attempt and its other fields.
     """
 
     __slots__ = ("_loop", "_stopped", "_touch", "job")
@@ -25,22 +25,22 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should end, since what it does is in vain.
+        """Whether the handler should end.
 
-        The job was cancelled, its lease was lost, its time limit has passed, or the worker stops. An async handler gets
-        CancelledError besides; a plain one should look here now and then.
+        True when the job was cancelled, its lease was lost, its time limit has passed, or the worker stops. An async
+        handler also gets CancelledError; a plain one should check this now and then.
         """
         return self._stopped is not None
 
     async def touch(self) -> bool:
-        """Extend the lease now, for async handlers; False when there is no point in going on.
+        """Extend the lease now, from an async handler. Returns False if the handler should end.
 
-        The worker extends leases by itself: this is for hearing of a cancel at once, not within half a ttr. When the
-        service does not answer nothing is learned, and that is no error.
+        The worker extends leases by itself. Call this to learn of a cancel at once instead of within half a ttr. No
+        error is raised when the service does not respond.
         """
         await self._touch(self)
         return not self.cancelled
 
     def touch_from_thread(self) -> bool:
-        """As `touch`, for plain handlers: blocks until the service has answered, some seconds at most."""
+        """Like `touch`, from a plain handler: blocks until the service has responded, some seconds at most."""
         return asyncio.run_coroutine_threadsafe(self.touch(), self._loop).result()

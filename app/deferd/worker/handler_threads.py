@@ -1,7 +1,7 @@
 """Threads for plain handlers.
 
-concurrent.futures would do, but it waits at the interpreter's exit for all its threads, so that one handler that is
-stuck would keep the process from ending. These are daemon threads.
+They are daemon threads. Those of concurrent.futures are joined when the interpreter exits, so one handler that hangs
+would keep the process alive.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ class _Ended(NamedTuple):
 
 
 class DaemonThreads:
-    """Runs functions in threads, which are started as they are needed and then kept. It belongs to one event loop.
+    """Runs functions in threads, which are started on demand and then reused. It belongs to one event loop.
 
-    There are as many as functions ran at once so far: whoever calls bounds that.
+    The number of threads is not limited here: it is the largest number of functions that ran at a time.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._ended: deque[tuple[_Work, _Ended]] = deque()
-        self._wake_up_sent = False
+        self._delivery_scheduled = False
         self._busy = 0
         self._threads = 0
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Its value, or the exception it raises. Context variables are those of the caller."""
+        """Run a function and return its value, or raise its exception. It sees the caller's context variables."""
         future: asyncio.Future[_Ended] = self._loop.create_future()
         self._busy += 1
         if self._busy > self._threads:
             self._threads += 1
             name = f"deferd-worker-{self._threads}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
+            threading.Thread(target=self._run_thread, name=name, daemon=True).start()
         self._work.put(_Work(function, contextvars.copy_context(), future))
         value, error = await future
         if error is None:
@@ -59,26 +59,26 @@ class DaemonThreads:
             del error  # it refers to this frame
 
     def close(self) -> None:
-        """Let the threads end, each when its function has returned."""
+        """End the threads, each when its function has returned."""
         for _ in range(self._threads):
             self._work.put(None)
 
-    def _serve(self) -> None:
+    def _run_thread(self) -> None:
         while (work := self._work.get()) is not None:
             try:
                 ended = _Ended(work.context.run(work.function), None)
-            except BaseException as error:  # noqa: BLE001 (also SystemExit ends the handler, not the thread)
+            except BaseException as error:  # noqa: BLE001 (SystemExit must end the handler, not the thread)
                 ended = _Ended(None, error)
             self._ended.append((work, ended))
             del work, ended
-            # One wake-up for all that end before the loop comes to it. It marks the next as needed before it looks.
-            if not self._wake_up_sent:
-                self._wake_up_sent = True
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            # One callback serves all functions that end before it runs. It resets the flag before it reads the queue.
+            if not self._delivery_scheduled:
+                self._delivery_scheduled = True
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the result
                     self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        self._wake_up_sent = False
+        self._delivery_scheduled = False
         while self._ended:
             work, ended = self._ended.popleft()
             self._busy -= 1

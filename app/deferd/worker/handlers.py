@@ -1,4 +1,4 @@
-"""Handlers as they are declared: what a function is to be called with, and how a body becomes its argument."""
+"""Handlers: the arguments that a handler function takes, and how a job's body becomes one of them."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ CallNext = Callable[[], Awaitable[Any]]
 Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 RunPlain = Callable[[Callable[[], Any]], Awaitable[Any]]
 
-_FAULTS_TOLD = 10
+_SHOWN_ERRORS = 10
 _SHOWN_CHARACTERS = 60
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-class UnfitBody(Reject):
-    """A body that does not parse into what its handler takes. The reason says which fields, and what is wrong."""
+class InvalidBody(Reject):
+    """A body that is invalid for its handler. The reason names the fields and their errors."""
 
 
 class Handler:
     """A function for the jobs of one topic, or of one job definition.
 
-    Its first parameter gets the body, parsed by pydantic into its annotation (as it is, without one or with Any), or
-    into the definition's type, which the annotation then must accept; a parameter annotated `Context` gets the job in
-    hand. It may do without either.
+    Its first parameter gets the body, parsed by pydantic into its annotation (unparsed if that is missing or Any), or
+    into the definition's type, which the annotation must accept. A parameter annotated with `Context` gets the context.
+    Both are optional.
 
     Raises:
         ValueError: the time limit is not above 0.
-        TypeError: the function cannot be called with that, or has an annotation that no body can be parsed into, or
-            that is not the definition's type.
+        TypeError: the function has other required parameters, or an annotation that pydantic cannot parse a body into
+            or that does not accept the definition's type.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Handler:
             raise TypeError(f"the handler of topic {topic!r} must be a function, not {function!r}")
         self.topic = topic
         self.function = function
-        self._told = f"{getattr(function, '__qualname__', None) or repr(function)}, for topic {topic!r},"
+        self._name = f"{getattr(function, '__qualname__', None) or repr(function)}, for topic {topic!r},"
         if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
-            raise TypeError(f"{self._told} yields, where a handler returns")
+            raise TypeError(f"{self._name} is a generator, but a handler must return")
         self.is_async = _is(inspect.iscoroutinefunction, function)
         self.time_limit_s = None if time_limit is None else seconds(time_limit)
         if self.time_limit_s is not None and not self.time_limit_s > 0:
-            raise ValueError(f"{self._told} needs a time limit above 0 seconds, not {self.time_limit_s:g}")
+            raise ValueError(f"{self._name} needs a time limit above 0 seconds, not {self.time_limit_s:g}")
         parameters = self._parameters()
         self._body, self._context = self._used(parameters)
         self._positional = [
@@ -68,7 +68,7 @@ class Handler:
         self._parser = None if self._body is None else self._parser_of(self._body)
 
     def arguments(self, body: Any, context: Context) -> tuple[list[Any], dict[str, Any]]:
-        """What to call the function with. Raises UnfitBody."""
+        """The arguments for the function. Raises InvalidBody."""
         named: dict[str, Any] = {}
         if self._body is not None:
             named[self._body.name] = body if self._parser is None else _parsed(self._parser, body)
@@ -77,10 +77,10 @@ class Handler:
         return [named.pop(parameter.name) for parameter in self._positional], named
 
     async def call(self, context: Context, middleware: Sequence[Middleware], run_plain: RunPlain) -> Any:
-        """Run the function on the job in hand, inside the middleware; `run_plain` runs it when it is not async.
+        """Run the function on a job, inside the middleware; `run_plain` runs it if it is not async.
 
         Raises:
-            UnfitBody: the body does not parse.
+            InvalidBody: the body is invalid.
         """
         positional, named = self.arguments(context.job.body, context)
         if not middleware:
@@ -99,24 +99,24 @@ class Handler:
         try:
             return [*inspect.signature(self.function, eval_str=True).parameters.values()]
         except Exception as error:
-            # An annotation is any expression, so this is any error.
+            # Evaluating an annotation can raise any exception.
             raise TypeError(
-                f"{self._told} has parameters that are not understood: {type(error).__name__}: {error}"
+                f"{self._name} has parameters that cannot be inspected: {type(error).__name__}: {error}"
             ) from error
 
     def _used(self, parameters: list[inspect.Parameter]) -> tuple[inspect.Parameter | None, inspect.Parameter | None]:
         body = context = None
         for parameter in parameters:
             if parameter.kind in _VARIABLE:
-                raise TypeError(f"{self._told} takes {parameter}, where a handler names its parameters")
+                raise TypeError(f"{self._name} takes {parameter}, but a handler must name its parameters")
             if parameter.annotation is Context and context is None:
                 context = parameter
             elif parameter.annotation is not Context and body is None:
                 body = parameter
             elif parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY:
                 raise TypeError(
-                    f"{self._told} gets a body and, in a parameter annotated so, a Context: nothing is left for its "
-                    f"parameter {parameter.name!r}"
+                    f"{self._name} gets a body and, in a parameter annotated with it, a Context: there is no argument "
+                    f"for its parameter {parameter.name!r}"
                 )
         return body, context
 
@@ -126,7 +126,7 @@ class Handler:
         if definition is not None:
             if not _accepts(annotation, definition.body_type):
                 raise TypeError(
-                    f"{self._told} takes {parameter}, but the body of this job is defined as "
+                    f"{self._name} takes {parameter}, but the body of this job is defined as "
                     f"{_type_name(definition.body_type)}: annotate the parameter with that"
                 )
             adapter: TypeAdapter[Any] = definition.adapter
@@ -137,16 +137,16 @@ class Handler:
             return TypeAdapter(annotation)
         except PydanticUserError as error:
             reason = str(error).splitlines()[0]
-            raise TypeError(f"{self._told} takes {annotation!r}, into which no body can be parsed: {reason}") from error
+            raise TypeError(f"{self._name} takes {annotation!r}, which pydantic cannot validate: {reason}") from error
 
 
 def checked_topic(topic: object) -> str:
-    """The topic, of a definition its own. Raises ValueError if it is none, TypeError for a function: none was given."""
+    """The topic of a handler. Raises ValueError if it is invalid, TypeError for a function: the topic was forgotten."""
     if isinstance(topic, JobDefinition):
         return topic.topic
     if callable(topic):
         raise TypeError(
-            f'a handler is declared with its topic: @worker.handler("orders.close"), unlike that of {topic!r}'
+            f'a handler is declared with its topic, as in @worker.handler("orders.close"), but {topic!r} has none'
         )
     if not isinstance(topic, str) or not re.fullmatch(TOPIC_PATTERN, topic):
         shape = f"1 to {TOPIC_LENGTH} letters, digits and ._:- and begins with a letter or digit"
@@ -155,12 +155,12 @@ def checked_topic(topic: object) -> str:
 
 
 def _is(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:
-    """Whether a function, or the `__call__` of a callable object, is of a kind."""
-    return kind(function) or kind(getattr(function, "__call__", None))  # noqa: B004 (it is not asked if it is callable)
+    """Whether a function, or the `__call__` of a callable object, is of this kind."""
+    return kind(function) or kind(getattr(function, "__call__", None))  # noqa: B004 (reads the method, not whether it is callable)
 
 
 def _accepts(annotation: Any, body_type: Any) -> bool:
-    """Whether a parameter annotated so can be given a value of this type."""
+    """Whether a parameter with this annotation accepts a value of this type."""
     if annotation is inspect.Parameter.empty or annotation is Any or annotation == body_type:
         return True
     try:
@@ -175,23 +175,25 @@ def _type_name(of: Any) -> str:
 
 def _parsed(parser: TypeAdapter[Any], body: Any) -> Any:
     try:
-        # As JSON, for that is what it was: a strict model takes an instant from text then, and nothing else.
+        # From JSON, because only then does a strict model accept an instant as text.
         return parser.validate_json(to_json(body))
     except ValidationError as error:
-        raise UnfitBody(_faults(error)) from None
+        raise InvalidBody(_reason(error)) from None
 
 
-def _faults(error: ValidationError) -> str:
+def _reason(error: ValidationError) -> str:
     """``the body does not fit: items.0.price: Input should be a valid number, not 'ten'``."""
-    told = []
-    for fault in error.errors(include_url=False, include_context=False)[:_FAULTS_TOLD]:
-        at = ".".join(map(str, fault["loc"]))
-        text = fault["msg"] if fault["type"] == "missing" else f"{fault['msg']}, not {_shown(fault['input'])}"
-        told.append(f"{at}: {text}" if at else text)
-    more = error.error_count() - len(told)
+    texts = []
+    for details in error.errors(include_url=False, include_context=False)[:_SHOWN_ERRORS]:
+        path = ".".join(map(str, details["loc"]))
+        text = details["msg"]
+        if details["type"] != "missing":
+            text += f", not {_shown(details['input'])}"
+        texts.append(f"{path}: {text}" if path else text)
+    more = error.error_count() - len(texts)
     if more > 0:
-        told.append(f"and {more} more")
-    return bounded(f"the body does not fit: {'; '.join(told)}")
+        texts.append(f"and {more} more")
+    return bounded(f"the body does not fit: {'; '.join(texts)}")
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""One job that this worker has, from its pop to the service's word that the delivery is over."""
+"""A job that this worker holds, from its pop until the service has its outcome or its delivery is over."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from deferd.worker.outcomes import Outcome
 
 
 class Stop(Enum):
-    """Why a handler that runs should end."""
+    """Why a running handler should end."""
 
     OVER = "the delivery is over"
     TIME_LIMIT = "the time limit has passed"
     SHUTDOWN = "the worker stops"
 
 
-class Held(Context):
-    """A delivery and how far it is.
+class HeldJob(Context):
+    """A delivery and its progress.
 
-    `running`: its handler has its place, until it has ended. `settled`: what becomes of the job is decided, and
-    nothing that the handler still does changes that. `reported`: the service has heard it, or has said that the
-    delivery is over.
+    `running`: its handler occupies a slot, until it has ended. `settled`: the outcome is decided, and nothing that the
+    handler still does changes it. `reported`: the service has the outcome, or the delivery is over.
     """
 
     __slots__ = (
@@ -47,7 +46,7 @@ class Held(Context):
         self,
         job: Delivery,
         handler: Handler,
-        touch: Callable[[Held], Awaitable[None]],
+        touch: Callable[[HeldJob], Awaitable[None]],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(job, touch, loop)
@@ -63,18 +62,18 @@ class Held(Context):
         self._timer: asyncio.TimerHandle | None = None
         self._outcome_if_stopped: Outcome | None = None
 
-    def take_place(self, timer: asyncio.TimerHandle | None) -> None:
-        """It has its place; `timer` is that of its time limit."""
+    def start(self, timer: asyncio.TimerHandle | None) -> None:
+        """The handler occupies a slot; `timer` is that of its time limit."""
         self.running = True
         self._timer = timer
 
     def runs_in(self, task: asyncio.Task[None]) -> None:
-        """The task that runs it, unless that has ended already."""
+        """Keep the task of the handler, unless it has ended already."""
         if self.running:
             self._task = task
 
     def ended(self) -> None:
-        """It has its place no more."""
+        """The handler has ended and its slot is free."""
         self.running = False
         self._task = None
         if self._timer is not None:
@@ -83,30 +82,33 @@ class Held(Context):
 
     @property
     def stopped(self) -> Stop | None:
-        """Why the handler was told to end, the first time, if it was."""
+        """The first reason for which the handler was stopped, if it was."""
         return self._stopped if isinstance(self._stopped, Stop) else None
 
     def stop(self, why: Stop, outcome: Outcome | None) -> None:
-        """Tell the handler to end, and what then counts in place of how it ends."""
+        """Tell the handler to end; `outcome` then replaces its own."""
         if self._stopped is None:
             self._stopped = why
             self._outcome_if_stopped = outcome
             if self.handler.is_async:
-                self.cut_off()
+                self.cancel_task()
 
-    def cut_off(self) -> None:
-        """Cancel the task, if it has begun: a task that has not would end without having run a line."""
+    def cancel_task(self) -> None:
+        """Cancel the task if it has begun: one that has not would end without running its first line."""
         if self._task is not None and self.began_s is not None:
             self._task.cancel()
 
     def outcome(self, outcome: Outcome, error: BaseException | None) -> Outcome:
-        """What counts, when the handler ended with this: a worker that stops is glad of one that is done yet."""
+        """The outcome that counts after the handler has ended with this one.
+
+        A handler that succeeds while the worker stops keeps its outcome.
+        """
         if self._outcome_if_stopped is None or (self.stopped is Stop.SHUTDOWN and error is None):
             return outcome
         return self._outcome_if_stopped
 
     def facts(self, **more: Any) -> dict[str, Any]:
-        """For the `extra` of a log record."""
+        """The `extra` of a log record."""
         return {"topic": self.job.topic, "job_id": self.job.id, "attempt": self.job.attempt, **more}
 
     def __str__(self) -> str:

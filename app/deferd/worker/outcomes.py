@@ -1,4 +1,4 @@
-"""What becomes of a job once its handler has ended: finished, released or buried."""
+"""The outcome of a handler: its job is finished, released or buried."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from deferd.contract.limits import DELAY_MAX_S, ERROR_TEXT_MAX
 
 
 class Retry(Exception):
-    """Raised by a handler to be given the job again.
+    """Raised by a handler to have the job delivered again.
 
-    After `delay`, 0 to 10 years in seconds or as a timedelta; None: after the job's own backoff. `error` is kept as the
-    job's `last_error`; without one it is the text of the exception that this one was raised from, if any. The attempt
-    counts, so a job with `max_attempts` may go to dead instead.
+    `delay` is 0 to 10 years, in seconds or as a timedelta; the default is the job's backoff. `error` is kept as the
+    job's `last_error`; the default is the text of the exception that this one was raised from, if any. The attempt
+    counts, so a job with `max_attempts` may become dead instead.
 
     Raises:
         ValueError: `delay` is out of its range.
@@ -25,11 +25,11 @@ class Retry(Exception):
     def __init__(self, delay: Seconds | None = None, error: str | None = None) -> None:
         self.delay_s = None if delay is None else _delay_s(delay)
         self.error = error
-        super().__init__(error or "the handler asked for another try")
+        super().__init__(error or "the handler asked for a retry")
 
 
 class Reject(Exception):
-    """Raised by a handler to say that no further try can help: the job goes to dead, with the reason as last error."""
+    """Raised by a handler when a retry cannot succeed: the job becomes dead, with the reason as `last_error`."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -37,20 +37,20 @@ class Reject(Exception):
 
 
 class Finish(NamedTuple):
-    """The job is done, with a result that is JSON."""
+    """The job is finished, with a JSON value as its result."""
 
     result: Any
 
 
 class Release(NamedTuple):
-    """The job is given back, to be handed out after `delay_s` or (None) after its backoff."""
+    """The job returns to the queue and is delivered again after `delay_s`. None: after its backoff."""
 
     delay_s: float | None
     error: str | None
 
 
 class Bury(NamedTuple):
-    """The job goes to dead."""
+    """The job becomes dead."""
 
     error: str
 
@@ -61,11 +61,11 @@ DONE = Finish(None)
 
 
 def of_value(value: Any) -> Outcome:
-    """What a handler's return value means: the job is done, unless the value has no form in JSON."""
+    """The outcome for a return value of a handler: a finish, unless the value cannot be written as JSON."""
     if value is None:
         return DONE
     try:
-        # There and back: it is written only if it has a form, and read only if that is JSON, which NaN is not.
+        # Writing fails for values that JSON has no type for, parsing for NaN and infinities.
         result = from_json(to_json(value, inf_nan_mode="constants"), allow_inf_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         return Release(None, bounded(f"the handler returned what is no JSON value: {error_text(error)}"))
@@ -73,7 +73,7 @@ def of_value(value: Any) -> Outcome:
 
 
 def of_error(error: BaseException) -> Release | Bury:
-    """What an exception of a handler means: another try after the job's backoff, unless it says otherwise."""
+    """The outcome for an exception of a handler: a release with the job's backoff, except for Retry and Reject."""
     if isinstance(error, Reject):
         return Bury(bounded(error.reason))
     if isinstance(error, Retry):
@@ -88,14 +88,14 @@ def error_text(error: BaseException) -> str:
     """``ValueError: no such order``, within the bounds of a `last_error`."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 (an exception that cannot say what it is has a name all the same)
+    except Exception:  # noqa: BLE001 (its __str__ may fail; its name is always there)
         text = ""
     name = type(error).__name__
     return bounded(f"{name}: {text}" if text else name)
 
 
 def bounded(text: str) -> str:
-    """The text as it may be sent: cut to its bound, without the lone surrogates that UTF-8 has no form for."""
+    """The text as the service accepts it: cut to the longest allowed, without lone surrogates."""
     return str(text)[:ERROR_TEXT_MAX].encode(errors="replace").decode()
 
 

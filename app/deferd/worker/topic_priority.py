@@ -1,4 +1,4 @@
-"""In which order a pop names the topics: the first that has a job ready is served first."""
+"""The order of the topics in a pop: the first with a ready job is served first."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 Priority = Literal["strict"] | Sequence[str] | Mapping[str, float]
-Order = Callable[[], Sequence[str]]
+TopicOrder = Callable[[], Sequence[str]]
 
 
-def order_of(priority: Priority, topics: Sequence[str]) -> Order:
-    """What gives the topics' order for each pop.
+def topic_order(priority: Priority, topics: Sequence[str]) -> TopicOrder:
+    """A function that returns the order of the topics for each pop.
 
-    `strict`: always as in `topics`. A sequence: those it names first, in its order. A mapping of weights: drawn anew
-    for each pop, so that a topic of weight 3 comes before one of weight 1 three times in four; topics without a weight
-    have 1.
+    `strict`: always that of `topics`. A sequence: the topics that it names first, in its order. A mapping of weights:
+    drawn at random for each pop, so that a topic of weight 3 precedes one of weight 1 three times in four; the default
+    weight is 1.
 
     Raises:
-        ValueError: a topic is named that is not in `topics`, or twice, or a weight is not above 0.
+        ValueError: a named topic is not in `topics` or is named twice, or a weight is not above 0.
     """
     if isinstance(priority, Mapping):
         _check_known(priority, topics)
@@ -44,10 +44,10 @@ def _check_known(named: Mapping[str, float] | Sequence[str], topics: Sequence[st
         raise ValueError(f"the priority names topics that have no handler: {', '.join(map(repr, unknown))}")
 
 
-def _weighted(weights: Sequence[tuple[str, float]]) -> Order:
+def _weighted(weights: Sequence[tuple[str, float]]) -> TopicOrder:
     def draw() -> Sequence[str]:
-        # Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006: who arrives first in a race where
-        # each takes an exponentially distributed time, of a rate that is its weight.
+        # Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006: each topic draws an exponentially
+        # distributed time with its weight as the rate, and the topics are sorted by it.
         arrivals = [(random.expovariate(weight), topic) for topic, weight in weights]
         return [topic for _, topic in sorted(arrivals)]
 

@@ -2,7 +2,7 @@
 
 Results are kept because removing a job takes rq longer.
 
-Its scheduler is a process of its own, as always with rq.
+Its scheduler is a separate process, as always with rq.
 """
 
 from __future__ import annotations

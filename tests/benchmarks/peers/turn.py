@@ -3,7 +3,7 @@
     python -m tests.benchmarks.peers.NAME enqueue URL JOBS DUE    put JOBS jobs that are due at DUE (epoch seconds)
     python -m tests.benchmarks.peers.NAME work URL JOBS DUE       one worker process; it is killed after the last job
 
-They run in environments of their own, so that nothing but the standard library may be used here.
+They run in separate environments, so only the standard library may be used here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def say(**facts: float | bool) -> None:
 
 
 def noop() -> None:
-    """The job. It counts, and tells when the last of the expected ones has run. Threads may call it."""
+    """The job. It counts, and reports when the last of the expected ones has run. Threads may call it."""
     if next(_runs) == _expected[0]:
         say(ended_at=time.time())
 
 
 def take(enqueue: Step, work: Step) -> None:
-    """Do what the command line says. `work` calls `say(ready=True)` when its worker waits for jobs."""
+    """Run what the command line requests. `work` calls `say(ready=True)` when its worker waits for jobs."""
     step, url, jobs, due = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
     if step == "enqueue":
         began = time.perf_counter()

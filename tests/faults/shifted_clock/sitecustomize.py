@@ -1,6 +1,6 @@
-"""For a service under test: its `time.time` is off by what a file says, and may jump. `time.monotonic` goes on as ever.
+"""Shift `time.time` of a service under test by the seconds in a file. `time.monotonic` is not changed.
 
-Python imports this at its start when the folder is on PYTHONPATH. SHIFTED_CLOCK_FILE names a file with the seconds.
+Python imports this at its start when the directory is on PYTHONPATH. SHIFTED_CLOCK_FILE names the file.
 """
 
 from __future__ import annotations

@@ -1,29 +1,33 @@
-"""Bearer keys: what a key may do, how keys are written down, and how the one that a token belongs to is found.
+"""Bearer keys: what a key allows, how keys are written, and how the key of a token is found.
 
-Keys are written as TOML, one table a key::
+Keys are written as TOML, one table per key::
 
     [[key]]
     name = "shop"
     hash = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-    scopes = ["put", "cancel"]     # of put, pop, cancel, read, admin; admin means all of them
-    topics = ["orders.*"]          # `*` stands for any characters; all topics when left out
-    requests_per_second = 100      # with `burst`: a limit, in each serving process; none when left out
+    scopes = ["put", "cancel"]     # of put, pop, cancel, read, admin; admin includes all others
+    topics = ["orders.*"]          # `*` stands for any characters; default: all topics
+    # Rate limit, in each server process; default: none.
+    requests_per_second = 100
     burst = 200
-    max_jobs = 100000              # a put is refused while its topic holds so many live jobs
-    max_jobs_total = 1000000       # all topics that the key is for together: jobs kept, dead and retained ones too,
-    max_bytes_total = 1000000000   # their bytes,
-    max_topics = 1000              # and topics in use
+    # Limits of what the key may have in the store, over all its topics together, dead and retained jobs included:
+    max_jobs_total = 1000000
+    max_bytes_total = 1000000000
+    max_topics = 1000
+    # Limits of single topics and jobs:
+    max_jobs = 100000              # live jobs of a topic, over which the key may put no more there
     max_retain = 86400             # longest `retain` and `ttl` of its jobs, in seconds
-    max_ttl = 86400                # (what a job leaves out comes from its topic and is not bounded by these)
-    max_dead_retain = 86400        # its dead jobs are kept for so many seconds at most
-    max_parked_pops = 50           # pops that wait, in each serving process
-    max_body_bytes = 65536         # largest request body
-    max_batch = 100                # most jobs in one request
-    max_depth = 10                 # deepest nesting of a request's JSON; no bound of these when left out
+    max_ttl = 86400                # (values that come from the topic's settings are not limited)
+    max_dead_retain = 86400        # how long its dead jobs are kept at most, in seconds
+    # Limits of requests:
+    max_parked_pops = 50           # waiting pops, in each server process
+    max_body_bytes = 65536
+    max_batch = 100                # jobs in one request
+    max_depth = 10                 # nesting of a request's JSON
 
-Only the hash of a token is kept. A token is 32 random bytes (`deferd key new` makes them), so a plain SHA-256 is
-enough: slow hashes protect what people can guess, and nobody guesses 256 bits. Nothing here shows a value that stands
-where a hash should, since somebody will paste a token there.
+Only the hash of a token is kept. A token is 32 random bytes (made by `deferd key new`), so a plain SHA-256 is enough:
+slow hashes protect what can be guessed, and 256 bits cannot. No error text here shows a value in place of a hash, since
+somebody will paste a token there.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from typing import Any
 from deferd.contract import limits
 
 KEYS_MAX = 1000
-"""Most keys of one service: an unknown token is held against all of them."""
+"""Most keys of one service: an unknown token is compared with all of them."""
 RATE_MAX = 1_000_000
 TOKEN_MAX_BYTES = 512
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
@@ -60,32 +64,32 @@ _BOUNDS = {
     "max_batch": (1, limits.BATCH_MAX),
     "max_depth": (1, limits.JSON_DEPTH_MAX),
 }
-"""The least and the most that each bound of a key can be."""
+"""The range of each limit of a key."""
 _FIELDS = ("name", "hash", "scopes", "topics", "requests_per_second", "burst", *_BOUNDS)
 _POSITION = re.compile(r"at (?:line \d+, column \d+|end of document)")
 
 
 class Scope(StrEnum):
-    """What a key lets its holder do."""
+    """What the holder of a key may do."""
 
     PUT = "put"
     """Put jobs and change them."""
     POP = "pop"
-    """Pop jobs and say what became of them."""
+    """Pop jobs; finish, release, touch and bury them."""
     CANCEL = "cancel"
     """Cancel jobs."""
     READ = "read"
-    """Look at jobs, topics, metrics and the contract."""
+    """Read jobs, topics, metrics and the OpenAPI document."""
     ADMIN = "admin"
-    """Everything, and setting up, pausing, redriving and purging topics, which no other scope allows."""
+    """Everything, including settings, pause, redrive, purge and audit of topics, which no other scope allows."""
 
 
 class KeysRefused(Exception):
-    """Keys cannot be used as they are written; the text says where, and shows nothing secret."""
+    """The keys are invalid; the text says where, and shows nothing secret."""
 
 
 class TopicPatterns:
-    """Which topics a key is for; `*` in a pattern stands for any characters, or none."""
+    """The topics that a key is for; `*` in a pattern stands for any number of characters."""
 
     __slots__ = ("_pieces", "everything")
 
@@ -95,22 +99,22 @@ class TopicPatterns:
 
     @property
     def prefixes(self) -> list[str]:
-        """What the topics of each pattern begin with, up to its first `*`."""
+        """The prefix of each pattern, up to its first `*`."""
         return [pieces[0] for pieces in self._pieces]
 
     def match(self, topic: str) -> bool:
-        """Whether one of the patterns is for `topic`. It takes no longer than reading the topic once a pattern."""
-        return self.everything or any(_fits(pieces, topic) for pieces in self._pieces)
+        """Whether a pattern matches `topic`, in time linear in the topic's length for each pattern."""
+        return self.everything or any(_matches(pieces, topic) for pieces in self._pieces)
 
 
-def _fits(pieces: Sequence[str], topic: str) -> bool:
+def _matches(pieces: Sequence[str], topic: str) -> bool:
     if len(pieces) == 1:
         return topic == pieces[0]
     first, *between, last = pieces
     at, end = len(first), len(topic) - len(last)
     if at > end or not topic.startswith(first) or not topic.endswith(last):
         return False
-    for piece in between:  # the leftmost place is the best: it leaves most room for the pieces behind it
+    for piece in between:  # the leftmost match leaves most room for the next pieces
         found = topic.find(piece, at, end)
         if found < 0:
             return False
@@ -120,7 +124,7 @@ def _fits(pieces: Sequence[str], topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So many requests a second in the long run, and up to `burst` at once."""
+    """A rate limit: the average rate, and up to `burst` requests at once."""
 
     requests_per_second: float
     burst: int
@@ -128,7 +132,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that a key may ask for at once; None: as much as anybody."""
+    """The limits of a key; None: no limit beyond those of the service."""
 
     max_jobs: int | None = None
     max_jobs_total: int | None = None
@@ -148,7 +152,7 @@ NO_BOUNDS = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key: its name (which is no secret), its token's SHA-256, and what it allows."""
+    """A key: its name (not secret), the SHA-256 of its token, and what it allows."""
 
     name: str
     digest: bytes = field(repr=False)
@@ -159,19 +163,19 @@ class Key:
 
 
 class KeyRing:
-    """The keys of a service, found by their tokens."""
+    """Finds the keys of a service by their tokens."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self.keys = tuple(keys)
         self._by_digest = {key.digest: key for key in keys}
-        # Only tokens that were verified get in, so there are never more than keys; a reload makes a new ring.
+        # Holds verified tokens only, so never more entries than keys; a reload makes a new ring.
         self._verified: dict[bytes, Key] = {}
 
     def find(self, token: bytes) -> Key | None:
         """The key whose token this is, or None.
 
-        The first time a token comes its digest is held against that of every key, whichever fits, each comparison
-        taking the same time: how long it takes tells nothing of the keys.
+        A new token is compared with every key, in constant time each and without stopping at a match, so the time
+        reveals nothing about the keys.
         """
         if len(token) > TOKEN_MAX_BYTES:
             return None
@@ -185,40 +189,44 @@ class KeyRing:
                 self._verified[digest] = found
         return found
 
-    def now(self, key: Key) -> Key | None:
-        """What has become of a key of an earlier ring: the one that the same token belongs to here, or None."""
+    def current(self, key: Key) -> Key | None:
+        """The key that has the token of `key`, which may be of an earlier ring; None when it was revoked."""
         return self._by_digest.get(key.digest)
 
 
 def hash_of(token: str) -> str:
-    """What is kept of a token."""
+    """The hash that is kept of a token."""
     return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
 def parse_keys(text: str) -> list[Key]:
-    """The keys that `text` declares; at least one, at most KEYS_MAX, no two with the same name or token.
+    """Parse 1 to KEYS_MAX keys, no two with the same name or token.
 
     Raises:
-        KeysRefused: something in it is wrong.
+        KeysRefused: the text is invalid.
     """
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as exc:  # also numbers and nesting beyond the limits of Python
+    except (ValueError, RecursionError) as exc:  # also for numbers and nesting beyond Python's limits
         at = _POSITION.search(str(exc))
-        raise KeysRefused("no valid TOML" + (f" ({at[0]})" if at else "")) from None  # it may quote what stands there
+        raise KeysRefused("not valid TOML" + (f" ({at[0]})" if at else "")) from None  # it may quote a secret
     tables = document.get("key", [])
-    if document.keys() - {"key"} or not isinstance(tables, list) or not all(isinstance(it, dict) for it in tables):
-        raise KeysRefused("not made of [[key]] tables alone")
+    if (
+        document.keys() - {"key"}
+        or not isinstance(tables, list)
+        or not all(isinstance(table, dict) for table in tables)
+    ):
+        raise KeysRefused("invalid: it must consist of [[key]] tables only")
     if not 1 <= len(tables) <= KEYS_MAX:
-        raise KeysRefused(f"made of {len(tables)} keys, and must be of 1 to {KEYS_MAX}")
+        raise KeysRefused(f"invalid: it has {len(tables)} keys and must have 1 to {KEYS_MAX}")
     keys: list[Key] = []
     for number, table in enumerate(tables, 1):
         key = _key(table, number)
         for other in keys:
             if other.name == key.name:
-                raise KeysRefused(f"calling two keys {key.name!r}: a log tells keys by their names")
+                raise KeysRefused(f"invalid: two keys have the name {key.name!r}")
             if other.digest == key.digest:
-                raise KeysRefused(f"giving the keys {other.name!r} and {key.name!r} the same hash")
+                raise KeysRefused(f"invalid: the keys {other.name!r} and {key.name!r} have the same hash")
         keys.append(key)
     return keys
 
@@ -227,17 +235,17 @@ def _key(table: dict[str, Any], number: int) -> Key:
     name = table.get("name")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise KeysRefused(
-            f"wrong in key {number}: `name` must be 1 to 64 of A-Z a-z 0-9 . _ : @ -, the first a letter or digit"
+            f"invalid: key {number}: `name` must be 1 to 64 of A-Z a-z 0-9 . _ : @ -, the first a letter or digit"
         )
     try:
         return Key(name, _digest(table), _scopes(table), _topics(table), _limit(table), _bounds(table))
     except KeysRefused as exc:
-        raise KeysRefused(f"wrong in key {number} ({name}): {exc}") from None
+        raise KeysRefused(f"invalid: key {number} ({name}): {exc}") from None
 
 
 def _digest(table: dict[str, Any]) -> bytes:
     if table.keys() - set(_FIELDS):
-        raise KeysRefused(f"it has a field that is none of {', '.join(_FIELDS)}")
+        raise KeysRefused(f"it has an unknown field; the fields are {', '.join(_FIELDS)}")
     value = table.get("hash")
     found = _HASH.fullmatch(value) if isinstance(value, str) else None
     if found is None:
@@ -246,23 +254,27 @@ def _digest(table: dict[str, Any]) -> bytes:
 
 
 def _scopes(table: dict[str, Any]) -> frozenset[Scope]:
-    given = table.get("scopes")
-    if not isinstance(given, list) or not given or not all(isinstance(one, str) and one in set(Scope) for one in given):
+    value = table.get("scopes")
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(scope, str) and scope in set(Scope) for scope in value)
+    ):
         raise KeysRefused(f"`scopes` must be a list of one or more of {', '.join(Scope)}")
-    return frozenset(Scope) if Scope.ADMIN in given else frozenset(map(Scope, given))
+    return frozenset(Scope) if Scope.ADMIN in value else frozenset(map(Scope, value))
 
 
 def _topics(table: dict[str, Any]) -> TopicPatterns:
-    given = table.get("topics", ["*"])
+    value = table.get("topics", ["*"])
     if (
-        not isinstance(given, list)
-        or not given
-        or not all(isinstance(one, str) and _PATTERN.fullmatch(one) for one in given)
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(pattern, str) and _PATTERN.fullmatch(pattern) for pattern in value)
     ):
         raise KeysRefused(
             f"`topics` must be a list of patterns, each 1 to {limits.TOPIC_LENGTH} of A-Z a-z 0-9 . _ : - and *"
         )
-    return TopicPatterns(given)
+    return TopicPatterns(value)
 
 
 def _limit(table: dict[str, Any]) -> Limit | None:
@@ -282,7 +294,7 @@ def _limit(table: dict[str, Any]) -> Limit | None:
 
 def _bounds(table: dict[str, Any]) -> Bounds:
     for name, (low, high) in _BOUNDS.items():
-        given = table.get(name)
-        if given is not None and (type(given) is not int or not low <= given <= high):
+        value = table.get(name)
+        if value is not None and (type(value) is not int or not low <= value <= high):
             raise KeysRefused(f"`{name}` must be a whole number from {low} to {high}")
     return Bounds(**{name: table[name] for name in _BOUNDS if name in table})

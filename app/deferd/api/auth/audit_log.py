@@ -1,125 +1,118 @@
-"""The audit log: a line for each admin action that was carried out and for each key that was refused.
+"""The audit log: a line for each admin action that was carried out and for each request that was refused.
 
-Logger `deferd.audit`; as JSON the facts are fields of their own. Never a token: a key is told by its name, an unknown
-one not at all. The client is the address that the connection came from, so behind a proxy it is the proxy's.
+Its logger is `deferd.audit`. A key is named, an unknown one is not, and tokens are never written. The client is the
+address that the connection comes from; behind a proxy that is the proxy's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from starlette.responses import Response
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from deferd.contract.errors import DeferdError, StoreUnavailable
 
-if TYPE_CHECKING:
-    from deferd.api.call import Call
-
 _log = logging.getLogger("deferd.audit")
-_SHOWN = 200
+_TOPIC_SHOWN = 200
 DONE, UNKNOWN = "done", "unknown"
 WINDOW_S = 10.0
 DISTINCT_MAX = 500
 
 
-class Asked(NamedTuple):
-    """What was asked: the call, the topic it is about if that is known, and the address that it came from."""
+class AuditedRequest(NamedTuple):
+    """A request as the log shows it: its operation, its topic if known, and the address of the client."""
 
-    what: str
+    operation: str
     topic: str | None
     client: str | None
 
 
-class Refusals:
-    """The lines about keys that were refused, or not sent: so many that they cannot fill a disk soon.
+class AuditLog:
+    """Writes the log, with a bound on refusals so that they cannot fill a disk.
 
-    A refusal is told at once. The same one, of the same key for the same call and topic from the same address, is told
-    again WINDOW_S seconds later with how often it came meanwhile. In that time at most DISTINCT_MAX different ones are
-    told; for those beyond there is one line with their number.
+    A refusal is written at once. Refusals of the same key, operation, topic, address and outcome within the next
+    WINDOW_S seconds are counted and written as one line at its end. In that time at most DISTINCT_MAX different
+    refusals are written; one line gives the number of the others.
     """
 
     def __init__(self) -> None:
-        self._again: dict[tuple[str | None, Asked, str], int] = {}
-        self._untold = 0
-        self._end: asyncio.TimerHandle | None = None
+        self._repeats: dict[tuple[str | None, AuditedRequest, str], int] = {}
+        self._omitted = 0
+        self._window_end: asyncio.TimerHandle | None = None
 
-    def note(self, key: str | None, asked: Asked, outcome: str) -> None:
-        """A key was refused, or none that is known was sent (None); `outcome` is the code of the answer."""
-        asked = asked._replace(topic=_cut(asked.topic))
-        refusal = (key, asked, outcome)
-        if refusal in self._again:
-            self._again[refusal] += 1
-        elif len(self._again) < DISTINCT_MAX:
-            self._again[refusal] = 0
-            _write(logging.WARNING, key, asked, outcome)
-        else:
-            self._untold += 1
-        if self._end is None:
-            self._end = asyncio.get_running_loop().call_later(WINDOW_S, self._sum_up)
+    @contextlib.contextmanager
+    def recording(self, key: str | None, request: AuditedRequest) -> Iterator[None]:
+        """Around an admin action: write its outcome, unless it was refused and so changed nothing.
 
-    def close(self) -> None:
-        """Tell what is not told yet."""
-        if self._end is not None:
-            self._end.cancel()
-            self._sum_up()
-
-    def _sum_up(self) -> None:
-        again, self._again, self._end = self._again, {}, None
-        untold, self._untold = self._untold, 0
-        for (key, asked, outcome), times in again.items():
-            if times:
-                _write(logging.WARNING, key, asked, outcome, times)
-        if untold:
-            _log.warning(
-                "%d more refusals are not told one by one", untold, extra={"outcome": "refused", "count": untold}
-            )
-
-
-def recorded(run: Callable[..., Any], call_name: str, what: str) -> Callable[..., Any]:
-    """`run`, the function of an admin call, with a line for each time that it did what it was asked.
-
-    When it ends without an answer of the store, the line says that the outcome is unknown. `call_name` is the
-    argument that holds the Call, `what` its name for the log.
-    """
-
-    async def run_and_record(**arguments: Any) -> Response:
-        call: Call = arguments[call_name]
+        When it ends without a response of the store the outcome is unknown.
+        """
         outcome: str | None = UNKNOWN
         try:
-            answer: Response = await run(**arguments)
+            yield
             outcome = DONE
         except StoreUnavailable:
             raise
         except DeferdError:
-            outcome = None  # refused: nothing was changed
+            outcome = None
             raise
         finally:
             if outcome is not None:
-                key = call.key.name if call.service.access is not None else None
-                topic, client = arguments.get("topic"), call.client_address()
-                _write(logging.INFO, key, Asked(what, _cut(topic), client), outcome)
-        return answer
+                _write(logging.INFO, key, _shortened(request), outcome)
 
-    return run_and_record
+    def refused(self, key: str | None, request: AuditedRequest, code: str) -> None:
+        """Write that a request was refused with the error `code`; `key` None: it had no known key."""
+        request = _shortened(request)
+        refusal = (key, request, code)
+        if refusal in self._repeats:
+            self._repeats[refusal] += 1
+        elif len(self._repeats) < DISTINCT_MAX:
+            self._repeats[refusal] = 0
+            _write(logging.WARNING, key, request, code)
+        else:
+            self._omitted += 1
+        if self._window_end is None:
+            self._window_end = asyncio.get_running_loop().call_later(WINDOW_S, self._end_window)
+
+    def close(self) -> None:
+        """Write what was counted so far."""
+        if self._window_end is not None:
+            self._window_end.cancel()
+            self._end_window()
+
+    def _end_window(self) -> None:
+        repeats, self._repeats, self._window_end = self._repeats, {}, None
+        omitted, self._omitted = self._omitted, 0
+        for (key, request, code), times in repeats.items():
+            if times:
+                _write(logging.WARNING, key, request, code, times)
+        if omitted:
+            _log.warning(
+                "%d more refusals are not logged one by one", omitted, extra={"outcome": "refused", "count": omitted}
+            )
 
 
-def _cut(topic: str | None) -> str | None:
-    return None if topic is None else topic[:_SHOWN]
+def _shortened(request: AuditedRequest) -> AuditedRequest:
+    return request if request.topic is None else request._replace(topic=request.topic[:_TOPIC_SHOWN])
 
 
-def _write(level: int, key: str | None, asked: Asked, outcome: str, times: int | None = None) -> None:
-    facts = {"key": key, "call": asked.what, "topic": asked.topic, "client": asked.client, "outcome": outcome}
+def _write(level: int, key: str | None, request: AuditedRequest, outcome: str, times: int | None = None) -> None:
+    fields = {
+        "key": key,
+        "call": request.operation,
+        "topic": request.topic,
+        "client": request.client,
+        "outcome": outcome,
+    }
     _log.log(
         level,
         "%s: %s%s by %s from %s%s",
         outcome,
-        asked.what,
-        "" if asked.topic is None else f" on topic {asked.topic!r}",
+        request.operation,
+        "" if request.topic is None else f" on topic {request.topic!r}",
         "no known key" if key is None else f"key {key}",
-        asked.client or "an unknown address",
+        request.client or "an unknown address",
         "" if times is None else f", {times} times more",
-        extra=facts if times is None else {**facts, "count": times},
+        extra=fields if times is None else {**fields, "count": times},
     )

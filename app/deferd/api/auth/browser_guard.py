@@ -1,12 +1,12 @@
-"""The gate of a service without keys: who is on its machine may do everything, and the pages of strangers nothing.
+"""The gate of a service without keys: it refuses the requests that web pages of other sites make.
 
-A browser is on the machine too, and a page of any site can have it send requests to loopback: a pop takes effect even
-if the page never sees its answer. And a site whose own name leads to loopback (DNS rebinding) would see the answers as
-well. Browsers tell both, in `Sec-Fetch-Site`, `Origin` or `Referer`, and in `Host`. It stands where `access` does when
-there are keys, which no page has.
+Whoever runs programs on the service's machine may do everything. A browser runs there too, and any page can make it
+send requests to loopback: a pop takes effect even if the page never sees the response. A site whose own name resolves
+to loopback (DNS rebinding) would see the response as well. Browsers reveal both, in `Sec-Fetch-Site`, `Origin` or
+`Referer`, and in `Host`. With keys `KeyGate` takes this gate's place: no page has a key.
 
-A link is different: the browser opens it as if the person had typed the address (`Sec-Fetch-Site: none` when the
-address that was typed redirects here). So what a browser opens, embeds or loads as an image or a script may only read.
+A link is different: the browser opens it as if the person had typed the address (`Sec-Fetch-Site: none` when a typed
+address redirects here). So what a browser opens, embeds or loads as an image or a script may only read.
 """
 
 from __future__ import annotations
@@ -14,70 +14,67 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Collection, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from starlette.responses import Response
-
-from deferd.api import problem_details
+from deferd.api.auth.admission import WITHOUT_KEY, Admission, Gate
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.audit_log import Asked, Refusals
-from deferd.api.responses import Header, JsonAnswer
+from deferd.api.auth.permissions import Permission
+from deferd.api.incoming_request import IncomingRequest
+from deferd.api.responses import Header
 from deferd.contract.errors import Forbidden
-from deferd.engine.topic_usage import Usage
+from deferd.engine.topic_usage import TopicUsage
 from deferd.settings import flag, variable
 
-if TYPE_CHECKING:
-    from deferd.api.call import Call
-    from deferd.api.operation import Operation
-
 _OWN_SITES = frozenset((b"same-origin", b"same-site", b"none"))
-"""`none` is a person who typed the address; `same-site` may be another port of this machine, see `_fault`."""
+"""`none`: a person typed the address. `same-site`: possibly another port of this machine, see `_refusal`."""
 _PRIVATE_ENDINGS = (b".localhost", b".local", b".internal", b".test", b".home.arpa")
-"""Of names that nobody can have in the public DNS."""
-_SCOPES_OF_READING = frozenset((Scope.READ, Scope.ADMIN))
+"""Of names that cannot exist in the public DNS."""
+_READING_SCOPES = frozenset((Scope.READ, Scope.ADMIN))
 """Scopes with which a GET has no effect."""
 _HOST_SHOWN = 100
 _HOST_MAX_BYTES = 253 + len(b":65535")
-"""The longest name that the DNS knows, and a port."""
-_WAY_OUT = f"give it keys ({flag('keys_file')}, {variable('keys')})"
+"""The longest name in the DNS, and a port."""
+_ADVICE = f"give it keys ({flag('keys_file')}, {variable('keys')})"
 
 
-class OwnMachine:
-    """The gate. `allowed_hosts` are the public names under which it answers too, as `--allowed-host` gives them."""
+class BrowserGuard(Gate):
+    """Admits what no foreign page sent. `allowed_hosts` are public names of the service (`--allowed-host`)."""
+
+    has_keys = False
 
     def __init__(self, allowed_hosts: Collection[str]) -> None:
+        super().__init__()
         names = [name.lower().encode("ascii") for name in allowed_hosts]
         self._any_host = b"*" in names
         self._allowed_names = frozenset(names)
         self._allowed_endings = tuple(name[1:] for name in names if name.startswith(b"*."))
-        self._refusals = Refusals()
 
     @contextlib.asynccontextmanager
-    async def keeping(self, _usage: Usage) -> AsyncIterator[None]:
-        """See Access; what was refused is told at the latest when the block ends."""
+    async def running(self, _usage: TopicUsage) -> AsyncIterator[None]:
+        """See Gate."""
         try:
             yield
         finally:
-            self._refusals.close()
+            self._audit_log.close()
 
-    async def answer(self, operation: Operation, call: Call) -> Response:
-        """The answer of `operation`, or the refusal."""
-        if operation.need.scope is not None and (fault := self._fault(operation, call)) is not None:
-            return self._refuse(fault, Asked(operation.what, call.path_values.get("topic"), call.client_address()))
-        return await operation.answer(call)
+    def admit(self, permission: Permission, request: IncomingRequest) -> Admission:
+        """See Gate."""
+        if permission.scope is not None and (detail := self._refusal(permission.scope, request)) is not None:
+            raise self._forbidden(detail, permission, request)
+        return WITHOUT_KEY
 
-    def refusal_of_page(
-        self, headers: Iterable[Header], _scope: Scope | None, what: str, client: str | None
-    ) -> JsonAnswer | None:
-        """See Access. A page has no effect, so a link on a page of another site may lead there."""
-        host = next((value for name, value in headers if name == b"host"), b"")
-        return None if self._is_own(host) else self._refuse(_of_host(host), Asked(what, None, client))
+    def admit_page(self, scope: Scope | None, name: str, request: IncomingRequest) -> Admission:
+        """See Gate. A page has no effect, so pages of other sites may link to it."""
+        host = next((value for name, value in request.headers if name == b"host"), b"")
+        if not self._is_own(host):
+            raise self._forbidden(_public_name(host), Permission(scope, operation=name), request)
+        return WITHOUT_KEY
 
-    def _fault(self, operation: Operation, call: Call) -> str | None:
+    def _refusal(self, scope: Scope, request: IncomingRequest) -> str | None:
+        """Why the request is refused; None when it is not."""
         host = b""
         origin = site = None
         is_fetched = True
-        for name, value in call.headers:
+        for name, value in request.headers:
             if name == b"host":
                 host = value
             elif name == b"sec-fetch-site":
@@ -89,22 +86,22 @@ class OwnMachine:
             elif name == b"origin":
                 origin = value
         if not self._is_own(host):
-            return _of_host(host)
+            return _public_name(host)
         if site is not None:
-            is_of_host = _is_page_of_host(call.headers, origin, host) if site == b"same-site" else True
-            comes_from_elsewhere = site not in _OWN_SITES or is_of_host is False
-            is_fetched = is_fetched and is_of_host is not None  # from an unknown page nothing has effects
-        elif origin is not None:  # a browser of before 2023, or one to which `host` is not surely this machine
-            comes_from_elsewhere = origin.partition(b"://")[2] != host
+            is_of_host = _is_page_of_host(request.headers, origin, host) if site == b"same-site" else True
+            is_foreign = site not in _OWN_SITES or is_of_host is False
+            is_fetched = is_fetched and is_of_host is not None  # an unknown page may only read
+        elif origin is not None:  # a browser from before 2023, or one that does not trust `host` as this machine
+            is_foreign = origin.partition(b"://")[2] != host
         else:
-            is_more_than_reading = call.method == "GET" and operation.need.scope is not Scope.READ
-            comes_from_elsewhere = is_more_than_reading and _is_for_unknown_page(call.headers, host)
-        if comes_from_elsewhere:
-            return f"this service has no keys, and so answers no web pages of other sites: {_WAY_OUT}"
-        if not is_fetched and (call.method != "GET" or operation.need.scope not in _SCOPES_OF_READING):
+            is_more_than_reading = request.method == "GET" and scope is not Scope.READ
+            is_foreign = is_more_than_reading and _is_for_unknown_page(request.headers, host)
+        if is_foreign:
+            return f"this service has no keys, so it refuses requests of web pages of other sites: {_ADVICE}"
+        if not is_fetched and (request.method != "GET" or scope not in _READING_SCOPES):
             return (
-                "this call has effects and this service has no keys, so it is refused to a browser that opens it as an "
-                f"address or a link, or loads it into a page: send it with curl, a client or /docs, or {_WAY_OUT}"
+                "this request has effects and this service has no keys, so a browser may not open it as an address or "
+                f"a link, or load it into a page: send it with curl, a client or /docs, or {_ADVICE}"
             )
         return None
 
@@ -115,34 +112,34 @@ class OwnMachine:
         name = _name_of(host)
         return name in self._allowed_names or name.endswith(self._allowed_endings)
 
-    def _refuse(self, fault: str, asked: Asked) -> JsonAnswer:
-        self._refusals.note(None, asked, Forbidden.code)
-        return problem_details.answer(Forbidden(fault))
+    def _forbidden(self, detail: str, permission: Permission, request: IncomingRequest) -> Forbidden:
+        self.audit_refusal(None, permission, request, request.path_values.get("topic"), Forbidden.code)
+        return Forbidden(detail)
 
 
 def _is_for_unknown_page(headers: Iterable[Header], host: bytes) -> bool:
-    """Whether a browser asks, and does not say that a page of `host` had it ask.
+    """Whether a browser sends this without showing that a page of `host` made it do so.
 
-    With a GET for an image or a link it sends no `Origin`, and where it takes the host for neither `localhost` nor a
-    loopback address (it may be 0.0.0.0 or a name of this machine all the same) no `Sec-Fetch-Site`; and a page can
-    have it leave out `Referer`. PowerShell calls itself Mozilla as well, but speaks no languages.
+    A GET for an image or a link carries no `Origin`. It carries no `Sec-Fetch-Site` for a host that the browser does
+    not know as `localhost` or a loopback address, although it may be 0.0.0.0 or another name of this machine. And a
+    page can suppress `Referer`. PowerShell calls itself Mozilla too, but sends no `Accept-Language`.
     """
-    given = dict(headers)
-    is_browser = given.get(b"user-agent", b"").startswith(b"Mozilla/") and b"accept-language" in given
-    return is_browser and given.get(b"referer", b"").split(b"/", 3)[2:3] != [host]
+    by_name = dict(headers)
+    is_browser = by_name.get(b"user-agent", b"").startswith(b"Mozilla/") and b"accept-language" in by_name
+    return is_browser and by_name.get(b"referer", b"").split(b"/", 3)[2:3] != [host]
 
 
-def _of_host(host: bytes) -> str:
+def _public_name(host: bytes) -> str:
     name = host[:_HOST_SHOWN].decode("latin-1")
     return (
-        f"this service has no keys, and so does not answer under a public name as {name} is: allow the name with "
-        f"{flag('allowed_host')} ({variable('allowed_host')}), or {_WAY_OUT}"
+        f"this service has no keys, so it refuses requests for a public name such as {name}: allow the name with "
+        f"{flag('allowed_host')} ({variable('allowed_host')}), or {_ADVICE}"
     )
 
 
 @lru_cache(maxsize=256)
 def _is_private(host: bytes) -> bool:
-    """Whether a `Host` is none, an address, or a name that nobody can have in the public DNS."""
+    """Whether a `Host` is empty, an address, or a name that cannot exist in the public DNS."""
     if host.startswith(b"["):
         return True
     name = _name_of(host)
@@ -158,9 +155,9 @@ def _name_of(host: bytes) -> bytes:
 
 
 def _is_page_of_host(headers: Iterable[Header], origin: bytes | None, host: bytes) -> bool | None:
-    """Whether a page of `host`, on whatever port, had a browser ask; None when the browser does not say which page.
+    """Whether a page of `host`, on any port, made a browser send this; None when the browser does not name the page.
 
-    `same-site` alone does not say it: user-pages.example.com is of the same site as jobs.example.com.
+    `same-site` is not enough: user-pages.example.com and jobs.example.com are the same site.
     """
     page = dict(headers).get(b"referer") if origin is None else origin
     if page is None:

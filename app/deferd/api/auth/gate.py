@@ -1,7 +1,7 @@
-"""Who may do what: the gate that every request passes when the service has keys.
+"""The gate of a service with keys.
 
-It stands within `Boundary`, behind both doors, and in the order in which it costs least: who asks (401), how often
-(429), whether the key has the scope (403); then the request is read, and last its topics are known (403).
+It checks in the order of cost: the key (401), its rate limit (429), its scope (403); then, while the request is read,
+the limits of its size (413, 422), and last its topics (403).
 """
 
 from __future__ import annotations
@@ -12,50 +12,46 @@ import binascii
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Collection, Iterable
+from typing import Any
 
-from starlette.responses import Response
-
-from deferd.api import problem_details
+from deferd.api.auth.admission import WITHOUT_KEY, Admission, Gate
 from deferd.api.auth.api_keys import NO_BOUNDS, Key, KeyRing, KeysRefused, Scope
-from deferd.api.auth.audit_log import Asked, Refusals
 from deferd.api.auth.key_source import CHECK_S, KeySource
+from deferd.api.auth.permissions import Arguments, Permission
 from deferd.api.auth.quota import Quota, keep_counting
-from deferd.api.auth.usage_limits import Account
-from deferd.api.responses import Header, JsonAnswer
-from deferd.contract.errors import DeferdError, Forbidden, RateLimited, Unauthorized
-from deferd.engine.topic_usage import Usage
+from deferd.api.auth.usage_limits import KeyUsage
+from deferd.api.incoming_request import IncomingRequest
+from deferd.api.responses import Header
+from deferd.contract.errors import Forbidden, RateLimited, Unauthorized
+from deferd.engine.topic_usage import TopicUsage
 
-if TYPE_CHECKING:
-    from deferd.api.auth.permissions import Arguments, Need
-    from deferd.api.call import Call
-    from deferd.api.operation import Operation
-
+_TOPIC_SHOWN = 200
 _log = logging.getLogger("deferd.keys")
-_ASK_FOR_PASSWORD = (b"www-authenticate", b'Basic realm="deferd: any name, a key as the password", charset="UTF-8"')
 
 
-class Access:
-    """The gate. Until `keeping` has read the keys it lets nobody in."""
+class KeyGate(Gate):
+    """Admits requests with a key. Until `running` has read the keys it admits none."""
+
+    has_keys = True
 
     def __init__(self, source: KeySource) -> None:
+        super().__init__()
         self._source = source
         self._ring = KeyRing(())
-        self._accounts: dict[str, Account] = {}
-        self._refusals = Refusals()
+        self._usages: dict[str, KeyUsage] = {}
 
     @contextlib.asynccontextmanager
-    async def keeping(self, usage: Usage) -> AsyncIterator[None]:
-        """Read the keys, and again when their file changes, and count for the quotas, until the block ends.
+    async def running(self, usage: TopicUsage) -> AsyncIterator[None]:
+        """Read the keys, reload them when their file changes, and count for the quotas, until the block ends.
 
         Raises:
-            KeysRefused: they cannot be used, and there are no last good ones. Later on that is only logged, and the
-                old ones stay.
+            KeysRefused: the keys are invalid and there are no last good ones. A later failure is only logged, and the
+                old keys stay valid.
         """
-        self.take(await asyncio.to_thread(self._source.read))
+        self.replace_keys(await asyncio.to_thread(self._source.read))
         tasks = (
-            asyncio.create_task(self._follow(), name="keys"),
+            asyncio.create_task(self._reload_changed_keys(), name="keys"),
             asyncio.create_task(keep_counting(self._quotas, usage), name="quotas"),
         )
         try:
@@ -64,166 +60,134 @@ class Access:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            self._refusals.close()
+            self._audit_log.close()
 
-    async def _follow(self) -> None:
+    async def _reload_changed_keys(self) -> None:
         while self._source.file is not None:
             await asyncio.sleep(CHECK_S)
             try:
                 keys = await asyncio.to_thread(self._source.read_if_changed)
             except KeysRefused as exc:
                 _log.error("the keys stay as they were: %s", exc)
-            except Exception:  # noqa: BLE001 (to end here would leave a key that was withdrawn valid for ever)
-                _log.exception("the keys stay as they were: their file could not be looked at")
+            except Exception:  # noqa: BLE001 (if this task ended, a revoked key would stay valid for ever)
+                _log.exception("the keys stay as they were: their file could not be checked")
             else:
                 if keys is not None:
-                    self.take(keys)
-                    _log.info("%d keys were read anew", len(keys), extra={"keys": len(keys)})
+                    self.replace_keys(keys)
+                    _log.info("%d keys were reloaded", len(keys), extra={"keys": len(keys)})
 
     def _quotas(self) -> list[Quota]:
-        return [account.quota for account in self._accounts.values() if account.quota is not None]
+        return [usage.quota for usage in self._usages.values() if usage.quota is not None]
 
-    def take(self, keys: Collection[Key]) -> None:
-        """Let these keys in and no others. A key whose limit stays the same goes on with what it has left of it."""
-        self._accounts = {
-            key.name: Account(key, self._accounts.get(key.name))
+    def replace_keys(self, keys: Collection[Key]) -> None:
+        """Admit these keys and no others. A key whose rate limit is unchanged keeps what is left of it."""
+        self._usages = {
+            key.name: KeyUsage(key, self._usages.get(key.name))
             for key in keys
             if key.limit is not None or key.bounds != NO_BOUNDS
         }
         self._ring = KeyRing(tuple(keys))
 
-    async def answer(self, operation: Operation, call: Call) -> Response:
-        """The answer of `operation` when the key of `call` allows it, else the refusal."""
-        need = operation.need
-        if need.scope is None:
-            return await operation.answer(call)
+    def admit(self, permission: Permission, request: IncomingRequest) -> Admission:
+        """See Gate."""
+        if permission.scope is None:
+            return WITHOUT_KEY
+        return self._identify(permission, request)
 
-        def asked() -> Asked:
-            return Asked(operation.what, call.path_values.get("topic"), call.client_address())
+    def admit_page(self, scope: Scope | None, name: str, request: IncomingRequest) -> Admission:
+        """See Gate. A browser can be made to ask for a password but not for a bearer token."""
+        return self._identify(Permission(scope, operation=name), request, password_allowed=scope is not None)
 
-        admitted = self._admit(call.headers, need.scope, asked)
-        if isinstance(admitted, JsonAnswer):
-            return admitted
-        key, account = admitted
-        call.key = key
-
-        def forbid(topic: str) -> Forbidden:
-            return self._forbidden(key, need.scope, asked()._replace(topic=topic))
-
-        if account is None:
-            check = None if key.topics.everything else _Check(key, need, None, forbid)
-            return await operation.answer(call, check)
-        call.account = account
-        try:
-            answer = await operation.answer(call, _Check(key, need, account, forbid))
-        except DeferdError as error:
-            answer = problem_details.answer(error)
-        answer.raw_headers.extend(account.headers())
-        return answer
-
-    def check_again(self, call: Call, scope: Scope, what: str, topics: Collection[str]) -> None:
-        """For a call that has waited: keys may have been read anew since it was let in.
-
-        Raises:
-            Unauthorized, Forbidden: its key would not be let in now.
-        """
-        key = self._ring.now(call.key)
-        if key is call.key:
-            return
-        asked = Asked(what, ",".join(topics), call.client_address())
-        if key is None:
-            self._refusals.note(call.key.name, asked, Unauthorized.code)
-            raise Unauthorized("the key was withdrawn while the call waited")
-        if scope not in key.scopes or not all(map(key.topics.match, topics)):
-            raise self._forbidden(key, scope, asked)
-
-    def refusal_of_page(
-        self, headers: Iterable[Header], scope: Scope | None, what: str, client: str | None
-    ) -> JsonAnswer | None:
-        """What answers a request for something that is no operation; None when it may go on.
-
-        `scope` None: there is no such page, and any key may hear that. A page may be asked for by a browser, which
-        can be made to ask for a password but not to send a bearer token.
-        """
-        admitted = self._admit(headers, scope, lambda: Asked(what, None, client), browser=scope is not None)
-        return admitted if isinstance(admitted, JsonAnswer) else None
-
-    def _admit(
-        self, headers: Iterable[Header], scope: Scope | None, asked: Callable[[], Asked], *, browser: bool = False
-    ) -> tuple[Key, Account | None] | JsonAnswer:
-        """Who asks, and its account if it has one; the refusal when it may not."""
-        token = _token(headers, browser=browser)
+    def _identify(
+        self, permission: Permission, request: IncomingRequest, *, password_allowed: bool = False
+    ) -> _KeyAdmission:
+        token = _token(request.headers, password_allowed=password_allowed)
         key = None if token is None else self._ring.find(token)
         if key is None:
-            self._refusals.note(None, asked(), Unauthorized.code)
-            return _unauthorized(token, browser=browser)
-        account = self._accounts.get(key.name)
-        refusal: JsonAnswer | None = None
-        if account is not None and (wait_s := account.take()) > 0:
-            refusal = problem_details.answer(
-                RateLimited(f"key {key.name!r} asks more often than it may", retry_after_s=math.ceil(wait_s))
-            )
-        elif scope is not None and scope not in key.scopes:
-            refusal = problem_details.answer(self._forbidden(key, scope, asked()))
-        if refusal is None:
-            return key, account
-        if account is not None:
-            refusal.raw_headers.extend(account.headers())
-        return refusal
+            self.audit_refusal(None, permission, request, request.path_values.get("topic"), Unauthorized.code)
+            raise _unauthorized(token, password_allowed=password_allowed)
+        return _KeyAdmission(self, permission, request, key, self._usages.get(key.name))
 
-    def _forbidden(self, key: Key, scope: Scope | None, asked: Asked) -> Forbidden:
-        self._refusals.note(key.name, asked, Forbidden.code)
-        if asked.topic == "*":
-            where = " for all topics"
-        else:
-            where = "" if asked.topic is None else f" for topic {asked.topic[:200]!r}"
-        return Forbidden(f"key {key.name!r} does not have scope {scope!s}{where}")
+    def current(self, key: Key) -> Key | None:
+        """The key as it is now; None when it was revoked."""
+        return self._ring.current(key)
 
 
-class _Check:
-    """What a call must pass when its key is not for everything; see `operation.Check`."""
+class _KeyAdmission(Admission):
+    """A request that has a known key."""
 
-    __slots__ = ("_account", "_forbid", "_key", "_need")
+    __slots__ = ("_gate", "_permission", "_request")
 
-    def __init__(self, key: Key, need: Need, account: Account | None, forbid: Callable[[str], Forbidden]) -> None:
-        self._key = key
-        self._need = need
-        self._account = account
-        self._forbid = forbid
+    key: Key
 
-    def body(self, raw: bytes) -> None:
-        if self._account is not None:
-            self._account.check_body(raw)
+    def __init__(
+        self, gate: KeyGate, permission: Permission, request: IncomingRequest, key: Key, usage: KeyUsage | None
+    ) -> None:
+        super().__init__(key, usage)
+        self._gate = gate
+        self._permission = permission
+        self._request = request
 
-    def value(self, value: dict[str, Any]) -> None:
-        if self._account is not None:
-            self._account.check_depth(value)
+    def authorize(self) -> None:
+        """See Admission."""
+        if self.usage is not None and (wait_s := self.usage.take()) > 0:
+            raise RateLimited(f"key {self.key.name!r} exceeds its rate limit", retry_after_s=math.ceil(wait_s))
+        scope = self._permission.scope
+        if scope is not None and scope not in self.key.scopes:
+            raise self._forbidden(self._request.path_values.get("topic"))
 
-    def arguments(self, given: Arguments) -> None:
-        topic = self._need.topic_out_of_reach(self._key, given)
+    def check_body(self, raw: bytes) -> None:
+        """See Admission."""
+        if self.usage is not None:
+            self.usage.check_body(raw)
+
+    def check_value(self, value: dict[str, Any]) -> None:
+        """See Admission."""
+        if self.usage is not None:
+            self.usage.check_depth(value)
+
+    def check_arguments(self, arguments: Arguments) -> None:
+        """See Admission."""
+        topic = self._permission.denied_topic(self.key, arguments)
         if topic is not None:
-            raise self._forbid(topic)
-        if self._account is not None:
-            self._account.check_batch(given)
-            self._account.check_times(given)
+            raise self._forbidden(topic)
+        if self.usage is not None:
+            self.usage.check_batch(arguments)
+            self.usage.check_times(arguments)
+
+    def check_again(self, topics: Collection[str]) -> None:
+        """See Admission."""
+        key = self._gate.current(self.key)
+        if key is self.key:
+            return
+        joined = ",".join(topics)
+        if key is None:
+            self._gate.audit_refusal(self.key_name, self._permission, self._request, joined, Unauthorized.code)
+            raise Unauthorized("the key was revoked while the request waited")
+        if self._permission.scope not in key.scopes or not all(map(key.topics.match, topics)):
+            raise self._forbidden(joined)
+
+    def _forbidden(self, topic: str | None) -> Forbidden:
+        self._gate.audit_refusal(self.key_name, self._permission, self._request, topic, Forbidden.code)
+        text = f"key {self.key.name!r} does not have scope {self._permission.scope!s}"
+        if topic is not None:
+            text += " for all topics" if topic == "*" else f" for topic {topic[:_TOPIC_SHOWN]!r}"
+        return Forbidden(text)
 
 
-def _unauthorized(token: bytes | None, *, browser: bool) -> JsonAnswer:
-    detail = "the key is none of those that this service knows"
-    if token is None:
-        detail = "a key is needed, as `Authorization: Bearer` and its token"
-        if browser:
-            detail += "; a browser takes the token as the password, with any name"
-    answer = problem_details.answer(Unauthorized(detail))
-    if browser:
-        answer.raw_headers.insert(0, _ASK_FOR_PASSWORD)
-    return answer
+def _unauthorized(token: bytes | None, *, password_allowed: bool) -> Unauthorized:
+    if token is not None:
+        return Unauthorized("the key is not known to this service")
+    detail = "a key is required: send its token as `Authorization: Bearer`"
+    if password_allowed:
+        detail += "; in a browser, enter the token as the password, with any name"
+    return Unauthorized(detail)
 
 
-def _token(headers: Iterable[Header], *, browser: bool) -> bytes | None:
-    """The token among the headers, None when there is none; one that is sent twice is as good as none.
+def _token(headers: Iterable[Header], *, password_allowed: bool) -> bytes | None:
+    """The bearer token in the headers; None without one, or with two Authorization headers.
 
-    With `browser` it may also be the password of HTTP Basic authentication (RFC 7617).
+    With `password_allowed` it may also be the password of HTTP Basic authentication (RFC 7617).
     """
     token = None
     for name, value in headers:
@@ -233,7 +197,7 @@ def _token(headers: Iterable[Header], *, browser: bool) -> bytes | None:
             scheme, _, credentials = value.partition(b" ")
             if scheme.lower() == b"bearer":
                 token = credentials.strip()
-            elif browser and scheme.lower() == b"basic":
+            elif password_allowed and scheme.lower() == b"basic":
                 token = _password(credentials)
             else:
                 return None
@@ -241,7 +205,7 @@ def _token(headers: Iterable[Header], *, browser: bool) -> bytes | None:
 
 
 def _password(credentials: bytes) -> bytes:
-    """That of Basic credentials, empty when they are none."""
+    """The password in Basic credentials; empty when they are malformed."""
     try:
         return base64.b64decode(credentials.strip(), validate=True).partition(b":")[2]
     except binascii.Error:

@@ -1,4 +1,4 @@
-"""Keys files as `deferd key list` and `deferd key revoke` read and edit them."""
+"""List and edit the keys in a file, for `deferd key list` and `deferd key revoke`."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ _HEADER = re.compile(r"\s*\[\[\s*key\s*\]\]\s*(?:#.*)?")
 
 
 class NoSuchKey(Exception):
-    """The file has no key of that name; the text says which it has."""
+    """The file has no key of that name; the text lists its keys."""
 
 
 def read_keys(path: Path) -> list[dict[str, Any]]:
-    """The keys in the file, each without its hash: its name, scopes and topics, and the bounds that it has.
+    """The keys in the file, each with its name, scopes, topics and limits, without its hash.
 
     Raises:
-        KeysRefused: a service would refuse the file.
+        KeysRefused: the file is invalid.
     """
     _, tables = _read(path)
     return [{"topics": ["*"], **{name: value for name, value in table.items() if name != "hash"}} for table in tables]
 
 
 def revoke_key(path: Path, name: str) -> None:
-    """Take the key out of the file.
+    """Remove the key from the file.
 
-    The file is replaced as a whole, so that nobody reads a part of it, and everything outside the key stays as it is,
-    also comments. (The standard library only reads TOML; instead of adding a library that writes it, lines are cut out,
-    and the result is parsed and compared before it takes the file's place.)
+    The file is replaced atomically, and everything else in it stays as it is, including comments: the standard library
+    cannot write TOML, so the lines of the key are cut out, and the result is parsed and compared before it is used.
 
     Raises:
-        NoSuchKey: there is no key of this name.
-        KeysRefused: a service would refuse the file, as it is or without the key.
+        NoSuchKey: the file has no key of this name.
+        KeysRefused: the file is invalid, or would be without the key.
         OSError: the file cannot be replaced.
     """
-    path = path.resolve()  # of a symbolic link the target is replaced
+    path = path.resolve()  # replace the target of a symbolic link, not the link
     with _locked(path.parent):
         text, tables = _read(path)
         names = [table["name"] for table in tables]
@@ -53,12 +52,12 @@ def revoke_key(path: Path, name: str) -> None:
         left = [table for table in tables if table["name"] != name]
         if not left:
             raise KeysRefused(
-                f"{name!r} is the only key in {path}, and a service keeps its old keys rather than taking a file "
-                "without any: make another key first"
+                f"{name!r} is the only key in {path}: a running service would ignore a file without keys and keep the "
+                "revoked one; add another key first"
             )
         edited = _without(text, names.index(name))
         if edited is None or _tables(edited) != left:
-            raise KeysRefused(f"{path} is not written as [[key]] tables one after the other: remove {name!r} by hand")
+            raise KeysRefused(f"{path} does not consist of consecutive [[key]] tables: remove {name!r} by hand")
         _replace(path, edited)
 
 
@@ -77,7 +76,7 @@ def _tables(text: str) -> list[dict[str, Any]] | None:
 
 
 def _without(text: str, number: int) -> str | None:
-    """The text without its key of this number: from its header to its last line that is neither empty nor a comment."""
+    """The text without the key of this number, from its header to its last line that is not empty or a comment."""
     lines = text.splitlines(keepends=True)
     headers = [at for at, line in enumerate(lines) if _HEADER.fullmatch(line.rstrip("\r\n"))]
     if number >= len(headers):
@@ -103,15 +102,15 @@ def _replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(descriptor)
         Path(name).replace(path)
-        _sync_folder(path.parent)
+        _sync_directory(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def _sync_folder(folder: Path) -> None:
-    """Bring a replaced file's name to the disk, so that a power failure does not bring the former file back."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync_directory(directory: Path) -> None:
+    """Flush the directory, so that a power failure does not bring the old file back."""
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -119,9 +118,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Wait for others that edit a file in the folder, so that none undoes what another did."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _locked(directory: Path) -> Iterator[None]:
+    """Wait for other processes that edit a file in the directory, so that no edit is lost."""
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

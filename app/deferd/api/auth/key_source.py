@@ -1,4 +1,4 @@
-"""Where the keys are written: a file that may change while the service runs, or the setting itself."""
+"""Reads the keys from a file, which may change while the service runs, or from the setting."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from deferd.api.auth.api_keys import Key, KeysRefused, parse_keys
 from deferd.settings import Settings, flag, variable
 
 CHECK_S = 1.0
-"""How often the file is looked at."""
+"""How often the file is checked."""
 FILE_MAX_BYTES = 1024 * 1024
 _SETTLED_NS = 2_000_000_000
-"""A file that was written this long ago shows by its time whether it is written again; clocks of file systems tick."""
+"""The timestamp of a file older than this reveals another write; file system clocks are coarse."""
 _log = logging.getLogger("deferd.keys")
 
 
 class KeySource:
-    """Reads keys; asked again, it tells whether they have changed. Its calls read the disk: not for the event loop.
+    """Reads the keys, and again when they have changed. Its methods read the disk: do not call them in the event loop.
 
-    `last_good` is what was in the file when it could last be used.
+    `last_good` is the content of the file when it was last valid.
     """
 
     def __init__(self, file: Path | None, text: str | None, last_good: str | None = None) -> None:
@@ -30,21 +30,21 @@ class KeySource:
         self._text = text
         self._mark: tuple[int, int, int] | None = None
         self._seen: bytes | None = None
-        self._complaint: str | None = None
+        self._last_error: str | None = None
         self._name = _named("keys") if file is None else f"{_named('keys_file')} {file}"
 
     def read(self) -> list[Key]:
-        """The keys as they are now, or as they last were when they could be used, which is logged.
+        """The current keys, or the last good ones if the current ones are invalid, which is logged.
 
         Raises:
-            KeysRefused: they never could; the sentence names the setting and the file.
+            KeysRefused: the keys are invalid and there are no last good ones; the text names the setting and the file.
         """
         try:
             return self._read()
         except KeysRefused as exc:
             if self.last_good is None:
                 raise
-            self._complaint = str(exc)
+            self._last_error = str(exc)
             _log.error("the keys stay as they were: %s", exc)
             return parse_keys(self.last_good)
 
@@ -56,7 +56,7 @@ class KeySource:
             text = self._seen.decode()
             keys = parse_keys(text)
         except UnicodeDecodeError:
-            raise KeysRefused(f"{self._name} is no valid TOML: it must be UTF-8") from None
+            raise KeysRefused(f"{self._name} is not valid TOML: it must be UTF-8") from None
         except KeysRefused as exc:
             raise KeysRefused(f"{self._name} is {exc}") from None
         self.last_good = text
@@ -66,7 +66,7 @@ class KeySource:
         """The keys when the file has changed since the last call, else None.
 
         Raises:
-            KeysRefused: what is there now cannot be used. The same thing is said once.
+            KeysRefused: the file is invalid now. The same error is raised once.
         """
         if self.file is None:
             return None
@@ -76,42 +76,42 @@ class KeySource:
                 return None
             keys = self._read()
         except KeysRefused as exc:
-            if str(exc) == self._complaint:
+            if str(exc) == self._last_error:
                 return None
-            self._complaint = str(exc)
+            self._last_error = str(exc)
             raise
-        mended = self._complaint is not None
-        self._complaint = None
-        return keys if mended or self._seen != before else None
+        was_invalid = self._last_error is not None
+        self._last_error = None
+        return keys if was_invalid or self._seen != before else None
 
     def _may_have_changed(self, file: Path) -> bool:
         try:
-            found = file.stat()
+            status = file.stat()
         except OSError:
-            return True  # reading it says what is wrong
-        settled = time.time_ns() - found.st_mtime_ns > _SETTLED_NS
-        return self._mark != (found.st_ino, found.st_size, found.st_mtime_ns) or not settled
+            return True  # reading it will raise the error
+        settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
+        return self._mark != (status.st_ino, status.st_size, status.st_mtime_ns) or not settled
 
     def _bytes(self, file: Path) -> bytes:
         self._mark = None
         try:
-            found = file.stat()
-            if not stat.S_ISREG(found.st_mode):
-                raise KeysRefused("not a file")  # reading a pipe could take for ever
+            status = file.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise KeysRefused("not a file")  # reading a pipe could block for ever
             with file.open("rb") as opened:
                 content = opened.read(FILE_MAX_BYTES + 1)
         except OSError as exc:
             raise KeysRefused(f"not readable: {exc.strerror or exc}") from None
         if len(content) > FILE_MAX_BYTES:
             raise KeysRefused(f"larger than {FILE_MAX_BYTES} bytes")
-        self._mark = (found.st_ino, found.st_size, found.st_mtime_ns)
+        self._mark = (status.st_ino, status.st_size, status.st_mtime_ns)
         return content
 
 
 def key_source(settings: Settings, last_good: str | None = None) -> KeySource | None:
-    """Where these settings say that the keys are; None when there are none, and nobody is asked for one.
+    """The source of the keys by these settings; None for a service without keys.
 
-    `last_good` is for a file that is broken now: what was in it when it could last be used.
+    `last_good` is the content of the file when it was last valid, used if it is invalid now.
     """
     if settings.keys_file is not None:
         return KeySource(settings.keys_file, None, last_good)

@@ -1,12 +1,12 @@
-"""What a call needs of the key that it comes with, said beside the call.
+"""The permission that an operation requires, declared at its function.
 
 ::
 
     @router.post("/jobs", ...)
-    @needs(Scope.PUT, topics=lambda given: (given["job"].topic,))
-    async def put_job(call: CurrentCall, job: PutJob) -> Response
+    @requires(Scope.PUT, topics=lambda arguments: (arguments["job"].topic,))
+    async def put_job(request: CurrentRequest, job: PutJob) -> Response
 
-A function that says nothing cannot become an operation, so no call is open by mistake.
+A function without a declaration cannot become an operation, so none is public by mistake.
 """
 
 from __future__ import annotations
@@ -21,57 +21,61 @@ Arguments = Mapping[str, Any]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _of_the_path(given: Arguments) -> Collection[str]:
-    """The topic of the path, of a pop all that it names; none where the path has no topic."""
-    named: str | None = given.get("topic")
-    return () if named is None else named.split(",")
+def _topics_of_path(arguments: Arguments) -> Collection[str]:
+    """The topics in the path: several for a pop, none where the path has no topic."""
+    topics: str | None = arguments.get("topic")
+    return () if topics is None else topics.split(",")
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """`scope` None: anybody may. `topics` gives the topics of a call from its bound arguments; the key must be for
-    each of them, and with `all_topics` for every topic that there can be.
+class Permission:
+    """The scope and topics that a key must have. `scope` None: the operation is public.
+
+    `topics` gives the topics of a request from its bound arguments; with `all_topics` the key must match every topic
+    there can be. `operation` names the operation in the audit log, which records its requests if `is_audited`.
     """
 
     scope: Scope | None
-    topics: Callable[[Arguments], Collection[str]] = _of_the_path
+    topics: Callable[[Arguments], Collection[str]] = _topics_of_path
     all_topics: bool = False
+    operation: str = ""
+    is_audited: bool = False
 
-    def topic_out_of_reach(self, key: Key, given: Arguments) -> str | None:
-        """The first topic of a call that `key` is not for; None when it is for all."""
+    def denied_topic(self, key: Key, arguments: Arguments) -> str | None:
+        """The first topic of a request that `key` does not match, `*` for all topics; None when it matches all."""
         if key.topics.everything:
             return None
         if self.all_topics:
             return "*"
-        return next((topic for topic in self.topics(given) if not key.topics.match(topic)), None)
+        return next((topic for topic in self.topics(arguments) if not key.topics.match(topic)), None)
 
 
-_needs: dict[Callable[..., Any], Need] = {}
+_permissions: dict[Callable[..., Any], Permission] = {}
 
 
-def needs(
-    scope: Scope, *, topics: Callable[[Arguments], Collection[str]] = _of_the_path, all_topics: bool = False
+def requires(
+    scope: Scope, *, topics: Callable[[Arguments], Collection[str]] = _topics_of_path, all_topics: bool = False
 ) -> Callable[[_Function], _Function]:
-    """The call needs a key with `scope`; see Need."""
-    return _noting(Need(scope, topics, all_topics))
+    """Require a key with `scope`; see Permission."""
+    return _declare(Permission(scope, topics, all_topics))
 
 
-def open_to_all(function: _Function) -> _Function:
-    """The call needs no key."""
-    return _noting(Need(None))(function)
+def public(function: _Function) -> _Function:
+    """Require no key."""
+    return _declare(Permission(None))(function)
 
 
-def _noting(need: Need) -> Callable[[_Function], _Function]:
-    def note(function: _Function) -> _Function:
-        _needs[function] = need
+def _declare(permission: Permission) -> Callable[[_Function], _Function]:
+    def declare(function: _Function) -> _Function:
+        _permissions[function] = permission
         return function
 
-    return note
+    return declare
 
 
-def need_of(function: Callable[..., Any]) -> Need:
-    """What was said of `function`. Raises TypeError when nothing was."""
+def permission_of(function: Callable[..., Any]) -> Permission:
+    """The permission declared at `function`. Raises TypeError without a declaration."""
     try:
-        return _needs[function]
+        return _permissions[function]
     except KeyError:
-        raise TypeError(f"{function}: say what key it needs, with @needs or @open_to_all") from None
+        raise TypeError(f"{function}: declare its permission with @requires or @public") from None

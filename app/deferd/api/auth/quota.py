@@ -1,9 +1,9 @@
-"""What a key may leave in the store: how many jobs, bytes and topics, all topics that it is for together.
+"""Quotas: how many jobs, bytes and topics a key may have in the store, over all topics that it is for.
 
-No script can enforce this, since the topics lie in several shards of the store. So what they hold is counted from time
-to time, and what the key put through this process since then is added. Until the next count other processes may put as
-much again. Everything that is kept counts: dead and retained jobs and the tombstones of cancelled deliveries too, since
-a caller that may leave those behind without limit needs no live jobs to fill the store.
+No script can enforce this, since the topics are in several shards of the store. So their content is counted from time
+to time, and what the key has put through this process since then is added. Until the next count other processes may put
+as much again. Everything that is kept counts, also dead and retained jobs and the tombstones of cancelled deliveries:
+a client could fill the store with those alone.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deferd.api.auth.api_keys import Bounds, TopicPatterns
-from deferd.contract.errors import FieldFault, InvalidInput, RateLimited, StoreUnavailable
+from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.engine.record import json_bytes
-from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, Usage
+from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, TopicUsage
 
 COUNT_EVERY_S = 1.0
 COUNTING_SHARE = 0.05
-"""The most of the time that goes into counting for one key, however much its topics hold. Each key waits for its own
-count only."""
+"""The maximum share of time spent counting for one key, however much its topics hold."""
 _MADE_ID_BYTES = 32
 _log = logging.getLogger("deferd.keys")
 
 
 @dataclass(slots=True)
 class _Counted:
-    """What the topics of a key hold in one shard of the store."""
+    """The content of a key's topics in one shard of the store."""
 
     jobs: int = 0
     bytes: int = 0
@@ -42,7 +41,7 @@ class _Counted:
 
 
 class Quota:
-    """The quota of one key over the topics that fit `patterns`. Its first count is due at once."""
+    """The quota of one key over the topics that match `patterns`. Its first count is due at once."""
 
     __slots__ = (
         "_bounds",
@@ -50,7 +49,6 @@ class Quota:
         "_bytes_since",
         "_bytes_under_way",
         "_count_at_s",
-        "_is_asked",
         "_jobs_counted",
         "_jobs_since",
         "_jobs_under_way",
@@ -60,6 +58,7 @@ class Quota:
         "_topics",
         "_topics_since",
         "_topics_under_way",
+        "_was_used",
     )
 
     def __init__(self, key_name: str, patterns: TopicPatterns, bounds: Bounds) -> None:
@@ -74,18 +73,20 @@ class Quota:
         self.revise(patterns, bounds)
 
     def revise(self, patterns: TopicPatterns, bounds: Bounds) -> None:
-        """Go on with these in place of the former ones; what was counted stays until the next count."""
+        """Replace patterns and bounds; the last count stays until the next one."""
         self._patterns = patterns
         self._bounds = bounds
-        self._is_asked = True
+        self._was_used = True
 
     @contextlib.contextmanager
     def room_for(self, jobs: Sequence[PutJob]) -> Iterator[None]:
-        """Around a put. Raises, with nothing put, RateLimited when there is no room for all of it.
+        """Around a put.
 
-        Raises InvalidInput when there never will be, since it is larger than a whole bound.
+        Raises, before anything is put:
+            RateLimited: there is no room for all jobs now.
+            InvalidInput: the put is larger than a bound, so there never will be.
         """
-        self._is_asked = True
+        self._was_used = True
         topics = self._topics_of(jobs)
         self._check("max_topics", len(self._topics), len(topics - self._topics), "topics")
         with self._room(len(jobs), self._bytes_of(jobs)):
@@ -102,7 +103,7 @@ class Quota:
     @contextlib.contextmanager
     def room_for_change(self, change: ChangeJob) -> Iterator[None]:
         """Around a change of a job, whose new body may be longer. Raises RateLimited as `room_for` does."""
-        self._is_asked = True
+        self._was_used = True
         needed_bytes = 0
         if self._bounds.max_bytes_total is not None:
             body_bytes = len(json_bytes(change.body)) if "body" in change.model_fields_set else 0
@@ -112,8 +113,8 @@ class Quota:
 
     @contextlib.contextmanager
     def counting(self, values: Iterable[Any]) -> Iterator[None]:
-        """Around the end of a delivery, which may store these values: they count, and are never refused."""
-        self._is_asked = True
+        """Around the end of a delivery that may store these values: they count, but are never refused."""
+        self._was_used = True
         stored_bytes = 0
         if self._bounds.max_bytes_total is not None:
             stored_bytes = sum(len(json_bytes(value)) for value in values if value is not None)
@@ -138,7 +139,7 @@ class Quota:
         finally:
             self._jobs_under_way -= jobs
             self._bytes_under_way -= needed_bytes
-            # Also what was refused or left in doubt: the next count tells.
+            # Includes what was refused or is unknown; the next count corrects it.
             self._jobs_since += jobs
             self._bytes_since += needed_bytes
 
@@ -146,12 +147,12 @@ class Quota:
         most: int | None = getattr(self._bounds, bound)
         if most is None or not needed:
             return
-        if needed > most:  # another try could not help
+        if needed > most:  # a retry cannot help
             text = f"needs room for {needed} {what}, but key {self._key_name!r} may have at most {most} ({bound})"
-            raise InvalidInput([FieldFault(("body",), text)])
+            raise InvalidInput([FieldError(("body",), text)])
         if held + needed > most:
             raise RateLimited(
-                f"the topics of key {self._key_name!r} are full: {bound} is {most}, all that is kept included; "
+                f"the topics of key {self._key_name!r} are full: {bound} is {most}, including dead and retained jobs; "
                 f"{what} in use: {held}, needed: {needed} more",
                 retry_after_s=math.ceil(max(1.0, self._count_at_s - time.monotonic())),
             )
@@ -167,17 +168,17 @@ class Quota:
         return set() if self._bounds.max_topics is None else {job.topic for job in jobs}
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time to count: somebody has asked since the last count, and that is long enough ago."""
-        return self._is_asked and now_s >= self._count_at_s
+        """Whether to count: the quota was used since the last count, and that is long enough ago."""
+        return self._was_used and now_s >= self._count_at_s
 
-    async def count(self, usage: Usage) -> None:
-        """Count what the topics hold. For a shard of the store that cannot be reached the last count stands.
+    async def count(self, usage: TopicUsage) -> None:
+        """Count the content of the topics. For a shard that cannot be reached the last count stands.
 
         Raises:
             StoreUnavailable: no shard can be reached.
         """
         began_s = time.monotonic()
-        self._is_asked = False
+        self._was_used = False
         jobs_before, bytes_before = self._jobs_since, self._bytes_since
         self._topics_since = set(self._topics_under_way)
         try:
@@ -186,7 +187,7 @@ class Quota:
             )
             _raise_unless_some_are_counted(counts)
         except BaseException:
-            self._is_asked = True
+            self._was_used = True
             raise
         finally:
             took_s = time.monotonic() - began_s
@@ -196,12 +197,12 @@ class Quota:
                 self._of_shard[shard] = count
         self._jobs_counted = sum(count.jobs for count in self._of_shard.values())
         self._bytes_counted = sum(count.bytes for count in self._of_shard.values())
-        # What was put meanwhile may be in both until the next count.
+        # What was put during the count may be counted twice until the next one.
         self._jobs_since -= jobs_before
         self._bytes_since -= bytes_before
         self._topics = self._topics_since.union(*(count.topics for count in self._of_shard.values()))
 
-    async def _count_shard(self, usage: Usage, shard: int) -> _Counted:
+    async def _count_shard(self, usage: TopicUsage, shard: int) -> _Counted:
         counted = _Counted()
         async for page in usage.names(shard, self._patterns.prefixes):
             names = [name for name in page if self._patterns.match(name)]
@@ -226,8 +227,8 @@ def _raise_unless_some_are_counted(counts: Sequence[_Counted | BaseException]) -
             raise failure
 
 
-async def keep_counting(quotas: Callable[[], Iterable[Quota]], usage: Usage) -> None:
-    """Count for all `quotas` of the moment, again and again, each at its own pace, until cancelled."""
+async def keep_counting(quotas: Callable[[], Iterable[Quota]], usage: TopicUsage) -> None:
+    """Count for all current `quotas` repeatedly, each at its own pace, until cancelled."""
     counts: dict[Quota, asyncio.Task[None]] = {}
     try:
         while True:
@@ -245,10 +246,10 @@ async def keep_counting(quotas: Callable[[], Iterable[Quota]], usage: Usage) -> 
             await asyncio.wait(counts.values())
 
 
-async def _count(quota: Quota, usage: Usage) -> None:
+async def _count(quota: Quota, usage: TopicUsage) -> None:
     try:
         await quota.count(usage)
     except StoreUnavailable as exc:
-        _log.warning("what a key with a quota has stored could not be counted: %s", exc)
-    except Exception:  # noqa: BLE001 (the next count may work; a full key must not be kept out for good)
-        _log.exception("what a key with a quota has stored could not be counted")
+        _log.warning("the stored jobs of a key with a quota could not be counted: %s", exc)
+    except Exception:  # noqa: BLE001 (the next count may succeed; a full key must not stay refused for ever)
+        _log.exception("the stored jobs of a key with a quota could not be counted")

@@ -1,7 +1,4 @@
-"""Limits on how often a key may ask: a bucket of tokens, in the memory of one process.
-
-Each serving process has buckets of its own, so a key may ask that many times more often as there are processes.
-"""
+"""The rate limit of a key: a token bucket in the memory of one server process, so the limit multiplies with them."""
 
 from __future__ import annotations
 
@@ -24,25 +21,25 @@ class Bucket:
         self._policy = b'"requests";q=%d;w=%d' % (limit.burst, window_s)
 
     def take(self, now_s: float) -> float:
-        """Take a token: 0 when there was one, else the seconds until there is. `now_s` is a clock that never jumps."""
-        self._gain(now_s)
+        """Take a token: 0 when there was one, else the seconds until there is one. `now_s` is a monotonic clock."""
+        self._refill(now_s)
         if self._tokens >= 1:
             self._tokens -= 1
             return 0.0
         return (1 - self._tokens) / self.limit.requests_per_second
 
-    def _gain(self, now_s: float) -> None:
+    def _refill(self, now_s: float) -> None:
         gained = (now_s - self._at_s) * self.limit.requests_per_second
         self._tokens = min(self.limit.burst, self._tokens + gained)
         self._at_s = now_s
 
     def headers(self, now_s: float) -> list[Header]:
-        """How it stands, as the IETF's draft-ietf-httpapi-ratelimit-headers writes it.
+        """The current state in the headers of draft-ietf-httpapi-ratelimit-headers (IETF).
 
-        That is now, which after a long poll may be a minute behind the last `take`.
-        `q` requests in `w` seconds are allowed; `r` are left, and all of them again in `t` seconds.
+        `q` requests in `w` seconds are allowed; `r` are left, and all of them again in `t` seconds. After a long poll
+        the last `take` may be a minute ago, so the bucket is refilled first.
         """
-        self._gain(now_s)
+        self._refill(now_s)
         full_in_s = math.ceil((self.limit.burst - self._tokens) / self.limit.requests_per_second)
         return [
             (b"ratelimit-policy", self._policy),

@@ -1,4 +1,4 @@
-"""The OpenAPI document: its texts, the error answers of each call, and what is tidied up in what FastAPI draws.
+"""The OpenAPI document: its general texts, and the error responses of each operation.
 
 The document is generated from the routes; `python -m deferd.api.openapi` writes it to `openapi/openapi.yaml`.
 """
@@ -12,20 +12,21 @@ from fastapi.openapi.utils import get_openapi
 from starlette.routing import BaseRoute
 
 from deferd import __version__
-from deferd.api import problem_details as faces
+from deferd.api import problem_details
 from deferd.api.auth.api_keys import Scope
 from deferd.api.openapi.examples import EXAMPLES
-from deferd.api.openapi.postprocess import tidy
+from deferd.api.openapi.postprocess import postprocess
 from deferd.api.openapi.schemas import Problem
 from deferd.api.operation import Operation
 from deferd.contract import limits
 
 VERSION = __version__
 TITLE = "deferd"
-SUMMARY = "A delayed-job service: put a job now, get it when it is due."
+SUMMARY = "A delayed-job service: put a job now, pop it when it is due."
 DESCRIPTION = f"""
-Any service puts a **job** on a **topic** with a delay. Until the job is due anyone can cancel or reschedule it by its
-own id. When it is due exactly one consumer gets it, with a lease; the consumer finishes it, or the job comes back.
+A producer puts a **job** on a **topic** with a delay. Until the job is due, any client can cancel or reschedule it by
+its id. When it is due, exactly one consumer gets it under a lease. The consumer finishes the job; otherwise the lease
+ends and the job is handed out again.
 
 ## Life of a job
 
@@ -35,49 +36,48 @@ own id. When it is due exactly one consumer gets it, with a lease; the consumer 
 | `ready` | due, waits for a consumer | pop -> reserved; cancel; reschedule; ttl -> dead |
 | `reserved` | a consumer holds it until `reserved_until` | finish; release -> delayed or dead; bury -> dead; cancel; \
 lease end -> ready |
-| `dead` | given up, with its `reason` and `last_error` | redrive -> ready; cancel; retention end |
+| `dead` | failed for good, with `reason` and `last_error` | redrive -> ready; cancel; retention end |
 | `finished` | done, kept for `retain` seconds | retention end |
 
-A job is in exactly one of them at any instant, and every step is atomic. Delivery is **at least once**: a job whose
-lease ends is handed out again. Two consumers never hold live leases on one job, and the **receipt** of an earlier
-delivery can change nothing.
+A job is always in exactly one state, and every transition is atomic. Delivery is **at least once**: a job whose lease
+ends is handed out again. Two consumers never hold live leases on the same job, and the **receipt** of an earlier
+delivery cannot change it.
 
 ## Conventions
 
-- Durations are seconds (numbers, kept to the millisecond). Instants are RFC 3339; in answers they are UTC with
-  milliseconds, such as `2026-11-21T07:26:58.123Z`. A leap second, `23:59:60Z`, is the second after it, `00:00:00Z`.
-  All times are the store's clock.
-- Topics match `{limits.TOPIC_PATTERN}`; ids are the same with up to {limits.ID_LENGTH} characters.
-- Bodies are JSON (`application/json` or no Content-Type at all), by default at most \
-{limits.BODY_DEFAULT_BYTES} bytes and nested at most {limits.JSON_DEPTH_MAX} levels. A body whose every field may be
-  left out may be left out itself, or be `null`.
+- Durations are numbers of seconds, with millisecond precision. Instants are RFC 3339 timestamps; in responses they are
+  in UTC with milliseconds: `2026-11-21T07:26:58.123Z`. A leap second, `23:59:60Z`, is read as the next second,
+  `00:00:00Z`. All times are those of the store's clock.
+- Topics match `{limits.TOPIC_PATTERN}`; ids match the same pattern with up to {limits.ID_LENGTH} characters.
+- Request bodies are JSON (`application/json`, or no Content-Type). By default a body has at most \
+{limits.BODY_DEFAULT_BYTES} bytes; it is nested at most {limits.JSON_DEPTH_MAX} levels deep. A body without required
+  fields may be omitted or `null`.
 - Unknown fields and unknown query parameters are refused.
-- Errors are `application/problem+json` (RFC 9457). Decide by `code`. Answers with status 429 and 503 carry
-  `Retry-After` in seconds. After a 503 it is not known whether the call was carried out.
-- Where the service has keys, a call needs one: `Authorization: Bearer` and its token. What scope a call needs is
-  said with it; the key must also be for the topics of the call. `/healthz` and `/readyz` are open.
-- Where it has none, these answer 403 `forbidden`: calls that a browser makes for pages of other sites; calls with
-  effects that a browser opens as an address or a link, or loads into a page; and calls for a host with a public name
-  that `--allowed-host` does not give.
-- A key may be bounded in how often it asks, how many of its pops wait, how many jobs, bytes and topics it may leave in
-  the store (429 `rate_limited`), how many live jobs one topic may hold (429 `topic_full`), for how long its jobs are
-  kept (422), and in the size, number of jobs and the nesting of its requests (413, 422).
-- A large response for which there is no room, since clients have not read those that they asked for before, is
-  replaced by 503 `too_many_unsent_bytes`, or by 429 `rate_limited` when they are clients of the same key. Jobs that it
-  would have handed out go back.
-- Before a request is a call it must be one: what is no HTTP, or names no host or several, answers 400 `bad_request`,
-  what does not come in time 408 `request_timeout`, a URL over {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`, a head
-  larger than the service allows, or with more than {limits.HEADERS_MAX} headers, 431
-  `request_header_fields_too_large`, and a connection too many 503 `too_many_connections`; then the connection is
-  closed.
-- On every path: a method that it does not have answers 405 `method_not_allowed` with `Allow`; a path that does not
-  exist answers 404 `not_found`.
+- Errors are `application/problem+json` (RFC 9457). Programs should decide by `code`. Responses with status 429 and 503
+  have a `Retry-After` header in seconds. After a 503 the request may or may not have been carried out.
+- A service with keys requires one: send `Authorization: Bearer <token>`. Each operation names the scope that the key
+  needs; the key must also match the topics of the request. `/healthz` and `/readyz` need no key.
+- A service without keys responds with 403 `forbidden` to requests that a browser makes for pages of other sites, to
+  requests with effects that a browser opens as an address or a link or loads into a page, and to requests for a public
+  host name that `--allowed-host` does not list.
+- A key may have limits: its request rate, its waiting pops, and the jobs, bytes and topics it may have in the store
+  (429 `rate_limited`); the live jobs in one topic (429 `topic_full`); how long its jobs are kept (422); and the size,
+  number of jobs and nesting of a request body (413, 422).
+- When clients have left too many bytes of earlier responses unread, a large response is replaced by 503
+  `too_many_unsent_bytes`, or by 429 `rate_limited` if those clients use the same key. Jobs that the response would have
+  handed out return to their topics.
+- A malformed HTTP request, or one with a missing or repeated Host header, gets 400 `bad_request`; one that does not
+  arrive in time 408 `request_timeout`; a URL longer than {limits.URL_MAX_BYTES} bytes 414 `uri_too_long`; a head that
+  is too large or has more than {limits.HEADERS_MAX} headers 431 `request_header_fields_too_large`; a connection over
+  the limit 503 `too_many_connections`. The connection is then closed.
+- An unknown path gets 404 `not_found`. A known path with another method gets 405 `method_not_allowed` with an `Allow`
+  header.
 """
 TAGS = [
-    {"name": "jobs", "description": "Put, look at, change and cancel jobs: the producer's side."},
-    {"name": "consumers", "description": "Pop jobs and say what became of them: the consumer's side."},
-    {"name": "topics", "description": "Look after topics: defaults, pausing, lists, dead jobs."},
-    {"name": "operations", "description": "Whether the service is well, and its metrics."},
+    {"name": "jobs", "description": "For producers: put, get, change and cancel jobs."},
+    {"name": "consumers", "description": "For consumers: pop jobs, then finish, release, touch or bury them."},
+    {"name": "topics", "description": "Settings, lists, pause, dead jobs and consistency checks of topics."},
+    {"name": "operations", "description": "Health, metrics, and the consistency check of the whole store."},
 ]
 
 _DETAILS = {
@@ -90,13 +90,13 @@ _DETAILS = {
     "job_reserved": "a consumer holds job 'order-1042' of topic 'orders.close'",
     "receipt_stale": "nobody holds job 'order-1042' of topic 'orders.close': it is delayed",
     "job_cancelled": "job 'order-1042' of topic 'orders.close' was cancelled",
-    "durability_unavailable": "durability 'replicated:1' is not to be had: the embedded store has no replicas; this "
-    "store gives memory, fsync; nothing was stored",
+    "durability_unavailable": "durability 'replicated:1' is not available: the embedded store has no replicas; this "
+    "store offers memory, fsync; nothing was stored",
     "topic_full": "topic 'orders.close' holds 100000 live jobs, which is its max_jobs",
     "store_unavailable": "the store did not answer in time",
-    "unauthorized": "a key is needed, as `Authorization: Bearer` and its token",
+    "unauthorized": "a key is required: send its token as `Authorization: Bearer`",
     "forbidden": "key 'shop' does not have scope pop for topic 'orders.close'",
-    "rate_limited": "key 'shop' asks more often than it may",
+    "rate_limited": "key 'shop' exceeds its rate limit",
 }
 _JOB_FACTS = {"topic": "orders.close", "id": "order-1042"}
 _FACTS: dict[str, dict[str, Any]] = {
@@ -112,11 +112,11 @@ _KEY_CODES = ("unauthorized", "forbidden", "rate_limited")
 _SECURITY_SCHEME = {
     "type": "http",
     "scheme": "bearer",
-    "description": "A key that `deferd key new` made. Needed only where the service has keys.",
+    "description": "The token of a key made by `deferd key new`. Required only if the service has keys.",
 }
 _RETRY_AFTER = {
     "Retry-After": {
-        "description": "Seconds after which the same call may succeed.",
+        "description": "Seconds after which the same request may succeed.",
         "schema": {"type": "integer", "minimum": 1},
     }
 }
@@ -131,40 +131,40 @@ _RATE_LIMIT = {
     },
 }
 _ANY_PROBLEM = {
-    "description": "Any other error, such as a request that is not valid HTTP or an error inside the service.",
-    "content": {faces.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    "description": "Any other error, for example a malformed HTTP request or an internal error.",
+    "content": {problem_details.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 _WWW_AUTHENTICATE = {
     "WWW-Authenticate": {"description": "`Bearer`.", "schema": {"type": "string", "examples": ["Bearer"]}}
 }
 
 
-def problems(*codes: str, body: bool = False) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a call for its `responses`; `body` adds those of every call that reads a body."""
+def error_responses(*codes: str, body: bool = False) -> dict[int | str, dict[str, Any]]:
+    """The error responses of an operation; `body` adds those of every operation that reads a body."""
     by_status: dict[int, list[str]] = {}
     for code in (*codes, *(_BODY_CODES if body else ())):
-        by_status.setdefault(faces.BY_CODE[code].status, []).append(code)
-    return {status: _problem_answer(status, by_status[status]) for status in sorted(by_status)}
+        by_status.setdefault(problem_details.BY_CODE[code].status, []).append(code)
+    return {status: _error_response(status, by_status[status]) for status in sorted(by_status)}
 
 
-def _problem_answer(status: int, codes: list[str]) -> dict[str, Any]:
-    told = [f"`{code}`: {_lower_first(faces.BY_CODE[code].title)}" for code in codes]
-    answer: dict[str, Any] = {
-        "description": "; ".join(told) + ".",
+def _error_response(status: int, codes: list[str]) -> dict[str, Any]:
+    meanings = [f"`{code}`: {_lower_first(problem_details.BY_CODE[code].title)}" for code in codes]
+    response: dict[str, Any] = {
+        "description": "; ".join(meanings) + ".",
         "content": {
-            faces.MEDIA_TYPE: {
+            problem_details.MEDIA_TYPE: {
                 "schema": {"$ref": "#/components/schemas/Problem"},
                 "examples": {code: {"$ref": f"#/components/examples/{code}"} for code in codes},
             }
         },
     }
     if status in (429, 503):
-        answer["headers"] = dict(_RETRY_AFTER)
+        response["headers"] = dict(_RETRY_AFTER)
     if "rate_limited" in codes:
-        answer["headers"] |= _RATE_LIMIT
+        response["headers"] |= _RATE_LIMIT
     if "unauthorized" in codes:
-        answer["headers"] = _WWW_AUTHENTICATE
-    return answer
+        response["headers"] = _WWW_AUTHENTICATE
+    return response
 
 
 def _lower_first(text: str) -> str:
@@ -173,7 +173,7 @@ def _lower_first(text: str) -> str:
 
 def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """The OpenAPI 3.1 document of `routes`."""
-    drawn = get_openapi(
+    generated = get_openapi(
         title=TITLE,
         version=VERSION,
         summary=SUMMARY,
@@ -186,35 +186,37 @@ def document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     for route in routes:
         if isinstance(route, Operation) and route.include_in_schema:
             for method in route.methods or ():
-                operation = drawn["paths"][route.path][method.lower()]
-                _say_what_key_is_needed(operation, route.need.scope)
+                operation = generated["paths"][route.path][method.lower()]
+                _add_security(operation, route.permission.scope)
                 operation["responses"]["default"] = _ANY_PROBLEM
-    schemas = drawn["components"]["schemas"]
+    schemas = generated["components"]["schemas"]
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas.update(problem.pop("$defs"), Problem=problem)
-    tidy(drawn)
-    # FastAPI drops the nulls of examples that it draws, so they come last.
+    postprocess(generated)
+    # FastAPI drops nulls from examples, so these are added last.
     for name, examples in EXAMPLES.items():
         schemas[name]["examples"] = examples
-    drawn["components"] = {
+    generated["components"] = {
         "schemas": dict(sorted(schemas.items())),
         "examples": {
-            code: {"value": faces.document(code, detail, **_FACTS.get(code, {}))} for code, detail in _DETAILS.items()
+            code: {"value": problem_details.document(code, detail, **_FACTS.get(code, {}))}
+            for code, detail in _DETAILS.items()
         },
         "securitySchemes": {"key": _SECURITY_SCHEME},
     }
-    return drawn
+    return generated
 
 
-def _say_what_key_is_needed(operation: dict[str, Any], scope: Scope | None) -> None:
-    """Add to a call its scope and the refusals; the empty requirement stands for a service that has no keys."""
+def _add_security(operation: dict[str, Any], scope: Scope | None) -> None:
+    """Add the required scope and its error responses. The empty requirement stands for a service without keys."""
     if scope is None:
         operation["security"] = []
         return
     operation["security"] = [{"key": [scope.value]}, {}]
-    answers: dict[str, Any] = operation["responses"]
+    responses: dict[str, Any] = operation["responses"]
     for code in _KEY_CODES:
-        status = faces.BY_CODE[code].status
-        told = answers.get(str(status), {}).get("content", {}).get(faces.MEDIA_TYPE, {}).get("examples", {})
-        answers[str(status)] = _problem_answer(status, [*told, code])
-    operation["responses"] = dict(sorted(answers.items()))
+        status = problem_details.BY_CODE[code].status
+        content = responses.get(str(status), {}).get("content", {})
+        others = content.get(problem_details.MEDIA_TYPE, {}).get("examples", {})
+        responses[str(status)] = _error_response(status, [*others, code])
+    operation["responses"] = dict(sorted(responses.items()))

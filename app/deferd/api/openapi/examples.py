@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deferd.engine.consistency.findings import DamageKind
+from deferd.engine.consistency.findings import FindingKind
 
 _ID, _TOPIC = "order-1042", "orders.close"
 _BACKOFF = {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0}
@@ -75,8 +75,8 @@ _AUDIT = {
         {
             "kind": "in_no_place",
             "found": 1,
-            "meaning": DamageKind.IN_NO_PLACE.meaning,
-            "mend": DamageKind.IN_NO_PLACE.mend,
+            "meaning": FindingKind.IN_NO_PLACE.meaning,
+            "repair": FindingKind.IN_NO_PLACE.repair,
         }
     ],
     "examples": [{"kind": "in_no_place", "subject": _ID, "detail": "due 2026-11-21T07:16:58.123Z"}],
@@ -120,7 +120,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "BuryJob": [{"receipt": _RECEIPT, "error": "there is no such order"}],
     "TopicSettings": [_TOPIC_SETTINGS],
     "Redrive": [{"ids": [_ID]}, {"limit": 100}],
-    "NoFields": [{}],
+    "EmptyBody": [{}],
     "Job": [_JOB, _DEAD_JOB],
     "StoredJob": [_STORED_JOB],
     "Delivery": [_DELIVERY],

@@ -1,4 +1,4 @@
-"""Tidies the OpenAPI document that FastAPI and pydantic draw, so that people and generated clients read it well."""
+"""Changes the OpenAPI document of FastAPI and pydantic so that people and client generators can use it better."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _NAMES_BELOW = frozenset({"properties", "schemas"})
 _BOUNDS = frozenset({"minimum", "maximum"})
 _INT32_MAX = 2**31 - 1
 NAME = "x-name"
-"""A schema that has this becomes a component of that name: generators make a named type of a component only."""
+"""A schema with this key becomes a component of that name: generators name only the types of components."""
 
 
-def tidy(document: dict[str, Any]) -> None:
-    """Tidy the whole document in place."""
+def postprocess(document: dict[str, Any]) -> None:
+    """Change the document in place."""
     schemas: dict[str, Any] = document["components"]["schemas"]
-    _tidy_schemas(schemas, names_below=True)
+    _simplify_schemas(schemas, names_below=True)
     schemas |= _replace_named_schemas(schemas)
     for schema in schemas.values():
         _widen_integers(schema)
@@ -25,47 +25,47 @@ def tidy(document: dict[str, Any]) -> None:
             _describe_defaults(schema)
         else:
             _leave_out_rather_than_null(schema)
-    _tidy_schemas(document["paths"], names_below=True)
+    _simplify_schemas(document["paths"], names_below=True)
     for operations in document["paths"].values():
         for operation in operations.values():
             if "requestBody" in operation:
-                _tidy_body(operation["requestBody"])
+                _describe_optional_body(operation["requestBody"])
             for parameter in operation.get("parameters", ()):
-                _tidy_parameter(parameter)
+                _simplify_parameter(parameter)
 
 
-def _tidy_schemas(node: Any, *, names_below: bool = False) -> None:
-    """Go through all schemas below `node`; with `names_below` its keys are names and no keywords."""
+def _simplify_schemas(node: Any, *, names_below: bool = False) -> None:
+    """Simplify all schemas below `node`; with `names_below` its keys are names, not keywords."""
     if isinstance(node, list):
         for inner in node:
-            _tidy_schemas(inner)
+            _simplify_schemas(inner)
     elif isinstance(node, dict):
         if not names_below:
-            _tidy_schema(node)
+            _simplify_schema(node)
         for key, inner in node.items():
             if names_below or key not in _DATA:
-                _tidy_schemas(inner, names_below=not names_below and key in _NAMES_BELOW)
+                _simplify_schemas(inner, names_below=not names_below and key in _NAMES_BELOW)
 
 
-def _tidy_schema(schema: dict[str, Any]) -> None:
+def _simplify_schema(schema: dict[str, Any]) -> None:
     if isinstance(schema.get("title"), str):
-        del schema["title"]  # pydantic makes it of the field's name: it says nothing new
+        del schema["title"]  # pydantic derives it from the field's name
     if "default" in schema and schema["default"] is None:
         del schema["default"]
     for bound in _BOUNDS & schema.keys():
         if isinstance(schema[bound], float) and schema[bound].is_integer():
             schema[bound] = int(schema[bound])
     if schema.get("type") == "number":
-        schema["format"] = "double"  # else many generators choose 32 bits
+        schema["format"] = "double"  # many generators assume 32 bits otherwise
     kind = _other_than_null(schema)
-    if kind is not None:  # what is said of the one kind is said of the field
+    if kind is not None:  # move the texts of the only type to the field
         for key in ("description", "examples"):
             if key in kind:
                 schema.setdefault(key, kind[key] if NAME in kind else kind.pop(key))
 
 
 def _widen_integers(schema: dict[str, Any]) -> None:
-    """Give the fields that can be beyond 32 bits, such as counts, a format of 64: many generators choose 32 else."""
+    """Give integer fields that can exceed 32 bits the format int64: many generators assume 32 bits otherwise."""
     for field in schema.get("properties", {}).values():
         kind = _other_than_null(field) or field
         if kind.get("type") == "integer" and "enum" not in kind and kind.get("maximum", math.inf) > _INT32_MAX:
@@ -75,7 +75,7 @@ def _widen_integers(schema: dict[str, Any]) -> None:
 def _describe_defaults(schema: dict[str, Any]) -> None:
     """Move the defaults of a request's fields into their descriptions.
 
-    To some generators a field with a `default` is one that is always there, so they require it of requests.
+    Some generators require a field with a `default` in requests, since it is always present.
     """
     for field in schema["properties"].values():
         if "default" in field:
@@ -85,33 +85,32 @@ def _describe_defaults(schema: dict[str, Any]) -> None:
 
 
 def _leave_out_rather_than_null(schema: dict[str, Any]) -> None:
-    """An answer has no nulls where a field may be missing: the service leaves the field out."""
+    """Remove null from the optional fields of responses: the service omits such a field."""
     properties: dict[str, Any] = schema.get("properties", {})
     for name in properties.keys() - set(schema.get("required", ())):
         properties[name] = _without_null(properties[name])
 
 
-def _tidy_body(body: dict[str, Any]) -> None:
-    """A body that may be left out is drawn with its fields' nulls as default.
+def _describe_optional_body(body: dict[str, Any]) -> None:
+    """Describe an optional body in words, in place of a default.
 
-    That it may be `null` is told in words: of a schema that allows null, openapi-python-client makes a function that
-    fails when it is called without a body.
+    From a schema that allows null, openapi-python-client generates a function that fails without a body.
     """
     if not body.get("required", False):
-        body["description"] = "May be left out, or be `null`, which means the same."
+        body["description"] = "Optional; `null` means the same as no body."
     for content in body["content"].values():
         content["schema"].pop("default", None)
 
 
-def _tidy_parameter(parameter: dict[str, Any]) -> None:
-    """A parameter that may be left out is drawn as one that may be null, which no URL can say."""
+def _simplify_parameter(parameter: dict[str, Any]) -> None:
+    """Remove null from the types of an optional parameter: a URL cannot contain it."""
     parameter["schema"] = _without_null(parameter["schema"])
     if "description" in parameter:
-        parameter["schema"].pop("description", None)  # it stands twice
+        parameter["schema"].pop("description", None)  # a duplicate
 
 
 def _replace_named_schemas(node: Any) -> dict[str, Any]:
-    """Put references in the place of all schemas below `node` that have a NAME; the schemas by their names."""
+    """Replace all schemas below `node` that have a NAME by references; return them by name."""
     found: dict[str, Any] = {}
     for key, inner in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         found |= _replace_named_schemas(inner)
@@ -130,7 +129,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _other_than_null(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The one kind of value that a schema allows besides null; None when it is not of that form."""
+    """The type in a schema that allows one type or null; None for other schemas."""
     kinds = schema.get("anyOf")
     if not isinstance(kinds, list) or len(kinds) != 2 or _NULL not in kinds:
         return None

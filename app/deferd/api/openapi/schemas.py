@@ -1,4 +1,4 @@
-"""The shapes of the answers, for the OpenAPI document. Nothing is written through them: see `job_json`."""
+"""The schemas of the responses, for the OpenAPI document only. `serialization` writes the responses without them."""
 
 from __future__ import annotations
 
@@ -9,69 +9,71 @@ from pydantic import BaseModel, Field
 
 from deferd.api.problem_details import BY_CODE
 from deferd.contract.model import Delivery, Job, JobState, TopicSettings
-from deferd.engine.consistency.findings import DamageKind
+from deferd.engine.consistency.findings import FindingKind
 
 ProblemCode = Annotated[
     str,
     Field(
-        description="The kind of error, by which programs decide. It never changes.",
+        description="The kind of error, for programs to decide by. Codes never change.",
         json_schema_extra={"enum": sorted(BY_CODE), "x-name": "ProblemCode"},
     ),
 ]
-_BATCH_STATUS = "The HTTP status that the call for this one job would have had."
+_BATCH_STATUS = "The HTTP status that a request for this job alone would get."
 
 
-class Fault(BaseModel):
-    """One refused value."""
+class FieldError(BaseModel):
+    """One invalid value."""
 
-    field: str = Field(description="Where it stands: `body`, `query` or `path`, then the way to it, with dots.")
-    message: str = Field(description="What is wrong with it; it names the bound.")
-    value: Any = Field(None, description="The value, when it is small; a long text is cut.")
-    pointer: str | None = Field(None, description="Where it stands in the request body, as a JSON Pointer fragment.")
+    field: str = Field(
+        description="Its location: `body`, `query` or `path`, then the names below it, separated by dots."
+    )
+    message: str = Field(description="What is wrong, with the bound that the value breaks.")
+    value: Any = Field(None, description="The value if it is small; a long string is cut.")
+    pointer: str | None = Field(None, description="Its location in the request body, as a JSON Pointer fragment.")
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 lays it out. Programs decide by `code`; `title` and `detail` are for people."""
+    """An error (RFC 9457). Programs should decide by `code`; `title` and `detail` are for people."""
 
-    type: str = Field(description="A URN that names the kind of problem; it ends in `code`.")
-    title: str = Field(description="The kind of problem in words.")
+    type: str = Field(description="A URN of the kind of error; it ends in `code`.")
+    title: str = Field(description="The kind of error in words.")
     status: int = Field(ge=400, le=599, description="The HTTP status.")
-    detail: str = Field(description="What happened this time.")
+    detail: str = Field(description="What went wrong in this request.")
     code: ProblemCode
-    topic: str | None = Field(None, description="The topic it is about.")
-    id: str | None = Field(None, description="The job it is about.")
-    errors: list[Fault] | None = Field(None, description="With `validation`: each refused value, at most 100.")
-    limit_bytes: int | None = Field(None, description="With `payload_too_large`: the most bytes a body may have.")
-    max_jobs: int | None = Field(None, description="With `topic_full`: the most live jobs the topic may hold.")
+    topic: str | None = Field(None, description="The topic concerned.")
+    id: str | None = Field(None, description="The job concerned.")
+    errors: list[FieldError] | None = Field(None, description="With `validation`: the invalid values, at most 100.")
+    limit_bytes: int | None = Field(None, description="With `payload_too_large`: the maximum size of a body.")
+    max_jobs: int | None = Field(None, description="With `topic_full`: the maximum number of live jobs in the topic.")
     durability: str | None = Field(
         None,
-        description="With `durability_unavailable`: the level that was asked for. With `job_exists` and `job_reserved` "
-        "of a put: the level that the job has reached which stands in its way.",
+        description="With `durability_unavailable`: the requested level. With `job_exists` and `job_reserved` of a "
+        "put: the level that the existing job has reached.",
     )
-    available: list[str] | None = Field(None, description="With `durability_unavailable`: the levels there are.")
+    available: list[str] | None = Field(None, description="With `durability_unavailable`: the available levels.")
 
 
 class StoredJob(Job):
-    """A job as the put of it is answered."""
+    """A job as its put returns it."""
 
     durability: str = Field(
-        description="What the job has reached: `memory` of the store; `fsync`, its disk; or `replicated:N`, the memory "
-        "of N replicas as well.",
+        description="The level that the job has reached: `memory`, in the memory of the store; `fsync`, on its disk; "
+        "`replicated:N`, also in the memory of N replicas.",
         examples=["fsync"],
     )
 
 
 class PutResult(BaseModel):
-    """What became of one job of a batch."""
+    """The result for one job of a batch."""
 
     topic: str
     id: str
     status: Literal[200, 201, 409, 422, 429, 503] = Field(
-        description=f"{_BATCH_STATUS} 201: put. 200: kept or replaced. Else `code` says what hindered it."
+        description=f"{_BATCH_STATUS} 201: put. 200: kept or replaced. Otherwise `code` says why not."
     )
-    code: ProblemCode | None = Field(None, description="The error's code, when there is one.")
+    code: ProblemCode | None = Field(None, description="The code of the error, if any.")
     durability: str | None = Field(
-        None, description="With 200 and 201: what the job has reached. With 409: the same of the job that was there."
+        None, description="With 200 and 201: the level that the job has reached. With 409: that of the existing job."
     )
 
 
@@ -82,13 +84,13 @@ class PutResults(BaseModel):
 
 
 class FinishResult(BaseModel):
-    """What became of one job of a batch finish."""
+    """The result for one job of a batch."""
 
     id: str
     status: Literal[200, 404, 409, 410, 503] = Field(
-        description=f"{_BATCH_STATUS} 200: finished. Else `code` says what hindered it."
+        description=f"{_BATCH_STATUS} 200: finished. Otherwise `code` says why not."
     )
-    code: ProblemCode | None = Field(None, description="The error's code, when there is one.")
+    code: ProblemCode | None = Field(None, description="The code of the error, if any.")
 
 
 class FinishResults(BaseModel):
@@ -115,7 +117,7 @@ class Cancelled(BaseModel):
 
 
 class Released(BaseModel):
-    """The job was given back: it waits for `due_at`, or it is dead because it has no attempt left."""
+    """The job was released: it is delayed until `due_at`, or dead because it has no attempts left."""
 
     state: Literal["delayed", "dead"]
     due_at: datetime | None = Field(None, description="When it is due again; only with `delayed`.")
@@ -125,7 +127,7 @@ class Released(BaseModel):
 class Touched(BaseModel):
     """The lease was extended."""
 
-    reserved_until: datetime = Field(description="When the lease ends now.")
+    reserved_until: datetime = Field(description="The new end of the lease.")
 
 
 class Buried(BaseModel):
@@ -135,7 +137,7 @@ class Buried(BaseModel):
 
 
 class Deliveries(BaseModel):
-    """The jobs that were popped, each under a lease; none when nothing was ready in time."""
+    """The popped jobs, each under a lease; empty when none was ready in time."""
 
     jobs: list[Delivery]
 
@@ -144,11 +146,11 @@ class JobPage(BaseModel):
     """One page of a topic's jobs."""
 
     jobs: list[Job]
-    next_cursor: str | None = Field(description="Ask again with this for the next page; `null`: this is the last.")
+    next_cursor: str | None = Field(description="The `cursor` of the next page; `null` on the last page.")
 
 
 class Counts(BaseModel):
-    """How many jobs are in each state."""
+    """The number of jobs in each state."""
 
     delayed: int
     ready: int
@@ -158,108 +160,108 @@ class Counts(BaseModel):
 
 
 class Topic(BaseModel):
-    """A topic as it stands."""
+    """A topic in its current state."""
 
     topic: str
-    paused: bool = Field(description="Whether handing out is stopped.")
+    paused: bool = Field(description="Whether the topic is paused: it hands out no jobs.")
     counts: Counts
     oldest_ready_age: float | None = Field(
-        description="Seconds since the job that is first in the Ready list was due; `null`: none is ready."
+        description="Seconds since the first job of the Ready list was due; `null` when none is ready."
     )
-    next_due_at: datetime | None = Field(description="When the next delayed job is due; `null`: none is delayed.")
+    next_due_at: datetime | None = Field(description="When the next delayed job is due; `null` when none is delayed.")
     settings: TopicSettings
 
 
 class TopicPage(BaseModel):
-    """One page of topics, in the order of their names."""
+    """One page of topics, ordered by name."""
 
     topics: list[Topic]
-    next_cursor: str | None = Field(description="Ask again with this for the next page; `null`: this is the last.")
+    next_cursor: str | None = Field(description="The `cursor` of the next page; `null` on the last page.")
     unavailable: list[str] = Field(
-        description="Topics left out because the shard of the store that holds them cannot be reached, as far as this "
-        "process knows them."
+        description="Topics omitted because their shard of the store cannot be reached, as far as this process knows "
+        "them."
     )
     unreadable_shards: list[int] = Field(
-        description="The numbers of those shards; empty when the list is whole. They may hold topics that "
-        "`unavailable` does not name."
+        description="The shards that cannot be reached; empty when the list is complete. They may hold topics that "
+        "`unavailable` does not list."
     )
 
 
 class Redriven(BaseModel):
-    """How many dead jobs are ready again."""
+    """The number of dead jobs that are ready again."""
 
     redriven: int
 
 
 class Removed(BaseModel):
-    """How many jobs were removed."""
+    """The number of removed jobs."""
 
     removed: int
 
 
 class Damage(BaseModel):
-    """One kind of damage that an audit found, or that a repair found and mended."""
+    """One kind of damage that an audit found, or that a repair found and repaired."""
 
-    kind: DamageKind
-    found: int = Field(description="How often.")
+    kind: FindingKind
+    found: int = Field(description="How often it was found.")
     meaning: str = Field(description="What it means, for people.")
-    mend: str = Field(description="What a repair does about it, for people.")
+    repair: str = Field(description="What a repair does about it, for people.")
 
 
 class DamageExample(BaseModel):
-    """One damage."""
+    """One finding."""
 
-    kind: DamageKind
-    subject: str = Field(description="The job's id; of the topic as a whole its name; or a key of the store.")
-    detail: str = Field(description="What was seen, for people.")
+    kind: FindingKind
+    subject: str = Field(description="The id of a job, the name of a topic, or a key of the store.")
+    detail: str = Field(description="What was found, for people.")
 
 
 class Sums(BaseModel):
-    """What became of all jobs that were ever put: `put` is the sum of the others."""
+    """The outcomes of all jobs that were ever put; `put` is the sum of the others."""
 
     put: int
     finished: int
-    cancelled: int = Field(description="By a cancel, a purge, or a put in their place.")
+    cancelled: int = Field(description="By a cancel, a purge, or a put that replaced them.")
     dropped: int = Field(description="Dead until their retention ended.")
-    lost: int = Field(description="Missing when a repair looked.")
-    dead: int = Field(description="Dead now, expired ones among them.")
+    lost: int = Field(description="Found missing by a repair.")
+    dead: int = Field(description="Dead now, including expired jobs.")
     live: int = Field(description="Delayed, ready or reserved now.")
 
 
 class Audit(BaseModel):
-    """What an audit of a topic found, or what a repair mended; `counts` and `sums` are as they are after it."""
+    """What an audit of a topic found, or a repair repaired; `counts` and `sums` are those after it."""
 
     topic: str
-    clean: bool = Field(description="Whether everything was checked and nothing was found.")
-    repaired: bool = Field(description="Whether what was found has been mended.")
-    checked: int = Field(description="How many jobs were looked at.")
-    counts: Counts | None = Field(None, description="Left out when they could not be read.")
-    sums: Sums | None = Field(None, description="Left out when they could not be read.")
+    clean: bool = Field(description="Whether everything was checked and no damage found.")
+    repaired: bool = Field(description="Whether what was found has been repaired.")
+    checked: int = Field(description="The number of jobs checked.")
+    counts: Counts | None = Field(None, description="Omitted when they could not be read.")
+    sums: Sums | None = Field(None, description="Omitted when they could not be read.")
     timer_overdue: float = Field(
-        description="For how many seconds the timer's first work has waited: no damage, but see that a service runs."
+        description="How many seconds the timer is late. This is no damage, but check that a service is running."
     )
     unchecked: str | None = Field(None, description="What could not be checked, and why.")
     damage: list[Damage]
-    examples: list[DamageExample] = Field(description="Of the damage; at most 100.")
+    examples: list[DamageExample] = Field(description="Examples of the damage, at most 100.")
 
 
 class StoreAudit(BaseModel):
-    """What is wrong in the store beyond single topics."""
+    """What an audit of the whole store found, or a repair repaired."""
 
-    clean: bool = Field(description="Whether nothing was found and no topic is unlisted.")
-    repaired: bool = Field(description="Whether what was found has been mended.")
+    clean: bool = Field(description="Whether no damage was found and no topic is unlisted.")
+    repaired: bool = Field(description="Whether what was found has been repaired.")
     unlisted: list[str] = Field(
-        description="Topics that hold something and that a list of topics does not show, or fails over: audit each."
+        description="Topics that have data but are missing from the list of topics, or make it fail. Audit each."
     )
     damage: list[Damage]
-    examples: list[DamageExample] = Field(description="Of the damage; at most 100.")
+    examples: list[DamageExample] = Field(description="Examples of the damage, at most 100.")
     stray_keys: list[str] = Field(
-        description="Keys under deferd's prefix that are of no topic: no damage. At most 100."
+        description="Keys under deferd's prefix that belong to no topic, at most 100. They are no damage."
     )
-    stray_count: int = Field(description="How many of them there are.")
+    stray_count: int = Field(description="The number of such keys.")
 
 
 class Health(BaseModel):
-    """The service is well."""
+    """The service is healthy."""
 
     status: Literal["ok"]

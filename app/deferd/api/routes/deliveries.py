@@ -1,4 +1,4 @@
-"""The consumer's side, after the pop: finish, release, touch, bury."""
+"""For consumers, after the pop: finish, release, touch and bury jobs."""
 
 from __future__ import annotations
 
@@ -7,56 +7,59 @@ from starlette.responses import Response
 
 from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import needs
-from deferd.api.call import CurrentCall
+from deferd.api.auth.permissions import requires
 from deferd.api.openapi import schemas
-from deferd.api.openapi.document import problems
+from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
-from deferd.api.responses import JsonAnswer
+from deferd.api.request_context import CurrentRequest
+from deferd.api.responses import JsonResponse
 from deferd.contract.model import BuryJob, FinishBatch, FinishJob, JobId, JobState, ReleaseJob, Topic, TouchJob
 from deferd.engine.record import Receipt, to_ms
 
 router = APIRouter(route_class=Operation, tags=["consumers"])
 
-# What a body that is left out means.
+# What an omitted body means.
 _FINISH, _RELEASE, _TOUCH, _BURY = FinishJob(), ReleaseJob(), TouchJob(), BuryJob()
 _ENDED = (
-    " Without a `receipt` whichever delivery is live is meant. 409 `receipt_stale`: the delivery is over, another one "
-    "may be under way. 410 `job_cancelled`: the job was cancelled meanwhile, so stop working on it."
+    " Without a `receipt` this applies to the current delivery, whichever that is. 409 `receipt_stale`: the delivery "
+    "has ended, and another consumer may hold the job. 410 `job_cancelled`: the job was cancelled; stop working on it."
 )
-_PROBLEMS = problems("job_not_found", "receipt_stale", "job_cancelled", "validation", "store_unavailable", body=True)
+_PROBLEMS = error_responses(
+    "job_not_found", "receipt_stale", "job_cancelled", "validation", "store_unavailable", body=True
+)
 
 
 @router.post(
     "/jobs/{topic}/{id}/finish",
     operation_id="finish_job",
     summary="Finish a job",
-    description="The job is done. With a `retain` it is kept that long, with its `result`; else it is gone." + _ENDED,
+    description="The job is done. A job with `retain` is kept that long with its `result`; any other is removed."
+    + _ENDED,
     response_model=schemas.Finished,
-    response_description="The job is finished.",
+    response_description="The job was finished.",
     responses=_PROBLEMS,
 )
-@needs(Scope.POP)
-async def finish_job(call: CurrentCall, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
-    with call.counting(finish.result):
-        await call.engine.queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
-    return JsonAnswer({"topic": topic, "id": id, "state": JobState.FINISHED})
+@requires(Scope.POP)
+async def finish_job(request: CurrentRequest, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
+    with request.counting(finish.result):
+        await request.engine.queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
+    return JsonResponse({"topic": topic, "id": id, "state": JobState.FINISHED})
 
 
 @router.post(
     "/jobs/{topic}/{id}/release",
     operation_id="release_job",
-    summary="Give a job back",
-    description="The job is handed out again after `delay` seconds, or after its backoff when that is left out. When "
-    "it has no attempt left it is dead." + _ENDED,
+    summary="Release a job",
+    description="Ends the delivery without success. The job becomes ready again after `delay` seconds, by default "
+    "after its backoff; without attempts left it is dead." + _ENDED,
     response_model=schemas.Released,
-    response_description="Where the job is now.",
+    response_description="The new state of the job.",
     responses=_PROBLEMS,
 )
-@needs(Scope.POP)
-async def release_job(call: CurrentCall, topic: Topic, id: JobId, release: ReleaseJob = _RELEASE) -> Response:
-    with call.counting(release.error):
-        released = await call.engine.queue.release(
+@requires(Scope.POP)
+async def release_job(request: CurrentRequest, topic: Topic, id: JobId, release: ReleaseJob = _RELEASE) -> Response:
+    with request.counting(release.error):
+        released = await request.engine.queue.release(
             topic,
             id,
             Receipt.of(release.receipt),
@@ -65,23 +68,23 @@ async def release_job(call: CurrentCall, topic: Topic, id: JobId, release: Relea
         )
     due_at_ms = released.due_at_ms
     due = {} if due_at_ms is None else {"due_at": serialization.instant(due_at_ms)}
-    return JsonAnswer({"state": released.state, **due, "attempts": released.attempts})
+    return JsonResponse({"state": released.state, **due, "attempts": released.attempts})
 
 
 @router.post(
     "/jobs/{topic}/{id}/touch",
     operation_id="touch_job",
     summary="Extend a lease",
-    description="The lease ends `ttr` seconds from now; the job's own `ttr` when that is left out." + _ENDED,
+    description="The lease ends `ttr` seconds from now, by default the `ttr` of the job." + _ENDED,
     response_model=schemas.Touched,
-    response_description="The lease goes on.",
+    response_description="The lease was extended.",
     responses=_PROBLEMS,
 )
-@needs(Scope.POP)
-async def touch_job(call: CurrentCall, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> Response:
+@requires(Scope.POP)
+async def touch_job(request: CurrentRequest, topic: Topic, id: JobId, touch: TouchJob = _TOUCH) -> Response:
     ttr_ms = None if touch.ttr is None else to_ms(touch.ttr)
-    reserved_until_ms = await call.engine.queue.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
-    return JsonAnswer({"reserved_until": serialization.instant(reserved_until_ms)})
+    reserved_until_ms = await request.engine.queue.touch(topic, id, Receipt.of(touch.receipt), ttr_ms=ttr_ms)
+    return JsonResponse({"reserved_until": serialization.instant(reserved_until_ms)})
 
 
 @router.post(
@@ -90,26 +93,26 @@ async def touch_job(call: CurrentCall, topic: Topic, id: JobId, touch: TouchJob 
     summary="Bury a job",
     description="The job is dead: it is not handed out again unless it is redriven." + _ENDED,
     response_model=schemas.Buried,
-    response_description="The job is dead.",
+    response_description="The job was buried.",
     responses=_PROBLEMS,
 )
-@needs(Scope.POP)
-async def bury_job(call: CurrentCall, topic: Topic, id: JobId, bury: BuryJob = _BURY) -> Response:
-    with call.counting(bury.error):
-        await call.engine.queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
-    return JsonAnswer({"state": JobState.DEAD})
+@requires(Scope.POP)
+async def bury_job(request: CurrentRequest, topic: Topic, id: JobId, bury: BuryJob = _BURY) -> Response:
+    with request.counting(bury.error):
+        await request.engine.queue.bury(topic, id, Receipt.of(bury.receipt), error=bury.error)
+    return JsonResponse({"state": JobState.DEAD})
 
 
 @router.post(
     "/topics/{topic}/finish",
     operation_id="finish_jobs",
     summary="Finish many jobs",
-    description="Finishes up to 1000 jobs of one topic. Each is answered on its own, in the order of the request.",
+    description="Finishes up to 1000 jobs of one topic. Each has its own result, in the order of the request.",
     response_model=schemas.FinishResults,
-    response_description="What became of each job.",
-    responses=problems("validation", "store_unavailable", body=True),
+    response_description="The result for each job.",
+    responses=error_responses("validation", "store_unavailable", body=True),
 )
-@needs(Scope.POP)
-async def finish_jobs(call: CurrentCall, topic: Topic, batch: FinishBatch) -> Response:
-    with call.counting(*(job.result for job in batch.jobs)):
-        return JsonAnswer(serialization.finish_results(await call.engine.queue.finish_many(topic, batch.jobs)))
+@requires(Scope.POP)
+async def finish_jobs(request: CurrentRequest, topic: Topic, batch: FinishBatch) -> Response:
+    with request.counting(*(job.result for job in batch.jobs)):
+        return JsonResponse(serialization.finish_results(await request.engine.queue.finish_many(topic, batch.jobs)))

@@ -1,9 +1,9 @@
-"""Popping: the long poll."""
+"""Pop jobs: the long poll."""
 
 from __future__ import annotations
 
 import logging
-from functools import partial
+from contextlib import nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import needs
-from deferd.api.call import Call, CurrentCall
+from deferd.api.auth.permissions import requires
 from deferd.api.openapi import schemas
-from deferd.api.openapi.document import problems
-from deferd.api.operation import NOTHING, NoFields, Operation
-from deferd.api.responses import JsonAnswer
+from deferd.api.openapi.document import error_responses
+from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
+from deferd.api.request_context import CurrentRequest, RequestContext
+from deferd.api.responses import JsonResponse
 from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract import limits
 from deferd.contract.errors import DeferdError
@@ -44,8 +44,8 @@ PopTopics = Annotated[
     str,
     Path(
         pattern=_TOPICS_PATTERN,
-        description=f"One topic, or up to {limits.POP_TOPICS_MAX} distinct ones with commas between: strict priority "
-        "in that order. A topic that does not exist is waited on like any other.",
+        description=f"One topic, or up to {limits.POP_TOPICS_MAX} distinct topics separated by commas, in strict "
+        "priority order. A topic need not exist yet.",
         examples=["orders.close", "orders.urgent,orders.close"],
     ),
     AfterValidator(_distinct),
@@ -64,87 +64,78 @@ class PopQuery(BaseModel):
         ge=0,
         le=limits.WAIT_MAX_S,
         allow_inf_nan=False,
-        description="Most seconds to wait for a job, 0 to 60. 0: answer at once.",
+        description="Maximum seconds to wait for a job, 0 to 60; 0 does not wait.",
     )
     count: int = Field(
         1,
         strict=True,
         ge=1,
         le=limits.POP_COUNT_MAX,
-        description="Most jobs to hand out, 1 to 1000. The answer does not wait for more than one.",
+        description="Maximum number of jobs, 1 to 1000. The pop returns as soon as there is one.",
     )
     ttr: Ttr | None = Field(
-        None, description="Length of the lease in seconds, 0.1 to 86400, in place of each job's own `ttr`."
+        None, description="Length of the leases in seconds, 0.1 to 86400; overrides the `ttr` of each job."
     )
     consumer: Label | None = Field(
         None,
-        description="Who pops; shown as `reserved_by`. 1 to 255 characters, shaped like a job id.",
+        description="Name of the consumer, returned as `reserved_by`. 1 to 255 characters, like a job id.",
         examples=["worker-1"],
     )
     request_id: Label | None = Field(
         None,
-        description="Makes the pop safe to repeat: asking again with the same one gives the same jobs again as long "
-        "as their leases live, so a lost answer strands nothing. 1 to 255 characters, shaped like a job id.",
+        description="Makes the pop safe to repeat: a pop with the same `request_id` returns the same jobs again while "
+        "their leases last, so none is held up by a lost response. 1 to 255 characters, like a job id.",
         examples=["worker-1.000017"],
     )
 
 
-async def _pop(call: Call, topics: str, query: PopQuery) -> Response:
-    if query.wait and call.account is not None:
-        with call.account.parked_pop():
-            return await _answer(call, topics, query)
-    return await _answer(call, topics, query)
-
-
-async def _answer(call: Call, topics: str, query: PopQuery) -> Response:
+async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Response:
     names = topics.split(",")
-    call.service.unsent.check(topics, call.key_name)
-    jobs = await call.unless_gone(
-        call.engine.dispatcher.pop(
-            names,
-            count=query.count,
-            wait_ms=to_ms(query.wait),
-            ttr_ms=None if query.ttr is None else to_ms(query.ttr),
-            consumer=query.consumer,
-            request_id=query.request_id,
-        ),
-        undo=partial(give_back, call.engine),
-    )
-    access = call.service.access
-    if jobs and access is not None:
-        try:
-            access.check_again(call, Scope.POP, f"{call.method} /topics/{{topic}}/pop", names)
-        except DeferdError:
-            await give_back(call.engine, jobs)
-            raise
-    answer = JsonAnswer(serialization.deliveries(jobs), headers=_NO_STORE)
-    if len(answer.body) > LARGE_BYTES:
-        try:
-            call.service.unsent.claim(len(answer.body), call.key_name, topics)
-        except DeferdError:
-            await give_back(call.engine, jobs)
-            raise
-    return answer
-
-
-async def give_back(engine: Engine, jobs: list[JobRecord]) -> None:
-    """Back to the head, as if they had not been popped; where that fails, when their leases end."""
+    key_name = request.incoming.key_name
+    usage = request.admission.usage
+    unsent = request.app.unsent
+    with usage.parked_pop() if query.wait and usage is not None else nullcontext():
+        unsent.check(topics, key_name)
+        jobs = await request.incoming.cancel_on_disconnect(
+            request.engine.dispatcher.pop(
+                names,
+                count=query.count,
+                wait_ms=to_ms(query.wait),
+                ttr_ms=None if query.ttr is None else to_ms(query.ttr),
+                consumer=query.consumer,
+                request_id=query.request_id,
+            )
+        )
     try:
-        await engine.queue.give_back(jobs)
+        if jobs:
+            request.admission.check_again(names)
+        response = JsonResponse(serialization.deliveries(jobs), headers=_NO_STORE)
+        if len(response.body) > LARGE_BYTES:
+            unsent.claim(len(response.body), key_name, topics)
+    except DeferdError:
+        await _return_to_queue(request.engine, jobs)
+        raise
+    return response
+
+
+async def _return_to_queue(engine: Engine, jobs: list[JobRecord]) -> None:
+    """Return jobs of a refused response to the head of their queues; if that fails, they come back by their leases."""
+    try:
+        await engine.queue.return_to_queue(jobs)
     except DeferdError as error:
-        _log.warning("%d jobs that nobody got come back when their leases end: %s", len(jobs), error)
+        _log.warning("%d jobs of a refused pop become ready only when their leases end: %s", len(jobs), error)
 
 
-_SUMMARY = "Take jobs that are ready"
-_ANSWER = "The jobs, each under a lease; an empty list after `wait`. Never cached."
-_TEXT = """
-Waits until a job of one of the topics is ready, hands out up to `count` of them, and answers. Each comes with a lease
-of `ttr` seconds and a `receipt`. Finish, release or bury the job, or touch it to keep it longer; when the lease ends
-the job is ready again.
+_SUMMARY = "Pop ready jobs"
+_RESPONSE = "The jobs, each under a lease; an empty list after `wait` seconds without a job. Never cached."
+_DESCRIPTION = """
+Waits until a job of one of the topics is ready, and returns up to `count` ready jobs. Each comes with a lease of `ttr`
+seconds and a `receipt`. Finish, release or bury the job, or touch it to extend the lease; when the lease ends, the job
+becomes ready again.
 
-After `wait` seconds without a job the answer is an empty list. Several topics are served in strict priority: a job of
-a later topic is handed out only when the earlier ones have none ready. A paused topic hands out nothing. A client that
-hangs up while it waits strands nothing.
+After `wait` seconds without a job the response is an empty list. Several topics have strict priority: a job of a later
+topic is handed out only when no earlier topic has one ready. A paused topic hands out no jobs. When the client
+disconnects while it waits, no job is lost or held up.
 """
 
 
@@ -152,28 +143,29 @@ hangs up while it waits strands nothing.
     "/topics/{topic}/pop",
     operation_id="pop_jobs_by_get",
     summary=_SUMMARY,
-    description=_TEXT + "\nThis GET has an effect and is never cached. POST on the same path does the same, and is the "
-    "better one for programs: an HTTP library may repeat a GET by itself when its response is lost.",
+    description=_DESCRIPTION
+    + "\nThis GET has an effect and is never cached. Programs should use POST on the same path: an "
+    "HTTP library may repeat a GET when its response is lost.",
     response_model=schemas.Deliveries,
-    response_description=_ANSWER,
-    responses=problems("validation", "store_unavailable"),
+    response_description=_RESPONSE,
+    responses=error_responses("validation", "store_unavailable"),
 )
-@needs(Scope.POP)
-async def pop_jobs_by_get(call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
-    return await _pop(call, topic, query)
+@requires(Scope.POP)
+async def pop_jobs_by_get(request: CurrentRequest, topic: PopTopics, query: Annotated[PopQuery, Query()]) -> Response:
+    return await _pop(request, topic, query)
 
 
 @router.post(
     "/topics/{topic}/pop",
     operation_id="pop_jobs",
     summary=_SUMMARY,
-    description=_TEXT + "\nGET on the same path does the same.",
+    description=_DESCRIPTION + "\nGET on the same path does the same.",
     response_model=schemas.Deliveries,
-    response_description=_ANSWER,
-    responses=problems("validation", "store_unavailable", body=True),
+    response_description=_RESPONSE,
+    responses=error_responses("validation", "store_unavailable", body=True),
 )
-@needs(Scope.POP)
+@requires(Scope.POP)
 async def pop_jobs(
-    call: CurrentCall, topic: PopTopics, query: Annotated[PopQuery, Query()], _nothing: NoFields = NOTHING
+    request: CurrentRequest, topic: PopTopics, query: Annotated[PopQuery, Query()], _body: EmptyBody = EMPTY_BODY
 ) -> Response:
-    return await _pop(call, topic, query)
+    return await _pop(request, topic, query)

@@ -1,6 +1,6 @@
-"""The clock that tests move: these calls exist only in a service that was started with `--test-clock`.
+"""The movable clock for tests: these operations exist only in a service started with `--test-clock`.
 
-They are no part of the contract and so not in the OpenAPI document.
+They are not part of the contract, so the OpenAPI document omits them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from deferd.api import serialization
 from deferd.api.auth.api_keys import Scope
-from deferd.api.auth.permissions import needs
-from deferd.api.call import Call, CurrentCall
+from deferd.api.auth.permissions import requires
 from deferd.api.operation import Operation
-from deferd.api.responses import JsonAnswer
+from deferd.api.request_context import CurrentRequest, RequestContext
+from deferd.api.responses import JsonResponse
 from deferd.contract import limits
 from deferd.engine.movable_clock import MovableClock, Reading
 from deferd.engine.record import to_ms
@@ -23,7 +23,7 @@ router = APIRouter(route_class=Operation, include_in_schema=False)
 
 
 class MoveClock(BaseModel):
-    """How far to move the clock on."""
+    """How far to advance the clock, in seconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,24 +31,26 @@ class MoveClock(BaseModel):
 
 
 @router.get("/testing/clock")
-@needs(Scope.ADMIN, all_topics=True)
-async def read_clock(call: CurrentCall) -> Response:
-    """What the clock shows, and by how many seconds it was moved so far."""
-    return _answer(await _clock(call).read())
+@requires(Scope.ADMIN, all_topics=True)
+async def read_clock(request: CurrentRequest) -> Response:
+    """Return the time of the clock and the seconds by which it was advanced so far."""
+    return _response(await _clock(request).read())
 
 
 @router.post("/testing/clock")
-@needs(Scope.ADMIN, all_topics=True)
-async def move_clock(call: CurrentCall, move: MoveClock) -> Response:
-    """Move the clock on, and do what has come due by that; then the same answer."""
-    return _answer(await _clock(call).advance(to_ms(move.advance)))
+@requires(Scope.ADMIN, all_topics=True)
+async def move_clock(request: CurrentRequest, move: MoveClock) -> Response:
+    """Advance the clock and promote what becomes due; return the same as `read_clock`."""
+    return _response(await _clock(request).advance(to_ms(move.advance)))
 
 
-def _clock(call: Call) -> MovableClock:
-    if call.engine.clock is None:
-        raise RuntimeError("a service without a movable clock has no route to move it")
-    return call.engine.clock
+def _clock(request: RequestContext) -> MovableClock:
+    if request.engine.clock is None:
+        raise RuntimeError("a service without a movable clock has no route for it")
+    return request.engine.clock
 
 
-def _answer(reading: Reading) -> Response:
-    return JsonAnswer({"now": serialization.instant(reading.now_ms), "offset": serialization.seconds(reading.moved_ms)})
+def _response(reading: Reading) -> Response:
+    return JsonResponse(
+        {"now": serialization.instant(reading.now_ms), "offset": serialization.seconds(reading.moved_ms)}
+    )

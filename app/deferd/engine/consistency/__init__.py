@@ -1,1 +1,1 @@
-"""The consistency check: whether what the store holds agrees with itself, and its repair."""
+"""The consistency check of the store, and its repair."""

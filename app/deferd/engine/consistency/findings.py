@@ -1,4 +1,4 @@
-"""What can be wrong in the store, as the audit tells of it."""
+"""What a consistency check can find, and the report of what it found."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import Self
 from deferd.contract.model import JobState
 
 EXAMPLES_MAX = 100
-"""Most examples that an audit gives; its counts are of all."""
-_TOLD_APART_MAX = 10_000
+"""Most examples in a report; its counts include all findings."""
+_DEDUPLICATED_MAX = 10_000
 
 
-class DamageKind(StrEnum):
-    """A kind of damage. Each is of another hand or a broken store: no call of deferd leaves any behind."""
+class FindingKind(StrEnum):
+    """A kind of inconsistency. Its cause is another program or a broken store: no call of deferd leaves one behind."""
 
     meaning: str
-    mend: str
+    repair: str
 
-    def __new__(cls, value: str, meaning: str, mend: str) -> Self:
-        """A member with its texts: what it means for the jobs, and what a repair does."""
+    def __new__(cls, value: str, meaning: str, repair: str) -> Self:
+        """Create a member with its texts: what it means for the jobs, and what a repair does."""
         kind = str.__new__(cls, value)
         kind._value_ = value
         kind.meaning = meaning
-        kind.mend = mend
+        kind.repair = repair
         return kind
 
     WRONG_TYPE = (
         "wrong_type",
-        "a key is not of its kind: every call that needs it fails",
-        "the key is renamed, unharmed; what it should have held is built up anew where that is possible",
+        "a key has the wrong type: every call that needs it fails",
+        "the key is renamed with its data; what it should have held is rebuilt where possible",
     )
     UNKNOWN_TOPIC = (
         "unknown_topic",
-        "the topic holds something, and no list of topics shows it",
-        "the topic is listed again, without settings unless they were there",
+        "the topic has data, but no list of topics shows it",
+        "the topic is listed again, with its settings if they still exist",
     )
     SETTINGS_UNREADABLE = (
         "settings_unreadable",
         "the topic's settings cannot be read: its puts and pops fail",
-        "the settings are put aside; the topic has none, and hands out",
+        "the settings are moved aside; the topic then has none and hands out jobs",
     )
     UNREADABLE = (
         "unreadable",
-        "the id or the record of a job cannot be read: it can stop what meets it",
-        "the record is put aside as it is, and the job leaves all places; it counts as lost",
+        "the id or the record of a job cannot be read: calls that need it can fail",
+        "the record is moved aside as it is and the job is removed from all states; it counts as lost",
     )
     IN_TWO_PLACES = (
         "in_two_places",
@@ -60,8 +60,8 @@ class DamageKind(StrEnum):
     )
     NO_RECORD = (
         "no_record",
-        "a place holds an id of which there is no record: nothing is left of the job but its id",
-        "the id leaves the place; the job counts as lost",
+        "an id has no record: nothing is left of the job but its id",
+        "the id is removed; the job counts as lost",
     )
     DUE_DIFFERS = (
         "due_differs",
@@ -70,69 +70,73 @@ class DamageKind(StrEnum):
     )
     LEASE_ENDLESS = (
         "lease_endless",
-        "a lease ends later than any lease may: its job would not come back if its consumer is gone",
-        "it ends after the job's ttr from now on",
+        "a lease ends later than any lease may: its job would not be ready again if its consumer is gone",
+        "it ends after the job's ttr, counted from now",
     )
     EXPIRY_WRONG = (
         "expiry_wrong",
-        "the end of a job's ttl is not watched, watched without need, or at another time",
-        "it is watched as its record says",
+        "the end of a job's ttl is not scheduled, scheduled without need, or at another time",
+        "it is scheduled as the record says",
     )
-    HOLDER_WRONG = ("holder_wrong", "a consumer is noted as holder of a job that nobody holds", "the note goes")
+    HOLDER_WRONG = (
+        "holder_wrong",
+        "a consumer is recorded as holder of a job that is not reserved",
+        "the entry is removed",
+    )
     TOMBSTONE_WRONG = (
         "tombstone_wrong",
-        "a job is noted as cancelled although it is there: its holder may be told so",
-        "the note goes",
+        "a job is recorded as cancelled although it exists: its holder may receive job_cancelled",
+        "the entry is removed",
     )
     TIMER_LATE = (
         "timer_late",
-        "the timer does not plan to come in time: jobs would be late, or never be due",
-        "its next visit is planned for its first work",
+        "the timer's next visit is too late or not scheduled: jobs would be late, or never ready",
+        "the next visit is scheduled for the first work",
     )
     TALLY_OFF = (
         "tally_off",
-        "the jobs that were put are not the sum of those that are there and those that ended",
-        "what is missing is counted as lost, what is too many as put; what became of those jobs cannot be known",
+        "the number of jobs put is not the sum of the existing and the ended ones",
+        "missing jobs are counted as lost, surplus ones as put; what happened to them is unknown",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One damage: `subject` is the job's id, the topic or the key, `detail` what was seen."""
+    """One inconsistency: `subject` is the job's id, the topic or the key, `detail` what was found."""
 
-    kind: DamageKind
+    kind: FindingKind
     subject: str
     detail: str
 
 
 class Findings:
-    """Counts damages by kind, and keeps some as examples. One that is met twice counts once, up to 10,000 of them."""
+    """Counts findings by kind and keeps examples. A repeated finding counts once, among the first 10,000."""
 
     def __init__(self) -> None:
-        self.counts: dict[DamageKind, int] = {}
+        self.counts: dict[FindingKind, int] = {}
         self.examples: list[Finding] = []
-        self._met: set[tuple[str, str, str]] = set()
+        self._seen: set[tuple[str, str, str]] = set()
 
     def add(self, finding: Finding) -> None:
-        """Note a damage."""
-        # An id can lack its record in several places.
-        what = (finding.kind, finding.subject, finding.detail if finding.kind is DamageKind.NO_RECORD else "")
-        if what in self._met:
+        """Count a finding."""
+        # An id can lack its record in several sorted sets: each counts.
+        identity = (finding.kind, finding.subject, finding.detail if finding.kind is FindingKind.NO_RECORD else "")
+        if identity in self._seen:
             return
-        if len(self._met) < _TOLD_APART_MAX:
-            self._met.add(what)
+        if len(self._seen) < _DEDUPLICATED_MAX:
+            self._seen.add(identity)
         self.counts[finding.kind] = self.counts.get(finding.kind, 0) + 1
         if len(self.examples) < EXAMPLES_MAX:
             self.examples.append(finding)
 
 
 @dataclass(slots=True)
-class TopicAudit:
-    """What an audit of a topic found. After a repair it is the damage that was mended, and all else as it is now.
+class TopicReport:
+    """The result of checking a topic. After a repair: the findings that were repaired, and all else as it is now.
 
-    `checked` is how many jobs were looked at. `sums` says what became of all jobs ever put (see `lua/lib/topic.lua`,
-    and `lost`, which repairs count); it and `counts` are empty when they could not be read. `unchecked` says what could
-    not be checked and why; None: all was. `timer_overdue_ms` is for how long the timer's first work has waited.
+    `checked` is the number of jobs checked. `sums` counts what became of all jobs ever put (see `lua/lib/topic.lua`);
+    it and `counts` are empty when they could not be read. `unchecked` says what could not be checked and why; None:
+    everything was. `timer_overdue_ms` is how long the timer's first work has been due.
     """
 
     topic: str
@@ -146,17 +150,17 @@ class TopicAudit:
 
     @property
     def clean(self) -> bool:
-        """Whether all was checked and nothing was found."""
+        """Whether everything was checked and nothing was found."""
         return not self.findings.counts and self.unchecked is None
 
 
 @dataclass(slots=True)
-class Survey:
-    """What is wrong beyond single topics.
+class StoreReport:
+    """The result of checking what belongs to no single topic.
 
-    `unlisted` are topics that hold something and that a list of topics does not show, or fails over, each for an audit
-    of its own. `stray_keys` are keys under deferd's prefix that are of no topic, which do no harm: `stray_count` in
-    all, and up to 100 names.
+    `unlisted` are topics with data that lists of topics leave out; `ConsistencyChecker.check_topic` repairs them.
+    `stray_keys` are up to 100 of the `stray_count` keys under deferd's prefix that belong to no topic; they are
+    harmless.
     """
 
     repaired: bool
@@ -167,5 +171,5 @@ class Survey:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found that is a damage."""
+        """Whether nothing was found; stray keys do not count."""
         return not self.findings.counts and not self.unlisted

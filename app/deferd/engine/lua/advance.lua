@@ -1,9 +1,9 @@
--- Move the clock of a service that was started for tests, on all shards at once. Never called otherwise.
+-- Move the clock of a service started for tests forward, on all shards. Never called otherwise.
 -- @include clock
--- KEYS[1..] clock STRING, one of each shard: by how many ms its clock was moved so far
--- ARGV[1] by how many ms to move it on, 0: only look | ARGV[2] by how many ms it may be moved in all
--- Returns { now ms, by how many ms the clock was moved so far }, or nil when that would be too many: nothing is changed
--- What the store itself keeps for a time, the requests that pops remember, is brought forward too. Timers are woken.
+-- KEYS[1..] clock STRING, one for each shard: the ms by which its clock has been moved so far
+-- ARGV[1] ms by which to move it, 0: only read it | ARGV[2] most ms by which it may be moved in all
+-- Returns { now ms, ms by which the clock has been moved so far }, or nil and no change when ARGV[2] would be exceeded
+-- Remembered pop requests, which the store itself expires, expire earlier by as much. Timers are woken.
 -- Bound: the shards, and all remembered requests.
 local by, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local moved = tonumber(redis.call('GET', KEYS[1]) or 0) + by

@@ -1,15 +1,15 @@
--- Check one step through a set of a topic: each of its members is a job in the pool. Among the tombstones of cancelled
--- jobs it is the other way about: one that stands for any delivery of an id is there only while the job is not.
--- @include clock topic record places soundness
--- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/soundness.lua
+-- Check one step through a sorted set or hash of a topic: each member must be a job in the pool. For the tombstones of
+-- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not.
+-- @include clock topic record transitions consistency
+-- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
 -- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, or cancelled
--- ARGV[4] where the last step ended, 0 to begin | ARGV[5] about how many members to check
--- Returns { where this step ended, 0 when it was the last, members checked, { kind, id, detail of each damage ... } }
--- Bound: about ARGV[5] members; the caller sends at most 1000. A set that the store keeps in one piece, as it does with
--- small ones, is checked as a whole.
+-- ARGV[4] cursor, 0 to begin | ARGV[5] about how many members to check
+-- Returns { next cursor, 0 after the last step, members checked, { kind, id, detail, ... } for each finding }
+-- Bound: about ARGV[5] members; the caller sends at most 1000. A small set that the store keeps packed is checked as a
+-- whole.
 local name = ARGV[3]
 local is_hash = name == 'holders' or name == 'requests'
-local key = PLACES[name] or ({ expiry = EXPIRY, holders = HOLDERS, requests = REQUESTS, cancelled = CANCELLED })[name]
+local key = STATE_SETS[name] or ({ expiry = EXPIRY, holders = HOLDERS, requests = REQUESTS, cancelled = CANCELLED })[name]
 local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, ARGV[4], 'COUNT', ARGV[5])
 local members = reply[2]
 for at = 1, #members, 2 do

@@ -1,15 +1,15 @@
--- Look in one step through a shard for topics that it does not know as it should: such a topic is in no list.
+-- Check one step of a shard's keys for topics with data that no list of topics shows. Read-only.
 -- KEYS[1] settings HASH topic -> JSON | KEYS[2] topics ZSET topic -> 0
--- ARGV[1] where to look: settings, topics, or keys, which are all keys of the store
--- ARGV[2] where the last step ended, 0 to begin | ARGV[3] about how many to look at
--- Returns { where this step ended, 0 when it was the last, { topics ... }, { keys of no topic ... },
---   { topic, JSON of those that have settings ... }, for the caller to see if they can be read }
---   A topic in `due` that has nothing is no fault: the timer passes by once more and forgets it.
--- Bound: about ARGV[3] of them; the caller sends at most 1000.
+-- ARGV[1] what to check: settings, topics, or keys, which are all keys of the store
+-- ARGV[2] cursor, 0 to begin | ARGV[3] about how many elements to check
+-- Returns { next cursor, 0 after the last step, { topics ... }, { keys of no topic ... },
+--   { topic, settings JSON, ... } of those that have settings, so that the caller checks whether they can be read }
+--   A topic in `due` without data is not reported: the timer visits it once more and forgets it.
+-- Bound: about ARGV[3] elements; the caller sends at most 1000.
 local SETTINGS, TOPICS = KEYS[1], KEYS[2]
 local where, cursor, count = ARGV[1], ARGV[2], ARGV[3]
 local PREFIX = string.sub(SETTINGS, 1, -1 - #'settings')
--- Of a topic that was forgotten, tombstones may be left for a while.
+-- Tombstones (cancelled) may remain for a while after their topic was forgotten.
 local KINDS = {
   pool = true, delay = true, ready = true, reserved = true, dead = true, finished = true, expiry = true,
   holders = true, cancelled = false, tally = true, requests = true,

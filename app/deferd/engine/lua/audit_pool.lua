@@ -1,9 +1,9 @@
--- Check the jobs of one step through the pool: each is in exactly one place and can be read, and what else is noted of
--- it fits. All of one instant, so that a busy topic looks no worse than an idle one.
--- @include clock topic record places soundness
--- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/soundness.lua
--- ARGV[3] where the last step ended, 0 to begin | ARGV[4] most jobs to check
--- Returns { where this step ended, 0 when it was the last, jobs checked, { kind, id, detail of each damage ... } }
+-- Check the jobs of one step through the pool: each record can be read, each job is in exactly one state, and its other
+-- entries match. All data is of one instant, so that a busy topic raises no false alarm.
+-- @include clock topic record transitions consistency
+-- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
+-- ARGV[3] cursor, 0 to begin | ARGV[4] most jobs to check
+-- Returns { next cursor, 0 after the last step, jobs checked, { kind, id, detail, ... } for each finding }
 -- Bound: about ARGV[4] jobs (the caller sends at most 1000) or 1 MiB of records, and 100 scans.
 local MOST_BYTES = 1024 * 1024
 local FIRST_PAGE = 10
@@ -28,7 +28,7 @@ local function check(ids, raws)
       dead = dead[index] and tonumber(dead[index]), finished = finished[index] and tonumber(finished[index]),
     }
     local watched = expiry[index] and tonumber(expiry[index]) or nil
-    examine(id, raws[index], scores, watched, holders[index] or requests[index], now)
+    check_job(id, raws[index], scores, watched, holders[index] or requests[index], now)
   end
 end
 
@@ -48,7 +48,7 @@ repeat
     end
   end
   if #ids > 0 then check(ids, raws) end
-  -- What these jobs weigh tells how many more will fit.
+  -- Estimate from the size of these jobs how many more fit.
   local fitting = checked > 0 and math.floor((MOST_BYTES - bytes) / (bytes / checked)) or FIRST_PAGE
   page = math.max(1, math.min(fitting, wanted - checked, MOST_TOGETHER))
 until cursor == '0' or checked >= wanted or bytes >= MOST_BYTES or scans >= MOST_SCANS

@@ -1,17 +1,17 @@
--- Check one topic as a whole in one instant: it is known, its timer work is planned in time, its sums are right.
--- @include clock topic record places soundness
--- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/soundness.lua
--- ARGV[3] settings to take out of the way, if they are still these: the caller could not read them; '' for none
--- Returns { { kind, subject, detail of each damage ... }, settings JSON, '', or nil when the topic is not known,
+-- Check one topic as a whole, at one instant: it is listed, its timer visit is scheduled in time, its sums are right.
+-- @include clock topic record transitions consistency
+-- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
+-- ARGV[3] unreadable settings to move aside if they are still the same; '' for none
+-- Returns { { kind, subject, detail, ... } for each finding, settings JSON, '', or nil when the topic is not known,
 --   delayed, ready, reserved, dead, finished, now ms, ms of the timer's first work or -1,
---   of all jobs: put, finished, cancelled, dropped, lost }, or nil when the store has nothing at all of the topic.
---   With repair all but the damage is as it was mended.
+--   of all jobs: put, finished, cancelled, dropped, lost }, or nil when the store has no data of the topic
+--   After a repair, all but the findings is as repaired.
 -- Bound: one topic.
 local OUTCOMES = { 'put', 'finished', 'cancelled', 'dropped', 'lost' }
 local now = now_ms()
 
 if REPAIR and ARGV[3] ~= '' and redis.call('HGET', SETTINGS, TOPIC) == ARGV[3] then
-  redis.call('HDEL', SETTINGS, TOPIC)  -- first a write that an out-of-memory store allows
+  redis.call('HDEL', SETTINGS, TOPIC)  -- delete first: a store that is out of memory allows it
   redis.call('HSET', SETTINGS, TOPIC, '')
   redis.call('HSET', ASIDE, string.format('settings %.0f', now), ARGV[3])
 end
@@ -61,7 +61,7 @@ if faulty or lost ~= 0 then
     or '%.0f jobs too many: %.0f put, %.0f accounted for'
   report('tally_off', TOPIC, string.format(shape, math.abs(lost), tallied[1], tallied[1] - lost))
   if REPAIR then
-    -- What is missing is counted as lost, and what is too many as put, so that nothing ever counted is forgotten.
+    -- Missing jobs are counted as lost, surplus ones as put, so that no count ever decreases.
     local index = lost > 0 and 5 or 1
     tallied[index] = tallied[index] + math.abs(lost)
     redis.call('HSET', TALLY, OUTCOMES[index], string.format('%.0f', tallied[index]))

@@ -1,9 +1,9 @@
--- Check that each key is of its kind; one that is not makes every other script that meets it fail.
--- KEYS[1..] the keys | the last of KEYS: aside, what stands before the name of a key that is moved out of the way
--- ARGV[1] topic, or '' for the keys of a shard | ARGV[2] 1: move such keys out of the way, unharmed
--- ARGV[3..] the kind of each key
--- Returns { key, its kind, where it was moved to or '' of each damage ... }
--- Bound: the keys given.
+-- Check the type of each key; a key of the wrong type makes every other script that uses it fail.
+-- KEYS[1..] the keys | the last of KEYS: aside, the prefix of the new name of a key that is renamed
+-- ARGV[1] topic, or '' for the keys of a shard | ARGV[2] 1: rename keys of the wrong type, with their data
+-- ARGV[3..] the expected type of each key
+-- Returns { key, its type, its new name or '', ... } for each key of the wrong type
+-- Bound: the keys in KEYS.
 local aside, found = KEYS[#KEYS], {}
 for at = 1, #KEYS - 1 do
   local kind = redis.call('TYPE', KEYS[at]).ok

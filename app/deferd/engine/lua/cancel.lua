@@ -1,9 +1,9 @@
--- Cancel jobs in any state. After this they are never handed out, and their holders, if any, are told (410).
--- @include clock topic record places
+-- Cancel jobs in any state. They are never handed out again; their holders' later calls get the code of cancelled jobs.
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | 1: refuse when a consumer holds it
--- Returns for each job the state it was in; or 1 not found, 2 refused, a consumer holds it
--- Bound: the jobs given, at most 100.
+-- Returns for each job the state it was in, or a code: 1 not found, 2 refused because a consumer holds it
+-- Bound: the jobs in ARGV, at most 100.
 local NOT_FOUND, HELD = 1, 2
 local now = now_ms()
 local ids = {}
@@ -19,14 +19,14 @@ local function cancel(id, refuse_reserved)
   return state
 end
 
--- Nearly all are delayed: those are found and removed together.
-local delayed, is_removed, answers = {}, {}, {}
+-- Most jobs that are cancelled are delayed: find and remove those together.
+local delayed, is_removed, results = {}, {}, {}
 for index, score in ipairs(redis.call('ZMSCORE', DELAY, unpack(ids))) do
   local id = ids[index]
   if score and not is_removed[id] then
     is_removed[id] = true
     delayed[#delayed + 1] = id
-    answers[index] = 'delayed'
+    results[index] = 'delayed'
   end
 end
 if #delayed > 0 then
@@ -35,13 +35,13 @@ if #delayed > 0 then
   redis.call('HDEL', POOL, unpack(delayed))
   tally('cancelled', #delayed)
 end
-local was_any_cancelled = #delayed > 0
+local any_cancelled = #delayed > 0
 for index, id in ipairs(ids) do
-  if not answers[index] then
-    answers[index] = cancel(id, ARGV[2 * index + 1] == '1')
-    was_any_cancelled = was_any_cancelled or type(answers[index]) == 'string'
+  if not results[index] then
+    results[index] = cancel(id, ARGV[2 * index + 1] == '1')
+    any_cancelled = any_cancelled or type(results[index]) == 'string'
   end
 end
--- The topic may be forgotten one day, and the job that the timer was to come for is gone.
-if was_any_cancelled and redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end
-return answers
+-- The topic may have to be forgotten, and there may be no job left for which the timer would visit it.
+if any_cancelled and redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end
+return results

@@ -1,7 +1,7 @@
 -- Reschedule or change a delayed or ready job.
--- @include clock topic record places
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] id | ARGV[3] delay, at, or '' to leave the due time | ARGV[4] that delay or instant, ms
+-- ARGV[1] topic | ARGV[2] id | ARGV[3] delay, at, or '' to keep the due time | ARGV[4] that delay or instant, ms
 -- ARGV[5] extra: JSON of the policy keys to set, '' for none | ARGV[6] 1 when a new body follows | ARGV[7] body
 -- Returns { 0, state, record, due ms } or { code, state }: 1 not found, 2 reserved, 3 dead or finished
 -- Bound: one job.
@@ -22,7 +22,7 @@ if ARGV[5] ~= '' then
 end
 if ARGV[6] == '1' then record.rest = ARGV[7] end
 
--- Taking things away comes first: a store that is out of memory refuses a script whose first write adds.
+-- Deletions come first: a store that is out of memory refuses a script whose first write adds data.
 redis.call('ZREM', EXPIRY, id)
 if ARGV[3] ~= '' then
   local when = tonumber(ARGV[4])

@@ -1,15 +1,14 @@
--- Replace a topic's settings (jobs already there keep theirs), which makes the topic known; or pause or resume a
--- known topic.
+-- Replace a topic's settings, which makes the topic known (existing jobs keep theirs); or pause or resume it.
 -- @include clock topic
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] settings, pause, or resume
 -- ARGV[3] with `settings`: JSON object, the policy keys of record.lua, `j` max_jobs and `l` durability; '' for none
--- Returns 1 when anything changed for waiting consumers (resumed), 0 when not, -1 when the topic to pause or resume is
+-- Returns 1 when the topic was resumed, 0 when settings or pause were stored, -1 when the topic to pause or resume is
 --   not known
 -- Bound: one topic.
 if ARGV[2] ~= 'settings' and redis.call('HEXISTS', SETTINGS, TOPIC) == 0 then return -1 end
 local now = now_ms()
-local old = settings_of_known_topic()
+local old = ensure_topic()
 local new = old
 if ARGV[2] == 'settings' then
   new = ARGV[3] == '' and {} or cjson.decode(ARGV[3])
@@ -19,7 +18,7 @@ elseif ARGV[2] == 'pause' then
 else
   new.p = nil
 end
-redis.call('HDEL', SETTINGS, TOPIC)  -- first a write that an out-of-memory store allows
+redis.call('HDEL', SETTINGS, TOPIC)  -- delete first: a store that is out of memory allows it
 redis.call('HSET', SETTINGS, TOPIC, next(new) and cjson.encode(new) or '')
 if not next(new) then schedule(now + FORGET_AFTER_MS) end
 if ARGV[2] == 'resume' then

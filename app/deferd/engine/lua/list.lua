@@ -1,13 +1,13 @@
--- One page of a topic's jobs in one state, in the order of due time, lease end or retention end; of ready jobs
--- in the order in which they will be handed out. Changes nothing.
--- @include topic places
+-- Return one page of a topic's jobs in one state, ordered by due time, lease end or retention end; ready jobs in the
+-- order in which they will be handed out. Read-only.
+-- @include topic transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] state
--- ARGV[3] where the last page ended: score (position in the Ready list, of ready jobs), '' to begin | ARGV[4] id there
+-- ARGV[3] score of the last page's last job (a ready job's position), '' to begin | ARGV[4] its id
 -- ARGV[5] most jobs
--- Returns { 1 when there is more, else 0, where this page ended: score, id, then four for each job:
---   id | record | score | consumer or '' }; for ready jobs the score is the position. Jobs that move meanwhile may
---   be missed or met twice.
+-- Returns { 1 when there is more, else 0, score and id of the last job, then four for each job:
+--   id | record | score | consumer or '' }; for ready jobs the score is the position. Jobs that change their state
+--   meanwhile may be missed or returned twice.
 -- Bound: ARGV[5] jobs; the caller sends at most 1000. A page ends early when its records reach 1 MiB.
 local state, limit = ARGV[2], tonumber(ARGV[5])
 local reply = { 0, '', '' }
@@ -25,9 +25,9 @@ local function add(id, score)
   end
 end
 
--- Whether a text stands behind another one in a sorted set, which goes by bytes. Lua's own comparison goes by the
--- locale of the server.
-local function is_behind(text, other)
+-- Whether a text comes after another one in a sorted set, which compares bytes. Lua's own comparison uses the server's
+-- locale.
+local function is_after(text, other)
   for at = 1, math.min(#text, #other) do
     local byte, other_byte = string.byte(text, at), string.byte(other, at)
     if byte ~= other_byte then return byte > other_byte end
@@ -35,18 +35,18 @@ local function is_behind(text, other)
   return #text > #other
 end
 
--- The rank of the first member after (score, id): members of one score are in the order of their ids.
+-- The rank of the first member after (score, id); members with one score are ordered by id.
 local function rank_after(key, score, id)
   local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
   local high = low + redis.call('ZCOUNT', key, score, score)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if is_behind(redis.call('ZRANGE', key, middle, middle)[1], id) then high = middle else low = middle + 1 end
+    if is_after(redis.call('ZRANGE', key, middle, middle)[1], id) then high = middle else low = middle + 1 end
   end
   return low
 end
 
-local key = PLACES[state]
+local key = STATE_SETS[state]
 local from = ARGV[3] == '' and 0 or rank_after(key, ARGV[3], ARGV[4])
 local members = redis.call('ZRANGE', key, from, from + limit, 'WITHSCORES')
 for at = 1, #members, 2 do

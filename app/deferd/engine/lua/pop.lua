@@ -1,20 +1,20 @@
--- Hand ready jobs of one topic to consumers, in the order of the requests, each under a lease.
--- @include clock topic record places
+-- Hand out ready jobs of one topic, in the order of the requests, each under a lease.
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | request id or ''
 -- Returns { now ms, 1 when the topic may have more ready jobs, else 0, jobs dropped as expired,
---   for each request { how often it was repeated (0: these are handed out for the first time), or -1 when it must be
---     asked again, id, record, lease end ms, id, ... } }
--- A request id that was answered before gets the deliveries that are still live among those it got; when none is,
--- it counts as a new request. It is remembered as long as one of them is, and for an hour at most. A job whose ttl has
--- passed is never handed out: it goes to dead.
--- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply holds up
+--   for each request { how often it was repeated (0: first deliveries), or -1 when it must be sent again,
+--     id, record, lease end ms, id, ... } }
+-- A repeated request id gets those of its earlier deliveries that are still live; without any it counts as a new
+-- request. It is remembered while one of them lives, for an hour at most. A job whose ttl has passed is never handed
+-- out: it becomes dead.
+-- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply delays
 -- every other caller of the service. Once the repeated requests of a call have been given 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 1 MiB or one job, the same for repeated requests and
 -- what one of them was given, and at most 1000 that are not handed out: expired ones, and ids of a damaged store.
-local FOR_THE_FIRST_TIME, ASK_AGAIN = 0, -1
+local FIRST_TIME, RESEND = 0, -1
 local MOST_SKIPPED = 1000
 local REMEMBERED_MS = 3600000
 local MOST_BYTES = 1024 * 1024
@@ -26,11 +26,11 @@ local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
 
 local replayed_bytes = 0
 
--- The deliveries of an earlier answer to this request that still live. Who asks again is their holder from now on.
+-- The live deliveries of an earlier response to this request. Whoever repeats the request becomes their holder.
 local function replay(request)
-  if replayed_bytes >= MOST_BYTES and redis.call('EXISTS', request.key) == 1 then return { ASK_AGAIN } end
+  if replayed_bytes >= MOST_BYTES and redis.call('EXISTS', request.key) == 1 then return { RESEND } end
   local remembered = redis.call('HGETALL', request.key)
-  local live, last_lease_end, times = {}, 0, 0
+  local live, last_lease_end, repeats_now = {}, 0, 0
   for at = 1, #remembered, 2 do
     local id, delivery = remembered[at], remembered[at + 1]
     local place, nonce, attempt, repeats = string.match(delivery, '^(%d+) (%d+) (%d+) (%d+)$')
@@ -39,28 +39,28 @@ local function replay(request)
     if raw and lease_end and receipt_matches(raw, tonumber(nonce), tonumber(attempt)) then
       live[#live + 1] = { place = tonumber(place), id = id, raw = raw, lease_end = tonumber(lease_end) }
       last_lease_end = math.max(last_lease_end, tonumber(lease_end))
-      redis.call('HDEL', HOLDERS, id)  -- first a write that an out-of-memory store allows
+      redis.call('HDEL', HOLDERS, id)  -- delete first: a store that is out of memory allows it
       if request.consumer ~= '' then redis.call('HSET', HOLDERS, id, request.consumer) end
-      times = repeats + 1
-      redis.call('HSET', request.key, id, string.format('%s %s %s %d', place, nonce, attempt, times))
+      repeats_now = repeats + 1
+      redis.call('HSET', request.key, id, string.format('%s %s %s %d', place, nonce, attempt, repeats_now))
     end
   end
   if #live == 0 then return nil end
   redis.call('PEXPIRE', request.key, math.min(math.max(last_lease_end - now, 1000), REMEMBERED_MS))
   table.sort(live, function(one, other) return one.place < other.place end)
-  local given = { times }
+  local reply = { repeats_now }
   for _, delivery in ipairs(live) do
-    given[#given + 1] = delivery.id
-    given[#given + 1] = delivery.raw
-    given[#given + 1] = delivery.lease_end
+    reply[#reply + 1] = delivery.id
+    reply[#reply + 1] = delivery.raw
+    reply[#reply + 1] = delivery.lease_end
     replayed_bytes = replayed_bytes + #delivery.raw
   end
-  return given
+  return reply
 end
 
 local skipped, expired = 0, 0
 
--- The job's own ttr; fails for a record that cannot be read.
+-- The job's own ttr; raises an error for a record that cannot be read.
 local function read_ttr(raw) return (read_extra(raw).t or DEFAULT_TTR_MS) + 0 end
 
 -- How many of the first `most` ready jobs have records that fit into `bytes`.
@@ -73,8 +73,8 @@ local function count_fitting(most, bytes)
   return #ids
 end
 
--- Take the first `wanted` jobs off the Ready list, each as { id, record, its own ttr }. One that has no record, or one
--- that cannot be read, leaves the list and is skipped: it must not stop the others (the audit finds it).
+-- Take the first `wanted` jobs off the Ready list, each as { id, record, its own ttr }. An id without a readable record
+-- is removed from the list and skipped, so that it does not block the others (a consistency check finds it).
 local function take(wanted)
   local taken, bytes = {}, 0
   while #taken < wanted and skipped < MOST_SKIPPED do
@@ -119,8 +119,8 @@ for at = 3, #ARGV, 4 do
   requests[#requests + 1] = request
 end
 
--- Answers to repeated requests do not take from the list; a request repeated within this very call is
--- answered after the first one took its share.
+-- Repeated requests take no jobs from the list. A request repeated within this call is handled after its first
+-- occurrence has taken its jobs.
 local first_with_key = {}
 for _, request in ipairs(requests) do
   if request.key and first_with_key[request.key] then
@@ -128,9 +128,9 @@ for _, request in ipairs(requests) do
   else
     if request.key then
       first_with_key[request.key] = true
-      request.given = replay(request)
+      request.reply = replay(request)
     end
-    if not request.given and not paused then wanted = wanted + request.count end
+    if not request.reply and not paused then wanted = wanted + request.count end
   end
 end
 
@@ -138,8 +138,8 @@ local taken, next_taken, leases, earliest = {}, 1, {}, math.huge
 if wanted > 0 then taken = take(wanted) end
 
 local function serve(request)
-  local given, longest, holders, deliveries, requested = { FOR_THE_FIRST_TIME }, 0, {}, {}, {}
-  while #given <= request.count * 3 and taken[next_taken] do
+  local reply, longest, holders, deliveries, requested = { FIRST_TIME }, 0, {}, {}, {}
+  while #reply <= request.count * 3 and taken[next_taken] do
     local id, raw, own_ttr = unpack(taken[next_taken])
     next_taken = next_taken + 1
     local ttr = request.ttr == 0 and own_ttr or request.ttr
@@ -148,9 +148,9 @@ local function serve(request)
     leases[#leases + 1] = id
     earliest = math.min(earliest, lease_end)
     longest = math.max(longest, ttr)
-    given[#given + 1] = id
-    given[#given + 1] = raw
-    given[#given + 1] = lease_end
+    reply[#reply + 1] = id
+    reply[#reply + 1] = raw
+    reply[#reply + 1] = lease_end
     holders[#holders + 1] = id
     holders[#holders + 1] = request.consumer
     if request.key then
@@ -161,7 +161,7 @@ local function serve(request)
       requested[#requested + 1] = request.id
     end
   end
-  if #given > 1 then
+  if #reply > 1 then
     if request.consumer ~= '' then redis.call('HSET', HOLDERS, unpack(holders)) end
     if request.key then
       redis.call('DEL', request.key)
@@ -170,13 +170,13 @@ local function serve(request)
       redis.call('HSET', REQUESTS, unpack(requested))
     end
   end
-  return given
+  return reply
 end
 
-local answers = {}
+local replies = {}
 for index, request in ipairs(requests) do
   if not request.repeated then
-    answers[index] = request.given or serve(request)
+    replies[index] = request.reply or serve(request)
   end
 end
 if #leases > 0 then
@@ -184,7 +184,7 @@ if #leases > 0 then
   schedule(earliest)
 end
 for index, request in ipairs(requests) do
-  if request.repeated then answers[index] = replay(request) or { FOR_THE_FIRST_TIME } end
+  if request.repeated then replies[index] = replay(request) or { FIRST_TIME } end
 end
 local more = not paused and redis.call('EXISTS', READY) or 0
-return { now, more, expired, answers }
+return { now, more, expired, replies }

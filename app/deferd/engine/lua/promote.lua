@@ -1,17 +1,17 @@
--- The timer's turn at one topic: do what has come due there, in one bounded step.
--- @include clock topic record places
+-- The timer's visit to one topic: do the work that is due there, in one bounded step.
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua; then KEYS[15] lock STRING, see turn.lua
--- ARGV[1] topic | ARGV[2] most jobs to move from each place | ARGV[3] how long a dead job is kept, ms
--- ARGV[4] the timer's mark: goes with the message that something is ready | ARGV[5] most topics to name
+-- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms
+-- ARGV[4] the timer's mark, part of the message that something is ready | ARGV[5] most topics to return
 -- ARGV[6] the timer's name in the lock | ARGV[7] how long the lock lasts, ms
 -- Returns { redelivered, expired, exhausted, retention ended, ms until the shard's next work (-1: none, 0: now),
 --   { the topics that have work then, longest overdue first }, how late each promoted job was, ms ... }
---   As many topics as ARGV[5] may not be all.
---   Due jobs become ready; leases that ran out give their job back at once, with the attempt counted, or to dead
---   when that was the last; jobs whose ttl passed before a first delivery go to dead; records whose retention
---   ended go. Afterwards `due` says when the topic next needs a turn (now, when this one was not enough). A topic
---   without jobs and settings into which nothing was put for FORGET_AFTER_MS is forgotten.
--- Bound: ARGV[2] for each of the five places; the caller sends at most 1000.
+--   If there are ARGV[5] topics, there may be more.
+-- Due jobs become ready. Jobs whose lease has ended become ready, with the attempt counted, or dead if it was the last
+-- one. Jobs whose ttl passed before a first delivery become dead. Records whose retention has ended are deleted.
+-- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs and
+-- settings into which nothing was put for FORGET_AFTER_MS is forgotten.
+-- Bound: ARGV[2] for each of the sorted sets; the caller sends at most 1000.
 local now, limit, dead_retention = now_ms(), tonumber(ARGV[2]), tonumber(ARGV[3])
 local last = last_position()
 
@@ -32,16 +32,16 @@ if #ready > 0 then
   last = append_ready(ready, last)
 end
 
--- A record with all that is needed of it here; fails when that cannot be read, or cannot be counted with.
+-- Read a record; raises an error when what is needed here cannot be read or is not a number.
 local function read_record_to_move(raw)
   local record = read_record(raw)
   record.extra.m = record.extra.m and record.extra.m + 0
   return record
 end
 
--- The records of jobs, each just taken from `key`. An id without a record, or with one that cannot be read, is only
--- dropped: a store damaged by other hands must not stop the timer.
-local function taken_from(key, ids)
+-- Remove jobs from `key` and return their records. An id without a readable record is only removed: data that another
+-- program has damaged must not stop the timer.
+local function take_records(key, ids)
   local records = {}
   for _, id in ipairs(ids) do
     redis.call('ZREM', key, id)
@@ -52,10 +52,10 @@ local function taken_from(key, ids)
   return records
 end
 
-local given_back = {}
-local ended = due_in(RESERVED)
-if #ended > 0 then forget_holders(ended) end
-for _, job in ipairs(taken_from(RESERVED, ended)) do
+local redelivered = {}
+local ended_leases = due_in(RESERVED)
+if #ended_leases > 0 then forget_holders(ended_leases) end
+for _, job in ipairs(take_records(RESERVED, ended_leases)) do
   local id, record = job.id, job.record
   local limit_of_attempts = record.extra.m or 0
   record.attempts = record.attempts + 1
@@ -66,15 +66,15 @@ for _, job in ipairs(taken_from(RESERVED, ended)) do
   else
     record.due = now
     redis.call('HSET', POOL, id, write_record(record))
-    given_back[#given_back + 1] = id
+    redelivered[#redelivered + 1] = id
     reply[1] = reply[1] + 1
   end
 end
 
-if #given_back > 0 then append_ready(given_back, last) end
-if #ready + #given_back > 0 then wake_consumers(ARGV[4]) end
+if #redelivered > 0 then append_ready(redelivered, last) end
+if #ready + #redelivered > 0 then wake_consumers(ARGV[4]) end
 
-for _, job in ipairs(taken_from(EXPIRY, due_in(EXPIRY))) do
+for _, job in ipairs(take_records(EXPIRY, due_in(EXPIRY))) do
   redis.call('ZREM', DELAY, job.id)
   redis.call('ZREM', READY, job.id)
   bury_job(job.id, job.record, 'expired', now, dead_retention)
@@ -98,15 +98,15 @@ for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED }) do
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if head[2] then next_ms = math.min(next_ms, tonumber(head[2])) end
 end
--- When the timer has to look again at a topic that has no work for it but might be forgotten one day; nil when it was
--- forgotten just now, or has settings.
-local function next_look()
+-- When the timer must visit a topic without work again, because it may have to be forgotten; nil when it has just been
+-- forgotten, or has settings.
+local function next_visit()
   if redis.call('HGET', SETTINGS, TOPIC) ~= '' then return nil end
   if redis.call('HLEN', POOL) > 0 then return now + FORGET_AFTER_MS end
   local put = redis.call('HGET', TALLY, 'put') or '0'
-  local put_then, since = string.match(redis.call('HGET', of_shard('idle'), TOPIC) or '', '^(%d+) (%d+)$')
-  if put_then ~= put then
-    redis.call('HDEL', of_shard('idle'), TOPIC)  -- first a write that an out-of-memory store allows
+  local put_before, since = string.match(redis.call('HGET', of_shard('idle'), TOPIC) or '', '^(%d+) (%d+)$')
+  if put_before ~= put then
+    redis.call('HDEL', of_shard('idle'), TOPIC)  -- delete first: a store that is out of memory allows it
     redis.call('HSET', of_shard('idle'), TOPIC, string.format('%s %.0f', put, now))
     return now + FORGET_AFTER_MS
   end
@@ -115,13 +115,13 @@ local function next_look()
   return nil
 end
 
-if next_ms == math.huge then next_ms = next_look() or math.huge end
--- A visit that came a moment too early changes nothing, and so costs no fsync.
+if next_ms == math.huge then next_ms = next_visit() or math.huge end
+-- A visit that came slightly too early writes nothing, and so costs no fsync.
 local planned = tonumber(redis.call('ZSCORE', DUE, TOPIC) or nil)
 if next_ms == math.huge then
   redis.call('ZREM', DUE, TOPIC)
 elseif next_ms ~= planned then
-  redis.call('ZREM', DUE, TOPIC)  -- first a write that an out-of-memory store allows
+  redis.call('ZREM', DUE, TOPIC)  -- delete first: a store that is out of memory allows it
   redis.call('ZADD', DUE, next_ms, TOPIC)
 end
 local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
@@ -131,7 +131,7 @@ if head[2] then
   reply[6] = redis.call('ZRANGE', DUE, '-inf', next_work, 'BYSCORE', 'LIMIT', 0, ARGV[5])
 end
 
--- A holder that works shows that it lives, with a write that shares the fsync of those above.
+-- A lock holder that did work renews its lock, with a write that shares the fsync of those above.
 local RENEW_EVERY_MS = 100
 if #ready + reply[1] + reply[2] + reply[3] + reply[4] > 0 and redis.call('GET', KEYS[15]) == ARGV[6]
   and redis.call('PTTL', KEYS[15]) < ARGV[7] - RENEW_EVERY_MS then

@@ -1,17 +1,17 @@
--- Put jobs into one topic. Each is stored whole, or not at all and answered with the reason.
--- @include clock topic record places
+-- Put jobs into one topic. Each is stored completely, or not at all, with a code for the reason.
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
--- ARGV[2] 1: answer with the jobs as they are stored, 0: with the codes alone
--- ARGV[3] the topic's default of durability that is seen to (a level of store/levels.py; 0 is always fine), -1: any is.
---   With another default nothing is stored and no job answered
--- ARGV[4..] two for each job: id | job, which is made of
+-- ARGV[2] 1: return the jobs as they are stored, 0: only the codes
+-- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
+--   If the topic has another default above 0, nothing is stored and no result is returned
+-- ARGV[4..] two for each job: id | job, which consists of
 --   on conflict u8 (0 reject, 1 keep, 2 replace) | 0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
---   the most live jobs with which it is still put, 0: as the topic says, u32 |
---   the rest of a record as lib/record.lua has it: length of extra u32 | extra | body
+--   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
+--   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
 -- Returns { now ms, the topic's max_jobs or 0, { code or { code, state, record, lease end ms, consumer } ... },
---   the topic's default of durability }
---   1 created, 2 kept, 3 replaced, -1 the id is taken, -2 a consumer holds it, -3 the topic is full
+--   the topic's default durability }
+--   1 created, 2 kept, 3 replaced, -1 the id is taken, -2 a consumer holds the job, -3 the topic is full
 -- Bound: the caller sends at most 1000 jobs.
 local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
 local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
@@ -19,14 +19,14 @@ local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
 local now = now_ms()
 local with_records = ARGV[2] == '1'
 local last = last_position()
-local settings, is_new = settings_of_known_topic()
+local settings, is_new = ensure_topic()
 local max_jobs = settings.j or 0
-local durability, seen_to = settings.l or 0, tonumber(ARGV[3])
-if durability > 0 and seen_to >= 0 and durability ~= seen_to then return { now, max_jobs, {}, durability } end
-local live  -- how many live jobs there are, once somebody needs to know
+local durability, satisfied = settings.l or 0, tonumber(ARGV[3])
+if durability > 0 and satisfied >= 0 and durability ~= satisfied then return { now, max_jobs, {}, durability } end
+local live  -- the number of live jobs, counted when first needed
 
--- For how many more jobs there is room when the put itself allows `bound` live jobs, 0: any number.
-local function room_for(bound)
+-- How many more jobs the topic may hold, when the put itself allows `bound` live jobs (0: any number).
+local function room_within(bound)
   local most = max_jobs > 0 and max_jobs or math.huge
   if bound > 0 then most = math.min(most, bound) end
   if most == math.huge then return most end
@@ -44,7 +44,7 @@ for _, key in ipairs(POLICY_KEYS) do
 end
 local has_defaults = next(topic_defaults) ~= nil
 
--- The rest of a job's record, its policy completed by the topic's defaults; and its ttl, nil for none.
+-- The rest of a job's record with the topic's defaults filled in, and the job's ttl, nil for none.
 local function complete(rest)
   local length = struct.unpack('<I4', rest)
   if length == 0 and not has_defaults then return rest, nil end
@@ -69,12 +69,12 @@ local function flush()
   delayed, ready, watched = {}, {}, {}
 end
 
-local woken = false
+local has_ready = false
 
-local function place(id, due, ttl)
+local function enqueue(id, due, ttl)
   if due <= now then
     ready[#ready + 1] = id
-    woken = true
+    has_ready = true
   else
     delayed[#delayed + 1] = due
     delayed[#delayed + 1] = id
@@ -87,17 +87,17 @@ local function place(id, due, ttl)
   end
 end
 
--- A call without a receipt means the latest job of its id: it must not hear that an earlier one was cancelled.
+-- A later call without a receipt refers to this job: it must not get the code of an earlier, cancelled one.
 local has_tombstones = redis.call('EXISTS', CANCELLED) == 1
 
 local function put(id, on_conflict, due, nonce, bound, job_rest)
   local rest, ttl = complete(job_rest)
   local record = struct.pack('<I6I6I6I4', now, due, nonce, 0) .. rest
-  local room = room_for(bound)
+  local room = room_within(bound)
   if room > 0 and redis.call('HSETNX', POOL, id, record) == 1 then
     count_one()
     if has_tombstones then redis.call('ZREM', CANCELLED, id) end
-    place(id, due, ttl)
+    enqueue(id, due, ttl)
     return CREATED, record
   end
   if redis.call('HEXISTS', POOL, id) == 0 then return FULL end
@@ -111,11 +111,11 @@ local function put(id, on_conflict, due, nonce, bound, job_rest)
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
   if not was_live then count_one() end
-  place(id, due, ttl)
+  enqueue(id, due, ttl)
   return REPLACED, record
 end
 
-local answers, put_now = {}, 0
+local results, put_now = {}, 0
 for at = 4, #ARGV, 2 do
   local job = ARGV[at + 1]
   local on_conflict, kind, ms, nonce, bound, rest_at = struct.unpack('<BBI8I8I4', job)
@@ -123,14 +123,14 @@ for at = 4, #ARGV, 2 do
   local code, record = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, rest_at))
   if code == CREATED or code == REPLACED then put_now = put_now + 1 end
   if not with_records or code < 0 then
-    answers[#answers + 1] = code
+    results[#results + 1] = code
   elseif record then
-    answers[#answers + 1] = { code, due > now and 'delayed' or 'ready', record, 0, '' }
+    results[#results + 1] = { code, due > now and 'delayed' or 'ready', record, 0, '' }
   else
     local id = ARGV[at]
     flush()
     local state, score = state_of(id)
-    answers[#answers + 1] = {
+    results[#results + 1] = {
       code, state, redis.call('HGET', POOL, id), score or 0, redis.call('HGET', HOLDERS, id) or ''
     }
   end
@@ -138,5 +138,5 @@ end
 flush()
 tally('put', put_now)
 if earliest < math.huge then schedule(earliest) end
-if woken then wake_consumers() end
-return { now, max_jobs, answers, durability }
+if has_ready then wake_consumers() end
+return { now, max_jobs, results, durability }

@@ -1,9 +1,9 @@
--- Make dead jobs ready again, as if new: due now, no attempts, old receipts void; the last error stays readable.
--- @include clock topic record places
+-- Make dead jobs ready again: due now, no attempts, old receipts void; the last error stays readable.
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] most jobs to take, those dead longest first; 0: the ids that follow | ARGV[3..] ids
--- Returns how many are ready now; ids that are not dead are passed over.
--- Bound: ARGV[2], or the ids given; the caller sends at most 1000 of either.
+-- ARGV[1] topic | ARGV[2] most jobs to take, longest dead first; 0: those of the ids | ARGV[3..] ids
+-- Returns how many are ready now; ids that are not dead are skipped.
+-- Bound: ARGV[2], or the ids; the caller sends at most 1000 of either.
 local now, limit, last = now_ms(), tonumber(ARGV[2]), last_position()
 local ids = {}
 if limit > 0 then

@@ -1,17 +1,17 @@
--- Give a job back for another attempt after a wait, or to dead when it has no attempt left.
--- @include clock topic record places delivery
+-- Release a job for another attempt after a wait; it becomes dead when it has no attempt left.
+-- @include clock topic record transitions delivery
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: whichever delivery is live)
+-- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
 -- ARGV[5] wait ms, -1 for the job's backoff | ARGV[6] 1 when an error text follows | ARGV[7] error
 -- ARGV[8] a random number from -1 to 1 for the jitter | ARGV[9] how long a dead job is kept, ms
 -- Returns { 0, state, due ms (0 when dead), attempts, why it is dead }
---   or { code }: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 held by nobody (lib/delivery.lua)
+--   or { code }: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: one job.
 local id, now = ARGV[2], now_ms()
-local answer, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)
-if answer ~= LIVE then return { answer } end
+local code, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)
+if code ~= LIVE then return { code } end
 
--- The wait after `attempts` tries in ms, or nil when the schedule has ended.
+-- The wait in ms after `attempts` attempts, or nil when the schedule has ended.
 local function backoff_ms(backoff, attempts, random)
   local seconds
   if not backoff or backoff.kind == 'exponential' then

@@ -1,8 +1,8 @@
--- Look in one step through the keys of a shard: what each is, and how much it holds. Changes nothing.
--- KEYS[1] any key of the shard: what stands before and in the braces of its name is common to all keys of the shard
--- ARGV[1] where the last step ended, 0 to begin | ARGV[2] about how many keys of the store to look at
--- Returns { where this step ended, 0 when it was the last, then four of each key: its name, its type, the fields or
---   members that it holds (0 for other types), ms for which it is kept or -1 }. A key may come twice.
+-- Read one step through the keys of a shard: name, type, size and time to live of each. Read-only.
+-- KEYS[1] any key of the shard: its name up to the closing brace is the prefix of all keys of the shard
+-- ARGV[1] cursor, 0 to begin | ARGV[2] about how many keys of the store to read
+-- Returns { next cursor, 0 after the last step, then four for each key: name, type, number of fields or members (0 for
+--   other types), time to live in ms or -1 }. A key may be returned twice.
 -- Bound: about ARGV[2] keys; the caller sends at most 1000.
 local pattern = string.match(KEYS[1], '^[^}]*}:') .. '*'
 local found = redis.call('SCAN', ARGV[1], 'MATCH', pattern, 'COUNT', ARGV[2])

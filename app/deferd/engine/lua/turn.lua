@@ -1,11 +1,11 @@
--- Begin a turn of the timer: which topics have work, and when the next work comes.
+-- Begin a turn of the timer: return the topics that have work, and when the next work is due.
 -- @include clock
 -- KEYS[1] due  ZSET topic -> the next ms at which the timer has work there
--- KEYS[2] lock STRING the timer that does the work, so that others rest; it saves work and guards nothing
+-- KEYS[2] lock STRING the timer that does the work while others rest; it saves work, correctness does not need it
 -- ARGV[1] this timer's name | ARGV[2] how long the lock lasts, ms, at most 3000, the same for all timers
 -- ARGV[3] most topics to return
--- ARGV[4] patience, ms: the lock is taken from a holder that has not renewed it for so long, while work is overdue by
---   as much; a holder that works renews it (promote.lua)
+-- ARGV[4] patience, ms: the lock is taken from a holder that has not renewed it for this long, while work is overdue by
+--   as much; a holder that does work renews it (promote.lua)
 -- Returns { 1, ms until the next work (-1: none, 0: now), topics with work ... }, those overdue longest first,
 --   or { 0, ms until the lock ends or may be taken, as far as is known now } when another timer holds it
 -- Bound: ARGV[3] topics; the caller sends at most 1000.
@@ -13,7 +13,7 @@ local holder = redis.call('GET', KEYS[2])
 local left = redis.call('PTTL', KEYS[2])
 local now = now_ms()
 local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
--- A lock with more time left than any timer gives itself is from before the store's clock stepped back: it is void.
+-- A lock with more time left than any timer sets is from before the store's clock stepped back: it is void.
 if holder and holder ~= ARGV[1] and left >= 0 and left <= 3000 then
   local wait = left
   if head[2] then
@@ -22,9 +22,9 @@ if holder and holder ~= ARGV[1] and left >= 0 and left <= 3000 then
   end
   if wait > 0 then return { 0, wait } end
 end
--- Renewed at half time and not in every turn: with fsync always, a write here would delay each promotion.
+-- Renewed at half its time, not in every turn: with fsync always, a write here would delay each promotion.
 if holder ~= ARGV[1] or left < ARGV[2] / 2 then
-  redis.call('DEL', KEYS[2])  -- first a write that an out-of-memory store allows
+  redis.call('DEL', KEYS[2])  -- delete first: a store that is out of memory allows it
   redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
 end
 local wait = head[2] and math.max(tonumber(head[2]) - now, 0) or -1

@@ -1,9 +1,9 @@
--- Count, in one step, the bytes that the jobs of a topic take: id and record, and what the store needs to keep them.
+-- Count the bytes that a topic's jobs use (id, record and the store's overhead), one step at a time. Read-only.
 -- @include topic
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] where the last step ended, 0 to begin | ARGV[3] bytes that a job takes besides id and record
--- Returns { where this step ended, 0 when it was the last, bytes }. Jobs that come or go meanwhile may be counted or not.
--- Bound: about 1000 jobs or 1 MiB of records, and one job; and 100 scans, since a pool that was larger has empty places.
+-- ARGV[1] topic | ARGV[2] cursor, 0 to begin | ARGV[3] bytes that a job uses besides id and record
+-- Returns { next cursor, 0 after the last step, bytes }. Jobs put or deleted meanwhile may be counted or not.
+-- Bound: about 1000 jobs or 1 MiB of records, and one job; and 100 scans, since a pool that has shrunk is sparse.
 local MOST_JOBS, MOST_BYTES, FIRST_PAGE, MOST_SCANS = 1000, 1024 * 1024, 10, 100
 local cursor, page, jobs, bytes, scans = ARGV[2], FIRST_PAGE, 0, 0, 0
 repeat
@@ -11,9 +11,9 @@ repeat
   cursor, scans = reply[1], scans + 1
   for at = 1, #reply[2], 2 do
     jobs = jobs + 1
-    bytes = bytes + 2 * #reply[2][at] + #reply[2][at + 1] + ARGV[3]  -- the id stands in the pool and in one place
+    bytes = bytes + 2 * #reply[2][at] + #reply[2][at + 1] + ARGV[3]  -- the id is in the pool and in one sorted set
   end
-  -- What these jobs weigh tells how many more will fit.
+  -- Estimate from the size of these jobs how many more fit.
   local fitting = jobs > 0 and math.floor((MOST_BYTES - bytes) / (bytes / jobs)) or FIRST_PAGE
   page = math.max(1, math.min(fitting, MOST_JOBS - jobs))
 until cursor == '0' or jobs >= MOST_JOBS or bytes >= MOST_BYTES or scans >= MOST_SCANS

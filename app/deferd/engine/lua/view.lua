@@ -1,9 +1,9 @@
--- Look at one topic, changing nothing.
--- @include clock topic places
+-- Read one topic. Read-only.
+-- @include clock topic transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- Returns { settings JSON or '', delayed, ready, reserved, dead, finished, due ms of the oldest ready job or -1,
---   due ms of the next delayed job or -1, now ms }, or nil when there is no such topic
+--   due ms of the next delayed job or -1, now ms }, or nil when the topic is not known
 -- Bound: one topic.
 local settings = redis.call('HGET', SETTINGS, TOPIC)
 if not settings then return nil end

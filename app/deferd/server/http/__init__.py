@@ -1,1 +1,1 @@
-"""HTTP/1.1 on one connection: uvicorn's protocol within limits, with a fast path for the usual requests."""
+"""HTTP/1.1: uvicorn's protocol with limits, and a fast path for the common requests."""

@@ -1,8 +1,8 @@
-"""The short way for the requests that make the load.
+"""The fast path for requests to operations.
 
-A request to an operation that comes plainly (HTTP/1.1, no pipelining, a body of known length within the limit) is
-answered without ASGI between: no scope, no receive and send, no event, and head and body of the answer in one write.
-All others go uvicorn's way. For operations both ways end at `Boundary.answer`; see `deferd.api.call`.
+A plain request (HTTP/1.1, not pipelined, a body of known length within the limit) is handled without ASGI: no scope, no
+receive and send, no events, and one write for head and body of the response. All others take uvicorn's way. Both end
+at `deferd.api.dispatch.RequestHandler.handle`.
 """
 
 from __future__ import annotations
@@ -12,52 +12,52 @@ from typing import Any, cast
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from deferd.api.app import Service
 from deferd.api.dispatch import KEY_NAME
-from deferd.api.service import Service
-from deferd.server.http.fast_path_request import PlainCall
+from deferd.server.http.fast_path_request import FastPathRequest
 from deferd.server.http.limits import Connections
 from deferd.server.http.protocol import BODY, UNSENT_BYTES, LimitedProtocol
 from deferd.server.http.request_head import is_host
 
-_READ_UNASKED_BYTES = 16 * 1024
-"""The largest body that is read before it is known whose it is: thousands of strangers can send one at a time."""
-_TELLING = frozenset((b"content-length", b"host", b"transfer-encoding", b"expect", b"upgrade"))
-"""Headers of which the last three say that a request is not plain."""
+_UNAUTHENTICATED_BODY_BYTES = 16 * 1024
+"""The largest body that is read before the key is checked: thousands of strangers can send one at a time."""
+_RELEVANT_HEADERS = frozenset((b"content-length", b"host", b"transfer-encoding", b"expect", b"upgrade"))
+"""A request with one of the last three is not plain."""
 
 
-class PlainCallProtocol(LimitedProtocol):
-    """LimitedProtocol with the short way to the operations of `service`."""
+class FastPathProtocol(LimitedProtocol):
+    """LimitedProtocol with the fast path to the operations of `service`."""
 
     def __init__(self, service: Service, limited: Connections, *args: Any, **options: Any) -> None:
         super().__init__(limited, *args, **options)
-        self._service = service
-        self._body_max_bytes = service.settings.max_body_bytes
-        if service.access is not None:
-            self._body_max_bytes = min(self._body_max_bytes, _READ_UNASKED_BYTES)
-        self._unsent = service.unsent
+        self._handler = service.request_handler
+        self._body_max_bytes = service.context.settings.max_body_bytes
+        if service.context.gate.has_keys:
+            self._body_max_bytes = min(self._body_max_bytes, _UNAUTHENTICATED_BODY_BYTES)
+        self._unsent = service.context.unsent
         self._is_slow = False
-        self._key_name: str | None = None  # of the key with which the last call came
-        self._known_host = b""  # a client gives the same one each time
-        self._incoming: PlainCall | None = None
-        self._answering: PlainCall | None = None
+        self._key_name: str | None = None  # of the last request
+        self._known_host = b""  # clients send the same one each time
+        self._incoming: FastPathRequest | None = None
+        self._handling: FastPathRequest | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has hung up, or was cut off."""
+        """The client has disconnected, or was cut off."""
         super().connection_lost(exc)
         self._unsent.forget(self)
-        if self._answering is not None:
-            self._answering.hang_up()
+        if self._handling is not None:
+            self._handling.disconnect()
 
     def _begin_request(self) -> None:
-        call = self._plain_call()
-        if call is None:
+        request = self._plain_request()
+        if request is None:
             super()._begin_request()
         else:
             self._part = BODY
-            self._incoming = self.cycle = call  # type: ignore[assignment]  # see PlainCall
+            self._incoming = self.cycle = request  # type: ignore[assignment]  # see FastPathRequest
 
-    def _plain_call(self) -> PlainCall | None:
-        """The call whose head is read, if it comes plainly."""
+    def _plain_request(self) -> FastPathRequest | None:
+        """The request whose head was read; None when it is not plain."""
         before: RequestResponseCycle | None = self.cycle
         if (
             (before is not None and not before.response_complete)  # pipelined
@@ -68,7 +68,7 @@ class PlainCallProtocol(LimitedProtocol):
         body_length = hosts = 0
         host = b""
         for name, value in self.headers:
-            if name not in _TELLING:
+            if name not in _RELEVANT_HEADERS:
                 continue
             if name == b"content-length":
                 body_length = int(value)
@@ -82,7 +82,7 @@ class PlainCallProtocol(LimitedProtocol):
         self._known_host = host
         query = b""
         path_values: dict[str, str] = {}
-        fixed = self._service.boundary.find_at_fixed_url(self.parser.get_method(), self.url)
+        fixed = self._handler.find_at_fixed_url(self.parser.get_method(), self.url)
         if fixed is not None:
             operation, method = fixed
         else:
@@ -91,12 +91,11 @@ class PlainCallProtocol(LimitedProtocol):
                 return None
             path, _, query = url.partition(b"?")
             method = self.parser.get_method().decode("ascii")
-            found = self._service.boundary.find(method, path.decode("ascii"))
+            found = self._handler.find(method, path.decode("ascii"))
             if found is None:
                 return None
             operation, path_values = found
-        return PlainCall(
-            self._service,
+        return FastPathRequest(
             operation,
             path_values,
             method=method,
@@ -111,46 +110,46 @@ class PlainCallProtocol(LimitedProtocol):
         return 0 if self._incoming is None else self._incoming.body_length - len(self._incoming.body)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body has come."""
+        """Take a piece of the body."""
         if self._incoming is None:
             super().on_body(body)
         else:
             self._body_came = True
-            self._incoming.take(body)
+            self._incoming.add_to_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is there as a whole."""
-        call, self._incoming = self._incoming, None
-        if call is None:
+        """Handle the request, all of which has come."""
+        request, self._incoming = self._incoming, None
+        if request is None:
             super().on_message_complete()
             return
         self._came_as_a_whole()
-        self._answering = call
-        call.task = self.loop.create_task(self._answer(call))
-        self.tasks.add(call.task)
+        self._handling = request
+        request.task = self.loop.create_task(self._handle(request))
+        self.tasks.add(request.task)
 
-    async def _answer(self, call: PlainCall) -> None:
-        answer: Response | None = None
+    async def _handle(self, request: FastPathRequest) -> None:
+        response: Response | None = None
         try:
-            answer = await self._service.boundary.answer(call.operation, call)
+            response = await self._handler.handle(request.operation, request)
         finally:
-            self._answering = None
-            call.response_complete = True
-            call.body = b""
-            self.tasks.discard(call.task)
-            if answer is None:  # the client is gone, or the server stops without waiting any longer
+            self._handling = None
+            request.response_complete = True
+            request.body = b""
+            self.tasks.discard(request.task)
+            if response is None:  # the client has disconnected, or the server stops without waiting any longer
                 self.transport.close()
-            elif not call.disconnected:
-                self._key_name = call.key_name
-                self._write(answer, keep_alive=call.keep_alive)
+            elif not request.disconnected:
+                self._key_name = request.key_name
+                self._write(response, keep_alive=request.keep_alive)
 
-    def _write(self, answer: Response, *, keep_alive: bool) -> None:
-        size = len(answer.body)
+    def _write(self, response: Response, *, keep_alive: bool) -> None:
+        size = len(response.body)
         if size <= UNSENT_BYTES:
-            self.transport.write(self._bytes_of(answer, keep_alive=keep_alive))
+            self.transport.write(self._bytes_of(response, keep_alive=keep_alive))
         else:
-            self.transport.write(self._head_of(answer, keep_alive=keep_alive))
-            self.transport.write(bytes(answer.body))
+            self.transport.write(self._head_of(response, keep_alive=keep_alive))
+            self.transport.write(bytes(response.body))
             self._note_unsent(size)
         if not keep_alive:
             self.transport.close()
@@ -167,11 +166,11 @@ class PlainCallProtocol(LimitedProtocol):
             self._unsent.forget(self)
 
     def _gave_up_on_body(self) -> bool:
-        call, self._incoming = self._incoming, None
-        if call is None:
+        request, self._incoming = self._incoming, None
+        if request is None:
             return super()._gave_up_on_body()
-        call.response_complete = True  # it is not behind another, and has not begun
+        request.response_complete = True  # no other response is due before its own
         return True
 
     def _under_way(self) -> RequestResponseCycle | None:
-        return cast("RequestResponseCycle | None", self._answering) or super()._under_way()
+        return cast("RequestResponseCycle | None", self._handling) or super()._under_way()

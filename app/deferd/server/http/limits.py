@@ -1,13 +1,12 @@
-"""What a connection may do: how much it sends ahead of a request's body, how long it may take, how many there are.
+"""Limits of HTTP connections: how many may be open, how much they may send ahead, and by when they must act.
 
-One `Connections` serves all connections of a process. With each it notes by when the client must have done what is
-expected of it: send the rest of a request, take an answer, or, when nothing is under way, send the next request. One
-look a second finds those that are overdue; a timer for each request would cost more than all of this.
+One `Connections` serves all connections of a process. It keeps a deadline for each connection that must do something:
+send the rest of a request, read a response, or, when idle, send the next request. A check once a second finds the
+overdue ones; a timer for each request would cost more than all of this.
 
-Connections are counted from when they are accepted, those whose TLS handshake is under way too. When there are as many
-as may be, a new one takes the place of the one that has been silent longest since it was opened, else of those that
-have been idle longest, at least IDLE_S. So sockets that do nothing keep nobody out. Where all are busy, the new one is
-turned away.
+A connection counts from when it is accepted, also during its TLS handshake. At the limit a new connection replaces the
+one that has sent nothing for longest since it was opened, otherwise those idle longest, for at least IDLE_S, so idle
+sockets cannot keep clients out. When all are busy, the new connection is rejected.
 """
 
 from __future__ import annotations
@@ -23,49 +22,43 @@ from typing import Protocol
 from deferd.settings import Settings
 
 LINGER_S = 2.0
-"""How long a client may still send after it was refused. Closing at once would destroy the answer on its way."""
-TURNED_AWAY_MAX = 200
-"""Connections too many that are told so at one time; those beyond are closed without a word."""
-LAST_ANSWERS_S = 75.0
-"""The most that answers take which are under way on a connection whose later requests are refused: a pop waits 60 s."""
+"""How long a client may still send after it was refused. Closing at once could destroy the response in transit."""
+REJECTED_MAX = 200
+"""Most surplus connections that get a 503 at one time; further ones are closed without a response."""
+LAST_RESPONSES_S = 75.0
+"""How long pending responses may take once a later request on the connection is refused: a pop waits up to 60 s."""
 
 KEEP_ALIVE_S = 75
-"""How long an idle connection is kept: longer than the minute for which proxies keep theirs."""
+"""How long an idle connection is kept: longer than the 60 s that proxies use."""
 IDLE_S = 5.0
-"""How long a connection must have been idle to be closed for a new one. Clients that are at work ask again sooner."""
+"""How long a connection must be idle before a new one may replace it. Active clients send sooner."""
 _IDLE_CLOSED_AT_ONCE = 32
-_IDLE_LOOK_EVERY_S = 0.1
+_IDLE_CHECK_INTERVAL_S = 0.1
 
 _log = logging.getLogger("deferd.connections")
 
 
-class Overdue(Protocol):
-    """A connection that must have done something by a certain time."""
-
-    def overdue(self) -> None:
-        """It has not."""
+class OpenConnection(Protocol):
+    """A connection that counts against the limit."""
 
     def is_idle(self) -> bool:
-        """Whether it waits for the client's next request, and no part of that has come."""
+        """Whether it waits for the client's next request and has received nothing of it."""
 
     def cut_off(self) -> None:
         """Close it at once."""
 
 
-class Counted(Protocol):
-    """An open connection."""
+class TimedConnection(OpenConnection, Protocol):
+    """A connection that may have a deadline."""
 
-    def is_idle(self) -> bool:
-        """See Overdue."""
-
-    def cut_off(self) -> None:
-        """See Overdue."""
+    def deadline_passed(self) -> None:
+        """The client did not act in time."""
 
 
 class Connections:
-    """The limits of a process's connections, and those connections that must do something in time.
+    """The connections of a process, their limits and their deadlines.
 
-    `clock` gives seconds and never jumps. `max_open` may be lowered, where the system allows fewer open files.
+    `clock` returns monotonic seconds. `max_open` may be lowered where the system allows fewer open files.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,85 +67,85 @@ class Connections:
         self.head_timeout_s = settings.head_timeout
         self.body_timeout_s = settings.body_timeout
         self.answer_timeout_s = settings.answer_timeout
-        self.turned_away = 0
+        self.rejected = 0
         self._clock = clock
-        self._due_s: dict[Overdue, float] = {}
-        self._earliest_s = math.inf  # nothing that is noted is due before
-        self._open: set[Counted] = set()
-        self._silent: dict[Counted, None] = {}  # those that have sent no whole head yet, in the order they came
-        self._look_for_idle_at_s = -math.inf
+        self._deadlines_s: dict[TimedConnection, float] = {}
+        self._earliest_s = math.inf  # a lower bound of all deadlines
+        self._open: set[OpenConnection] = set()
+        self._silent: dict[OpenConnection, None] = {}  # without a complete request head so far, oldest first
+        self._next_idle_check_s = -math.inf
 
-    def enter(self, connection: Counted) -> bool:
-        """Count a connection that was accepted; False when it is one too many."""
+    def add(self, connection: OpenConnection) -> bool:
+        """Count an accepted connection; False when it exceeds the limit."""
         if len(self._open) >= self.max_open and not self._make_room():
             return False
         self._open.add(connection)
         self._silent[connection] = None
         return True
 
-    def replace(self, before: Counted, connection: Counted) -> None:
-        """The same connection, whose handshake has ended, is `connection` from now on."""
-        self.leave(before)
-        self._open.add(connection)
-        self._silent[connection] = None
+    def replace(self, old: OpenConnection, new: OpenConnection) -> None:
+        """Count `new` in place of `old`: the same connection after its handshake."""
+        self.remove(old)
+        self._open.add(new)
+        self._silent[new] = None
 
-    def spoke(self, connection: Counted) -> None:
-        """The head of its first request has come."""
+    def head_received(self, connection: OpenConnection) -> None:
+        """Note that the head of its first request is complete."""
         self._silent.pop(connection, None)
 
-    def leave(self, connection: Counted) -> None:
-        """It is closed, or does not count."""
+    def remove(self, connection: OpenConnection) -> None:
+        """Stop counting a connection: it is closed."""
         self._open.discard(connection)
         self._silent.pop(connection, None)
 
     def _make_room(self) -> bool:
-        """Close a connection that nobody uses, or several."""
-        chosen: list[Counted] = list(itertools.islice(self._silent, 1)) or self._longest_idle()
-        for connection in chosen:
-            self.leave(connection)
+        """Close connections that nobody uses; False when there are none."""
+        unused: list[OpenConnection] = list(itertools.islice(self._silent, 1)) or self._longest_idle()
+        for connection in unused:
+            self.remove(connection)
             connection.cut_off()
-        return bool(chosen)
+        return bool(unused)
 
-    def _longest_idle(self) -> list[Counted]:
-        """Some of those that have been idle for IDLE_S. All are looked at, so at most every tenth of a second."""
+    def _longest_idle(self) -> list[OpenConnection]:
+        """Connections that have been idle for IDLE_S, longest first. It visits all, so it runs every 0.1 s at most."""
         now_s = self._clock()
-        if now_s < self._look_for_idle_at_s:
+        if now_s < self._next_idle_check_s:
             return []
-        due_by_s = now_s + KEEP_ALIVE_S - IDLE_S
+        latest_s = now_s + KEEP_ALIVE_S - IDLE_S
         idle = [
             connection
-            for connection, due_s in self._due_s.items()
-            if due_s <= due_by_s and connection in self._open and connection.is_idle()
+            for connection, deadline_s in self._deadlines_s.items()
+            if deadline_s <= latest_s and connection in self._open and connection.is_idle()
         ]
-        longest = heapq.nsmallest(_IDLE_CLOSED_AT_ONCE, idle, key=self._due_s.__getitem__)
+        longest = heapq.nsmallest(_IDLE_CLOSED_AT_ONCE, idle, key=self._deadlines_s.__getitem__)
         if not longest:
-            self._look_for_idle_at_s = now_s + _IDLE_LOOK_EVERY_S
+            self._next_idle_check_s = now_s + _IDLE_CHECK_INTERVAL_S
         return list(longest)
 
-    def expect(self, connection: Overdue, within_s: float) -> None:
-        """Call `overdue` of the connection about then, at most a second later; this replaces what was noted before."""
-        self._due_s[connection] = due_s = self._clock() + within_s
-        if due_s < self._earliest_s:  # noqa: PLR1730 (min() takes longer, and this runs for each request)
-            self._earliest_s = due_s
+    def set_deadline(self, connection: TimedConnection, within_s: float) -> None:
+        """Call its `deadline_passed` then, at most a second late. Replaces an earlier deadline."""
+        self._deadlines_s[connection] = deadline_s = self._clock() + within_s
+        if deadline_s < self._earliest_s:  # noqa: PLR1730 (min() takes longer, and this runs for each request)
+            self._earliest_s = deadline_s
 
-    def settle(self, connection: Overdue) -> None:
-        """It has done what was expected, or is closed."""
-        self._due_s.pop(connection, None)
+    def clear_deadline(self, connection: TimedConnection) -> None:
+        """Remove the deadline: the client has acted, or the connection is closed."""
+        self._deadlines_s.pop(connection, None)
 
-    def is_expecting(self, connection: Overdue) -> bool:
-        """Whether something is noted with it."""
-        return connection in self._due_s
+    def has_deadline(self, connection: TimedConnection) -> bool:
+        """Whether the connection has a deadline."""
+        return connection in self._deadlines_s
 
-    def look(self) -> None:
-        """Deal with those that are overdue. To be called once a second."""
+    def close_overdue(self) -> None:
+        """Call `deadline_passed` of all overdue connections. To be called once a second."""
         now_s = self._clock()
         if now_s < self._earliest_s:
             return
-        late = [connection for connection, due_s in self._due_s.items() if due_s <= now_s]
-        for connection in late:
-            del self._due_s[connection]
+        overdue = [connection for connection, deadline_s in self._deadlines_s.items() if deadline_s <= now_s]
+        for connection in overdue:
+            del self._deadlines_s[connection]
             try:
-                connection.overdue()
-            except Exception:  # noqa: BLE001 (one connection must not keep the others from being looked at)
-                _log.exception("a connection that was overdue could not be closed")
-        self._earliest_s = min(self._due_s.values(), default=math.inf)
+                connection.deadline_passed()
+            except Exception:  # noqa: BLE001 (the other connections must still be checked)
+                _log.exception("an overdue connection could not be closed")
+        self._earliest_s = min(self._deadlines_s.values(), default=math.inf)

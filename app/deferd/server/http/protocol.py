@@ -1,7 +1,7 @@
-"""One connection within the limits of `connections`.
+"""HTTP/1.1 on one connection within the limits of `Connections`.
 
-What comes slowly, too large, too far ahead or not at all is dealt with here, as are answers that are not taken. A
-request that comes as a whole, as nearly all do, pays for that with a few comparisons.
+It handles requests that are slow, too large, incomplete or pipelined too deeply, and clients that do not read their
+responses. A request that arrives in one read, as nearly all do, costs a few comparisons more than in uvicorn.
 """
 
 from __future__ import annotations
@@ -20,180 +20,178 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from deferd.api import metrics, problem_details
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_MAX, URL_MAX_BYTES
-from deferd.server.http.limits import LAST_ANSWERS_S, LINGER_S, TURNED_AWAY_MAX, Connections, Counted
+from deferd.server.http.limits import LAST_RESPONSES_S, LINGER_S, REJECTED_MAX, Connections, OpenConnection
 from deferd.server.http.paced_transport import PacedTransport
-from deferd.server.http.request_head import fault_of_host, head_bytes, too_large, without_upgrade
+from deferd.server.http.request_head import head_bytes, host_error, too_large, without_upgrade
 
 _log = logging.getLogger("deferd.connections")
 _NOTHING, _HEAD, BODY = 0, 1, 2
-"""What of a request has come in part."""
+"""The part of a request that is being received."""
 _SENT_AHEAD_MAX = 8
-"""Requests that wait for one before them to be answered while more is read; those beyond wait in the system's buffers,
-and with them the news that the client has gone."""
+"""Pipelined requests that are read while an earlier one is in progress; further ones stay in the system's buffers, and
+with them the notice that the client has disconnected."""
 UNSENT_BYTES = 16 * 1024
-"""How much of its responses a client may leave unread before it is held to be slow. Nothing more is done for it then
-until it has read on."""
+"""Unread response bytes above which a client counts as slow: its next request then waits until it has read them."""
 _PIECE_BYTES = 2048
-"""What is read at once may be a hundred times as much, and thousands of requests."""
+"""How much of a read is parsed at a time. One read can be a hundred times as large and hold thousands of requests."""
 
 
-class _Deaf:
-    """Stands for the parser of a connection whose client is not listened to any longer."""
+class _DiscardingParser:
+    """Replaces the parser of a connection whose further input is ignored."""
 
     def feed_data(self, _data: bytes) -> None:
-        """Drop it."""
+        """Ignore the data."""
 
 
-class _Flow(FlowControl):
-    """Reads nothing on while the protocol `holds` what was read before."""
+class _HoldableFlow(FlowControl):
+    """Does not resume reading while the protocol holds back input (`is_held`)."""
 
-    holds = False
+    is_held = False
 
     def resume_reading(self) -> None:
-        if not self.holds:
+        if not self.is_held:
             super().resume_reading()
 
 
-def _hanging_up_unless_asked_on(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
-    """`app`, which hangs up behind an answer that comes in place of the word to go on.
+def _closing_unless_continued(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+    """`app`, closing the connection after a response that is sent instead of 100 Continue.
 
-    The client may then leave out the body that it has announced (RFC 9110, section 10.1.1), and its next request would
-    be taken for that.
+    The client may then omit the announced body (RFC 9110, section 10.1.1), and its next request would be read as that
+    body.
     """
 
     async def run(scope: AsgiScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        async def answer(message: ASGISendEvent) -> None:
+        async def send_response(message: ASGISendEvent) -> None:
             if cycle.waiting_for_100_continue and cycle.more_body and not cycle.body:
                 cycle.keep_alive = False
             await send(message)
 
-        await app(scope, receive, answer)
+        await app(scope, receive, send_response)
 
     return run
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """HttpToolsProtocol within the limits of `limited`. Each request goes through ASGI, unless a subclass has a way."""
+    """uvicorn's HttpToolsProtocol within limits. Requests go through ASGI unless a subclass has a fast path."""
 
-    def __init__(self, limited: Connections, *args: Any, **options: Any) -> None:
+    def __init__(self, limits: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._limited = limited
-        self._head_max_bytes = limited.max_head_bytes
+        self._limits = limits
+        self._head_max_bytes = limits.max_head_bytes
         self._asgi_answering: RequestResponseCycle | None = None
         self._default_headers: list[tuple[bytes, bytes]] | None = None
         self._default_head = b""
-        self._held = b""
-        self._again = b""
+        self._buffered = b""
+        self._replayed_head = b""
         self._part = _NOTHING
-        self._awaited = _NOTHING  # the part whose rest is awaited since an earlier read
-        self._fed_bytes = 0  # of the awaited part, without the read in which it began
+        self._awaited_part = _NOTHING  # the part that began in an earlier read and is incomplete
+        self._fed_bytes = 0  # of that part, without the read in which it began
         self._large_read = False
         self._body_came = False
         self._refusal: DeferdError | None = None
-        self._turned_away = False
-        self._is_silent = True  # the head of its first request has not come
-        self._handshake: Counted | None = None
+        self._is_rejected = False
+        self._awaits_first_head = True
+        self._handshake: OpenConnection | None = None
         self._wire: asyncio.Transport | None = None  # below TLS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """A client has connected. It may be one too many; and if it sends nothing it is not kept for ever."""
+        """A client has connected: reject it at the connection limit, and do not wait for its first request for ever."""
         self._paced = PacedTransport(transport, on_pause=self._pause_responses, on_resume=self._resume_responses)
         super().connection_made(cast("asyncio.Transport", self._paced))
-        self.flow = self._flow = _Flow(transport)
+        self.flow = self._flow = _HoldableFlow(transport)
         transport.set_write_buffer_limits(high=UNSENT_BYTES)
         if self._handshake is not None:
-            self._limited.replace(self._handshake, self)
+            self._limits.replace(self._handshake, self)
             self._handshake = None
-        elif not self._limited.enter(self):
-            self._turn_away()
+        elif not self._limits.add(self):
+            self._reject_connection()
             return
-        self._limited.expect(self, self.timeout_keep_alive)
+        self._limits.set_deadline(self, self.timeout_keep_alive)
 
-    def begin_after(self, handshake: Counted, wire: asyncio.Transport) -> None:
-        """Before it is made: the connection speaks TLS over `wire`, and was counted as `handshake`."""
+    def begin_after(self, handshake: OpenConnection, wire: asyncio.Transport) -> None:
+        """Called before `connection_made` on a TLS connection over `wire` that was counted as `handshake`."""
         self._handshake, self._wire = handshake, wire
         wire.set_write_buffer_limits(high=UNSENT_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has hung up, or was cut off."""
+        """The connection is closed, by either side."""
         self._paced.connection_lost()
         super().connection_lost(exc)
-        self._limited.settle(self)
-        self._limited.leave(self)
-        if self._turned_away:
-            self._limited.turned_away -= 1
-        if self._asgi_answering is not None:  # uvicorn tells the newest request only, and this may be an older one
+        self._limits.clear_deadline(self)
+        self._limits.remove(self)
+        if self._is_rejected:
+            self._limits.rejected -= 1
+        if self._asgi_answering is not None:  # uvicorn only notifies the newest request; this may be an older one
             self._asgi_answering.disconnected = True
             self._asgi_answering.message_event.set()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio
-        """The client sends no more, but may still read the response that is on its way.
+        """The client sends no more, but may still read the response that is being sent.
 
-        The transport would close now, behind what it has of that. Over TLS it does, whatever is returned.
+        The transport would close now and drop the rest of it. Over TLS it does so, whatever is returned.
         """
         if self._wire is not None or not self._paced.is_writing():
             return None
         self._paced.close()
         return True
 
-    # What comes
+    # Receiving
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes have come: requests or parts of them."""
-        if len(data) <= _PIECE_BYTES and not self._held and not self.flow.write_paused:
-            self._take(data)
+        """Receive requests or parts of them."""
+        if len(data) <= _PIECE_BYTES and not self._buffered and not self.flow.write_paused:
+            self._feed(data)
         else:
-            self._held += data
-            self._take_held()
+            self._buffered += data
+            self._feed_buffered()
 
-    def _take_held(self) -> None:
-        """Take what was read piece by piece, and hold the rest back while requests that were sent ahead wait.
+    def _feed_buffered(self) -> None:
+        """Parse the buffered input in pieces; stop while pipelined requests wait or the client does not read.
 
-        Else a client that sends a megabyte of requests ahead of the first answer would have a hundred times as much
-        made of it here. The same while the client does not read its responses: it would have jobs handed out to it that
-        it does not take.
+        Otherwise a megabyte of pipelined requests would become a hundred times as much memory, and a client that does
+        not read its responses would be given jobs that it never sees.
         """
-        held, self._held = self._held, b""
+        data, self._buffered = self._buffered, b""
         at = 0
-        while at < len(held) and not self._is_ending():
+        while at < len(data) and not self._is_closing():
             if len(self.pipeline) > _SENT_AHEAD_MAX or self.flow.write_paused:
-                self._held = held[at:]
-                self._flow.holds = True
+                self._buffered = data[at:]
+                self._flow.is_held = True
                 self.flow.pause_reading()
                 return
             piece_bytes = max(_PIECE_BYTES, self._known_body_bytes())
-            self._take(held[at : at + piece_bytes])
+            self._feed(data[at : at + piece_bytes])
             at += piece_bytes
-        if self._flow.holds:
-            self._flow.holds = False
+        if self._flow.is_held:
+            self._flow.is_held = False
             self.flow.resume_reading()
 
     def _known_body_bytes(self) -> int:
-        """How much is known to be the rest of a body, and so can be taken at once."""
+        """Bytes that certainly belong to the current body and so can be parsed at once."""
         return 0
 
-    def _take(self, data: bytes) -> None:
+    def _feed(self, data: bytes) -> None:
         self._large_read = len(data) > self._head_max_bytes
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError as error:
             refusal, self._refusal = self._refusal, None
             if refusal is None:
-                _log.debug("what came from %s is no HTTP: %s", self.client, error)
-            self._refuse(refusal or problem_details.BadRequest("what came is no HTTP/1.1 request"))
+                _log.debug("invalid HTTP from %s: %s", self.client, error)
+            self._refuse(refusal or problem_details.BadRequest("this is not a valid HTTP/1.1 request"))
             return
         except httptools.HttpParserUpgrade as upgrade:
-            again, self._again = self._again, b""
-            self._take(again + data[upgrade.args[0] :])
+            head, self._replayed_head = self._replayed_head, b""
+            self._feed(head + data[upgrade.args[0] :])
             return
         if self._part:
-            self._came_in_part(len(data))
+            self._received_in_part(len(data))
 
-    def _came_in_part(self, read_bytes: int) -> None:
-        """The read ended within a request: expect the rest, and keep what has come of it bounded."""
-        if self._part != self._awaited:
-            self._awaited, self._fed_bytes = self._part, 0
-            self._expect_rest()
+    def _received_in_part(self, read_bytes: int) -> None:
+        """A read ended within a request: set a deadline for the rest and bound the size of its head."""
+        if self._part != self._awaited_part:
+            self._awaited_part, self._fed_bytes = self._part, 0
+            self._set_rest_deadline()
         else:
             self._fed_bytes += read_bytes
             if self._part == BODY and self._body_came:
@@ -203,14 +201,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_came = False
 
     def on_message_begin(self) -> None:
-        """A request begins. Its ASGI scope is made when it is known to need one."""
+        """A request begins. Its ASGI scope is built later, and only if it needs one."""
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
         self._part = _HEAD
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header has come. Those behind a body are for nobody here."""
+        """Record a header; trailers after the body are ignored."""
         if self._part == _HEAD:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
@@ -218,20 +216,20 @@ class LimitedProtocol(HttpToolsProtocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The head of a request is read: begin with it, unless it is too large."""
+        """Start the request unless its head is too large."""
         if (
             len(self.url) > URL_MAX_BYTES
             or len(self.headers) > HEADERS_MAX
-            or ((self._large_read or self._awaited) and head_bytes(self.url, self.headers) > self._head_max_bytes)
+            or ((self._large_read or self._awaited_part) and head_bytes(self.url, self.headers) > self._head_max_bytes)
         ):
             self._refuse_head(too_large(self.url, self.headers, self._head_max_bytes))
-        if self._is_silent:
-            self._is_silent = False
-            self._limited.spoke(self)
+        if self._awaits_first_head:
+            self._awaits_first_head = False
+            self._limits.head_received(self)
         self._begin_request()
 
     def _begin_request(self) -> None:
-        refusal = fault_of_host(self.headers, self.parser.get_http_version())
+        refusal = host_error(self.headers, self.parser.get_http_version())
         if refusal is not None:
             self._refuse_head(refusal)
         if self.parser.should_upgrade():
@@ -244,73 +242,72 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._part = BODY
         if 0 < len(self.pipeline) <= _SENT_AHEAD_MAX:
-            self.flow.resume_reading()  # else nobody would notice that the client of a waiting pop hangs up
+            self.flow.resume_reading()  # or a disconnect during a waiting pop would go unnoticed
 
     def _ignore_upgrade(self) -> None:
-        """Have the request read again as if it had not asked for another protocol; none is spoken here.
+        """Have the request parsed again without its Upgrade header, since no other protocol is supported.
 
-        The parser takes what follows for that protocol. So the request would lose its body, and what is in the body
-        could pass for requests.
+        The parser stops at an upgrade: the request would lose its body, and the body could be parsed as requests.
         """
         method = self.parser.get_method()
         if method == b"CONNECT":
-            self._refuse_head(problem_details.BadRequest("CONNECT is for proxies"))
-        self._again = without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
+            self._refuse_head(problem_details.BadRequest("CONNECT is for proxies only"))
+        self._replayed_head = without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._asgi_answering = cycle
         super()._start_asgi_task(
-            cycle, _hanging_up_unless_asked_on(cycle, app) if cycle.waiting_for_100_continue else app
+            cycle, _closing_unless_continued(cycle, app) if cycle.waiting_for_100_continue else app
         )
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body has come."""
+        """Receive a piece of the body."""
         self._body_came = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is there as a whole."""
+        """The request is complete."""
         self._came_as_a_whole()
-        if not self._again:
+        if not self._replayed_head:
             super().on_message_complete()
 
     def _came_as_a_whole(self) -> None:
         self._part = _NOTHING
-        if self._awaited:
-            self._awaited = _NOTHING
-            self._expect_next()
+        if self._awaited_part:
+            self._awaited_part = _NOTHING
+            self._set_idle_deadline()
 
-    # What does not come in time, or is not taken in time
+    # Deadlines
 
-    def _expect_rest(self) -> None:
-        if not self.flow.write_paused:  # else it is expected to take an answer first
-            within_s = self._limited.head_timeout_s if self._part == _HEAD else self._limited.body_timeout_s
-            self._limited.expect(self, within_s)
+    def _set_rest_deadline(self) -> None:
+        if not self.flow.write_paused:  # otherwise the deadline is for reading a response
+            within_s = self._limits.head_timeout_s if self._part == _HEAD else self._limits.body_timeout_s
+            self._limits.set_deadline(self, within_s)
 
-    def _expect_next(self) -> None:
-        """The next request, that is, but an idle connection is kept for a good while; see also `overdue`."""
+    def _set_idle_deadline(self) -> None:
+        """The client has to send its next request before the keep-alive time ends."""
         if not self.flow.write_paused:
-            self._limited.expect(self, self.timeout_keep_alive)
+            self._limits.set_deadline(self, self.timeout_keep_alive)
 
-    def overdue(self) -> None:
-        """What was expected of the client has not come in time.
+    def deadline_passed(self) -> None:
+        """The client did not act in time.
 
-        When it was the next request it may have come: that is not noted, since it would be for each request, but the
-        answer to it will be.
+        A deadline for the next request is not cleared when that arrives, to save work for each request; it is replaced
+        with the response.
         """
-        if self.flow.write_paused or self._is_ending():
+        if self.flow.write_paused or self._is_closing():
             self.transport.abort()
-        elif self._part and self.flow.read_paused:  # it cannot be taken yet: the client is not to blame
-            self._expect_rest()
+        elif self._part and self.flow.read_paused:  # this side does not read: the client is not late
+            self._set_rest_deadline()
         elif self._part == _HEAD:
-            within_s = self._limited.head_timeout_s
-            self._refuse(problem_details.RequestTimeout(f"the request's head did not come within {within_s:g} s"))
+            within_s = self._limits.head_timeout_s
+            self._refuse(problem_details.RequestTimeout(f"the request's head did not arrive within {within_s:g} s"))
         elif self._part == BODY:
-            within_s = self._limited.body_timeout_s
-            self._refuse(problem_details.RequestTimeout(f"the request's body did not come within {within_s:g} s"))
-        elif not self._has_answers_under_way():
+            within_s = self._limits.body_timeout_s
+            self._refuse(problem_details.RequestTimeout(f"the request's body did not arrive within {within_s:g} s"))
+        elif not self._has_pending_responses():
             if self.transport.get_write_buffer_size():
-                self.transport.abort()  # the last answer is not taken, so closing would wait for ever
+                self.transport.abort()  # the last response is unread: closing would wait for ever
             else:
                 self.transport.close()
 
@@ -323,114 +320,114 @@ class LimitedProtocol(HttpToolsProtocol):
         self._paced.resume()
 
     def _pause_responses(self) -> None:
-        """The client does not take its response as fast as it is sent."""
+        """The client does not read its response as fast as it is sent."""
         super().pause_writing()
         self._note_unsent()
-        self._limited.expect(self, self._limited.answer_timeout_s)
+        self._limits.set_deadline(self, self._limits.answer_timeout_s)
 
     def _resume_responses(self) -> None:
-        """It has taken most of it."""
+        """The client has read most of it."""
         super().resume_writing()
         self._note_unsent()
-        if self._is_ending():
-            return  # it must take all of it
+        if self._is_closing():
+            return  # the deadline for reading all of it stays
         if self._part:
-            self._expect_rest()
+            self._set_rest_deadline()
         else:
-            self._expect_next()
+            self._set_idle_deadline()
         under_way = self._under_way()
         if under_way is None or under_way.response_complete:
-            self._go_on()
+            self._continue_pipeline()
 
     def _note_unsent(self, size: int = 0) -> None:
-        """Note whether the client is slow to read its responses, the last of `size` bytes; 0 where that is not known.
+        """Record whether the client reads its responses slowly; `size` is that of the last one, 0 if unknown.
 
-        Over TLS `pause_writing` comes too late: not before the next response.
+        Over TLS `pause_writing` comes too late: only with the next response.
         """
 
     def unsent_bytes(self) -> int:
-        """What the client has not read of its responses, but for what is in the system's buffers."""
+        """Response bytes that the client has not read, without those in the system's buffers."""
         unsent = self.transport.get_write_buffer_size()
         return unsent if self._wire is None else unsent + self._wire.get_write_buffer_size()
 
     def is_idle(self) -> bool:
-        """See Overdue."""
-        return not (self._part or self._is_ending() or self.flow.write_paused or self._has_answers_under_way())
+        """See `OpenConnection`."""
+        return not (self._part or self._is_closing() or self.flow.write_paused or self._has_pending_responses())
 
     def cut_off(self) -> None:
-        """See Overdue."""
+        """See `OpenConnection`."""
         self.transport.abort()
 
     def on_response_complete(self) -> None:
-        """An answer was given: go on with the request that was sent ahead, or expect the next one."""
+        """A response was sent: continue with the next pipelined request, or wait for one."""
         if self._asgi_answering is not None:
             self._note_unsent()
             self._asgi_answering = None
         self.server_state.total_requests += 1
         if self.transport.is_closing():
-            if self.transport.get_write_buffer_size():  # do not wait for ever for the client to take that
-                self._limited.expect(self, self._limited.answer_timeout_s)
+            if self.transport.get_write_buffer_size():  # do not wait for ever for the client to read it
+                self._limits.set_deadline(self, self._limits.answer_timeout_s)
             return
-        self._go_on()
+        self._continue_pipeline()
 
-    def _go_on(self) -> None:
-        """With what was sent ahead, once the client has read what it asked for before."""
+    def _continue_pipeline(self) -> None:
+        """Start the next pipelined request once the client has read the responses before it."""
         if self.flow.write_paused:
             return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         elif not self._part:
-            self._expect_next()
+            self._set_idle_deadline()
         if len(self.pipeline) <= _SENT_AHEAD_MAX:
-            if self._held:
-                self.loop.call_soon(self._take_held)
+            if self._buffered:
+                self.loop.call_soon(self._feed_buffered)
             else:
                 self.flow.resume_reading()
 
-    # What is refused
+    # Refusing
 
-    def _turn_away(self) -> None:
-        """Tell the client of a connection too many so, or, when many are told already, close at once."""
+    def _reject_connection(self) -> None:
+        """Respond 503 to a connection above the limit; close at once when many get that already."""
         self.connections.discard(self)
-        self._turned_away = True
-        self._limited.turned_away += 1
-        if self._limited.turned_away <= TURNED_AWAY_MAX:
-            self._refuse(problem_details.TooManyConnections(f"{self._limited.max_open} connections are open already"))
+        self._is_rejected = True
+        self._limits.rejected += 1
+        if self._limits.rejected <= REJECTED_MAX:
+            self._refuse(problem_details.TooManyConnections(f"{self._limits.max_open} connections are open already"))
         else:
             self.transport.abort()
 
     def _refuse_head(self, error: DeferdError) -> NoReturn:
-        """Have the parser stop; `_take` refuses then."""
+        """Stop the parser; `_feed` then sends the refusal."""
         self._refusal = error
         raise error
 
     def _refuse(self, error: DeferdError) -> None:
-        """Answer with `error` and hang up. Answers that are under way go first; then only they are given."""
-        self.parser = cast("httptools.HttpRequestParser", _Deaf())
-        if self._gave_up_on_part():
-            answer = problem_details.answer(error)
-            metrics.observe_request(None, "other", answer.status_code, 0)
-            self.transport.write(self._bytes_of(answer, keep_alive=False))
-        elif self._has_answers_under_way():
+        """Respond with `error` and close. With responses pending, close after those, without the error."""
+        self.parser = cast("httptools.HttpRequestParser", _DiscardingParser())
+        if self._abandon_partial_request():
+            response = problem_details.response(error)
+            metrics.observe_request(None, "other", response.status_code, 0)
+            self.transport.write(self._bytes_of(response, keep_alive=False))
+        elif self._has_pending_responses():
             self.cycle.keep_alive = False
-            self._limited.expect(self, LAST_ANSWERS_S)
+            self._limits.set_deadline(self, LAST_RESPONSES_S)
             return
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:
             self.transport.close()
-        self._limited.expect(self, LINGER_S)
+        self._limits.set_deadline(self, LINGER_S)
 
-    def _gave_up_on_part(self) -> bool:
-        """Let go of the request that came in part; False when it has its answer, or earlier ones wait for theirs."""
-        part, self._part, self._awaited = self._part, _NOTHING, _NOTHING
-        return self._gave_up_on_body() if part == BODY else not self._has_answers_under_way()
+    def _abandon_partial_request(self) -> bool:
+        """Drop the incomplete request; False when its response, or an earlier one, has begun or is pending."""
+        part, self._part, self._awaited_part = self._part, _NOTHING, _NOTHING
+        return self._gave_up_on_body() if part == BODY else not self._has_pending_responses()
 
     def _gave_up_on_body(self) -> bool:
         cycle = self.cycle
         if cycle.response_started:
             return False
-        if self.pipeline:  # it is the last there, so another one gives the last answer
+        if self.pipeline:  # it is the newest: an earlier one has the last response
             self.pipeline.popleft()
             self.cycle = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle", self._under_way())
             return False
@@ -438,20 +435,20 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle.message_event.set()
         return True
 
-    def _has_answers_under_way(self) -> bool:
+    def _has_pending_responses(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
         return bool(self.pipeline) or (cycle is not None and not cycle.response_complete)
 
     def _under_way(self) -> RequestResponseCycle | None:
-        """The request that is being answered; those in the pipeline wait for that."""
+        """The request in progress; those in the pipeline wait for it."""
         return self._asgi_answering
 
-    def _is_ending(self) -> bool:
-        return self.transport.is_closing() or isinstance(self.parser, _Deaf)
+    def _is_closing(self) -> bool:
+        return self.transport.is_closing() or isinstance(self.parser, _DiscardingParser)
 
     def shutdown(self) -> None:
-        """The server stops: the answer that is under way is the last; requests sent ahead of it are not begun."""
-        self._held = b""
+        """The server stops: finish the request in progress and drop the pipelined ones."""
+        self._buffered = b""
         self.pipeline.clear()
         under_way = self._under_way()
         if under_way is None or under_way.response_complete:
@@ -459,14 +456,14 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             under_way.keep_alive = False
 
-    def _bytes_of(self, answer: Response, *, keep_alive: bool) -> bytes:
-        return self._head_of(answer, keep_alive=keep_alive) + bytes(answer.body)
+    def _bytes_of(self, response: Response, *, keep_alive: bool) -> bytes:
+        return self._head_of(response, keep_alive=keep_alive) + bytes(response.body)
 
-    def _head_of(self, answer: Response, *, keep_alive: bool) -> bytes:
+    def _head_of(self, response: Response, *, keep_alive: bool) -> bytes:
         if self.server_state.default_headers is not self._default_headers:
             self._default_headers = self.server_state.default_headers
             self._default_head = b"".join(b"%b: %b\r\n" % header for header in self._default_headers)
-        lines = [STATUS_LINE[answer.status_code], self._default_head]
-        lines += [b"%b: %b\r\n" % header for header in answer.raw_headers]
+        lines = [STATUS_LINE[response.status_code], self._default_head]
+        lines += [b"%b: %b\r\n" % header for header in response.raw_headers]
         lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
         return b"".join(lines)

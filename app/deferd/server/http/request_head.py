@@ -1,4 +1,4 @@
-"""What the head of a request must keep to: the limits of its size, and that it names one host."""
+"""Checks of a request head: size limits and the Host header."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_MAX, URL_MAX_BYTES
 
 is_host = re.compile(rb"(?:[\w.~%!$&'()*+,;=-]*|\[[\w.~%:-]+\])(?::[0-9]*)?[ \t]*").fullmatch
-"""Whether the value of a Host header is empty or may be a host, with or without a port (RFC 9110, section 7.2).
+"""Whether a Host header is empty or has the form of a host, with or without a port (RFC 9110, section 7.2).
 
-Whether its name, address or port can exist is not asked.
+Whether that name, address or port can exist is not checked.
 """
 
 
 def head_bytes(url: bytes, headers: list[Header]) -> int:
-    """The size of a head, but for its first line's method and version."""
+    """Size of a head without the method and version of its first line."""
     return len(url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in headers)
 
 
 def too_large(url: bytes, headers: list[Header], max_bytes: int) -> DeferdError:
-    """The refusal of a head that is over one of the limits, as far as it has come."""
+    """The error for a head, complete or not, that exceeds one of the limits."""
     if len(url) > URL_MAX_BYTES:
         return problem_details.UriTooLong(f"the URL is longer than {URL_MAX_BYTES} bytes")
     if len(headers) > HEADERS_MAX:
@@ -30,20 +30,20 @@ def too_large(url: bytes, headers: list[Header], max_bytes: int) -> DeferdError:
     return problem_details.HeadTooLarge(f"the request's head is larger than {max_bytes} bytes")
 
 
-def fault_of_host(headers: list[Header], http_version: str) -> DeferdError | None:
-    """The refusal of a head that RFC 9112, section 3.2, has a server refuse; None when it names one host."""
+def host_error(headers: list[Header], http_version: str) -> DeferdError | None:
+    """The error for a Host header that a server must refuse (RFC 9112, section 3.2); None when it is valid."""
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1:
         return problem_details.BadRequest(f"the request has {len(hosts)} Host headers")
     if not hosts and http_version == "1.1":
-        return problem_details.BadRequest("the request has no Host header, which HTTP/1.1 asks for")
+        return problem_details.BadRequest("the request has no Host header, which HTTP/1.1 requires")
     if hosts and not is_host(hosts[0]):
-        return problem_details.BadRequest("what the Host header has is no host")
+        return problem_details.BadRequest("the value of the Host header is not a host")
     return None
 
 
 def without_upgrade(method: bytes, url: bytes, http_version: str, headers: list[Header]) -> bytes:
-    """The head once more, as if it had not asked for another protocol."""
+    """The head without its Upgrade header."""
     lines = [b"%b %b HTTP/%b" % (method, url, http_version.encode())]
     lines += [b"%b: %b" % header for header in headers if header[0] != b"upgrade"]
     return b"\r\n".join((*lines, b"", b""))

@@ -1,9 +1,8 @@
-"""TLS on a connection that was counted when it was accepted.
+"""TLS on a connection that counts against the limit from when it is accepted.
 
-`create_server(ssl=...)` tells the application of a connection once its handshake is done. So sockets that are opened
-and left silent would be counted nowhere, and use up the process's file descriptors. Here a connection is counted first.
-With the first bytes it is handed to the same TLS protocol that `create_server` would have used; until then it costs
-little.
+`create_server(ssl=...)` reports a connection only after its handshake. Sockets that are opened and left silent would
+not be counted and could use up the process's file descriptors. Here a connection is counted first, and handed to the
+TLS protocol that `create_server` would have used once its first bytes arrive.
 """
 
 from __future__ import annotations
@@ -24,30 +23,30 @@ _TlsProtocol: Any = vars(uvloop_loop)["SSLProtocol"]
 
 
 class TlsHandshake(asyncio.Protocol):
-    """A connection from when it is accepted until its handshake has ended; `make` makes the protocol that follows.
+    """A connection until its handshake has ended; `make` makes the protocol that follows.
 
-    One connection too many is closed without a word, since saying so would take a handshake, which costs the service
-    more than the client.
+    A connection above the limit is closed without a response: that would need a handshake, which costs the service more
+    than the client.
     """
 
     _transport: asyncio.Transport
 
-    def __init__(self, limited: Connections, context: ssl.SSLContext, make: Callable[[], LimitedProtocol]) -> None:
-        self._limited = limited
+    def __init__(self, limits: Connections, context: ssl.SSLContext, make: Callable[[], LimitedProtocol]) -> None:
+        self._limits = limits
         self._context = context
         self._make = make
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)
-        if self._limited.enter(self):
-            self._limited.expect(self, self._limited.head_timeout_s)
+        if self._limits.add(self):
+            self._limits.set_deadline(self, self._limits.head_timeout_s)
         else:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """The handshake begins."""
-        self._limited.settle(self)
+        self._limits.clear_deadline(self)
         loop = asyncio.get_running_loop()
         protocol = self._make()
         protocol.begin_after(self, self._transport)
@@ -59,8 +58,8 @@ class TlsHandshake(asyncio.Protocol):
             self._context,
             ended,
             server_side=True,
-            ssl_handshake_timeout=self._limited.head_timeout_s,
-            ssl_shutdown_timeout=self._limited.answer_timeout_s,  # the last response goes out within it
+            ssl_handshake_timeout=self._limits.head_timeout_s,
+            ssl_shutdown_timeout=self._limits.answer_timeout_s,  # the last response goes out within it
         )
         self._transport.set_protocol(tls)
         tls.connection_made(self._transport)
@@ -71,18 +70,18 @@ class TlsHandshake(asyncio.Protocol):
             data = data[taken:]
             tls.buffer_updated(taken)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (why is the same here)
-        """The client has hung up, or was cut off, before it sent anything."""
-        self._limited.settle(self)
-        self._limited.leave(self)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the reason makes no difference)
+        """The connection was closed before the client sent anything."""
+        self._limits.clear_deadline(self)
+        self._limits.remove(self)
 
     def _handshake_ended(self, ended: asyncio.Future[None]) -> None:
-        self._limited.leave(self)
+        self._limits.remove(self)
         if not ended.cancelled() and ended.exception() is not None:
             self.cut_off()
 
-    def overdue(self) -> None:
-        """It has not sent anything in time."""
+    def deadline_passed(self) -> None:
+        """The client has not sent anything in time."""
         self.cut_off()
 
     def cut_off(self) -> None:
@@ -90,5 +89,5 @@ class TlsHandshake(asyncio.Protocol):
         self._transport.abort()
 
     def is_idle(self) -> bool:
-        """Not one that was served before."""
+        """False: it is replaced as a silent connection, not as an idle one."""
         return False

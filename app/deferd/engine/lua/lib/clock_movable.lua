@@ -1,5 +1,5 @@
--- Stands in for clock.lua when a service was started for tests: the store's clock plus the offset in
--- `deferd:{s}:clock` (integer ms; advance.lua moves it). Never loaded otherwise.
+-- Replaces clock.lua in a service started for tests: the store's clock plus the offset in `deferd:{s}:clock` (integer
+-- ms; advance.lua moves it). Never loaded otherwise.
 local function now_ms()
   local time = redis.call('TIME')
   local offset = redis.call('GET', string.match(KEYS[1], '^[^}]*}:') .. 'clock')

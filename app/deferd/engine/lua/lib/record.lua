@@ -1,4 +1,4 @@
--- A job's record in the Job Pool, laid out as engine/record.py says:
+-- A job's record in the Job Pool; engine/record.py documents the layout:
 --   created u48 | due u48 | nonce u48 | attempts u32 | length of extra u32 | extra | rest (result and body)
 local NONCE_LIMIT = 2 ^ 47
 local DEFAULT_TTR_MS = 60000
@@ -27,13 +27,13 @@ local function read_extra(raw)
   return length > 0 and cjson.decode(string.sub(raw, at, at + length - 1)) or {}
 end
 
--- The part of a record that a receipt is checked against, without reading the rest.
+-- The fields that a receipt is compared with, without reading the rest.
 local function read_nonce_and_attempts(raw)
   local nonce, attempts = struct.unpack('<I6I4', raw, 13)
   return nonce, attempts
 end
 
--- Whether the receipt (nonce, attempt) is that of the delivery under way; attempt 0 stands for any.
+-- Whether the receipt (nonce, attempt) is that of the live delivery; attempt 0 matches any.
 local function receipt_matches(raw, nonce, attempt)
   if attempt == 0 then
     return true
@@ -42,7 +42,7 @@ local function receipt_matches(raw, nonce, attempt)
   return live_nonce == nonce and ended + 1 == attempt
 end
 
--- From now on no receipt given out before fits.
+-- Make all earlier receipts of the job void.
 local function void_receipts(record)
   record.nonce = (record.nonce + 1) % NONCE_LIMIT
 end

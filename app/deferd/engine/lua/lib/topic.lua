@@ -7,54 +7,54 @@
 --   KEYS[6]  finished  ZSET id -> retention end ms
 --   KEYS[7]  expiry    ZSET id -> ms after which a first delivery is too late; only jobs with a ttl, until then
 --   KEYS[8]  holders   HASH id -> consumer, while reserved by one that gave its name
---   KEYS[9]  cancelled ZSET "id" and "id nonce attempt" -> ms until which the holder of a cancelled job is told so
+--   KEYS[9]  cancelled ZSET "id" and "id nonce attempt" -> ms until which the holder gets the code of cancelled jobs
 --   KEYS[10] settings  HASH topic -> JSON: the policy keys of record.lua, `j` max_jobs,
---                     `l` durability as a level of store/levels.py, `p` 1 while paused; or ''
+--                     `l` durability as a level of store/durability_levels.py, `p` 1 while paused; or ''
 --   KEYS[11] topics    ZSET topic -> 0, all topics of the shard in the order of their names
 --   KEYS[12] due       ZSET topic -> the next ms at which the timer has work there
---   KEYS[13] tally     HASH what became of all jobs ever put: put, finished, cancelled (by a cancel, a purge or a put in
---                      its place, before it was finished), dropped (dead, and its retention ended), lost (missing when
---                      a repair looked). At any time
+--   KEYS[13] tally     HASH what became of all jobs ever put: put, finished, cancelled (by a cancel, a purge or a put
+--                      that replaced it, before it was finished), dropped (dead, and its retention ended), lost
+--                      (missing at a repair). At any time
 --                      put = finished + cancelled + dropped + lost + the dead and the live jobs in the pool
 --   KEYS[14] requests  HASH id -> request id, while reserved by a pop that gave one
--- Of the whole shard besides, named by of_shard():
---            idle      HASH topic -> "put ms": how many jobs had been put when it was found without any, and when
---            tally     HASH the tallies of forgotten topics, added up
+-- Further keys of the whole shard, named by of_shard():
+--            idle      HASH topic -> "put ms": how many jobs had been put when it was found empty, and when that was
+--            tally     HASH the sums of the tallies of forgotten topics
 local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local TALLY, REQUESTS = KEYS[13], KEYS[14]
 local TOPIC = ARGV[1]
 
--- The key of a request id: a HASH that remembers what a pop with it was given, as long as that is held and for an hour
--- at most: id -> "place in the response, nonce, attempt, how often the request was repeated". It is named
--- here and not by the caller, since calls that end a delivery do not know it; it is in the same slot as the others.
+-- The key of a request id: a HASH that remembers the deliveries of a pop, while they live and for an hour at most:
+-- id -> "place in the response, nonce, attempt, how often the request was repeated". It is not in KEYS, because calls
+-- that end a delivery do not know the request id; it is in the same slot as the others.
 local function request_key(request_id)
   return string.gsub(POOL, 'pool$', 'request/') .. request_id
 end
 
--- The deliveries of these jobs end: forget who holds them, and under which request id. Bound: the ids, at most 1000.
+-- Forget the consumers and request ids of deliveries that end. Bound: the ids, at most 1000.
 local function forget_holders(ids)
   if redis.call('EXISTS', HOLDERS) == 1 then redis.call('HDEL', HOLDERS, unpack(ids)) end
   if redis.call('EXISTS', REQUESTS) == 0 then return end
-  local given_to = {}
+  local by_request = {}
   for index, request_id in ipairs(redis.call('HMGET', REQUESTS, unpack(ids))) do
     if request_id then
-      given_to[request_id] = given_to[request_id] or {}
-      table.insert(given_to[request_id], ids[index])
+      by_request[request_id] = by_request[request_id] or {}
+      table.insert(by_request[request_id], ids[index])
     end
   end
-  for request_id, given in pairs(given_to) do
-    redis.call('HDEL', request_key(request_id), unpack(given))
-    redis.call('HDEL', REQUESTS, unpack(given))
+  for request_id, ids_of_request in pairs(by_request) do
+    redis.call('HDEL', request_key(request_id), unpack(ids_of_request))
+    redis.call('HDEL', REQUESTS, unpack(ids_of_request))
   end
 end
 
--- Tell every process that the topic may have something for a waiting consumer; `mark` is that of a timer, if it did it.
+-- Publish that the topic may have something for waiting consumers; `mark` is the timer's, if it is the caller.
 local function wake_consumers(mark)
   redis.call('PUBLISH', 'deferd:ready', mark and TOPIC .. ' ' .. mark or TOPIC)
 end
 
--- See to it that the timer visits the topic at `ms`; wake it when that is sooner than all it has to do.
+-- Make the timer visit the topic at `ms`, and wake it if that is earlier than all its other work.
 local function schedule(ms)
   local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
   redis.call('ZADD', DUE, 'LT', ms, TOPIC)
@@ -63,13 +63,13 @@ local function schedule(ms)
   end
 end
 
--- A topic that has neither jobs nor settings is forgotten when nothing was put into it for so long.
+-- After how long without a put a topic that has neither jobs nor settings is forgotten.
 local FORGET_AFTER_MS = 3600000
 
 local function of_shard(name) return string.gsub(DUE, 'due$', '') .. name end
 
--- Forget a topic that has neither jobs nor settings. What became of its jobs stays known of the shard as a whole. The
--- timer still visits it for tombstones.
+-- Forget a topic that has neither jobs nor settings. Its tally is added to the shard's. The timer still visits it for
+-- tombstones.
 local function forget_topic()
   redis.call('HDEL', SETTINGS, TOPIC)
   redis.call('ZREM', TOPICS, TOPIC)
@@ -81,13 +81,13 @@ local function forget_topic()
   end
 end
 
--- Only after another write: a store that is out of memory refuses a script whose first write adds.
+-- Only after another write: a store that is out of memory refuses a script whose first write adds data.
 local function tally(outcome, count)
   if count > 0 then redis.call('HINCRBY', TALLY, outcome, count) end
 end
 
--- The topic's settings as a table, empty if there are none, and whether the topic was unknown; it is known then.
-local function settings_of_known_topic()
+-- Make the topic known; returns its settings as a table, empty if there are none, and whether it was unknown before.
+local function ensure_topic()
   local raw = redis.call('HGET', SETTINGS, TOPIC)
   if not raw then
     redis.call('HSET', SETTINGS, TOPIC, '')

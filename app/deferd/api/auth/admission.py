@@ -1,0 +1,94 @@
+"""The interface of a gate, and of a request that it admits."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, ClassVar
+
+from deferd.api.auth.api_keys import Key, Scope, TopicPatterns
+from deferd.api.auth.audit_log import AuditedRequest, AuditLog
+from deferd.api.auth.permissions import Arguments, Permission
+from deferd.api.auth.usage_limits import KeyUsage
+from deferd.api.incoming_request import IncomingRequest
+from deferd.engine.topic_usage import TopicUsage
+
+
+class Admission:
+    """An admitted request. This class admits without a key: all checks pass.
+
+    The checks are called in this order; each raises the DeferdError that refuses the request.
+    """
+
+    __slots__ = ("key", "key_name", "usage")
+
+    def __init__(self, key: Key | None = None, usage: KeyUsage | None = None) -> None:
+        self.key = key
+        self.key_name = None if key is None else key.name
+        self.usage = usage
+
+    @property
+    def visible_topics(self) -> TopicPatterns | None:
+        """The topics that a list may show; None for all."""
+        return None if self.key is None or self.key.topics.everything else self.key.topics
+
+    def authorize(self) -> None:
+        """Check the key's rate limit (429), then its scope (403)."""
+
+    def check_body(self, raw: bytes) -> None:
+        """Check the body as it came (413)."""
+
+    def check_value(self, value: dict[str, Any]) -> None:
+        """Check the parsed body (422). For a large body this runs in another thread."""
+
+    def check_arguments(self, arguments: Arguments) -> None:
+        """Check the topics (403) and the values (422) of the bound arguments."""
+
+    def check_again(self, topics: Collection[str]) -> None:
+        """Check the key once more after a wait: the keys may have been read again meanwhile (401, 403)."""
+
+
+WITHOUT_KEY = Admission()
+
+
+class Gate(ABC):
+    """Decides which requests are admitted, and writes the audit log."""
+
+    has_keys: ClassVar[bool]
+
+    def __init__(self) -> None:
+        self._audit_log = AuditLog()
+
+    @abstractmethod
+    def running(self, usage: TopicUsage) -> AbstractAsyncContextManager[None]:
+        """Around the life of the application."""
+
+    @abstractmethod
+    def admit(self, permission: Permission, request: IncomingRequest) -> Admission:
+        """Admit a request for an operation that requires `permission`.
+
+        Raises:
+            Unauthorized, Forbidden: it is refused.
+        """
+
+    @abstractmethod
+    def admit_page(self, scope: Scope | None, name: str, request: IncomingRequest) -> Admission:
+        """Admit a request for a page, or with `scope` None for a path that does not exist. Raises as `admit`."""
+
+    def audit_refusal(
+        self, key_name: str | None, permission: Permission, request: IncomingRequest, topic: str | None, code: str
+    ) -> None:
+        """Write to the audit log that a request was refused with the error `code`."""
+        audited = AuditedRequest(permission.operation, topic, request.client_address())
+        self._audit_log.refused(key_name, audited, code)
+
+    @contextlib.contextmanager
+    def recording(
+        self, permission: Permission, request: IncomingRequest, admission: Admission, topic: str | None
+    ) -> Iterator[None]:
+        """Around an admin action: write it to the audit log, unless it is refused."""
+        audited = AuditedRequest(permission.operation, topic, request.client_address())
+        with self._audit_log.recording(admission.key_name, audited):
+            yield

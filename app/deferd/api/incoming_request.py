@@ -1,0 +1,132 @@
+"""One HTTP request as its server hands it over.
+
+Any ASGI server calls `deferd.api.app.Service`, which makes an `AsgiRequest`. Under `deferd serve` small plain requests,
+nearly all, arrive as a `FastPathRequest` of `deferd.server.http`, at a quarter of ASGI's cost. Both go to
+`deferd.api.dispatch.RequestHandler.handle`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
+
+from deferd.api import request_body
+from deferd.contract.errors import DeferdError
+
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""A valid header of this version by W3C Trace Context, section 3.2, which has any other ignored."""
+
+Headers = Iterable[tuple[bytes, bytes]]
+Result = TypeVar("Result")
+
+
+class IncomingRequest(ABC):
+    """`path_values` are the named parts of the path; `query` is still encoded.
+
+    `key_name` is the name of the API key that the request was admitted with, if any.
+    """
+
+    __slots__ = ("_task", "disconnected", "headers", "key_name", "method", "path_values", "query")
+
+    def __init__(self, method: str, path_values: dict[str, str], query: bytes, headers: Headers) -> None:
+        self.method = method
+        self.path_values = path_values
+        self.query = query
+        self.headers = headers
+        self.key_name: str | None = None
+        self.disconnected = False
+        self._task: asyncio.Task[Any] | None = None
+
+    def traceparent(self) -> str | None:
+        """The W3C trace context in the headers; None without a valid one, or with several."""
+        found = None
+        for name, value in self.headers:
+            if name == b"traceparent":
+                if found is not None:
+                    return None
+                found = value
+        if found is None or _TRACEPARENT.fullmatch(found) is None:
+            return None
+        return found.decode("ascii")
+
+    @abstractmethod
+    def client_address(self) -> str | None:
+        """The address that the connection comes from; None when the server does not know it."""
+
+    @abstractmethod
+    async def read_body(self) -> bytes:
+        """The whole body, empty when there is none.
+
+        Raises PayloadTooLarge, UnsupportedMediaType, and starlette's ClientDisconnect when the rest does not arrive.
+        """
+
+    async def cancel_on_disconnect(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await `work`; cancel it when the client disconnects first.
+
+        `work` itself undoes what it did when it is cancelled.
+
+        Raises:
+            ClientDisconnect: the client has disconnected.
+        """
+        if self.disconnected:
+            work.close()
+            raise ClientDisconnect
+        self._task = asyncio.current_task()
+        try:
+            return await work
+        except (asyncio.CancelledError, DeferdError):
+            if self.disconnected:
+                raise ClientDisconnect from None
+            raise
+        finally:
+            self._task = None
+
+    def disconnect(self) -> None:
+        """Note that the client has disconnected, and cancel the work that it waits for."""
+        self.disconnected = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+class AsgiRequest(IncomingRequest):
+    """A request of any ASGI server."""
+
+    __slots__ = ("_max_body_bytes", "_receive", "_scope")
+
+    def __init__(self, scope: Scope, receive: Receive, path_values: dict[str, str], max_body_bytes: int) -> None:
+        super().__init__(scope["method"], path_values, scope["query_string"], scope["headers"])
+        self._scope = scope
+        self._receive = receive
+        self._max_body_bytes = max_body_bytes
+
+    def client_address(self) -> str | None:
+        """See IncomingRequest."""
+        return host_of(self._scope.get("client"))
+
+    async def read_body(self) -> bytes:
+        """See IncomingRequest."""
+        return await request_body.read_body(self._scope, self._receive, self._max_body_bytes)
+
+    async def cancel_on_disconnect(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """See IncomingRequest. What is left of the request's body is dropped."""
+        watching = asyncio.create_task(self._watch_for_disconnect())
+        try:
+            return await super().cancel_on_disconnect(work)
+        finally:
+            watching.cancel()
+
+    async def _watch_for_disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.disconnect()
+
+
+def host_of(client: Sequence[Any] | None) -> str | None:
+    """The host of ASGI's `client`, a pair of host and port."""
+    return str(client[0]) if client else None

@@ -1,0 +1,62 @@
+"""What a route gets beside its arguments: the admitted request, and the application's context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Annotated, Any
+
+from fastapi import Depends
+
+from deferd.api.auth.admission import Admission
+from deferd.api.context import AppContext
+from deferd.api.incoming_request import IncomingRequest
+from deferd.contract.model import ChangeJob, PutJob
+from deferd.engine.engine import Engine
+from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
+
+_NO_QUOTA = nullcontext()
+
+
+class RequestContext:
+    """One admitted request. The quota that its methods check is that of its key; without a key or quota they pass."""
+
+    __slots__ = ("admission", "app", "incoming")
+
+    def __init__(self, app: AppContext, incoming: IncomingRequest, admission: Admission) -> None:
+        self.app = app
+        self.incoming = incoming
+        self.admission = admission
+
+    @property
+    def engine(self) -> Engine:
+        """The application's engine."""
+        return self.app.engine
+
+    def room_for(self, jobs: Sequence[PutJob]) -> AbstractContextManager[None]:
+        """Around a put. Raises RateLimited when the key's quota has no room for these jobs."""
+        usage = self.admission.usage
+        return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.room_for(jobs)
+
+    def room_for_change(self, change: ChangeJob) -> AbstractContextManager[None]:
+        """Around a change of a job. Raises RateLimited when the key's quota has no room for the new body."""
+        usage = self.admission.usage
+        return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.room_for_change(change)
+
+    def counting(self, *values: Any) -> AbstractContextManager[None]:
+        """Around the end of a delivery that may store these values: they count for the key's quota."""
+        usage = self.admission.usage
+        return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.counting(values)
+
+    def put_bounds(self) -> PutBounds:
+        """The bounds that the key sets for each job."""
+        usage = self.admission.usage
+        return NO_BOUNDS if usage is None else usage.put_bounds
+
+
+def _bound_by_operation() -> RequestContext:
+    raise AssertionError("Operation binds the context itself")
+
+
+CurrentRequest = Annotated[RequestContext, Depends(_bound_by_operation)]
+"""How a route declares its RequestContext. `Depends` keeps it out of the OpenAPI document."""

@@ -1,0 +1,86 @@
+"""What all commands share: the layout of their help, and how their errors become exit codes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from deferd.cli import exit_codes
+from deferd.cli.command_table import ALIASES
+from deferd.cli.exit_codes import UsageError
+
+COMPLETE_VARIABLE: Final = "_DEFERD_COMPLETE"
+"""Set by a shell's completion script when it asks for completions."""
+_NEGATIVE: Final = re.compile(r"-\d")
+EXIT_CODES: Final = textwrap.fill(
+    "exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in exit_codes.MEANINGS.items()),
+    78,
+    subsequent_indent="  ",
+)
+
+
+class Command(click.Command):
+    """A command whose epilog is printed as it is, and whose callback returns an exit code, or None for 0."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The docstring, and the aliases."""
+        super().format_help_text(ctx, formatter)
+        if aliases := [alias for alias, name in ALIASES.items() if name == self.name]:
+            formatter.write(f"\n  Aliases: {', '.join(aliases)}.\n")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
+        """The examples and the exit codes."""
+        formatter.write(f"\n{self.epilog or EXIT_CODES}\n")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. A negative number is a value and not an option: it may be a job's body."""
+        numbers = [at for at, word in enumerate(args) if _NEGATIVE.match(word) and not self._is_value(ctx, args[:at])]
+        if numbers and "--" not in args:
+            others = [word for at, word in enumerate(args) if at not in numbers]
+            args = [*others, "--", *(args[at] for at in numbers)]
+        return super().parse_args(ctx, args)
+
+    def _is_value(self, ctx: click.Context, before: list[str]) -> bool:
+        """Whether the word after these belongs to an option."""
+        options = (option for option in self.get_params(ctx) if isinstance(option, click.Option))
+        return any(before[-1:] == [name] and not option.is_flag for option in options for name in option.opts)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command and return its exit code; report an expected error in one line."""
+        from deferd.contract.errors import DeferdError
+
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            return super().invoke(ctx) or exit_codes.DONE
+        except DeferdError as error:
+            from deferd.cli import error_messages
+
+            return _fail(exit_codes.of_error(error), *error_messages.sentences(error, ctx))
+        except UsageError as error:
+            return _fail(exit_codes.USAGE, str(error))
+
+
+def parameter_name(parameter: click.Parameter) -> str:
+    """An option as people write it, such as ``--delay``; or the name of an argument, such as ``TOPIC``."""
+    is_argument = isinstance(parameter, click.Argument)
+    return parameter.human_readable_name.strip("[].") if is_argument else parameter.opts[0]
+
+
+def _fail(code: int, *sentences: str) -> int:
+    from deferd.cli.output import complain
+
+    for sentence in sentences:
+        complain(sentence)
+    return code
+
+
+def command(*examples: str, **attributes: Any) -> Callable[[Callable[..., int | None]], Command]:
+    """Make a function a command, with its name and its docstring as help, and with these examples."""
+    lines = "".join(f"  {example}\n" for example in examples)
+    return click.command(cls=Command, epilog=f"examples:\n{lines}\n{EXIT_CODES}", **attributes)

@@ -1,0 +1,65 @@
+"""The commands of `deferd`, by section of the help: where each is, and what it does. Nothing is imported for this."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Entry(NamedTuple):
+    """A command: `deferd.cli.<module>` has a click command of its name."""
+
+    module: str
+    summary: str
+
+
+SECTIONS: Final[dict[str, dict[str, Entry]]] = {
+    "processes": {
+        "serve": Entry("serve", "run the service"),
+        "worker": Entry("worker", "run your worker until SIGTERM, SIGHUP or Ctrl-C"),
+    },
+    "producers": {
+        "put": Entry("producing", "put a job, or one for each line of standard input"),
+        "show": Entry("producing", "show a job without changing it"),
+        "change": Entry("producing", "reschedule or change a delayed or ready job"),
+        "cancel": Entry("producing", "cancel jobs"),
+    },
+    "consumers": {
+        "pop": Entry("consuming", "take ready jobs, with their receipts"),
+        "finish": Entry("consuming", "finish a job"),
+        "release": Entry("consuming", "return a job to the queue for another attempt"),
+        "touch": Entry("consuming", "extend the lease of a job"),
+        "bury": Entry("consuming", "make a job dead until it is redriven"),
+    },
+    "topics": {
+        "topics": Entry("topics", "list all topics with their counts"),
+        "topic": Entry("topics", "show a topic, or set the defaults of its jobs"),
+        "jobs": Entry("topic_jobs", "list the jobs of a topic"),
+        "ls": Entry("topic_jobs", "list all topics, or the jobs of one"),
+        "redrive": Entry("topic_jobs", "make dead jobs ready again"),
+        "purge": Entry("topic_jobs", "remove all jobs of a topic, or those in one state"),
+        "pause": Entry("topics", "stop handing out the jobs of a topic"),
+        "resume": Entry("topics", "hand out the jobs of a topic again"),
+    },
+    "tools": {
+        "bench": Entry("bench", "measure a running deployment, to size it"),
+        "key": Entry("key", "make, list and revoke the keys of a service"),
+        "top": Entry("top", "watch the topics: counts, rates, oldest, next due"),
+        "audit": Entry("audit", "check the store for lost or misplaced jobs, and repair it"),
+        "backup": Entry("backup", "back up the data of an embedded store"),
+        "restore": Entry("restore", "restore a backup into a data directory"),
+        "copy": Entry("copy", "copy all jobs into another store, and compare the counts"),
+        "config": Entry("config", "show the settings in effect and the source of each"),
+        "completion": Entry("completion", "print a completion script for your shell"),
+    },
+}
+COMMANDS: Final = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+ALIASES: Final = {
+    "delete": "cancel",
+    "remove": "cancel",
+    "rm": "cancel",
+    "get": "show",
+    "look": "show",
+    "ack": "finish",
+    "nack": "release",
+}
+"""The names that other tools have for these commands."""

@@ -1,0 +1,154 @@
+"""The commands for the jobs of a topic: `jobs`, `ls`, `redrive`, `purge`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from deferd.cli import exit_codes, output, values
+from deferd.cli.command import command
+from deferd.cli.connection import Connection
+from deferd.cli.exit_codes import UsageError
+from deferd.cli.options import all_of, connection_options, json_option, state_option, topic_argument
+from deferd.cli.output import Column
+from deferd.cli.topics import list_topics
+
+if TYPE_CHECKING:
+    from deferd.client import Client, Job, TopicView
+
+_LONG_TIMEOUT_S = 600.0
+"""For calls that take the service longer the more jobs there are, and that are not retried without a response."""
+_COLUMNS = [
+    Column("ID"),
+    Column("STATE"),
+    Column("STANDS", cut=True),
+    Column("TRIES", right=True),
+    Column("BODY", cut=True),
+]
+_list_options: Final = all_of(
+    [
+        state_option,
+        click.option("--limit", type=values.count_from_1, default=100, metavar="N", help="most jobs; default 100"),
+        click.option("--all", "no_limit", is_flag=True, help="all of them"),
+        json_option(),
+        connection_options,
+    ]
+)
+
+
+@command("deferd jobs orders.close --state dead", "deferd jobs orders.close --all --json | jq -r .id")
+@topic_argument()
+@_list_options
+def jobs(*, topic: str, state: str | None, limit: int, no_limit: bool, as_json: bool, connection: Connection) -> None:
+    """List the jobs of a topic."""
+    _list_jobs(topic, state, None if no_limit else limit, as_json=as_json, connection=connection)
+
+
+@command("deferd ls", "deferd ls orders.close --state dead")
+@topic_argument("list its jobs", required=False)
+@_list_options
+def ls(
+    *, topic: str | None, state: str | None, limit: int, no_limit: bool, as_json: bool, connection: Connection
+) -> int | None:
+    """List all topics as `topics`, or with TOPIC its jobs as `jobs`."""
+    if topic is None:
+        if state is not None:
+            raise UsageError("--state is for the jobs of a topic: give TOPIC")
+        return list_topics(connection, as_json=as_json)
+    _list_jobs(topic, state, None if no_limit else limit, as_json=as_json, connection=connection)
+    return None
+
+
+@command("deferd redrive orders.close", "deferd redrive orders.close order-1042 order-1043")
+@topic_argument()
+@click.argument("ids", metavar="[ID]...", nargs=-1, help="these jobs; without any, those that have been dead longest")
+@click.option("--limit", type=values.whole, default=1000, metavar="N", help="most jobs, without ID; default 1000")
+@json_option()
+@connection_options
+def redrive(topic: str, ids: tuple[str, ...], limit: int, as_json: bool, connection: Connection) -> None:
+    """Make dead jobs ready again."""
+    with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
+        count = client.redrive(topic, ids=list(ids) or None, limit=limit)
+    if as_json:
+        output.json_line({"redriven": count})
+    else:
+        output.line(f"{count:,} dead {_noun(count)} of {topic} ready again")
+
+
+@command("deferd purge orders.close --state dead", "deferd purge orders.close --yes")
+@topic_argument()
+@state_option
+@click.option("--yes", is_flag=True, help="do not ask; required where there is no terminal")
+@json_option()
+@connection_options
+def purge(topic: str, state: str | None, yes: bool, as_json: bool, connection: Connection) -> int:
+    """Remove all jobs of a topic, or those in one state, for good. Asks first. The default of --timeout is 10 minutes
+    here.
+    """
+    if not yes and not sys.stdin.isatty():
+        raise UsageError("purge asks before it removes jobs, and standard input is no terminal: give --yes")
+    with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
+        if not yes and not _confirmed(client.topic(topic), state):
+            output.complain("nothing was removed")
+            return exit_codes.INTERRUPTED
+        count = client.purge(topic, state=state)
+    if as_json:
+        output.json_line({"removed": count})
+    else:
+        output.line(f"{count:,} {_noun(count)} of {topic} removed")
+    return exit_codes.DONE
+
+
+def _list_jobs(topic: str, state: str | None, limit: int | None, *, as_json: bool, connection: Connection) -> None:
+    is_empty = True
+    with connection.open() as client:
+        for page in _pages(client, topic, state, limit):
+            if as_json:
+                for job in page:
+                    output.json_line(job.fields)
+            elif page:
+                output.show_table(_COLUMNS, [_row(job) for job in page], headed=is_empty)
+            is_empty = is_empty and not page
+    if is_empty and not as_json:
+        output.say_empty(f"{topic} has no {'' if state is None else f'{state} '}jobs")
+
+
+def _pages(client: Client, topic: str, state: str | None, limit: int | None) -> Iterator[list[Job]]:
+    """Pages of the jobs, at most `limit` jobs in all; hints when there may be more."""
+    from deferd.client import requests
+    from deferd.contract.limits import PAGE_MAX
+
+    cursor: str | None = None
+    left = limit
+    while True:
+        size = PAGE_MAX if left is None else min(left, PAGE_MAX)
+        page, cursor = client.send(requests.jobs(topic, state=state, cursor=cursor, limit=size))
+        if left is not None:
+            page = page[:left]
+            left -= len(page)
+        yield page
+        if cursor is None:
+            return
+        if left == 0:
+            output.hint(f"there may be more than these {limit:,}: --limit N or --all shows them")
+            return
+
+
+def _row(job: Job) -> list[str]:
+    return [job.id, job.state.value, output.where_it_stands(job), str(job.attempts), output.cell(job.body)]
+
+
+def _confirmed(view: TopicView, state: str | None) -> bool:
+    counts = {name: count for name, count in view.fields["counts"].items() if state in {None, name}}
+    total = sum(counts.values())
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    what = f"{total:,} {_noun(total)}" + (f" ({parts})" if parts else "")
+    print(f"Remove {what} of {view.topic} for good? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201 (it asks)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _noun(count: int) -> str:
+    return "job" if count == 1 else "jobs"

@@ -1,0 +1,338 @@
+"""The methods of both clients, one for each operation of the HTTP API, as coroutines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final, Literal, TypeVar, Unpack
+
+from deferd.client import requests
+from deferd.client.buffer import PutBuffer
+from deferd.client.durations import Seconds
+from deferd.client.errors import NoAnswer
+from deferd.client.idempotency import new_id, put_batch_once, put_once, with_id
+from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.put_options import Backoff, PutOptions, put_fields
+from deferd.client.request_body import JobToFinish, JobToPut, job_fields, without_none
+from deferd.client.requests import ApiRequest, Result
+from deferd.client.sender import Sender
+from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
+from deferd.client.transport import Transport
+from deferd.contract.errors import DeferdError, JobNotFound, PayloadTooLarge
+from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
+from deferd.contract.model import JobState, TopicSettings
+
+Item = TypeVar("Item")
+
+
+class Unset(Enum):
+    """The default of arguments for which None has a meaning."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+
+
+class ApiMethods:
+    """The operations of the HTTP API. Each raises the error that the service names, or CallFailed.
+
+    The base class of AsyncClient; `Client` runs the same coroutines over a blocking transport.
+    """
+
+    def __init__(self, transport: Transport, sender: Sender) -> None:
+        self._transport = transport
+        self._sender = sender
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The base URL of the service, or those of its replicas."""
+        return self._sender.urls
+
+    async def send(self, call: ApiRequest[Result], *, retry_for: float | None = None) -> Result:
+        """Send a request made by `deferd.client.requests`, for operations that have no method.
+
+        `retry_for` overrides that of the client.
+        """
+        return await self._sender.send(call, retry_for_s=retry_for)
+
+    # Producers
+
+    async def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> Job:
+        """Put a job, due after `delay` or at `run_at`, otherwise at once. Returns the stored job.
+
+        `body` is any JSON value, or a value that pydantic can write as JSON. The options, all keyword-only, are the
+        keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `on_conflict`,
+        `traceparent` and `durability`.
+
+        The client makes an `id` if there is none, and repeats a put whose response was lost: a stored job with this id
+        that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
+        again by the second; `retain` prevents that for finished jobs.
+
+        Raises:
+            TypeError: an option is unknown.
+            InvalidInput: a value is out of its bounds, or both `delay` and `run_at` are given.
+            JobExists: the id is taken and `on_conflict` is `reject`.
+            JobReserved: the id is taken, `on_conflict` is `replace` and a consumer holds the job.
+            DurabilityUnavailable: the store cannot give the `durability`.
+        """
+        return await put_once(self._sender, with_id(put_fields(topic, body, options)))
+
+    async def put_many(self, jobs: Iterable[JobToPut] | AsyncIterable[JobToPut]) -> AsyncIterator[PutResult]:
+        """Put any number of jobs, and yield the result of each, in order.
+
+        Jobs are sent in batches of up to 1000 as the results are consumed: at most one batch is held in memory. Each
+        job is a PutJob or a mapping of the arguments of `put`. A batch is refused as a whole, with InvalidInput, if one
+        of its jobs is invalid: the path in the error begins with the job's position among all jobs, and earlier
+        batches are stored.
+        """
+        done = 0
+        async for batch in _batches(jobs):
+            fields = [with_id(job_fields(job)) for job in batch]
+            for result in await put_batch_once(self._sender, fields, first_index=done):
+                yield result
+            done += len(batch)
+
+    async def put_batch(self, jobs: Sequence[JobToPut]) -> list[PutResult]:
+        """Put 1 to 1000 jobs and return a result for each, in order. `put_many` takes any number."""
+        return await put_batch_once(self._sender, [with_id(job_fields(job)) for job in jobs])
+
+    def buffer(self) -> PutBuffer:
+        """A buffer that combines the puts of concurrent tasks into batches; see PutBuffer."""
+        return PutBuffer(self._sender, self._transport.lock())
+
+    async def look(self, topic: str, id: str) -> Job:
+        """Get a job. Raises JobNotFound."""
+        return await self._sender.send(requests.look(topic, id))
+
+    async def change(
+        self,
+        topic: str,
+        id: str,
+        *,
+        delay: Seconds | None = None,
+        run_at: datetime | None = None,
+        body: Any = UNSET,
+        ttr: Seconds | None = None,
+        max_attempts: int | Unset | None = UNSET,
+        backoff: Backoff | None = None,
+        ttl: Seconds | Unset | None = UNSET,
+        retain: Seconds | None = None,
+    ) -> Job:
+        """Reschedule or change a delayed or ready job and return it. Arguments that are left out change nothing.
+
+        None for `max_attempts` or `ttl` removes that limit.
+
+        Raises:
+            JobReserved: a consumer holds it.
+            JobNotFound: there is no such job, or it is dead or finished.
+        """
+        fields = without_none(delay=delay, run_at=run_at, ttr=ttr, backoff=backoff, retain=retain)
+        optional = {"body": body, "max_attempts": max_attempts, "ttl": ttl}
+        fields |= {name: value for name, value in optional.items() if value is not UNSET}
+        return await self._sender.send(requests.change(topic, id, fields))
+
+    async def cancel(self, topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> Cancelled:
+        """Cancel a job in any state; it is not delivered after this. `was` in the result is the state it had.
+
+        Raises:
+            JobReserved: a consumer holds it and `if_reserved` is `refuse`.
+            JobNotFound: there is no such job.
+            NoAnswer: a response was lost and the job is gone: by this cancel or before it.
+        """
+        outcome = await self._sender.try_to_send(requests.cancel(topic, id, if_reserved=if_reserved))
+        if outcome.doubtful and isinstance(outcome.error, JobNotFound):
+            text = f"a response to the cancel of {topic}/{id} was lost; the job is gone, by this cancel or before it"
+            raise NoAnswer(text) from outcome.error
+        return outcome.result()
+
+    # Consumers
+
+    async def pop(
+        self,
+        topics: str | Sequence[str],
+        *,
+        count: int = 1,
+        wait: Seconds = WAIT_DEFAULT_S,
+        ttr: Seconds | None = None,
+        consumer: str | None = None,
+        request_id: str | None = None,
+    ) -> list[Delivery]:
+        """Take up to `count` (1 to 1000) ready jobs, waiting up to `wait` (0 to 60 s) for the first.
+
+        Several topics are served in strict priority. `ttr` is the length of the lease and overrides that of each job;
+        `consumer` is shown as the holder. A pop whose response was lost is repeated with the same `request_id`, which
+        returns the same jobs; the client makes one.
+        """
+        return await self._sender.send(
+            requests.pop(topics, count=count, wait=wait, ttr=ttr, consumer=consumer, request_id=request_id or new_id())
+        )
+
+    async def finish(self, job: Delivery | JobRef, result: Any = None) -> None:
+        """Finish a job. `result`, a JSON value, is kept with the job if that has a `retain`.
+
+        Raises:
+            ReceiptStale: the delivery is over.
+            JobCancelled: the job was cancelled in the meantime.
+            JobNotFound: the job is gone.
+        """
+        outcome = await self._sender.try_to_send(requests.finish(job, result))
+        # A finished job without `retain` is gone, so after a lost response "not found" means that it was finished.
+        if not (outcome.doubtful and isinstance(outcome.error, JobNotFound)):
+            outcome.result()
+
+    async def finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
+        """Finish any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""
+        results: list[FinishResult] = []
+        for start in range(0, len(jobs), BATCH_MAX):
+            results += await self._finish_batch(topic, jobs[start : start + BATCH_MAX])
+        return results
+
+    async def _finish_batch(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
+        outcome = await self._sender.try_to_send(requests.finish_many(topic, jobs))
+        if isinstance(outcome.error, PayloadTooLarge) and len(jobs) > 1:
+            half = len(jobs) // 2
+            return await self._finish_batch(topic, jobs[:half]) + await self._finish_batch(topic, jobs[half:])
+        results = outcome.result()
+        if not outcome.doubtful:
+            return results
+        return [  # see finish
+            result._replace(status=200, code=None) if result.code == JobNotFound.code else result for result in results
+        ]
+
+    async def release(
+        self, job: Delivery | JobRef, *, delay: Seconds | None = None, error: str | None = None
+    ) -> Released:
+        """Return a job to the queue: it is delivered again after `delay`, by default after its backoff.
+
+        `error` is kept as its `last_error`. Raises as `finish`.
+        """
+        return await self._sender.send(requests.release(job, delay=delay, error=error))
+
+    async def touch(self, job: Delivery | JobRef, *, ttr: Seconds | None = None) -> datetime:
+        """Extend the lease to `ttr` from now, by default the job's, and return its end. Raises as `finish`."""
+        return await self._sender.send(requests.touch(job, ttr=ttr))
+
+    async def bury(self, job: Delivery | JobRef, *, error: str | None = None) -> None:
+        """Make a job dead. Raises as `finish`."""
+        await self._sender.send(requests.bury(job, error=error))
+
+    # Topics
+
+    async def topics(self) -> AsyncIterator[TopicView]:
+        """List all topics, in the order of their names.
+
+        Topics in an unreachable shard of the store are left out; `topic_pages` names them.
+        """
+        async for page in self.topic_pages():
+            for view in page.topics:
+                yield view
+
+    async def topic_pages(self) -> AsyncIterator[TopicPage]:
+        """List all topics page by page, with the names of those left out. Two pages may name the same one."""
+        cursor = None
+        while True:
+            page = await self._sender.send(requests.topics(cursor))
+            yield page
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def topic(self, topic: str) -> TopicView:
+        """Get a topic: its settings and counts. Raises TopicNotFound."""
+        return await self._sender.send(requests.topic(topic))
+
+    async def set_topic(self, topic: str, settings: TopicSettings | Mapping[str, Any]) -> TopicView:
+        """Replace all settings of a topic: those left out fall back to the service's defaults."""
+        return await self._sender.send(requests.set_topic(topic, settings))
+
+    async def pause(self, topic: str) -> TopicView:
+        """Stop delivering the topic's jobs; everything else continues.
+
+        Raises TopicNotFound: a topic that has neither jobs nor settings yet is created by `set_topic`.
+        """
+        return await self._sender.send(requests.pause(topic))
+
+    async def resume(self, topic: str) -> TopicView:
+        """End a pause. Raises TopicNotFound."""
+        return await self._sender.send(requests.resume(topic))
+
+    async def jobs(self, topic: str, *, state: JobState | str | None = None) -> AsyncIterator[Job]:
+        """List the jobs of a topic, or those in one state. One whose state changes meanwhile may be missed or repeated.
+
+        Raises TopicNotFound.
+        """
+        cursor = None
+        while True:
+            page, cursor = await self._sender.send(requests.jobs(topic, state=state, cursor=cursor))
+            for job in page:
+                yield job
+            if cursor is None:
+                return
+
+    async def redrive(self, topic: str, *, ids: Sequence[str] | None = None, limit: int = REDRIVE_DEFAULT) -> int:
+        """Make dead jobs ready: those with these `ids`, otherwise the oldest `limit`. Returns how many."""
+        return await self._sender.send(requests.redrive(topic, ids=ids, limit=limit))
+
+    async def purge(self, topic: str, *, state: JobState | str | None = None) -> int:
+        """Remove all jobs of a topic, or those in one state, and return how many.
+
+        Consumers that hold one get JobCancelled. Raises TopicNotFound.
+        """
+        return await self._sender.send(requests.purge(topic, state=state))
+
+    # Operations
+
+    async def audit(self, topic: str) -> TopicAudit:
+        """Check the consistency of everything that the store holds of a topic, without changing it.
+
+        The time it takes grows with the number of jobs. Load on the topic causes no false findings. Raises
+        TopicNotFound if the store holds nothing of the topic.
+        """
+        return await self._sender.send(requests.audit(topic))
+
+    async def repair(self, topic: str) -> TopicAudit:
+        """Check a topic like `audit` and repair the findings. Returns what was repaired."""
+        return await self._sender.send(requests.repair(topic))
+
+    async def audit_store(self) -> StoreAudit:
+        """Check the store outside single topics, and look for topics that are missing from the list of topics."""
+        return await self._sender.send(requests.audit_store())
+
+    async def repair_store(self) -> StoreAudit:
+        """Check like `audit_store` and repair the findings. Unlisted topics are repaired by `repair` of each."""
+        return await self._sender.send(requests.repair_store())
+
+    async def is_ready(self) -> bool:
+        """Whether the service responds and is ready to work. Not retried."""
+        try:
+            await self._sender.send(requests.ready(), retry_for_s=0)
+        except DeferdError:
+            return False
+        return True
+
+    async def metrics(self) -> str:
+        """The service's metrics in the text format of Prometheus."""
+        return await self._sender.send(requests.metrics())
+
+
+async def _batches(jobs: Iterable[Item] | AsyncIterable[Item]) -> AsyncIterator[list[Item]]:
+    batch: list[Item] = []
+    if isinstance(jobs, AsyncIterable):
+        async for job in jobs:
+            batch.append(job)
+            if len(batch) == BATCH_MAX:
+                yield batch
+                batch = []
+    else:
+        for job in jobs:
+            batch.append(job)
+            if len(batch) == BATCH_MAX:
+                yield batch
+                batch = []
+    if batch:
+        yield batch

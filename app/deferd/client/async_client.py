@@ -1,0 +1,57 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from deferd.client.api_methods import ApiMethods
+from deferd.client.async_transport import AsyncTransport
+from deferd.client.sender import Sender
+from deferd.client.transport import HttpSettings
+
+
+class AsyncClient(ApiMethods):
+    """A client of a deferd service, with a pool of connections; use it as a context manager, or close it.
+
+    It belongs to the event loop of its first call.
+
+    `url` is the URL of the service, or several URLs of its replicas: requests go to one of them, and to the next when
+    that fails. The default is the environment variable DEFERD_URL (several separated by commas), then
+    http://127.0.0.1:8000. `key` is sent as a bearer token; the default is DEFERD_KEY, if set. `timeout` is the longest
+    time in seconds to wait for a connection, and then for the response, in addition to the `wait` of a pop. A request
+    that fails with a transient error (no connection, 408, 429, 502, 503, 504) is retried for up to `retry_for` seconds,
+    where that does no harm. At most `connections` requests run at a time; further ones wait. `tls` replaces the context
+    for https URLs, for example to trust a private certificate authority.
+
+    Methods raise the error of `deferd.contract.errors` that the service names, NoAnswer (or Unreachable) when there is
+    no response, and UnexpectedAnswer when the response is not one of the API.
+    """
+
+    def __init__(
+        self,
+        url: str | Iterable[str] | None = None,
+        *,
+        key: str | None = None,
+        timeout: float = 10.0,
+        retry_for: float = 30.0,
+        connections: int = 100,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls)
+        transport = AsyncTransport(settings)
+        super().__init__(transport, Sender(transport, settings.urls, retry_for_s=retry_for))
+
+    async def close(self) -> None:
+        """Close each connection as soon as it is idle. Later calls raise Unreachable."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()

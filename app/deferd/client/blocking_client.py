@@ -1,0 +1,155 @@
+"""The client for code without asyncio, derived from the methods of the asynchronous one.
+
+Over a `BlockingTransport` the coroutines of `ApiMethods` never suspend, so each runs to its end where it is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+
+from deferd.client.api_methods import ApiMethods
+from deferd.client.blocking_transport import BlockingTransport, run_blocking
+from deferd.client.buffer import PutBuffer
+from deferd.client.jobs import Job, PutResult
+from deferd.client.put_options import PutOptions
+from deferd.client.request_body import JobToPut
+from deferd.client.sender import Sender
+from deferd.client.topics import TopicPage, TopicView
+from deferd.client.transport import HttpSettings
+from deferd.contract.model import JobState
+
+P = ParamSpec("P")
+Value = TypeVar("Value")
+Item = TypeVar("Item")
+
+
+def _blocking(
+    method: Callable[Concatenate[ApiMethods, P], Coroutine[Any, Any, Value]],
+) -> Callable[Concatenate[Client, P], Value]:
+    @functools.wraps(method)
+    def call(client: Client, /, *args: P.args, **kwargs: P.kwargs) -> Value:
+        return run_blocking(method(client._methods, *args, **kwargs))
+
+    return call
+
+
+class Client:
+    """A client of a deferd service, with a pool of connections; use it as a context manager, or close it.
+
+    Any number of threads may share one. Its arguments, methods and errors are those of AsyncClient.
+    """
+
+    def __init__(
+        self,
+        url: str | Iterable[str] | None = None,
+        *,
+        key: str | None = None,
+        timeout: float = 10.0,
+        retry_for: float = 30.0,
+        connections: int = 100,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls)
+        self._transport = BlockingTransport(settings)
+        self._methods = ApiMethods(self._transport, Sender(self._transport, settings.urls, retry_for_s=retry_for))
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The base URL of the service, or those of its replicas."""
+        return self._methods.urls
+
+    send = _blocking(ApiMethods.send)
+    put = _blocking(ApiMethods.put)
+    put_batch = _blocking(ApiMethods.put_batch)
+    look = _blocking(ApiMethods.look)
+    change = _blocking(ApiMethods.change)
+    cancel = _blocking(ApiMethods.cancel)
+    pop = _blocking(ApiMethods.pop)
+    finish = _blocking(ApiMethods.finish)
+    finish_many = _blocking(ApiMethods.finish_many)
+    release = _blocking(ApiMethods.release)
+    touch = _blocking(ApiMethods.touch)
+    bury = _blocking(ApiMethods.bury)
+    topic = _blocking(ApiMethods.topic)
+    set_topic = _blocking(ApiMethods.set_topic)
+    pause = _blocking(ApiMethods.pause)
+    resume = _blocking(ApiMethods.resume)
+    redrive = _blocking(ApiMethods.redrive)
+    purge = _blocking(ApiMethods.purge)
+    audit = _blocking(ApiMethods.audit)
+    repair = _blocking(ApiMethods.repair)
+    audit_store = _blocking(ApiMethods.audit_store)
+    repair_store = _blocking(ApiMethods.repair_store)
+    is_ready = _blocking(ApiMethods.is_ready)
+    metrics = _blocking(ApiMethods.metrics)
+
+    def put_many(self, jobs: Iterable[JobToPut]) -> Iterator[PutResult]:
+        """As AsyncClient.put_many: a batch is sent when its first result is consumed."""
+        return _each(self._methods.put_many(jobs))
+
+    def topics(self) -> Iterator[TopicView]:
+        """As AsyncClient.topics."""
+        return _each(self._methods.topics())
+
+    def topic_pages(self) -> Iterator[TopicPage]:
+        """As AsyncClient.topic_pages."""
+        return _each(self._methods.topic_pages())
+
+    def jobs(self, topic: str, *, state: JobState | str | None = None) -> Iterator[Job]:
+        """As AsyncClient.jobs."""
+        return _each(self._methods.jobs(topic, state=state))
+
+    def buffer(self) -> BlockingPutBuffer:
+        """A buffer that combines the puts of concurrent threads into batches; see PutBuffer."""
+        return BlockingPutBuffer(self._methods.buffer())
+
+    def close(self) -> None:
+        """Close each connection as soon as it is idle. Later calls raise Unreachable."""
+        run_blocking(self._transport.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class BlockingPutBuffer:
+    """PutBuffer for threads: any number of them may share one."""
+
+    def __init__(self, buffer: PutBuffer) -> None:
+        self._buffer = buffer
+
+    @property
+    def waiting(self) -> int:
+        """The number of puts that wait for the next batch."""
+        return self._buffer.waiting
+
+    def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> PutResult:
+        """As PutBuffer.put."""
+        return run_blocking(self._buffer.put(topic, body, **options))
+
+
+def _each(items: AsyncIterator[Item]) -> Iterator[Item]:
+    try:
+        while True:
+            try:
+                item = run_blocking(_next(items))
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        if isinstance(items, AsyncGenerator):
+            run_blocking(_close(items))
+
+
+async def _next(items: AsyncIterator[Item]) -> Item:
+    return await anext(items)
+
+
+async def _close(items: AsyncGenerator[Any, None]) -> None:
+    await items.aclose()

@@ -1,0 +1,85 @@
+"""Values of a Python program as the JSON objects of the HTTP contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import from_json, to_json
+
+from deferd.client.durations import instant
+from deferd.client.jobs import Delivery, JobRef
+from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.model import FinishItem, PutJob
+
+JobToPut = PutJob | Mapping[str, Any]
+JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
+
+_DURATIONS = ("delay", "ttr", "ttl", "retain")
+
+
+def encode(value: Any) -> bytes:
+    """A value as JSON. Raises InvalidInput if it cannot be written as JSON."""
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _not_json(error) from error
+
+
+def as_json(job: Mapping[str, Any]) -> Any:
+    """A job as the service reads it: written as JSON and parsed again. Raises InvalidInput if that is not possible."""
+    try:
+        return from_json(encode(job), allow_inf_nan=False)
+    except ValueError as error:  # NaN and the infinities, and too deep nesting
+        raise _not_json(error) from error
+
+
+def _not_json(error: Exception) -> InvalidInput:
+    return InvalidInput([FieldError(("body",), f"cannot be written as JSON: {error}")])
+
+
+def job_fields(job: JobToPut) -> dict[str, Any]:
+    """A job to put as the JSON object of the contract: durations in seconds, `run_at` in RFC 3339.
+
+    Raises:
+        InvalidInput: `run_at` is not a datetime with a zone.
+    """
+    fields = in_seconds(set_fields(job))
+    run_at = fields.get("run_at")
+    if isinstance(run_at, datetime):
+        fields["run_at"] = instant("run_at", run_at)
+    elif run_at is not None and not isinstance(run_at, str):
+        raise InvalidInput([FieldError(("run_at",), "must be a datetime with a zone", repr(run_at))])
+    return fields
+
+
+def finish_item(job: JobToFinish) -> Mapping[str, Any]:
+    """One job of a batch to finish."""
+    if isinstance(job, Delivery):
+        return {"id": job.fields["id"], "receipt": job.fields["receipt"]}
+    if isinstance(job, JobRef):
+        return {"id": job.id} if job.receipt is None else {"id": job.id, "receipt": job.receipt}
+    return set_fields(job) if isinstance(job, FinishItem) else job
+
+
+def set_fields(source: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a model that were set, or a copy of a mapping."""
+    if isinstance(source, BaseModel):
+        return {name: getattr(source, name) for name in source.model_fields_set}
+    return dict(source)
+
+
+def in_seconds(fields: dict[str, Any]) -> dict[str, Any]:
+    """Replace timedeltas in the duration fields by seconds, in place."""
+    for name in _DURATIONS:
+        value = fields.get(name)
+        if isinstance(value, timedelta):
+            fields[name] = value.total_seconds()
+    return fields
+
+
+def without_none(**values: Any) -> dict[str, Any]:
+    """The arguments that are not None, durations in seconds."""
+    return in_seconds({name: value for name, value in values.items() if value is not None})

@@ -1,0 +1,203 @@
+"""Reads responses: a success as the value that the caller gets, a problem document as the error that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic_core import from_json
+
+from deferd.client.errors import UnexpectedAnswer
+from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, PutResult, Released
+from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
+from deferd.contract import errors
+from deferd.contract.errors import DeferdError, FieldError
+from deferd.contract.model import JobState
+from deferd.contract.timestamps import parse_instant
+
+_JOB_FIELDS = frozenset({"topic", "id", "state", "body"})
+_DELIVERY_FIELDS = _JOB_FIELDS | {"receipt", "attempt"}
+_AUDIT_FIELDS = frozenset({"clean", "repaired", "damage", "examples"})
+_TOPIC_FIELDS = frozenset({"topic", "counts", "paused", "settings"})
+_SHOWN_CHARACTERS = 500
+"""How much of a response that is not the service's an error quotes."""
+
+# Successes
+
+
+def parsed(content: bytes) -> Any:
+    """The JSON value of a body."""
+    return from_json(content, cache_strings="keys")
+
+
+def _checked(value: Any, names: frozenset[str]) -> dict[str, Any]:
+    """An object that has at least these fields; their values are checked when they are used."""
+    if type(value) is not dict or not names <= value.keys():
+        raise ValueError(f"there is no object with {', '.join(sorted(names))}")
+    return value
+
+
+def _text_or_none(value: Any) -> str | None:
+    if value is not None and type(value) is not str:
+        raise ValueError(f"{value!r:.100} is not a string")
+    return value
+
+
+def read_job(content: bytes) -> Job:
+    """A job."""
+    return Job(_checked(parsed(content), _JOB_FIELDS))
+
+
+def read_put_results(content: bytes) -> list[PutResult]:
+    """The results of a batch of puts."""
+    return [
+        PutResult(
+            result["topic"],
+            result["id"],
+            result["status"],
+            _text_or_none(result.get("code")),
+            durability=_text_or_none(result.get("durability")),
+        )
+        for result in parsed(content)["results"]
+    ]
+
+
+def read_cancelled(content: bytes) -> Cancelled:
+    """A cancelled job."""
+    fields = parsed(content)
+    return Cancelled(fields["topic"], fields["id"], JobState(fields["was"]))
+
+
+def read_deliveries(content: bytes) -> list[Delivery]:
+    """The jobs of a pop."""
+    return [Delivery(_checked(job, _DELIVERY_FIELDS)) for job in parsed(content)["jobs"]]
+
+
+def read_finished(content: bytes) -> None:
+    """The confirmation of a finish."""
+    fields = parsed(content)
+    if fields["state"] != JobState.FINISHED:
+        raise ValueError(f"the state is {fields['state']!r}")
+
+
+def read_released(content: bytes) -> Released:
+    """A released job."""
+    fields = parsed(content)
+    due_at = fields.get("due_at")
+    return Released(JobState(fields["state"]), None if due_at is None else parse_instant(due_at), fields["attempts"])
+
+
+def read_touched(content: bytes) -> datetime:
+    """The end of an extended lease."""
+    return parse_instant(parsed(content)["reserved_until"])
+
+
+def read_nothing(content: bytes) -> None:
+    """Any JSON."""
+    parsed(content)
+
+
+def read_text(content: bytes) -> str:
+    """Text in UTF-8."""
+    return content.decode()
+
+
+def read_finish_results(content: bytes) -> list[FinishResult]:
+    """The results of a batch of finishes."""
+    return [
+        FinishResult(result["id"], result["status"], _text_or_none(result.get("code")))
+        for result in parsed(content)["results"]
+    ]
+
+
+def read_topic(content: bytes) -> TopicView:
+    """A topic."""
+    return TopicView(_checked(parsed(content), _TOPIC_FIELDS))
+
+
+def read_topics(content: bytes) -> TopicPage:
+    """One page of the list of topics."""
+    page = parsed(content)
+    return TopicPage(
+        [TopicView(_checked(topic, _TOPIC_FIELDS)) for topic in page["topics"]],
+        _text_or_none(page["next_cursor"]),
+        [str(name) for name in page.get("unavailable", ())],  # older services omit both
+        [int(shard) for shard in page.get("unreadable_shards", ())],
+    )
+
+
+def read_topic_audit(content: bytes) -> TopicAudit:
+    """A consistency check, or a repair, of a topic."""
+    return TopicAudit(_checked(parsed(content), _AUDIT_FIELDS | {"topic", "checked"}))
+
+
+def read_store_audit(content: bytes) -> StoreAudit:
+    """A consistency check, or a repair, of the store."""
+    return StoreAudit(_checked(parsed(content), _AUDIT_FIELDS | {"unlisted"}))
+
+
+def read_jobs(content: bytes) -> tuple[list[Job], str | None]:
+    """One page of jobs, and the cursor of the next page."""
+    page = parsed(content)
+    return [Job(_checked(job, _JOB_FIELDS)) for job in page["jobs"]], _text_or_none(page["next_cursor"])
+
+
+def read_count(name: str) -> Callable[[bytes], int]:
+    """Reads the number in the field `name`."""
+    return lambda content: int(parsed(content)[name])
+
+
+# Errors
+
+
+def read_problem(status: int, content: bytes, retry_after_s: int | None) -> DeferdError:
+    """The error that a problem document (RFC 9457) names; UnexpectedAnswer for anything else."""
+    try:
+        problem = from_json(content)
+        code, detail = str(problem["code"]), str(problem["detail"])
+        make = _BY_CODE.get(code)
+        if make is None:
+            return UnexpectedAnswer(status, f"{code}: {detail}", retry_after_s)
+        return make(problem, detail, retry_after_s)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return UnexpectedAnswer(status, content[:_SHOWN_CHARACTERS].decode(errors="replace"), retry_after_s)
+
+
+def _invalid_input(problem: Mapping[str, Any], detail: str, _retry_after_s: int | None) -> DeferdError:
+    listed = problem.get("errors") or [{"field": "", "message": detail}]
+    return errors.InvalidInput([FieldError(_path(one["field"]), one["message"], one.get("value")) for one in listed])
+
+
+def _path(field: str) -> tuple[str | int, ...]:
+    return tuple(int(step) if step.isdecimal() else step for step in field.split(".") if step)
+
+
+_MakeError = Callable[[Mapping[str, Any], str, int | None], DeferdError]
+
+_BY_CODE: dict[str, _MakeError] = {
+    "validation": _invalid_input,
+    "payload_too_large": lambda problem, _, __: errors.PayloadTooLarge(int(problem["limit_bytes"])),
+    "unauthorized": lambda _, detail, __: errors.Unauthorized(detail),
+    "forbidden": lambda _, detail, __: errors.Forbidden(detail),
+    "job_not_found": lambda problem, detail, _: errors.JobNotFound(problem["topic"], problem["id"], detail),
+    "topic_not_found": lambda problem, _, __: errors.TopicNotFound(problem["topic"]),
+    "job_exists": lambda problem, _, __: errors.JobExists(problem["topic"], problem["id"], problem.get("durability")),
+    "job_reserved": lambda problem, _, __: errors.JobReserved(
+        problem["topic"], problem["id"], problem.get("durability")
+    ),
+    "receipt_stale": lambda problem, detail, _: errors.ReceiptStale(problem["topic"], problem["id"], detail),
+    "job_cancelled": lambda problem, _, __: errors.JobCancelled(problem["topic"], problem["id"]),
+    "durability_unavailable": lambda problem, detail, _: errors.DurabilityUnavailable(
+        problem["durability"], problem["available"], detail
+    ),
+    "topic_full": lambda problem, _, after_s: _later(errors.TopicFull(problem["topic"], problem["max_jobs"]), after_s),
+    "rate_limited": lambda _, detail, after_s: errors.RateLimited(detail, after_s or 1),
+    "store_unavailable": lambda _, detail, after_s: errors.StoreUnavailable(detail, after_s or 1),
+}
+"""The error for each code of the contract; a test checks that none is missing."""
+
+
+def _later(error: errors.TryLater, retry_after_s: int | None) -> errors.TryLater:
+    error.retry_after_s = retry_after_s or error.retry_after_s
+    return error

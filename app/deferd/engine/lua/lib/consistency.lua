@@ -1,0 +1,149 @@
+-- Checks the consistency of a job's data and repairs it. After the 14 keys of lib/topic.lua these scripts take
+--   KEYS[15] aside HASH what a repair has removed: "job <id> <ms>", "settings <ms>" -> the bytes as they were
+--   ARGV[2] 1: repair what is found, in the same call; 0: change nothing
+local ASIDE, REPAIR = KEYS[15], ARGV[2] == '1'
+
+-- Which state counts when an id is in several: a job's end may not be undone, and a lease excludes other consumers.
+local PRECEDENCE = { 'finished', 'dead', 'reserved', 'delayed', 'ready' }
+-- Most ids in one command; Lua's stack holds about 8000 values.
+local MOST_TOGETHER = 500
+
+-- A lease lasts at most a day (limits.TTR_MAX_S); the store's clock may have stepped back by as much since.
+local LONGEST_LEASE_MS = 2 * 86400000
+
+local findings = {}
+
+-- Add a finding: its kind (engine/consistency/findings.py lists them), its subject, and the details.
+local function report(kind, subject, detail)
+  findings[#findings + 1] = kind
+  findings[#findings + 1] = subject
+  findings[#findings + 1] = detail
+end
+
+local function is_number(value) return value == nil or type(value) == 'number' end
+local function is_text(value) return value == nil or type(value) == 'string' end
+
+local function is_backoff(backoff)
+  if backoff == nil then return true end
+  if type(backoff) ~= 'table' or not is_number(backoff.jitter) then return false end
+  if backoff.kind == 'exponential' then return is_number(backoff.base) and is_number(backoff.cap) end
+  if backoff.kind == 'fixed' then return type(backoff.seconds) == 'number' end
+  if backoff.kind ~= 'schedule' or type(backoff.seconds) ~= 'table' or #backoff.seconds == 0 then return false end
+  for _, seconds in ipairs(backoff.seconds) do
+    if type(seconds) ~= 'number' then return false end
+  end
+  return true
+end
+
+-- The record without its body, or nil and the reason why the service cannot use it.
+local function read_checked(id, raw)
+  if #id > 255 or not string.find(id, '^[%w][%w._:-]*$') then return nil, 'no valid id' end
+  if #raw < 26 then return nil, 'a record of ' .. #raw .. ' bytes' end
+  local created, due, nonce, attempts, length, at = struct.unpack('<I6I6I6I4I4', raw)
+  if at + length > #raw then return nil, 'a record that is cut off' end
+  local extra = {}
+  if length > 0 then
+    local is_json
+    is_json, extra = pcall(cjson.decode, string.sub(raw, at, at + length - 1))
+    if not is_json or type(extra) ~= 'table' then return nil, 'a record whose extra is no JSON object' end
+    local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
+      and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_text(extra.e) and is_text(extra.d)
+      and is_text(extra.c) and is_backoff(extra.b)
+    if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
+    if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
+  end
+  return { created = created, due = due, nonce = nonce, attempts = attempts, extra = extra }
+end
+
+local function leave_all_states(id)
+  for _, state in ipairs(PRECEDENCE) do
+    redis.call('ZREM', STATE_SETS[state], id)
+  end
+  redis.call('ZREM', EXPIRY, id)
+  forget_holders({ id })
+end
+
+local function set_aside(id, raw, now)
+  leave_all_states(id)
+  redis.call('HDEL', POOL, id)
+  redis.call('HSET', ASIDE, string.format('job %s %.0f', id, now), raw)
+end
+
+local woken = false
+
+-- Put a job back at the end of the Ready list, or delay it again if it is not due. A consumer whose lease was lost may
+-- still hold it: as the job will be handed out again, that receipt becomes void.
+local function put_back(id, raw, due, now)
+  redis.call('ZREM', DELAY, id)  -- delete first: a store that is out of memory allows it
+  local nonce = read_nonce_and_attempts(raw)
+  local voided = struct.pack('<I6', (nonce + 1) % NONCE_LIMIT)
+  redis.call('HSET', POOL, id, string.sub(raw, 1, 12) .. voided .. string.sub(raw, 19))
+  if due > now then
+    redis.call('ZADD', DELAY, due, id)
+    schedule(due)
+    return 'delayed', due
+  end
+  append_ready({ id }, last_position())
+  if not woken then wake_consumers() end
+  woken = true
+  return 'ready', nil
+end
+
+local function check_expiry(id, record, state, expiry)
+  local ttl = record.extra.x
+  local is_watched = (state == 'delayed' or state == 'ready') and ttl and ttl > 0 and record.attempts == 0
+  local wanted = is_watched and record.due + ttl or nil
+  if wanted == expiry then return end
+  report('expiry_wrong', id, string.format('%s, where it should be %s', expiry or 'none', wanted or 'none'))
+  if not REPAIR then return end
+  redis.call('ZREM', EXPIRY, id)
+  if wanted then
+    redis.call('ZADD', EXPIRY, wanted, id)
+    schedule(wanted)
+  end
+end
+
+-- Report all findings of one job, and repair them if REPAIR. `scores` maps states to the job's score in their sets.
+local function check_job(id, raw, scores, expiry, holder, now)
+  local record, reason = read_checked(id, raw)
+  if not record then
+    report('unreadable', id, reason)
+    if REPAIR then set_aside(id, raw, now) end
+    return
+  end
+  local states = {}
+  for _, state in ipairs(PRECEDENCE) do
+    if scores[state] then states[#states + 1] = state end
+  end
+  if #states > 1 then
+    report('in_two_places', id, table.concat(states, ', '))
+    for at = 2, #states do
+      if REPAIR then redis.call('ZREM', STATE_SETS[states[at]], id) end
+    end
+  end
+  local state, score = states[1] or 'ready', states[1] and scores[states[1]]
+  if #states == 0 then
+    report('in_no_place', id, 'due ' .. string.format('%.0f', record.due))
+    if REPAIR then state, score = put_back(id, raw, record.due, now) end
+  elseif state == 'reserved' and score > now + LONGEST_LEASE_MS then
+    report('lease_endless', id, 'until ' .. string.format('%.0f', score))
+    if REPAIR then
+      local lease_end = now + (record.extra.t or DEFAULT_TTR_MS)
+      redis.call('ZREM', RESERVED, id)
+      redis.call('ZADD', RESERVED, lease_end, id)
+      schedule(lease_end)
+    end
+  elseif state == 'delayed' and score ~= record.due then
+    report('due_differs', id, string.format('%.0f, its record says %.0f', score, record.due))
+    if REPAIR then
+      redis.call('ZREM', DELAY, id)
+      redis.call('ZADD', DELAY, record.due, id)
+      schedule(record.due)
+    end
+  end
+  check_expiry(id, record, state, expiry)
+  if holder and state ~= 'reserved' then
+    report('holder_wrong', id, state .. ', and held by ' .. holder)
+    if REPAIR then forget_holders({ id }) end
+  end
+end

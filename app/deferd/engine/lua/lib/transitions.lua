@@ -1,0 +1,81 @@
+-- A job's state is the sorted set that holds its id: each job in the pool is in exactly one of these.
+local STATE_SETS = { delayed = DELAY, ready = READY, reserved = RESERVED, dead = DEAD, finished = FINISHED }
+
+-- The state of a job in the pool, and its score (nil when ready: positions are internal). A job that is in none of the
+-- sets, in a damaged store, counts as ready; a repair puts it back into the Ready list.
+local function state_of(id)
+  local score = redis.call('ZSCORE', DELAY, id)
+  if score then return 'delayed', tonumber(score) end
+  if redis.call('ZSCORE', READY, id) then return 'ready', nil end
+  score = redis.call('ZSCORE', RESERVED, id)
+  if score then return 'reserved', tonumber(score) end
+  score = redis.call('ZSCORE', DEAD, id)
+  if score then return 'dead', tonumber(score) end
+  score = redis.call('ZSCORE', FINISHED, id)
+  if score then return 'finished', tonumber(score) end
+  return 'ready', nil
+end
+
+-- The last position in the Ready list. Scripts read it before their first write: it fails for a key of the wrong type,
+-- as an earlier layout had, and then nothing may be half done.
+local function last_position()
+  local last = redis.call('ZRANGE', READY, -1, -1, 'WITHSCORES')[2]
+  return last and tonumber(last) or 0
+end
+
+-- Append jobs to the Ready list after `position`, in this order, and return the new last position. None of them may be
+-- in the list. Bound: the ids, at most 2000.
+local function append_ready(ids, position)
+  local members = {}
+  for index, id in ipairs(ids) do
+    members[2 * index - 1] = position + index
+    members[2 * index] = id
+  end
+  redis.call('ZADD', READY, unpack(members))
+  return position + #ids
+end
+
+-- Put one job at the head of the Ready list.
+local function prepend_ready(id)
+  local first = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
+end
+
+-- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
+local TOMBSTONE_MS = 60000
+
+-- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs.
+local function remove_job(id, state, score, now)
+  redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
+  if state == 'reserved' then
+    local nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
+    local until_ms = math.max(score, now) + TOMBSTONE_MS
+    forget_holders({ id })
+    redis.call('ZADD', CANCELLED, until_ms, id, until_ms, string.format('%s %.0f %d', id, nonce, attempts + 1))
+    schedule(until_ms)
+  end
+  redis.call('ZREM', EXPIRY, id)
+  redis.call('HDEL', POOL, id)
+  if state ~= 'finished' then tally('cancelled', 1) end
+end
+
+-- Make a job dead that was just removed from its sorted set.
+local function bury_job(id, record, reason, now, retention_ms)
+  record.extra.d = reason
+  retention_ms = math.min(retention_ms, record.extra.k or math.huge)
+  redis.call('ZREM', EXPIRY, id)
+  redis.call('HSET', POOL, id, write_record(record))
+  redis.call('ZADD', DEAD, now + retention_ms, id)
+  schedule(now + retention_ms)
+end
+
+-- Schedule the end of a job's ttl while it waits for its first delivery.
+local function watch_expiry(id, record)
+  local ttl = record.extra.x
+  if ttl and ttl > 0 and record.attempts == 0 then
+    redis.call('ZADD', EXPIRY, record.due + ttl, id)
+    schedule(record.due + ttl)
+  else
+    redis.call('ZREM', EXPIRY, id)
+  end
+end

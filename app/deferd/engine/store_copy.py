@@ -1,0 +1,286 @@
+"""Copies all data of deferd from one store to another: every job in its state, with leases, receipts and settings.
+
+No service may use either store meanwhile. Values are read and written by the commands of their types, in bounded
+steps, so the two servers may have different versions. During the copy the target's `deferd:shards` is negative, which
+every service refuses; an interrupted copy leaves it so, and the next one starts over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import RedisError
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.engine.redis_keys import READY_CHANNEL, Keys
+from deferd.engine.scripts import Scripts, observed
+from deferd.engine.store_inventory import Inventory, KeyFound, keys_of, take_inventory
+from deferd.store.connection import Store
+from deferd.store.preflight import StoreRefused, check
+from deferd.store.shard_guard import SHARDS_KEY
+
+_KEYS_AT_ONCE = 16
+_STEP_FIRST, _STEP_MOST = 64, 1000
+_STEP_BYTES_LOW, _STEP_BYTES_HIGH = 1024 * 1024, 4 * 1024 * 1024
+_SUBSCRIBE_S = 5.0
+_KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle"})
+"""Keys of a shard whose elements are topics."""
+_LOCK = "lock"
+
+
+@dataclass
+class CopyReport:
+    """The source before and after, and the target now. `left_out` are keys that are not deferd's."""
+
+    before: Inventory
+    after: Inventory
+    target: Inventory
+    shards: int
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def source_changed(self) -> bool:
+        """Whether the source changed during the copy."""
+        return self.before != self.after
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the target holds exactly what the source held before and after."""
+        return not self.source_changed and self.target == self.before
+
+
+async def copy_store(
+    source: Store,
+    target: Store,
+    *,
+    shards: int | None = None,
+    force: bool = False,
+    on_progress: Callable[[int, int], None] = lambda _copied, _total: None,
+) -> CopyReport:
+    """Copy everything and compare the counts. If they differ, services keep refusing the target.
+
+    `shards` is the target's number of shards, by default the source's. `force` skips the check for running services.
+    `on_progress(copied, total)` is called with numbers of elements.
+
+    Raises:
+        StoreRefused: one of the stores cannot be used or fails, a service uses it, the source has no data of deferd,
+            or the target has some.
+    """
+    async with _alone(source, force=force), _alone(target, force=force):
+        with _named(source):
+            from_shards = await shards_of(source)
+        if from_shards is None:
+            raise StoreRefused(f"the store at {source.description} has nothing of deferd: nothing was copied")
+        await check(source, shards=from_shards)
+        before = await _inventory(source, from_shards)
+        with _named(target):
+            to_shards = await _prepare(target, shards, from_shards)
+        copy = _Copy(source, target, to_shards, sum(before.elements.values()), on_progress)
+        await copy.run(from_shards)
+        after, copied = await _inventory(source, from_shards), await _inventory(target, to_shards)
+        report = CopyReport(before, after, copied, to_shards, copy.left_out)
+        if report.adds_up:
+            with _named(target):
+                await _set_shards(target, to_shards)
+        return report
+
+
+async def shards_of(store: Store) -> int | None:
+    """The number of shards that the store was set up with; None when no service has ever used it.
+
+    Raises:
+        StoreRefused: a copy into it is unfinished.
+        StoreUnavailable.
+    """
+    stored = await _stored_shards(store)
+    if stored is not None and stored < 0:
+        raise StoreRefused(f"the store at {store.description} holds an unfinished copy: run the `deferd copy` again")
+    return stored
+
+
+async def clock_ms(store: Store) -> int:
+    """The time of the store's clock. Raises StoreUnavailable."""
+    targets = {"target_nodes": RedisCluster.RANDOM} if isinstance(store.client, RedisCluster) else {}
+    with observed("time"):
+        seconds, microseconds = await store.client.execute_command("TIME", **targets)
+    return int(seconds) * 1000 + int(microseconds) // 1000
+
+
+class _Copy:
+    def __init__(
+        self, source: Store, target: Store, to_shards: int, total: int, on_progress: Callable[[int, int], None]
+    ) -> None:
+        self._source, self._target = source, target
+        self._source_scripts, self._target_scripts = Scripts(source), Scripts(target)
+        self._keys = Keys(to_shards)
+        self._copied, self._total = 0, total
+        self._on_progress = on_progress
+        self.left_out: list[str] = []
+
+    async def run(self, from_shards: int) -> None:
+        batch: list[KeyFound] = []
+        with _named(self._source):
+            async for found in keys_of(self._source, from_shards):
+                batch.append(found)
+                if len(batch) == _KEYS_AT_ONCE:
+                    await asyncio.gather(*map(self._copy_key, batch))
+                    batch = []
+        await asyncio.gather(*map(self._copy_key, batch))
+
+    async def _copy_key(self, found: KeyFound) -> None:
+        match found:
+            case KeyFound(topic="", part="lock"):
+                return
+            case KeyFound(topic="", part="clock"):
+                raise StoreRefused(
+                    f"the store at {self._source.description} is one for tests, whose clock was moved: its jobs would "
+                    "be due at other times"
+                )
+            case KeyFound(topic="", part="tally", kind="hash"):
+                await self._add_tally(found)
+            case KeyFound(kind="hash" | "zset"):
+                async for elements in self._elements(found):
+                    await self._write_elements(found, elements)
+                if found.kept_ms > 0:
+                    await self._write("PEXPIRE", self._target_key(found), found.kept_ms)
+            case _:
+                self.left_out.append(found.key)
+
+    async def _add_tally(self, found: KeyFound) -> None:
+        """Add the tally of a shard's forgotten topics to that of its new shard, which several shards may share."""
+        async for elements in self._elements(found):
+            for outcome, count in zip(elements[::2], elements[1::2], strict=True):
+                await self._write("HINCRBY", self._target_key(found), outcome, count)
+
+    async def _elements(self, found: KeyFound) -> AsyncIterator[list[bytes]]:
+        cursor: bytes | int = 0
+        count = _STEP_FIRST
+        while cursor != b"0":
+            with _named(self._source):
+                reply = await self._source_scripts.run("key_elements", [found.key], (found.kind, cursor, count))
+            cursor, elements = reply
+            if elements:
+                yield elements
+            size = sum(map(len, elements))
+            if size < _STEP_BYTES_LOW:
+                count = min(count * 2, _STEP_MOST)
+            elif size > _STEP_BYTES_HIGH:
+                count = max(count // 4, 1)
+
+    async def _write_elements(self, found: KeyFound, elements: Sequence[bytes]) -> None:
+        """Write elements as they were read, each to its key in the target."""
+        by_key: defaultdict[str, list[bytes]] = defaultdict(list)
+        for name, value in zip(elements[::2], elements[1::2], strict=True):
+            by_key[self._target_key(found, name)] += (name, value) if found.kind == "hash" else (value, name)
+        command = "HSET" if found.kind == "hash" else "ZADD"
+        for key, pairs in by_key.items():
+            await self._write(command, key, *pairs)
+        self._copied += len(elements) // 2
+        self._on_progress(self._copied, self._total)
+
+    async def _write(self, command: str, key: str, *args: str | bytes | int) -> None:
+        with _named(self._target):
+            await self._target_scripts.command(command, key, *args)
+
+    def _target_key(self, found: KeyFound, element: bytes = b"") -> str:
+        """The target's key for a key, or for an element of one that is keyed by topic."""
+        topic = found.topic
+        if not topic and found.part in _KEYED_BY_TOPIC:
+            topic = element.decode(errors="backslashreplace")
+        shard = self._keys.shard_of(topic) if topic else found.shard % self._keys.shards
+        return self._keys.of_shard(shard, found.key.partition("}:")[2])
+
+
+async def _prepare(target: Store, wanted_shards: int | None, from_shards: int) -> int:
+    """Prepare the target and return its number of shards."""
+    stored = await _stored_shards(target)
+    if stored is not None and stored < 0:
+        await _clear(target, -stored)  # no service has used the data of an unfinished copy
+        stored = None
+    shards = wanted_shards or stored or from_shards
+    async for found in keys_of(target, stored or shards):
+        if found.part != _LOCK:
+            raise StoreRefused(
+                f"the store at {target.description} has jobs or topics of deferd already (key {found.key}): copy into "
+                "an empty store, or into another database of the server (redis://host:port/1)"
+            )
+    await check(target, shards=shards)
+    await _set_shards(target, -shards)
+    return shards
+
+
+async def _clear(target: Store, shards: int) -> None:
+    scripts = Scripts(target)
+    async for found in keys_of(target, shards):
+        await scripts.command("UNLINK", found.key)
+    await scripts.command("DEL", SHARDS_KEY)
+
+
+async def _stored_shards(store: Store) -> int | None:
+    stored = await Scripts(store).command("GET", SHARDS_KEY)
+    return None if stored is None else int(stored)
+
+
+async def _set_shards(target: Store, shards: int) -> None:
+    await Scripts(target).command("SET", SHARDS_KEY, shards)
+
+
+@asynccontextmanager
+async def _alone(store: Store, *, force: bool) -> AsyncIterator[None]:
+    """Subscribe as a service does, so that a second copy notices this one, and check that nobody else is subscribed.
+
+    Raises:
+        StoreRefused: a service or another copy uses the store, or it fails.
+    """
+    if force:
+        yield
+        return
+    subscription = store.pubsub()
+    try:
+        with _named(store), observed("subscribe"):
+            await _stored_shards(store)  # a cluster client knows the nodes only after a first call
+            await subscription.subscribe(READY_CHANNEL)
+            while (message := await subscription.get_message(timeout=_SUBSCRIBE_S)) is not None:
+                if message["type"] == "subscribe":
+                    break
+            listeners = await _count_listeners(store)
+        if listeners > 1:
+            raise StoreRefused(
+                f"a deferd service, or another copy, works on the store at {store.description}: stop it first; --force "
+                "if it works on another database of that server"
+            )
+        yield
+    finally:
+        with suppress(RedisError, OSError):
+            await subscription.aclose()
+
+
+@contextmanager
+def _named(store: Store) -> Iterator[None]:
+    """Name the store in its errors: two are in use."""
+    try:
+        yield
+    except StoreUnavailable as exc:
+        raise StoreRefused(f"the store at {store.description} failed: {exc}") from exc
+
+
+async def _inventory(store: Store, shards: int) -> Inventory:
+    with _named(store):
+        return await take_inventory(store, shards)
+
+
+async def _count_listeners(store: Store) -> int:
+    if not isinstance(store.client, RedisCluster):
+        replies: list[Any] = [await store.client.execute_command("PUBSUB NUMSUB", READY_CHANNEL)]
+    else:
+        nodes = store.client.get_nodes()
+        replies = [
+            await store.client.execute_command("PUBSUB NUMSUB", READY_CHANNEL, target_nodes=node) for node in nodes
+        ]
+    return sum(int(count) for reply in replies for _, count in reply)

@@ -1,0 +1,117 @@
+"""Counts deferd's data in a store in two ways: jobs by topic and state, and elements of keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import JobState
+from deferd.engine.known_topics import KnownTopics
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
+from deferd.engine.topic_list import TopicList
+from deferd.store.connection import Store
+
+_PAGE = 500
+_TOPICS_AT_ONCE = 32
+
+
+class KeyFound(NamedTuple):
+    """A key of a shard. `topic` is empty for a key of the whole shard; `part` is the last word of the key's name.
+
+    `kind` is the type, empty when the name is not text. `size` is the number of fields or members. `kept_ms` is the
+    time to live, negative without one.
+    """
+
+    key: str
+    shard: int
+    topic: str
+    part: str
+    kind: str
+    size: int
+    kept_ms: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Jobs by topic and state, and the sum of elements of all keys with one name (`pool`, `delay` ...)."""
+
+    jobs: Mapping[str, Mapping[JobState, int]]
+    elements: Mapping[str, int]
+
+    def totals(self) -> dict[JobState, int]:
+        """Jobs by state."""
+        return {state: sum(counts.get(state, 0) for counts in self.jobs.values()) for state in JobState}
+
+
+async def take_inventory(store: Store, shards: int) -> Inventory:
+    """Count everything, in bounded steps.
+
+    Leaves out remembered requests, what a repair moved out of the way, the tallies of forgotten topics (which shards
+    may share after a copy), and keys whose names are not text.
+
+    Raises:
+        StoreUnavailable.
+    """
+    elements: Counter[str] = Counter()
+    async for found in keys_of(store, shards):
+        is_shard_tally = not found.topic and found.part == "tally"
+        if found.kind and found.size and "/" not in found.part and not is_shard_tally:
+            elements[found.part] += found.size
+    return Inventory(await count_jobs(store, shards), dict(elements))
+
+
+async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]]:
+    """How many jobs each topic that the store knows has in each state. Raises StoreUnavailable."""
+    keys = Keys(shards)
+    topics = TopicList(Scripts(store), keys, KnownTopics(keys))
+    counts: dict[str, dict[JobState, int]] = {}
+    cursor: str | None = None
+    while True:
+        page = await topics.names(cursor, _PAGE)
+        for at in range(0, len(page.names), _TOPICS_AT_ONCE):
+            some = page.names[at : at + _TOPICS_AT_ONCE]
+            for name, totals in zip(some, await asyncio.gather(*(topics.totals([name]) for name in some)), strict=True):
+                [of_states] = totals.values()
+                if of_states is None or page.unreadable:
+                    raise StoreUnavailable("a shard of the store cannot be reached")
+                counts[name] = of_states
+        if page.unreadable:
+            raise StoreUnavailable("a shard of the store cannot be reached")
+        cursor = page.next_cursor
+        if cursor is None:
+            return counts
+
+
+async def keys_of(store: Store, shards: int) -> AsyncIterator[KeyFound]:
+    """All keys of all shards, each once. Keys that are created or deleted meanwhile may be missed.
+
+    Raises:
+        StoreUnavailable.
+    """
+    scripts, keys = Scripts(store), Keys(shards)
+    seen: set[bytes] = set()
+    for shard in range(shards):
+        cursor: bytes | int = 0
+        while cursor != b"0":
+            reply = await scripts.run("shard_keys", [keys.of_shard(shard, "due")], (cursor, _PAGE))
+            cursor, *rows = reply
+            for key, kind, size, kept_ms in zip(rows[::4], rows[1::4], rows[2::4], rows[3::4], strict=True):
+                if key not in seen:
+                    seen.add(key)
+                    name = key.decode(errors="backslashreplace")
+                    is_ours = name.encode() == key
+                    topic, part = _split(name)
+                    yield KeyFound(name, shard, topic, part, kind.decode() if is_ours else "", size, kept_ms)
+        seen.clear()
+
+
+def _split(key: str) -> tuple[str, str]:
+    """The topic and the last word of a key's name, with what follows a `/`."""
+    before, slash, after = key.partition("}:")[2].partition("/")
+    topic, _, part = before.rpartition(":")
+    return topic, f"{part}{slash}{after}"

@@ -1,0 +1,44 @@
+"""A topic's settings as the store holds them: a JSON object with the short keys of `lua/lib/topic.lua`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from deferd.contract.model import TopicSettings
+from deferd.engine.record import policy_extra
+from deferd.store.durability_levels import level_named, name_of
+
+UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, ValidationError)
+"""What `read_settings` raises for settings that something other than deferd has written."""
+
+
+def read_settings(stored: dict[str, Any]) -> TopicSettings:
+    """Read stored settings. Raises one of UNREADABLE_SETTINGS."""
+    fields: dict[str, Any] = {}
+    if "t" in stored:
+        fields["ttr"] = stored["t"] / 1000
+    if "m" in stored:
+        fields["max_attempts"] = stored["m"] or None
+    if "b" in stored:
+        fields["backoff"] = stored["b"]
+    if "x" in stored:
+        fields["ttl"] = stored["x"] / 1000 if stored["x"] else None
+    if "r" in stored:
+        fields["retain"] = stored["r"] / 1000
+    if "j" in stored:
+        fields["max_jobs"] = stored["j"]
+    if "l" in stored:
+        fields["durability"] = name_of(stored["l"])
+    return TopicSettings.model_validate(fields)
+
+
+def settings_to_store(settings: TopicSettings) -> dict[str, Any]:
+    """The object to store; empty for settings without a value."""
+    stored = policy_extra(settings)
+    if settings.max_jobs is not None:
+        stored["j"] = settings.max_jobs
+    if settings.durability is not None:
+        stored["l"] = level_named(settings.durability)
+    return stored

@@ -1,0 +1,109 @@
+"""The wait queue of one topic: the pops that wait for it, in the order of their arrival."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import JobRecord
+
+_JOBS_PER_CALL = 500
+"""A single waiter may request more."""
+_NEWCOMERS_PER_CALL = 128
+_PARKED_PER_CALL = 16
+"""How many waiters that have already found the topic empty join one store call."""
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """One pop that waits; it is in the queue of each of its topics."""
+
+    number: int
+    topics: Sequence[str]
+    request: PopRequest
+    result: asyncio.Future[list[JobRecord]]
+    first_pass_index: int | None = 0
+    """Index of the only topic that may serve it until each has been polled once; then None."""
+    may_have_deliveries: bool = False
+    """Its request id may still hold jobs of an earlier response; they have not been looked up yet."""
+    was_polled: bool = False
+    """At least one of its topics has been polled."""
+    in_call: bool = False
+    timed_out: bool = False
+    cancelled: bool = False
+    failed_topics: set[str] = field(default_factory=set)
+    """Topics that could not be polled since it came."""
+    skipped_topics: set[str] = field(default_factory=set)
+    """Topics that had something ready while they could not serve it."""
+    jobs: list[JobRecord] = field(default_factory=list)
+
+    def may_be_served_by(self, topic: str) -> bool:
+        """Whether a poll of `topic` may include it now."""
+        return not self.in_call and (self.first_pass_index is None or self.topics[self.first_pass_index] == topic)
+
+    @property
+    def missing(self) -> int:
+        """How many jobs it still wants."""
+        return self.request.count - len(self.jobs)
+
+    def remaining_request(self) -> PopRequest:
+        """Its request without the jobs that it has already."""
+        return replace(self.request, count=self.missing) if self.jobs else self.request
+
+
+class WaitQueue:
+    """The waiters of a topic in the order of their arrival; `newcomers` are those not polled for yet.
+
+    `dirty`: the topic must be polled again. `polling`: a task does so. `failing`: its last poll failed.
+    """
+
+    __slots__ = ("dirty", "failing", "failure_domain", "newcomers", "polling", "topic", "waiters")
+
+    def __init__(self, topic: str, failure_domain: int) -> None:
+        self.topic = topic
+        self.failure_domain = failure_domain
+        self.waiters: dict[Waiter, None] = {}
+        self.newcomers: dict[Waiter, None] = {}
+        self.dirty = False
+        self.polling = False
+        self.failing = False
+
+    def join(self, waiter: Waiter) -> None:
+        """Add a waiter, as a newcomer."""
+        self.waiters[waiter] = self.newcomers[waiter] = None
+
+    def park(self, waiter: Waiter) -> None:
+        """The waiter has been polled for: it is no newcomer any more."""
+        self.newcomers.pop(waiter, None)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Remove a waiter."""
+        self.newcomers.pop(waiter, None)
+        self.waiters.pop(waiter, None)
+
+    def choose(self) -> dict[Waiter, PopRequest]:
+        """The requests of the next store call, in the order of arrival, so that nobody overtakes.
+
+        For newcomers that must wait for a later call, the call only looks up the jobs of earlier responses.
+        """
+        chosen: dict[Waiter, PopRequest] = {}
+        jobs = newcomers = parked = 0
+        for waiter in self.waiters:
+            if not waiter.may_be_served_by(self.topic):
+                waiter.skipped_topics.add(self.topic)
+                continue
+            is_new = waiter in self.newcomers
+            newcomers, parked = newcomers + is_new, parked + (not is_new)
+            jobs += waiter.missing
+            if newcomers > _NEWCOMERS_PER_CALL or parked > _PARKED_PER_CALL or (chosen and jobs > _JOBS_PER_CALL):
+                break
+            chosen[waiter] = waiter.remaining_request()
+        most = len(chosen) + _NEWCOMERS_PER_CALL
+        for waiter in self.newcomers:
+            if len(chosen) == most:
+                break
+            if waiter.may_have_deliveries and waiter not in chosen and waiter.may_be_served_by(self.topic):
+                chosen[waiter] = replace(waiter.request, count=0)
+        return chosen

@@ -1,0 +1,228 @@
+"""The HTTP server of one process: uvicorn with connection limits, certificate reload and an orderly shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import resource
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from functools import partial
+from typing import Any, cast
+
+import uvicorn
+
+from deferd.api.app import Service, create_app
+from deferd.server.credential_files import LastGoodCredentials
+from deferd.server.http.fast_path import FastPathProtocol
+from deferd.server.http.limits import KEEP_ALIVE_S, Connections
+from deferd.server.http.tls_handshake import TlsHandshake
+from deferd.server.listener import BACKLOG
+from deferd.server.startup_errors import CannotServe
+from deferd.server.tls import CertificateRefused, certificate
+from deferd.settings import Settings
+from deferd.stop_signals import StopSignals
+
+GC_THRESHOLDS = (50_000, 20, 50)
+"""A batch makes thousands of objects that live for one request; collecting after every 700 of them finds nothing."""
+RESERVED_FILES = 400
+"""File descriptors kept for other uses than connections: the store, metrics, rejecting connections."""
+CLOSING_S = 0.3
+"""How long the application may take to close after the requests have finished, on top of the drain timeout."""
+
+_log = logging.getLogger("deferd")
+
+
+async def serve_application(
+    settings: Settings,
+    store_url: str,
+    listener: socket.socket,
+    signals: StopSignals,
+    on_started: Callable[[], object],
+    *,
+    last_good: LastGoodCredentials = LastGoodCredentials(),  # noqa: B008 (it is frozen)
+) -> None:
+    """Run the application on the socket until a stop signal has been handled.
+
+    Keys and certificate come from `last_good` while their files are invalid.
+
+    Raises:
+        CannotServe: the application does not start, or the certificate cannot be used.
+    """
+    application = create_app(settings, store_url, last_good.keys)
+    server = _HttpServer(application, settings, on_started, last_good)
+    signals.on_stop, signals.on_force = server.stop, server.force
+    await server.serve_until_stopped(listener)
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its signal handling; at shutdown waiting pops are answered before requests are drained."""
+
+    def __init__(
+        self,
+        application: Service,
+        settings: Settings,
+        on_started: Callable[[], object],
+        last_good: LastGoodCredentials,
+    ) -> None:
+        try:
+            self._certificate = certificate(settings, last_good.certificate)
+        except CertificateRefused as exc:
+            raise CannotServe(str(exc)) from exc
+        self._lifespan = _LifespanErrorRecorder(application)
+        self._connections = Connections(settings)
+        self._connections.max_open = _allowed_connections(settings.max_connections)
+        super().__init__(
+            uvicorn.Config(
+                self._lifespan,
+                # uvicorn only calls it
+                http=cast("type[asyncio.Protocol]", partial(FastPathProtocol, application, self._connections)),
+                ws="none",
+                lifespan="on",
+                interface="asgi3",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=cast("int", settings.drain_timeout),  # fractions work as well
+            )
+        )
+        self._application = application
+        self._drain_timeout_s = settings.drain_timeout
+        self._on_started = on_started
+        self._stop_requested = asyncio.Event()
+
+    async def serve_until_stopped(self, listener: socket.socket) -> None:
+        """Serve; return when stopped."""
+        async with self._following_certificate():
+            try:
+                await self.serve(sockets=[listener])
+            except SystemExit:  # how uvicorn reports that the application did not start
+                error = self._lifespan.error
+                raise CannotServe(f"the application did not start: {error}") from error
+        if self._lifespan.error is not None:
+            _log.error("the application did not close cleanly", exc_info=self._lifespan.error)
+
+    @contextlib.asynccontextmanager
+    async def _following_certificate(self) -> AsyncIterator[None]:
+        if self._certificate is None:
+            yield
+            return
+        following = asyncio.create_task(self._certificate.follow(), name="certificate")
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.wait((following,))
+
+    def stop(self) -> None:
+        """Begin to stop."""
+        self.should_exit = True
+        self._stop_requested.set()
+
+    def force(self) -> None:
+        """Stop waiting for requests."""
+        self.force_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Do nothing: uvicorn would raise the signal again at the end, and the exit code would not be 0."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application and accept connections."""
+        await super().startup([])
+        for listener in sockets or ():
+            self.servers.append(await self._accept_on(listener))
+        # Objects made so far live as long as the process: keep the collector from traversing them under load.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        self._on_started()
+
+    async def _accept_on(self, listener: socket.socket) -> asyncio.Server:
+        """As in uvicorn, but TLS handshakes have the timeout of a request head, TLS shutdowns that of a response."""
+        make_protocol: Callable[[], Any] = partial(
+            cast("Any", self.config.http_protocol_class),
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        if self._certificate is not None:
+            make_protocol = partial(TlsHandshake, self._connections, self._certificate.context, make_protocol)
+        return await asyncio.get_running_loop().create_server(make_protocol, sock=listener, backlog=BACKLOG)
+
+    async def main_loop(self) -> None:
+        """Until stopped, once a second: update the Date header and close overdue connections."""
+        while not await self.on_tick(0):
+            self._connections.close_overdue()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_requested.wait(), 1.0)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer waiting pops, give requests the drain timeout to finish, close the application."""
+        self._application.state.drain()
+        try:
+            async with asyncio.timeout(self._drain_timeout_s + CLOSING_S):
+                await super().shutdown(sockets)
+        except TimeoutError:
+            _log.warning("the application did not close in time; its tasks are cancelled")
+
+
+def _allowed_connections(wanted: int) -> int:
+    """How many connections this process may open: `wanted`, or fewer where the limit on open files leaves less room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + RESERVED_FILES
+    if 0 <= soft < needed:
+        raised = min(needed, hard) if hard >= 0 else needed  # below 0: no limit
+        with contextlib.suppress(OSError, ValueError):  # macOS has a maximum that it does not report
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    if soft < 0 or soft >= needed:
+        return wanted
+    allowed = max(soft - RESERVED_FILES, soft // 2)
+    if allowed < wanted:
+        _log.info(
+            "limited to %d connections instead of %d: the system allows %d open files per process",
+            allowed,
+            wanted,
+            soft,
+        )
+    return min(allowed, wanted)
+
+
+class _LifespanErrorRecorder:
+    """The application, whose exception at startup or shutdown is kept in `error`: uvicorn would only log its text."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self.error: Exception | None = None
+
+    async def __call__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        if scope["type"] != "lifespan":
+            await self._application(scope, receive, send)
+            return
+        failed: dict[str, Any] = {}
+
+        async def send_without_error_text(message: dict[str, Any]) -> None:
+            if message["type"].endswith(".failed"):
+                failed["type"] = message["type"]
+            else:
+                await send(message)
+
+        try:
+            await self._application(scope, receive, send_without_error_text)
+        except Exception as exc:
+            if not failed:
+                raise
+            self.error = exc
+            await send(failed)

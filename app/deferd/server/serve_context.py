@@ -1,0 +1,140 @@
+"""What a service holds while it runs: its data directory, its listening socket and a store that passed the checks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from redis.exceptions import RedisError
+
+from deferd.api.auth.api_keys import KeysRefused
+from deferd.api.auth.key_source import key_source
+from deferd.engine.movable_clock import clock_key
+from deferd.engine.redis_keys import Keys
+from deferd.server.http_server import CLOSING_S
+from deferd.server.listener import listen
+from deferd.server.startup_errors import CannotServe
+from deferd.server.tls import CertificateRefused, certificate
+from deferd.settings import Settings, flag, path_text, variable
+from deferd.store.connection import Store, connect
+from deferd.store.embedded import EmbeddedStore
+from deferd.store.preflight import StoreRefused, check
+
+_log = logging.getLogger("deferd")
+
+
+@dataclass(frozen=True)
+class ServeContext:
+    """The listening socket and the checked store of a running service.
+
+    `greeting` is the log line that reports both, `log_fields` the same for logs in JSON. Only `store_url` may hold a
+    secret. Server processes keep the file descriptors `inherited` open: an embedded store lives as long as they do.
+    """
+
+    listener: socket.socket
+    store_url: str = field(repr=False)
+    greeting: str
+    log_fields: dict[str, str]
+    inherited: tuple[int, ...] = ()
+
+    def announce(self) -> None:
+        """Log that the service is up, its URL and its store."""
+        _log.info("%s", self.greeting, extra=self.log_fields)
+
+
+@contextlib.asynccontextmanager
+async def open_serve_context(settings: Settings, version: str) -> AsyncIterator[ServeContext]:
+    """Claim the data directory, listen, start the store and check it; release everything at the end.
+
+    Raises:
+        CannotServe: the port cannot be bound, the keys or the certificate cannot be used, or a service without keys
+            would be reachable from other machines.
+        StoreRefused: the data directory or the store cannot be used.
+    """
+    allow_public = await _check_keys(settings) or settings.insecure
+    scheme = await _check_certificate(settings)
+    inherited: tuple[int, ...] = ()
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.redis_url is not None:
+            listener = stack.enter_context(listen(settings.host, settings.port, allow_public=allow_public))
+            store_url = settings.redis_url.get_secret_value()
+        else:
+            embedded = EmbeddedStore(settings.data_dir, drain_s=settings.drain_timeout + CLOSING_S)
+            embedded.claim()
+            stack.push_async_callback(embedded.stop)
+            listener = stack.enter_context(listen(settings.host, settings.port, allow_public=allow_public))
+            await embedded.start()
+            store_url = embedded.url
+            inherited = embedded.inherited
+        store_name = await _check_store(settings, store_url)
+        url = _url(scheme, listener)
+        yield ServeContext(
+            listener,
+            store_url,
+            f"deferd {version} listening on {url}  docs: {url}/docs  store: {store_name}",
+            {"version": version, "url": url, "docs": f"{url}/docs", "store": store_name},
+            inherited,
+        )
+
+
+async def _check_keys(settings: Settings) -> bool:
+    """Whether the service has keys. Raises CannotServe when they cannot be used."""
+    source = key_source(settings)
+    if source is None:
+        return False
+    try:
+        await asyncio.to_thread(source.read)
+    except KeysRefused as exc:
+        raise CannotServe(str(exc)) from exc
+    return True
+
+
+async def _check_certificate(settings: Settings) -> str:
+    """The scheme of the service's URLs. Raises CannotServe when its certificate cannot be used."""
+    try:
+        return "http" if await asyncio.to_thread(certificate, settings) is None else "https"
+    except CertificateRefused as exc:
+        raise CannotServe(str(exc)) from exc
+
+
+async def _check_store(settings: Settings, store_url: str) -> str:
+    """The store's name for the log. Raises StoreRefused when it cannot be used."""
+    is_embedded = settings.redis_url is None
+    store = await connect(store_url, timeout_s=settings.store_timeout)
+    try:
+        await check(
+            store,
+            shards=settings.shards,
+            exclusive=is_embedded,
+            unsupported=settings.unsupported_store,
+        )
+        if is_embedded and not settings.test_clock:
+            await _check_clock(store, settings)
+    finally:
+        await store.close()
+    if is_embedded:
+        return f"embedded {store.server} in {path_text(settings.data_dir)}"
+    return f"{store.server} at {store.description}"
+
+
+async def _check_clock(store: Store, settings: Settings) -> None:
+    """Refuse a store whose clock a test has moved: its jobs would run at other times than their producers were told."""
+    try:
+        moved_ms = await store.client.get(clock_key(Keys(settings.shards), 0))
+    except (RedisError, OSError) as exc:
+        raise StoreRefused(f"the store at {store.description} cannot be reached: {exc}") from exc
+    if moved_ms is not None:
+        raise StoreRefused(
+            f"the data directory {path_text(settings.data_dir)} is one for tests, which moved its clock by "
+            f"{int(moved_ms) / 1000:g} s: serve it with {flag('test_clock')}, or use another data directory "
+            f"({flag('data_dir')}, {variable('data_dir')})"
+        )
+
+
+def _url(scheme: str, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

