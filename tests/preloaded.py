@@ -12,7 +12,6 @@ import contextlib
 import functools
 import gc
 import importlib
-import io
 import json
 import os
 import pkgutil
@@ -231,9 +230,11 @@ class _Preloader:
         os.chdir(str(request["folder"]))
         time.tzset()
         sys.argv = ["deferd", *request["words"]]  # type: ignore[misc]
-        for written in (sys.stdout, sys.stderr):
-            assert isinstance(written, io.TextIOWrapper)
-            written.reconfigure(line_buffering=True)
+        # New objects: those of the preloader know whether its own files could be sought in.
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+        sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
 
 
 def _receive(requests: socket.socket) -> tuple[bytes, list[int], int, object]:

@@ -16,7 +16,7 @@ from tests.integration.store_servers import StoreServer
 @pytest.fixture(autouse=True)
 def first_use_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else uses these stores. In acceptance/test_store_refused.py services wait as they do in use."""
-    monkeypatch.setattr(shard_guard, "WAIT_BEFORE_FIRST_S", 0.0)
+    monkeypatch.setattr(shard_guard, "FIRST_WRITE_DELAY_S", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -25,13 +25,13 @@ from tests.waiting import until
 
 REDIS = shutil.which("redis-server")
 BACK_WITHIN_S = 5.0
-LOOK_EVERY_S = 0.2
+CHECK_INTERVAL_S = 0.2
 
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is looked at more often than in use, where it is once a second."""
-    monkeypatch.setattr(shard_guard, "LOOK_EVERY_S", LOOK_EVERY_S)
+    monkeypatch.setattr(shard_guard, "CHECK_INTERVAL_S", CHECK_INTERVAL_S)
 
 
 @asynccontextmanager
@@ -88,7 +88,7 @@ async def test_a_revoked_permission_is_named_and_nothing_is_sent_until_it_is_gra
             with pytest.raises(StoreUnavailable, match=granted):
                 await engine.ping()
         # Those of the self-test alone.
-        assert scripts_sent(server) - sent <= 3 * (1 + (time.monotonic() - began_s) / LOOK_EVERY_S)
+        assert scripts_sent(server) - sent <= 3 * (1 + (time.monotonic() - began_s) / CHECK_INTERVAL_S)
 
         set_permissions(server, *(f"+{command}" for command in commands.split()))
         await put_until_stored(engine, "after")
