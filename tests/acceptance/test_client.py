@@ -14,6 +14,7 @@ import deferd
 from deferd import (
     AsyncClient,
     Client,
+    Delivery,
     InvalidInput,
     JobCancelled,
     JobExists,
@@ -203,7 +204,7 @@ def test_an_invalid_job_in_put_many_is_named_by_its_position(client: Client, top
 def test_a_batch_that_is_too_large_is_split(client: Client, topic: str) -> None:
     jobs = [{"topic": topic, "id": f"j{number}", "body": "x" * 20_000} for number in range(120)]
     assert [f"j{number}" for number in range(120)] == [result.id for result in client.put_many(jobs)]
-    deliveries = []
+    deliveries: list[Delivery] = []
     while len(deliveries) < 120:  # a pop returns at most 1 MiB
         deliveries += client.pop(topic, count=120)
     items = [{"id": job.id, "receipt": job.receipt, "result": job.body} for job in deliveries]
