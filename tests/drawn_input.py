@@ -4,7 +4,7 @@ The draws are the same in each run. A plain run draws a tenth of them, ``--hypot
 ``DEFERD_FUZZ=N`` N times as many, other ones in each run::
 
     python -m pytest -m hypothesis --hypothesis-profile full
-    DEFERD_FUZZ=50 python -m pytest tests/unit/test_parsers_*.py tests/integration/test_record_round_trip.py
+    DEFERD_FUZZ=50 python -m pytest tests/unit/*/test_parsers_*.py tests/integration/engine/test_record_round_trip.py
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from tests.acceptance.damaged_store import BreakableService, breakable_service
+from tests.acceptance.cli.damaged_store import BreakableService, breakable_service
 from tests.acceptance.http_calls import Http
 from tests.acceptance.service_process import ServiceProcess, running_service
 

@@ -42,7 +42,7 @@ from deferd.client import AsyncClient
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.benchmarks.beanstalkd import Beanstalkd, Pipeline
 from tests.benchmarks.measuring import CpuMeter, new_event_loop
-from tests.integration.store_servers import StoreServer
+from tests.integration.store.store_servers import StoreServer
 
 TOPIC = "bench.batches"
 BODY = {"order": 1042, "customer": "c-17", "items": [1, 2, 3]}

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.acceptance.service_process import running_service
-from tests.integration.store_servers import StoreServer
+from tests.integration.store.store_servers import StoreServer
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_S = 300.0

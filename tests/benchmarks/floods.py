@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.floods [--seconds 10] [--flood slow]
 
-For each flood of `tests.acceptance.key_floods` three phases, over HTTPS: the bystander alone; while the flood goes to
-another service on the same machine, which shows what the flood's own processes take of it; while it goes to the
-bystander's service. The figure is the last p99 over the one before it. A job is one put, one pop and one finish.
+For each flood of `tests.acceptance.api.key_floods` there are three phases, over HTTPS: the bystander alone; while the
+flood goes to another service on the same machine, which shows what the flood's own processes take of it; while it goes
+to the bystander's service. The figure is the last p99 over the one before it. A job is one put, one pop, one finish.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from tests.acceptance import key_floods
-from tests.acceptance.key_floods import FLOODS
-from tests.acceptance.keyed_service import KeysFile
+from tests.acceptance.api import key_floods
+from tests.acceptance.api.key_floods import FLOODS
+from tests.acceptance.api.keyed_service import KeysFile
+from tests.acceptance.server.test_http_abuse import HonestClient
+from tests.acceptance.server.tls_files import TlsFiles
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.test_http_abuse import HonestClient
-from tests.acceptance.tls_files import TlsFiles
 from tests.benchmarks.measuring import percentile, show_target
 
 MOST = 2.0

@@ -28,7 +28,7 @@ from deferd.engine.queue import PopRequest
 from deferd.engine.record import Receipt
 from deferd.store.connection import connect
 from tests.benchmarks.measuring import OTHER_CORE, SERVICE_CORE, end_in_order, new_event_loop, pin, show_target
-from tests.integration.store_servers import StoreServer
+from tests.integration.store.store_servers import StoreServer
 
 TOPIC = "bench.growth"
 BODY = {"order": 1042, "customer": "c-17"}

@@ -34,7 +34,7 @@ from tests.acceptance.service_process import ServiceProcess
 from tests.benchmarks.measuring import end_in_order, new_event_loop, percentile, resident_bytes
 from tests.benchmarks.soak_load import TOPIC, Ledger, Producer, jobs_stored, make_worker
 from tests.faults.orphans import no_orphans
-from tests.integration.store_servers import StoreServer
+from tests.integration.store.store_servers import StoreServer
 
 CALIBRATION_S, CALIBRATION_WARM_UP_S = 10.0, 3.0
 WARM_UP_SHARE = 0.1

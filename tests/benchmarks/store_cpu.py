@@ -22,7 +22,7 @@ from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import json_bytes
 from deferd.store.connection import connect
-from tests.integration.store_servers import StoreServer
+from tests.integration.store.store_servers import StoreServer
 
 TOPIC = "bench.cpu"
 BODY = {"order": 1042, "customer": "c-17", "items": [1, 2, 3]}

@@ -4,7 +4,7 @@ Each order has one job, with the order's number as its id, so that the code that
 without storing anything. The job only triggers a check: the state of an order is in the shop's own records, and the
 closer reads them. A payment at the moment of closing is therefore decided in one place, in any order of events.
 
-``tests/acceptance/test_examples.py`` runs this against a real service.
+``tests/acceptance/project/test_examples.py`` runs this against a real service.
 """
 
 from __future__ import annotations

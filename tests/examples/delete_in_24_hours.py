@@ -2,7 +2,7 @@
 
 The ids of a resource's jobs are made from its name, so that `undo` can cancel all of them without storing anything.
 
-``tests/acceptance/test_examples.py`` runs this against a real service.
+``tests/acceptance/project/test_examples.py`` runs this against a real service.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each payment has one job, whose `backoff` is the list of waits. The consumer sen
 the merchant confirms; otherwise it releases the job, and the service waits according to the backoff. After the last
 notice the job is dead: it is kept with its last error, and can be redriven when the merchant is back.
 
-``tests/acceptance/test_examples.py`` runs this against a real service.
+``tests/acceptance/project/test_examples.py`` runs this against a real service.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine.redis_keys import READY_CHANNEL, Keys
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.orphans import no_orphans
-from tests.integration.store_servers import ClusterSet, StoreServer
+from tests.integration.store.store_servers import ClusterSet, StoreServer
 from tests.waiting import until, wait_until
 
 SHARDS = 12

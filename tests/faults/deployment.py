@@ -24,14 +24,14 @@ from typing import Any
 import httpx
 
 from deferd.api.auth.api_keys import Scope
-from tests.acceptance.keyed_service import KeysFile
+from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.job_life import DEAD_RETENTION_MS
 from tests.faults.orphans import no_orphans
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
-from tests.integration.store_contents import KEYS
-from tests.integration.store_rights import as_user, user_line
-from tests.integration.store_servers import StoreServer
+from tests.integration.store.store_contents import KEYS
+from tests.integration.store.store_rights import as_user, user_line
+from tests.integration.store.store_servers import StoreServer
 
 SERVICES = 2
 KEYED = 1

@@ -26,7 +26,7 @@ from deferd.contract.errors import DeferdError
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.clients import delivery_facts
 from tests.faults.orphans import no_orphans
-from tests.integration.store_servers import SentinelSet, StoreServer
+from tests.integration.store.store_servers import SentinelSet, StoreServer
 from tests.waiting import wait_until
 
 TOPIC = "faults.failover"

@@ -24,7 +24,7 @@ from tests.faults.deployment import (
     set_clock,
 )
 from tests.faults.plan import BEYOND_STORE_TIMEOUT_S, Fault, FaultKind
-from tests.integration.store_rights import USER
+from tests.integration.store.store_rights import USER
 from tests.waiting import wait_until
 
 DEAD_S = 0.3
@@ -40,7 +40,7 @@ REVOCABLE = ("time", "evalsha")
 """Without these a script fails before it has changed a job: scripts that read the clock do so before they write.
 
 Without a permission such as zadd a script fails halfway, and until a repair no promise holds for the jobs of the calls
-that were in progress. `integration/test_store_watch.py` tests that repair."""
+that were in progress. `integration/store/test_store_watch.py` tests that repair."""
 
 
 class FaultNotInjected(Exception):

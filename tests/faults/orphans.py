@@ -16,7 +16,7 @@ from pathlib import Path
 
 OURS = {
     *("deferd", "deferd.server.server_process"),
-    *("tests.faults.client_process", "tests.faults.worker_process", "tests.acceptance.chaos_worker"),
+    *("tests.faults.client_process", "tests.faults.worker_process", "tests.acceptance.worker.chaos_worker"),
 }
 """Words in the command line of a run's processes; a store is recognised by its program's name."""
 POLL_S = 0.3

@@ -15,7 +15,7 @@ from typing import Any
 from deferd.contract.model import JobState
 from tests.faults.history import UNKNOWN, History, Operation
 from tests.faults.linearizability import StoreClock
-from tests.integration.store_contents import Contents
+from tests.integration.store.store_contents import Contents
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tests.faults.linearizability import StoreClock, check_job
 from tests.faults.plan import Fault, FaultKind
 from tests.faults.progress import Progress
 from tests.faults.promises import Broken, broken_promises, check_store_contents, count_outcomes, wrong_responses
-from tests.integration.store_contents import Contents, read_contents
+from tests.integration.store.store_contents import Contents, read_contents
 
 RECOVERY_S = 30.0
 """How soon after a fault all kinds of calls must succeed again."""

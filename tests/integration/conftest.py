@@ -9,13 +9,13 @@ import pytest
 from deferd.engine.engine import Engine
 from deferd.store import shard_guard
 from deferd.store.connection import Store, connect
-from tests.integration.engine_driver import EngineDriver
-from tests.integration.store_servers import StoreServer
+from tests.integration.engine.engine_driver import EngineDriver
+from tests.integration.store.store_servers import StoreServer
 
 
 @pytest.fixture(autouse=True)
 def first_use_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else uses these stores. In acceptance/test_store_refused.py services wait as they do in use."""
+    """Nobody else uses these stores. In acceptance/server/test_store_refused.py services wait as they do in use."""
     monkeypatch.setattr(shard_guard, "FIRST_WRITE_DELAY_S", 0.0)
 
 

@@ -1,0 +1,328 @@
+"""Permissions: keys, scopes and topics, alike on the fast path and through ASGI."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from deferd.api.auth.api_keys import Scope
+from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.wire import Answer, connected, request
+from tests.waiting import wait_until
+
+both_doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+JOB = "/jobs/{topic}/j"
+TOPIC = "/topics/{topic}"
+CALLS: list[tuple[str, str, str, Any]] = [
+    ("put", "POST", "/jobs", {"topic": "{topic}"}),
+    ("put", "POST", "/jobs/batch", {"jobs": [{"topic": "{topic}"}]}),
+    ("put", "PATCH", JOB, {"delay": 5}),
+    ("cancel", "DELETE", JOB, None),
+    ("read", "GET", JOB, None),
+    ("read", "GET", "/topics", None),
+    ("read", "GET", TOPIC, None),
+    ("read", "GET", TOPIC + "/jobs", None),
+    ("read", "GET", "/metrics", None),
+    ("pop", "GET", TOPIC + "/pop?wait=0", None),
+    ("pop", "POST", TOPIC + "/pop?wait=0", None),
+    ("pop", "POST", TOPIC + "/finish", {"jobs": [{"id": "j"}]}),
+    ("pop", "POST", JOB + "/finish", {}),
+    ("pop", "POST", JOB + "/release", {}),
+    ("pop", "POST", JOB + "/touch", {}),
+    ("pop", "POST", JOB + "/bury", {}),
+    ("admin", "PUT", TOPIC, {}),
+    ("admin", "DELETE", TOPIC, None),
+    ("admin", "POST", TOPIC + "/pause", None),
+    ("admin", "POST", TOPIC + "/resume", None),
+    ("admin", "POST", TOPIC + "/redrive", None),
+    ("admin", "GET", TOPIC + "/audit", None),
+    ("admin", "POST", TOPIC + "/repair", None),
+    ("admin", "GET", "/audit", None),
+    ("admin", "POST", "/repair", None),
+    ("admin", "GET", "/testing/clock", None),
+    ("admin", "POST", "/testing/clock", {"advance": 0}),
+]
+PAGES = ["/docs", "/openapi.json", "/docs/swagger-ui.css"]
+every_call = pytest.mark.parametrize("asked", CALLS, ids=lambda asked: f"{asked[1]} {asked[2]}")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
+    keys = keys_of_every_kind(tmp_path_factory.mktemp("keys") / "keys.toml")
+    keys.add("all-of-ours", "admin", topics=("ours.*",))
+    return keys
+
+
+@pytest.fixture(scope="module")
+def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    flags = ("--keys-file", str(keys.path), "--log-format", "json", "--test-clock")
+    with running_service(*flags, data_dir=tmp_path_factory.mktemp("keyed")) as service:
+        yield service
+        assert not [name for name, token in keys.tokens.items() if token in service.output()]
+
+
+def filled_in(value: Any, topic: str) -> Any:
+    """`value` with `{topic}` replaced by the topic."""
+    if isinstance(value, dict):
+        return {name: filled_in(inner, topic) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [filled_in(inner, topic) for inner in value]
+    return value.replace("{topic}", topic) if isinstance(value, str) else value
+
+
+async def ask(
+    service: ServiceProcess, asked: tuple[str, str, str, Any], topic: str, token: str | None, *, through_asgi: bool
+) -> Answer:
+    _, method, path, body = asked
+    return await call(
+        service, method, filled_in(path, topic), filled_in(body, topic), token=token, through_asgi=through_asgi
+    )
+
+
+def is_unauthorized(response: Answer) -> bool:
+    refused = response.status == 401 and response.json()["code"] == "unauthorized"
+    assert not refused or response.headers["www-authenticate"] == "Bearer"
+    return refused
+
+
+@both_doors
+@every_call
+async def test_a_request_without_a_known_key_is_refused(
+    service: ServiceProcess, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+) -> None:
+    for token in (None, "", "unknown", "x" * 2000):
+        assert is_unauthorized(await ask(service, asked, topic, token, through_asgi=through_asgi))
+
+
+@both_doors
+@every_call
+async def test_a_key_allows_the_operations_of_its_scope_only(
+    service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+) -> None:
+    for scope in Scope:
+        response = await ask(service, asked, topic, keys.tokens[scope], through_asgi=through_asgi)
+        if scope in (asked[0], "admin"):
+            assert response.status not in (401, 403), response.body[:500]
+        else:
+            assert response.status == 403
+            assert response.json()["code"] == "forbidden"
+            assert f"key '{scope}' does not have scope {asked[0]}" in response.json()["detail"]
+            if "{topic}" in asked[2]:
+                assert f"for topic '{topic}'" in response.json()["detail"]
+
+
+@both_doors
+@pytest.mark.parametrize("asked", [one for one in CALLS if "{topic}" in f"{one[2]}{one[3]}"], ids=lambda one: one[2])
+async def test_a_key_is_for_its_topics_only(
+    service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+) -> None:
+    token = keys.tokens["all-of-ours"]
+    allowed = await ask(service, asked, f"ours.{topic}", token, through_asgi=through_asgi)
+    refused = await ask(service, asked, topic, token, through_asgi=through_asgi)
+    assert allowed.status not in (401, 403)
+    assert refused.status == 403
+    assert refused.json()["detail"] == f"key 'all-of-ours' does not have scope {asked[0]} for topic '{topic}'"
+
+
+@both_doors
+async def test_one_topic_of_several_is_enough_to_refuse(
+    service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
+) -> None:
+    token = keys.tokens["all-of-ours"]
+    ours, theirs = f"ours.{topic}", f"theirs.{topic}"
+    batch = {"jobs": [{"topic": ours, "id": "j"}, {"topic": theirs, "id": "j"}]}
+    for method, path, body in (
+        ("GET", f"/topics/{ours},{theirs}/pop?wait=0", None),
+        ("POST", "/jobs/batch", batch),
+    ):
+        response = await call(service, method, path, body, token=token, through_asgi=through_asgi)
+        assert response.status == 403
+        assert f"for topic '{theirs}'" in response.json()["detail"]
+    for name in (ours, theirs):  # nothing was stored
+        looked = await call(service, "GET", f"/jobs/{name}/j", token=keys.tokens["read"])
+        assert looked.status == 404
+
+
+ABOUT_ALL = [one for one in CALLS if "{topic}" not in f"{one[2]}{one[3]}" and one[2] != "/topics"]
+
+
+@both_doors
+@pytest.mark.parametrize("asked", ABOUT_ALL, ids=lambda one: f"{one[1]} {one[2]}")
+async def test_operations_on_all_topics_require_a_key_for_all_topics(
+    service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+) -> None:
+    refused = await ask(service, asked, topic, keys.tokens["all-of-ours"], through_asgi=through_asgi)
+    assert refused.status == 403
+    assert refused.json()["detail"] == f"key 'all-of-ours' does not have scope {asked[0]} for all topics"
+
+
+@both_doors
+async def test_health_and_readiness_are_public(service: ServiceProcess, keys: KeysFile, through_asgi: bool) -> None:
+    for path in ("/healthz", "/readyz"):
+        for token in (None, "unknown", keys.tokens["pop"]):
+            assert (await call(service, "GET", path, token=token, through_asgi=through_asgi)).status == 200
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_pages_require_a_key_with_scope_read(service: ServiceProcess, keys: KeysFile, page: str) -> None:
+    assert is_unauthorized(await call(service, "GET", page))
+    assert (await call(service, "GET", page, token=keys.tokens["put"])).status == 403
+    assert (await call(service, "GET", page, token=keys.tokens["read"])).status == 200
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_a_browser_may_send_the_token_as_a_password(service: ServiceProcess, keys: KeysFile, page: str) -> None:
+    def basic(password: str) -> str:
+        return "Authorization: Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
+
+    asked = await call(service, "GET", page)
+    assert "in a browser, enter the token as the password, with any name" in asked.json()["detail"]
+    async with httpx.AsyncClient(base_url=service.url) as client:
+        challenges = (await client.get(page)).headers.get_list("www-authenticate")
+        assert ["Basic", "Bearer"] == [challenge.split()[0] for challenge in challenges]
+    assert 200 == (await call(service, "GET", page, None, basic(keys.tokens["read"]))).status
+    assert 403 == (await call(service, "GET", page, None, basic(keys.tokens["put"]))).status
+    for wrong in (basic(""), basic("unknown"), "Authorization: Basic ***", "Authorization: Basic"):
+        assert is_unauthorized(await call(service, "GET", page, None, wrong))
+    for path in ("/topics", "/metrics", "/nowhere"):  # credentials that a browser sends by itself must not give access
+        refused = await call(service, "GET", path, None, basic(keys.tokens["admin"]))
+        assert is_unauthorized(refused)
+        assert "password" not in refused.json()["detail"]
+
+
+async def test_unknown_paths_are_a_404_only_with_a_key(service: ServiceProcess, keys: KeysFile) -> None:
+    for method, path, status in (("GET", "/nowhere", 404), ("PUT", "/jobs", 405), ("GET", "/jobs/t/j/pop", 404)):
+        assert (await call(service, method, path, token=keys.tokens["put"])).status == status
+        assert is_unauthorized(await call(service, method, path))
+
+
+@both_doors
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Authorization: {token}",
+        "Authorization: Basic {token}",
+        "Authorization: Bearer",
+        "Authorization: Bearer{token}",
+        "Authorization: Bearer {token}x",
+        "Authorization: Bearer {token}\r\nAuthorization: Bearer {token}",
+        "X-Api-Key: {token}",
+    ],
+)
+async def test_a_key_sent_in_another_way_is_ignored(
+    service: ServiceProcess, keys: KeysFile, header: str, through_asgi: bool
+) -> None:
+    sent = header.replace("{token}", keys.tokens["read"])
+    assert is_unauthorized(await call(service, "GET", "/topics", None, sent, through_asgi=through_asgi))
+
+
+@both_doors
+async def test_the_name_of_the_scheme_is_case_insensitive(
+    service: ServiceProcess, keys: KeysFile, through_asgi: bool
+) -> None:
+    sent = f"Authorization: bEARER  {keys.tokens['read']}"
+    assert (await call(service, "GET", "/topics", None, sent, through_asgi=through_asgi)).status == 200
+
+
+async def test_the_body_of_a_refused_request_is_not_read(service: ServiceProcess, keys: KeysFile) -> None:
+    """Otherwise any client could keep the service busy with bodies."""
+    for token, status in ((None, 401), (keys.tokens["pop"], 403)):
+        response = await call(service, "POST", "/jobs", b"{ no json", token=token)
+        assert response.status == status
+
+
+async def test_the_key_is_checked_before_a_large_body_is_read(service: ServiceProcess, topic: str) -> None:
+    """Otherwise clients without a key could make the service hold a body per connection."""
+    raw = request("POST", "/jobs", {"topic": topic, "body": "x" * 500_000})
+    async with connected(service.port) as wire:
+        wire.send(raw[:-1000])
+        assert is_unauthorized(await wire.answer())
+        wire.send(raw[-1000:], request("GET", "/healthz"))
+        assert (await wire.answer()).status == 200
+
+
+async def test_a_large_body_of_a_known_key_is_read(service: ServiceProcess, keys: KeysFile, topic: str) -> None:
+    body = {"topic": topic, "id": "j", "body": "x" * 500_000}
+    assert (await call(service, "POST", "/jobs", body, token=keys.tokens["put"])).json()["body"] == body["body"]
+
+
+@both_doors
+async def test_lists_of_topics_show_a_key_only_its_topics(
+    service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
+) -> None:
+    mine = [f"ours.{topic}.{n}" for n in range(5)]
+    for name in [f"{prefix}.{topic}.{n}" for n in range(5) for prefix in ("a", "ours", "z")]:
+        assert (await call(service, "POST", "/jobs", {"topic": name}, token=keys.tokens["put"])).status == 201
+
+    for limit in (1, 2, 5, 1000):
+        seen: list[str] = []
+        cursor = ""
+        while True:
+            path = f"/topics?limit={limit}{cursor and f'&cursor={cursor}'}"
+            page = (
+                await call(service, "GET", path, token=keys.tokens["all-of-ours"], through_asgi=through_asgi)
+            ).json()
+            seen += [view["topic"] for view in page["topics"]]
+            assert len(page["topics"]) <= limit
+            cursor = page["next_cursor"]
+            if cursor is None:
+                break
+        assert all(name.startswith("ours.") for name in seen)
+        assert [name for name in seen if topic in name] == mine
+    everything = (await call(service, "GET", "/topics", token=keys.tokens["read"])).json()["topics"]
+    assert {f"a.{topic}.0", f"z.{topic}.4"} <= {view["topic"] for view in everything}
+
+
+@both_doors
+async def test_admin_actions_and_refusals_are_in_the_audit_log(
+    service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
+) -> None:
+    def mine() -> list[tuple[Any, ...]]:
+        return [
+            (record["key"], record["call"], record["client"], record["outcome"])
+            for record in audit_lines(service)
+            if record["topic"] == topic
+        ]
+
+    async def ask_for(method: str, path: str, token: str | None, body: Any = None) -> None:
+        await call(service, method, path.replace("{topic}", topic), body, token=token, through_asgi=through_asgi)
+
+    admin = keys.tokens["admin"]
+    await ask_for("POST", "/jobs", keys.tokens["put"], {"topic": topic})
+    await ask_for("POST", TOPIC + "/pause", admin)
+    await ask_for("POST", TOPIC + "/resume?nonsense=1", admin)
+    await ask_for("POST", TOPIC + "/repair", admin)
+    await ask_for("GET", TOPIC + "/audit", admin)
+    await ask_for("GET", TOPIC, admin)
+    await ask_for("POST", TOPIC + "/pause", keys.tokens["read"])
+    await ask_for("DELETE", TOPIC, "unknown")
+    await ask_for("GET", TOPIC, None)
+    await ask_for("POST", "/jobs", keys.tokens["all-of-ours"], {"topic": topic})
+    await ask_for("DELETE", TOPIC, admin)
+    expected = [
+        ("admin", "POST /topics/{topic}/pause", "127.0.0.1", "done"),
+        ("admin", "POST /topics/{topic}/repair", "127.0.0.1", "done"),
+        ("read", "POST /topics/{topic}/pause", "127.0.0.1", "forbidden"),
+        (None, "DELETE /topics/{topic}", "127.0.0.1", "unauthorized"),
+        (None, "GET /topics/{topic}", "127.0.0.1", "unauthorized"),
+        ("all-of-ours", "POST /jobs", "127.0.0.1", "forbidden"),
+        ("admin", "DELETE /topics/{topic}", "127.0.0.1", "done"),
+    ]
+    wait_until(lambda: len(mine()) >= len(expected), 10, "the audit log is written")
+    assert mine() == expected
+
+
+async def test_a_line_of_the_audit_log_cannot_be_forged(service: ServiceProcess) -> None:
+    await call(service, "GET", "/topics/x%0d%0a%7b%22logger%22:%22deferd.audit%22%7d")
+    await call(service, "GET", "/nowhere%0a%7b%22logger%22:%22deferd.audit%22%7d")
+
+    def found() -> list[Any]:
+        return [record for record in audit_lines(service) if '{"logger"' in f"{record['topic']}{record['call']}"]
+
+    wait_until(lambda: len(found()) == 2, 10, "the audit log is written")
+    assert all(record["outcome"] == "unauthorized" for record in found())

@@ -1,0 +1,231 @@
+"""What all topics of a key may hold together: jobs in any state, bytes, topics, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.acceptance.api.keyed_service import KeysFile, call
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.wire import Answer
+
+MOST = 20
+MOST_BYTES = 20_000
+MOST_TOPICS = 5
+SHARDS = 3
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
+    keys = KeysFile(tmp_path_factory.mktemp("keys") / "keys.toml")
+    keys.add("admin", "admin")
+    for name in ("full", "many", "again", "others", "dead", "retained", "told"):
+        keys.add(name, "put", "pop", "cancel", topics=(f"{name}.*",), more=f"max_jobs_total = {MOST}")
+    keys.add("bytes", "put", "pop", topics=("bytes.*",), more=f"max_bytes_total = {MOST_BYTES}")
+    for how in ("finish", "finish_batch", "release", "bury"):
+        keys.add(f"ends.{how}", "put", "pop", topics=(f"ends.{how}.*",), more=f"max_bytes_total = {MOST_BYTES}")
+    keys.add("topics", "put", "pop", topics=("topics.*",), more=f"max_topics = {MOST_TOPICS}")
+    keys.add("times", "put", "pop", "read", more="max_retain = 60\nmax_ttl = 30\nmax_dead_retain = 2")
+    return keys
+
+
+@pytest.fixture(scope="module")
+def service(keys: KeysFile, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    flags = ("--keys-file", str(keys.path), "--shards", str(SHARDS))
+    with running_service(*flags, data_dir=tmp_path_factory.mktemp("quota")) as service:
+        yield service
+        assert "Traceback" not in service.output()
+
+
+class Caller:
+    """Calls with one key."""
+
+    def __init__(self, service: ServiceProcess, keys: KeysFile, name: str) -> None:
+        self._service = service
+        self._token = keys.tokens[name]
+
+    async def __call__(self, method: str, path: str, body: Any = None) -> Answer:
+        return await call(self._service, method, path, body, token=self._token)
+
+    async def put(self, topic: str, **fields: Any) -> Answer:
+        return await self("POST", "/jobs", {"topic": topic, **fields})
+
+    async def put_batch(self, topic: str, count: int) -> int:
+        return (await self("POST", "/jobs/batch", {"jobs": [{"topic": topic}] * count})).status
+
+    async def put_when_counted(self, topic: str) -> None:
+        """Put one as soon as the topics are found to have room again."""
+        async with asyncio.timeout(10):
+            while (await self.put(topic)).status != 201:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_put_is_refused_while_all_topics_together_are_full(service: ServiceProcess, keys: KeysFile) -> None:
+    full, admin = Caller(service, keys, "full"), Caller(service, keys, "admin")
+    for number in range(MOST):
+        assert 201 == (await full.put(f"full.{number}", id="j", delay=60)).status
+    answer = await full.put("full.new")
+    assert (429, "rate_limited", "1") == (answer.status, answer.json()["code"], answer.headers["retry-after"])
+    assert (
+        "the topics of key 'full' are full: max_jobs_total is 20, including dead and retained jobs; "
+        "jobs in use: 20, needed: 1 more" == answer.json()["detail"]
+    )
+    assert 404 == (await admin("GET", "/topics/full.new")).status
+    assert 201 == (await admin.put("full.new")).status  # the bound is the key's
+    assert 201 == (await Caller(service, keys, "others").put("others.new")).status
+    assert 200 == (await full("DELETE", "/jobs/full.0/j")).status
+    assert 200 == (await full("DELETE", "/jobs/full.1/j")).status
+    await full.put_when_counted("full.new")  # so they have been counted, the one of the other key among them
+    assert 429 == (await full.put("full.new")).status
+
+
+async def test_a_batch_for_which_there_is_no_room_is_refused_whole(service: ServiceProcess, keys: KeysFile) -> None:
+    many = Caller(service, keys, "many")
+    assert 200 == await many.put_batch("many.a", MOST - 3)
+    assert 429 == await many.put_batch("many.b", 4)
+    assert 404 == (await Caller(service, keys, "admin")("GET", "/topics/many.b")).status
+    assert 200 == await many.put_batch("many.b", 3)
+    assert 429 == await many.put_batch("many.b", 1)
+
+
+async def test_jobs_that_come_and_go_are_never_too_many(service: ServiceProcess, keys: KeysFile) -> None:
+    again = Caller(service, keys, "again")
+    for number in range(3 * MOST):
+        topic = f"again.{number % 7}"
+        await again.put_when_counted(topic)
+        [job] = (await again("POST", f"/topics/{topic}/pop?wait=0")).json()["jobs"]
+        assert 200 == (await again("POST", f"/jobs/{topic}/{job['id']}/finish", {})).status
+
+
+async def test_jobs_put_at_the_same_time_are_never_more_than_the_quota(service: ServiceProcess, keys: KeysFile) -> None:
+    others = Caller(service, keys, "others")
+    puts = (others.put(f"others.{number % 9}", delay=60) for number in range(3 * MOST))
+    stored = [answer.status for answer in await asyncio.gather(*puts)].count(201)
+    assert MOST - 1 <= stored <= MOST  # another test put one
+
+
+async def put_until_refused(caller: Caller, topic: str, **fields: Any) -> int:
+    """How many puts of one topic are taken until one is refused for the quota; each is taken out of the live jobs."""
+    for stored in range(3 * MOST):
+        answer = await caller.put(topic, **fields)
+        if answer.status == 429:
+            assert "rate_limited" == answer.json()["code"]
+            return stored
+        assert 201 == answer.status
+        [job] = (await caller("POST", f"/topics/{topic}/pop?wait=0")).json()["jobs"]
+        await caller("POST", f"/jobs/{topic}/{job['id']}/{fields['body']}", {})
+    return 3 * MOST
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"), [("dead", {"body": "bury"}), ("retained", {"body": "finish", "retain": 99})]
+)
+async def test_jobs_that_are_kept_after_their_end_count(
+    service: ServiceProcess, keys: KeysFile, name: str, fields: dict[str, Any]
+) -> None:
+    caller = Caller(service, keys, name)
+    stored = 0
+    async with asyncio.timeout(20):  # a put may be refused early, until the next count
+        while stored < MOST:
+            stored += await put_until_refused(caller, f"{name}.a", **fields)
+            await asyncio.sleep(0.1)
+    assert stored == MOST
+    await asyncio.sleep(1.5)  # counted once more by then, and still too many
+    assert 429 == (await caller.put(f"{name}.b")).status
+
+
+async def test_what_is_kept_of_cancelled_deliveries_counts(service: ServiceProcess, keys: KeysFile) -> None:
+    told = Caller(service, keys, "told")
+    assert 200 == await told.put_batch("told.a", MOST)
+    held = (await told("POST", f"/topics/told.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
+    for job in held:
+        assert 200 == (await told("DELETE", f"/jobs/told.a/{job['id']}")).status
+    await asyncio.sleep(1.5)  # counted once more by then
+    assert 429 == (await told.put("told.a")).status
+
+
+async def test_the_bytes_of_all_topics_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+    caller = Caller(service, keys, "bytes")
+    answer = await caller.put("bytes.a", body="x" * MOST_BYTES)
+    assert (422, "validation") == (answer.status, answer.json()["code"])
+    assert f"may have at most {MOST_BYTES} (max_bytes_total)" in answer.json()["errors"][0]["message"]
+    for number in range(4):
+        assert 201 == (await caller.put(f"bytes.{number}", id="j", delay=60, body="x" * 4000)).status
+    await caller.put_when_counted("bytes.4")  # until then what was put during a count may be in use twice
+    assert 429 == (await caller.put("bytes.4", body="x" * 4000)).status
+    assert 429 == (await caller("PATCH", "/jobs/bytes.0/j", {"body": "x" * 8000})).status
+    assert 200 == (await caller("PATCH", "/jobs/bytes.0/j", {"delay": 90})).status
+    assert 201 == (await caller.put("bytes.4", body="small")).status
+
+
+@pytest.mark.parametrize("how", ["finish", "finish_batch", "release", "bury"])
+async def test_the_end_of_a_delivery_is_never_refused_and_what_it_stores_counts(
+    service: ServiceProcess, keys: KeysFile, how: str
+) -> None:
+    caller = Caller(service, keys, f"ends.{how}")
+    topic = f"ends.{how}.a"
+    for number in range(3):
+        assert 201 == (await caller.put(topic, id=f"j{number}", retain=99)).status
+    held = (await caller("POST", f"/topics/{topic}/pop?wait=0&count=3")).json()["jobs"]
+    assert 3 == len(held)
+    text = "x" * 4000
+    body: dict[str, Any]
+    for job in held:
+        if how == "finish_batch":
+            path, body = f"/topics/{topic}/finish", {"jobs": [{"id": job["id"], "result": text * 3}]}
+        elif how == "finish":
+            path, body = f"/jobs/{topic}/{job['id']}/finish", {"result": text * 3}
+        else:
+            path, body = f"/jobs/{topic}/{job['id']}/{how}", {"error": text}
+        assert 200 == (await caller("POST", path, body)).status
+    answer = await caller.put(topic, body=text * 2)  # at once: what the ends stored is already counted
+    assert (429, "rate_limited") == (answer.status, answer.json()["code"])
+
+
+@pytest.mark.slow
+async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+    caller = Caller(service, keys, "topics")
+    for number in range(MOST_TOPICS):
+        assert 201 == (await caller.put(f"topics.{number}")).status
+    answer = await caller.put("topics.more")
+    assert (429, "rate_limited") == (answer.status, answer.json()["code"])
+    assert "max_topics" in answer.json()["detail"]
+    assert 404 == (await Caller(service, keys, "admin")("GET", "/topics/topics.more")).status
+    assert 201 == (await caller.put("topics.0")).status
+    await asyncio.sleep(2.5)  # counted by then, and nothing asks for another count but the puts below
+    await Caller(service, keys, "admin")("DELETE", "/topics/topics.0")
+    await caller.put_when_counted("topics.more")
+
+
+@pytest.mark.slow
+async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+    caller = Caller(service, keys, "times")
+    for field, most in (("retain", 60), ("ttl", 30)):
+        for path, body, at in (
+            ("/jobs", {"topic": "times.a", field: most + 1}, f"body.{field}"),
+            ("/jobs/batch", {"jobs": [{"topic": "times.a"}, {"topic": "times.a", field: 99}]}, f"body.jobs[1].{field}"),
+        ):
+            answer = await caller("POST", path, body)
+            assert 422 == answer.status
+            [fault] = answer.json()["errors"]
+            assert at.replace("[1]", ".1") == fault["field"].replace("[1]", ".1")
+            assert f"must be at most {most} seconds, the limit of key 'times'" == fault["message"]
+        assert 201 == (await caller.put("times.a", id=field, **{field: most})).status
+    nulls: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("POST", "/jobs", {"topic": "times.a", "ttl": None}),
+        ("POST", "/jobs/batch", {"jobs": [{"topic": "times.a"}, {"topic": "times.a", "ttl": None}]}),
+        ("PATCH", "/jobs/times.a/ttl", {"ttl": None}),
+    )
+    for method, path, without in nulls:
+        answer = await caller(method, path, without)
+        assert (422, "validation") == (answer.status, answer.json()["code"]), method
+        assert "null means no bound" in answer.json()["errors"][0]["message"]
+    held = (await caller("POST", "/topics/times.a/pop?wait=0&count=2")).json()["jobs"]
+    assert 2 == len(held)
+    assert 200 == (await caller("POST", "/jobs/times.a/ttl/bury", {})).status
+    async with asyncio.timeout(10):  # kept for 2 s and not for the service's 30 days
+        while (await caller("GET", "/jobs/times.a/ttl")).status == 200:
+            await asyncio.sleep(0.1)

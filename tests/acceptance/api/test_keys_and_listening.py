@@ -1,0 +1,378 @@
+"""Keys of a running service: read anew, limited, recorded; and where a service without keys listens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deferd.api.auth.api_keys import Bounds, hash_of, parse_keys
+from deferd.client import Client
+from deferd.contract.errors import Forbidden, Unauthorized
+from deferd.server.listener import listen
+from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.wire import Answer
+from tests.preloaded import run_preloaded
+from tests.waiting import wait_until
+
+START_S = 30.0
+WITHIN_S = 10.0
+
+
+def serve(*flags: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A service that does not come to serve."""
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
+    words = ("serve", "--port", "0", "--data-dir", str(folder / "data"), *flags)
+    return run_preloaded(*words, environment={**bare, **environment}, timeout=START_S)
+
+
+def refused(*flags: str, folder: Path, **environment: str) -> str:
+    """The one line in which a service says that it cannot start; it ends with exit code 1."""
+    done = serve(*flags, folder=folder, **environment)
+    assert done.returncode == 1, done.stderr
+    [line] = done.stderr.splitlines()
+    assert not (folder / "data" / "valkey.log").exists(), "its store was started before it knew"
+    return line
+
+
+def status(service: ServiceProcess, token: str) -> int:
+    return httpx.get(f"{service.url}/topics", headers={"Authorization": f"Bearer {token}"}).status_code
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "::ffff:0.0.0.0"])  # noqa: S104 (it is refused)
+def test_without_keys_it_listens_for_this_machine_alone(tmp_path: Path, host: str) -> None:
+    line = refused("--host", host, folder=tmp_path)
+    assert f"--host (DEFERD_HOST) is {host}, which others can reach, and no key is asked for" in line
+    for way_out in ("--keys-file (DEFERD_KEYS_FILE)", "DEFERD_KEYS", "deferd key new", "127.0.0.1", "--insecure"):
+        assert way_out in line
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_without_keys_it_listens_on_addresses_of_this_machine(tmp_path: Path, host: str) -> None:
+    with running_service("--host", host, data_dir=tmp_path) as service:
+        assert httpx.get(f"http://{host}:{service.port}/topics").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "127.1", "::1", "::ffff:127.0.0.1"])
+def test_all_addresses_that_only_this_machine_reaches_are_known(host: str) -> None:
+    if ":" in host and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with listen(host, 0, allow_public=False) as listener:
+        assert listener.getsockname()[1] > 0
+
+
+def test_insecure_listens_everywhere_and_says_what_that_means(tmp_path: Path) -> None:
+    with running_service("--host", "0.0.0.0", DEFERD_INSECURE="true", data_dir=tmp_path) as service:  # noqa: S104
+        assert "WARNING  deferd: --insecure: no key is asked for" in service.lines[0]
+        assert httpx.get(f"{service.url}/topics").status_code == 200
+
+
+def test_with_keys_it_listens_everywhere(tmp_path: Path) -> None:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    with running_service("--host", "0.0.0.0", "--keys-file", str(keys.path), data_dir=tmp_path) as service:  # noqa: S104
+        assert "WARNING" not in service.lines[0]
+        assert httpx.get(f"{service.url}/topics").status_code == 401
+        assert status(service, keys.tokens["read"]) == 200
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_keys_can_stand_in_the_environment(tmp_path: Path, workers: int) -> None:
+    keys = keys_of_every_kind(tmp_path / "unused.toml")
+    flags = ("--workers", str(workers))
+    with running_service(*flags, DEFERD_KEYS=keys.text(), data_dir=tmp_path) as service:
+        for _ in range(4):
+            assert status(service, keys.tokens["read"]) == 200
+            assert status(service, "unknown") == 401
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[key", "is not valid TOML (at "),
+        ("", "is invalid: it has 0 keys"),
+        ('[[key]]\nname = "a"', "invalid: key 1 (a): `hash`"),
+    ],
+)
+def test_keys_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(text, encoding="utf-8")
+    line = refused("--keys-file", str(file), folder=tmp_path)
+    assert f"--keys-file (DEFERD_KEYS_FILE) {file} is " in line
+    assert says in line
+    if text:
+        assert says in refused(DEFERD_KEYS=text, folder=tmp_path)
+
+
+def test_keys_that_are_missing_are_refused_at_the_start(tmp_path: Path) -> None:
+    line = refused("--keys-file", str(tmp_path / "none.toml"), "--insecure", folder=tmp_path)
+    assert "none.toml is not readable: No such file" in line
+
+
+def test_keys_are_in_one_place(tmp_path: Path) -> None:
+    done = serve("--keys-file", "keys.toml", DEFERD_KEYS="[[key]]", folder=tmp_path)
+    assert done.returncode == 2
+    assert "--keys (DEFERD_KEYS) cannot be combined with --keys-file" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -> None:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    flags = ("--keys-file", str(keys.path), "--workers", str(workers))
+    with running_service(*flags, data_dir=tmp_path) as service:
+
+        def everywhere(name: str, wanted: int) -> bool:  # new connections reach one worker or the other
+            return all(status(service, keys.tokens[name]) == wanted for _ in range(8))
+
+        assert everywhere("read", 200)
+        keys.add("late", "read")
+        wait_until(lambda: everywhere("late", 200), WITHIN_S, "the new key is known")
+        keys.remove("read")
+        wait_until(lambda: everywhere("read", 401), WITHIN_S, "the old key is known no more")
+
+        keys.write("[[key]]\n")
+        said = "the keys stay as they were: --keys-file"
+        wait_until(lambda: service.output().count(said) == workers, WITHIN_S, "it says what is wrong")
+        keys.path.unlink()
+        wait_until(lambda: service.output().count(said) == 2 * workers, WITHIN_S, "it says that the file is gone")
+        assert everywhere("late", 200)
+        assert everywhere("read", 401)
+
+        keys.add("later", "read")
+        wait_until(lambda: everywhere("later", 200), WITHIN_S, "it reads on")
+        assert service.output().count(said) == 2 * workers
+    assert not [token for token in keys.tokens.values() if token in service.output()]
+
+
+@pytest.mark.slow
+def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_last_good_keys(tmp_path: Path) -> None:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    flags = ("--keys-file", str(keys.path), "--workers", "2", "--log-level", "debug")
+    with running_service(*flags, data_dir=tmp_path) as service:
+        keys.remove("put")
+        reread = "reloaded the keys and certificate files for new server processes"
+        wait_until(lambda: reread in service.output(), WITHIN_S, "the supervisor has read the file again")
+        for broken in ("[[key]]\n", None):
+            if broken is None:
+                keys.path.unlink()
+            else:
+                keys.write(broken)
+            service.kill_server_processes()
+            assert status(service, keys.tokens["read"]) == 200
+            assert status(service, keys.tokens["put"]) == 401
+            assert status(service, "unknown") == 401
+        assert service.output().count("the keys stay as they were: --keys-file") >= 4
+        assert "did not start to serve" not in service.output()
+
+        keys.remove("read")
+        keys.add("late", "read")
+        wait_until(lambda: status(service, keys.tokens["late"]) == 200, WITHIN_S, "they read on")
+        wait_until(lambda: status(service, keys.tokens["read"]) == 401, WITHIN_S, "they read on")
+    assert not [token for token in keys.tokens.values() if token in service.output()]
+
+
+def test_at_the_first_start_there_are_no_last_good_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text("[[key", encoding="utf-8")
+    assert "is not valid TOML" in refused("--keys-file", str(file), "--workers", "2", folder=tmp_path)
+
+
+@pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_path: Path, through_asgi: bool) -> None:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    keys.add("slow", "read", more="requests_per_second = 0.1\nburst = 3")
+    with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
+
+        async def ask(name: str, path: str = "/topics") -> Any:
+            return await call(service, "GET", path, token=keys.tokens[name], through_asgi=through_asgi)
+
+        passed = [await ask("slow"), await ask("slow", "/topics/none"), await ask("slow", "/topics/none/pop")]
+        assert [answer.status for answer in passed] == [200, 404, 403]
+        assert [answer.headers["ratelimit-policy"] for answer in passed] == ['"requests";q=3;w=30'] * 3
+        assert [re.sub(r"t=\d+", "t", answer.headers["ratelimit"]) for answer in passed] == [
+            f'"requests";r={left};t' for left in (2, 1, 0)
+        ]
+        for path in ("/topics", "/openapi.json", "/nowhere"):
+            limited = await ask("slow", path)
+            assert (limited.status, limited.json()["code"]) == (429, "rate_limited")
+            assert 1 <= int(limited.headers["retry-after"]) <= 10
+            assert limited.headers["ratelimit-policy"] == '"requests";q=3;w=30'
+            assert limited.headers["ratelimit"].startswith('"requests";r=0;t=')
+        other = await ask("read")
+        assert other.status == 200
+        assert "ratelimit" not in other.headers
+        wait_until(lambda: bool(audit_lines(service)), WITHIN_S, "the audit log is written")
+    assert [line["outcome"] for line in audit_lines(service)] == ["forbidden"]
+
+
+@pytest.mark.slow
+async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
+    keys = KeysFile(tmp_path / "keys.toml")
+    keys.add("slow", "read", more="requests_per_second = 0.001\nburst = 2")
+    with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
+        assert [status(service, keys.tokens["slow"]) for _ in range(3)] == [200, 200, 429]
+        keys.add("other", "read")
+        wait_until(lambda: status(service, keys.tokens["other"]) == 200, WITHIN_S, "the file is read")
+        assert status(service, keys.tokens["slow"]) == 429
+        keys.add("slow", "read", more="requests_per_second = 1000")
+        wait_until(lambda: status(service, keys.tokens["slow"]) == 200, WITHIN_S, "the new limit counts")
+
+
+def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: Path) -> None:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    with (
+        running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service,
+        httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {keys.tokens['read']}"}) as client,
+    ):
+        assert client.get("/topics").status_code == 200
+        keys.remove("read")
+        wait_until(lambda: client.get("/topics").status_code == 401, WITHIN_S, "the key is known no more")
+
+
+@pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_any_more(
+    tmp_path: Path, topic: str, through_asgi: bool
+) -> None:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    names = {"withdrawn": 401, "other-topics": 403, "other-scope": 403, "as-before": 200}
+    for name in names:
+        keys.add(name, "pop")
+    with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
+
+        async def ask(name: str, method: str, path: str, body: Any = None) -> Answer:
+            return await call(service, method, path, body, token=keys.tokens[name], through_asgi=through_asgi)
+
+        async def is_let_in(name: str) -> bool:
+            return (await ask(name, "GET", f"/topics/{topic}.none/pop?wait=0")).status == 200
+
+        parked = {name: asyncio.create_task(ask(name, "GET", f"/topics/{topic}.{name}/pop?wait=50")) for name in names}
+        async with asyncio.timeout(WITHIN_S):
+            while b"deferd_parked_consumers 4.0" not in (await ask("read", "GET", "/metrics")).body:
+                await asyncio.sleep(0.02)
+            keys.remove("withdrawn")
+            keys.add("other-topics", "pop", topics=("elsewhere.*",))
+            keys.add("as-before", "pop")
+            keys.add("other-scope", "put")  # the last word: what is read then is all of it
+            while await is_let_in("other-scope"):
+                await asyncio.sleep(0.02)
+            for name in names:
+                await ask("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
+            answers = {name: await task for name, task in parked.items()}
+        assert names == {name: answer.status for name, answer in answers.items()}
+        assert ["as-before"] == [job["id"] for job in answers["as-before"].json()["jobs"]]
+        for name in ("withdrawn", "other-topics", "other-scope"):
+            [job] = (await ask("pop", "GET", f"/topics/{topic}.{name}/pop?wait=5")).json()["jobs"]
+            assert (name, 1) == (job["id"], job["attempt"])
+
+        def refusals() -> set[tuple[str, str]]:
+            return {(line["key"], line["outcome"]) for line in audit_lines(service) if f"{topic}.none" != line["topic"]}
+
+        expected = {("withdrawn", "unauthorized"), ("other-topics", "forbidden"), ("other-scope", "forbidden")}
+        wait_until(lambda: expected <= refusals(), WITHIN_S, "the audit log is written")
+
+
+def test_admin_actions_are_recorded_without_keys_too(tmp_path: Path) -> None:
+    with running_service("--log-format", "json", data_dir=tmp_path) as service:
+        httpx.post(f"{service.url}/jobs", json={"topic": "t"})
+        httpx.post(f"{service.url}/topics/t/pause")
+        httpx.post(f"{service.url}/topics/none/pause")
+        httpx.post(f"{service.url}/topics/none/redrive")
+        httpx.get(f"{service.url}/topics/t")
+        httpx.delete(f"{service.url}/topics/t")
+        wait_until(lambda: len(audit_lines(service)) >= 2, WITHIN_S, "the audit log is written")
+        lines = [(line["key"], line["call"], line["outcome"], line["client"]) for line in audit_lines(service)]
+    assert lines == [
+        (None, "POST /topics/{topic}/pause", "done", "127.0.0.1"),
+        (None, "DELETE /topics/{topic}", "done", "127.0.0.1"),
+    ]
+
+
+def test_an_admin_action_without_an_answer_of_the_store_is_recorded_as_unknown(tmp_path: Path) -> None:
+    flags = ("--log-format", "json", "--store-timeout", "0.3")
+    with running_service(*flags, data_dir=tmp_path) as service:
+        store_pid = service.store_pid()
+        assert store_pid is not None
+        os.kill(store_pid, 19)
+        try:
+            assert httpx.post(f"{service.url}/topics/t/pause", timeout=20).status_code == 503
+        finally:
+            os.kill(store_pid, 18)
+        wait_until(lambda: bool(audit_lines(service)), WITHIN_S, "the audit log is written")
+        assert [line["outcome"] for line in audit_lines(service)] == ["unknown"]
+
+
+def new_key(*flags: str) -> tuple[str, str]:
+    """The entry and the token that `deferd key new` gives."""
+    done = run_preloaded("key", "new", *flags, environment=os.environ)
+    done.check_returncode()
+    return done.stdout, done.stderr.rsplit(maxsplit=1)[-1]
+
+
+def test_a_new_key_works_as_it_is_printed(tmp_path: Path) -> None:
+    shop, shop_token = new_key("--name", "shop", "--scope", "put", "--scope", "cancel", "--topic", "orders.*")
+    slow, slow_token = new_key("--name", "slow", "--scope", "read", "--requests-per-second", "0.01", "--burst", "1")
+    (tmp_path / "keys.toml").write_text(shop + slow, encoding="utf-8")
+    with running_service("--keys-file", str(tmp_path / "keys.toml"), data_dir=tmp_path) as service:
+        with Client(service.url, key=shop_token) as client:
+            client.put("orders.close", id="o-1", delay=60)
+            client.cancel("orders.close", "o-1")
+            with pytest.raises(Forbidden):
+                client.put("other")
+        with Client(service.url, key="unknown") as client, pytest.raises(Unauthorized):
+            client.put("orders.close")
+        assert [status(service, slow_token) for _ in range(2)] == [200, 429]
+
+
+def test_a_revoked_key_is_refused_by_a_running_service(tmp_path: Path) -> None:
+    made = {name: new_key("--name", name, "--scope", "read") for name in ("shop", "other")}
+    file = tmp_path / "keys.toml"
+    file.write_text("".join(entry for entry, _ in made.values()), encoding="utf-8")
+    with running_service("--keys-file", str(file), data_dir=tmp_path) as service:
+        assert [status(service, token) for _, token in made.values()] == [200, 200]
+        revoke = ("key", "revoke", "shop", "--keys-file", str(file))
+        run_preloaded(*revoke, environment=os.environ).check_returncode()
+        wait_until(lambda: status(service, made["shop"][1]) == 401, WITHIN_S, "the key is refused")
+        assert status(service, made["other"][1]) == 200
+
+
+def test_a_new_key_has_the_bounds_that_it_is_given() -> None:
+    bounds = {"max_jobs": 9, "max_parked_pops": 5, "max_body_bytes": 700, "max_batch": 3, "max_depth": 4}
+    flags = [word for name, bound in bounds.items() for word in (f"--{name.replace('_', '-')}", str(bound))]
+    entry, _ = new_key("--name", "shop", "--scope", "put", *flags)
+    [key] = parse_keys(entry)
+    assert Bounds(**bounds) == key.bounds
+
+
+def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:
+    made = [new_key("--name", "shop", "--scope", "put") for _ in range(2)]
+    assert len({token for _, token in made}) == 2
+    for entry, token in made:
+        assert token not in entry
+        assert hash_of(token) in entry
+        assert [key.name for key in parse_keys(entry)] == ["shop"]
+        assert len(token.removeprefix("deferd_")) == 43  # 32 bytes
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--name", "a b", "--scope", "put"), "`name` must be 1 to 64"),
+        (("--name", "a", "--scope", "put", "--topic", "a b"), "`topics` must be a list of patterns"),
+        (("--name", "a", "--scope", "put", "--burst", "5"), "`burst` needs `requests_per_second`"),
+        (("--name", "a", "--scope", "write"), "--scope: 'write' is not one of"),
+        (("--name", "a"), "--scope"),
+    ],
+)
+def test_a_key_that_the_service_would_refuse_is_not_made(flags: tuple[str, ...], says: str) -> None:
+    done = run_preloaded("key", "new", *flags, environment=os.environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

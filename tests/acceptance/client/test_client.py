@@ -1,0 +1,320 @@
+"""The client against a real service: what each method does. For its errors see test_client_trouble.py."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import deferd
+from deferd import (
+    AsyncClient,
+    Client,
+    Delivery,
+    InvalidInput,
+    JobCancelled,
+    JobExists,
+    JobNotFound,
+    JobRef,
+    JobReserved,
+    PutJob,
+    PutResult,
+    ReceiptStale,
+    TopicNotFound,
+)
+from deferd.contract.model import FinishItem, FixedBackoff, TopicSettings
+from tests.acceptance.client.lossy_proxy import lossy_proxy
+from tests.acceptance.service_process import ServiceProcess
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def client(shared_service: ServiceProcess) -> Iterator[Client]:
+    with Client(shared_service.url) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(shared_service.url) as client:
+        yield client
+
+
+def test_the_life_of_a_job(client: Client, topic: str) -> None:
+    put = client.put(topic, {"n": 1}, id="a", retain=timedelta(minutes=1))
+    assert (put.topic, put.id, put.state, put.body, put.retain) == (topic, "a", "ready", {"n": 1}, 60)
+    [delivery] = client.pop(topic, consumer="me")
+    assert (delivery.attempt, delivery.reserved_by, delivery.state) == (1, "me", "reserved")
+    client.finish(delivery, result=["done"])
+    kept = client.look(topic, "a")
+    assert (kept.state, kept.result) == ("finished", ["done"])
+
+
+async def test_the_life_of_a_job_with_asyncio(async_client: AsyncClient, topic: str) -> None:
+    put = await async_client.put(topic, {"n": 1}, retain=60)
+    [delivery] = await async_client.pop([topic], count=5)
+    assert (delivery.id, delivery.body) == (put.id, {"n": 1})
+    await async_client.finish(delivery)
+    assert [job.state async for job in async_client.jobs(topic)] == ["finished"]
+
+
+def test_due_times_are_numbers_timedeltas_or_aware_datetimes(client: Client, topic: str) -> None:
+    assert client.put(topic, delay=1800).due_at - client.put(topic).due_at >= timedelta(minutes=29)
+    half_an_hour = client.put(topic, delay=timedelta(minutes=30))
+    assert timedelta(minutes=30) == half_an_hour.due_at - half_an_hour.created_at
+    at = datetime(2030, 1, 31, 10, 30, tzinfo=UTC) + timedelta(milliseconds=123)
+    assert at == client.put(topic, run_at=at).due_at
+    assert at == client.put(topic, run_at=at.astimezone()).due_at
+
+
+def test_a_naive_datetime_is_refused_before_it_is_sent(client: Client, topic: str) -> None:
+    naive = datetime(2030, 1, 31, 9, 30)  # noqa: DTZ001 (that is the point)
+    with pytest.raises(InvalidInput, match=r"run_at.*zone"):
+        client.put(topic, run_at=naive)
+    with pytest.raises(InvalidInput, match=r"run_at.*zone"):
+        [*client.put_many([{"topic": topic, "run_at": naive}])]
+    with pytest.raises(TopicNotFound):
+        client.topic(topic)
+
+
+def test_an_invalid_input_names_field_value_and_bound(client: Client, topic: str) -> None:
+    with pytest.raises(InvalidInput, match=r"ttr") as refused:
+        client.put(topic, ttr=0.01)
+    [fault] = refused.value.field_errors
+    assert (fault.path, fault.value) == (("body", "ttr"), 0.01)
+    assert "0.1" in fault.message
+
+
+def test_a_put_with_a_taken_id_is_refused_keeps_or_replaces(client: Client, topic: str) -> None:
+    client.put(topic, "old", id="a")
+    with pytest.raises(JobExists) as refused:
+        client.put(topic, "new", id="a")
+    assert (refused.value.topic, refused.value.job_id) == (topic, "a")
+    assert client.put(topic, "new", id="a", on_conflict="keep").body == "old"
+    assert client.put(topic, "new", id="a", on_conflict="replace").body == "new"
+
+
+def test_none_overrides_a_limit_of_the_topic_and_leaving_out_takes_it(client: Client, topic: str) -> None:
+    client.set_topic(topic, TopicSettings(max_attempts=3, ttl=60, backoff=FixedBackoff(kind="fixed", seconds=5)))
+    taken = client.put(topic)
+    assert (taken.max_attempts, taken.ttl, taken.backoff) == (3, 60, FixedBackoff(kind="fixed", seconds=5))
+    lifted = client.put(topic, max_attempts=None, ttl=None, backoff={"kind": "exponential"})
+    assert (lifted.max_attempts, lifted.ttl, lifted.backoff.kind) == (None, None, "exponential")
+
+
+def test_a_waiting_job_can_be_changed_and_cancelled(client: Client, topic: str) -> None:
+    client.put(topic, "old", id="a", delay=3600, max_attempts=2)
+    changed = client.change(topic, "a", body="new", delay=timedelta(0), max_attempts=None)
+    assert (changed.body, changed.state, changed.max_attempts) == ("new", "ready", None)
+    assert client.cancel(topic, "a").was == "ready"
+    with pytest.raises(JobNotFound):
+        client.look(topic, "a")
+
+
+def test_the_holder_of_a_cancelled_job_gets_job_cancelled(client: Client, topic: str) -> None:
+    client.put(topic, id="a")
+    [delivery] = client.pop(topic)
+    with pytest.raises(JobReserved):
+        client.cancel(topic, "a", if_reserved="refuse")
+    assert client.cancel(topic, "a").was == "reserved"
+    for method in (client.touch, client.release, client.bury, client.finish):
+        with pytest.raises(JobCancelled):
+            method(delivery)
+
+
+def test_a_delivery_can_be_touched_released_and_buried(client: Client, topic: str) -> None:
+    client.put(topic, id="a")
+    [delivery] = client.pop(topic)
+    assert client.touch(delivery, ttr=timedelta(hours=1)) - delivery.due_at > timedelta(minutes=59)
+    released = client.release(delivery, delay=0, error="not yet")
+    assert (released.state, released.attempts) == ("delayed", 1)
+    [again] = client.pop(topic)
+    assert (again.attempt, again.last_error) == (2, "not yet")
+    client.bury(again, error="no use")
+    dead = client.look(topic, "a")
+    assert (dead.state, dead.reason, dead.last_error) == ("dead", "buried", "no use")
+    assert client.redrive(topic) == 1
+
+
+def test_a_job_can_be_named_in_place_of_its_delivery(client: Client, topic: str) -> None:
+    client.put(topic, id="a")
+    client.put(topic, id="b")
+    first, _ = client.pop(topic, count=2)
+    client.finish(JobRef(topic, "a", first.receipt))
+    client.finish(JobRef(topic, "b"))
+    with pytest.raises(JobNotFound):
+        client.finish(JobRef(topic, "a"))
+
+
+def test_a_finish_of_a_delivery_that_is_over_is_refused(client: Client, topic: str) -> None:
+    client.put(topic)
+    [first] = client.pop(topic, ttr=0.1)
+    [second] = client.pop(topic, wait=5)
+    with pytest.raises(ReceiptStale):
+        client.finish(first)
+    client.finish(second)
+
+
+def test_put_many_sends_batches_as_results_are_consumed(client: Client, topic: str) -> None:
+    taken = 0
+
+    def jobs() -> Iterator[PutJob]:
+        nonlocal taken
+        for number in range(2500):
+            taken += 1
+            yield PutJob(topic=topic, id=f"j{number}", body=number, delay=0)
+
+    results = client.put_many(jobs())
+    assert next(results).id == "j0"
+    assert taken == 1000
+    rest = [*results]
+    assert [f"j{number}" for number in range(1, 2500)] == [result.id for result in rest]
+    assert {result.status for result in rest} == {201}
+    popped = [delivery for _ in range(3) for delivery in client.pop(topic, count=1000)]
+    assert list(range(2500)) == [delivery.body for delivery in popped]
+    finished = client.finish_many(
+        topic, [*popped[:2000], *(FinishItem(id=j.id, receipt=j.receipt) for j in popped[2000:])]
+    )
+    assert {result.status for result in finished} == {200}
+    assert client.pop(topic, wait=0) == []
+
+
+async def test_put_many_accepts_an_async_iterator(async_client: AsyncClient, topic: str) -> None:
+    async def jobs() -> AsyncIterator[dict[str, object]]:
+        for number in range(1001):
+            yield {"topic": topic, "body": number, "delay": timedelta(days=1)}
+
+    assert [201] * 1001 == [result.status async for result in async_client.put_many(jobs())]
+    assert (await async_client.topic(topic)).counts["delayed"] == 1001
+
+
+def test_an_invalid_job_in_put_many_is_named_by_its_position(client: Client, topic: str) -> None:
+    jobs = [{"topic": topic, "id": f"j{number}"} for number in range(1100)]
+    jobs[1050]["id"] = "not an id"
+    with pytest.raises(InvalidInput) as refused:
+        [*client.put_many(jobs)]
+    assert (1050, "id") == refused.value.field_errors[0].path
+    assert client.topic(topic).counts["ready"] == 1000
+
+
+def test_a_batch_that_is_too_large_is_split(client: Client, topic: str) -> None:
+    jobs = [{"topic": topic, "id": f"j{number}", "body": "x" * 20_000} for number in range(120)]
+    assert [f"j{number}" for number in range(120)] == [result.id for result in client.put_many(jobs)]
+    deliveries: list[Delivery] = []
+    while len(deliveries) < 120:  # a pop returns at most 1 MiB
+        deliveries += client.pop(topic, count=120)
+    items = [{"id": job.id, "receipt": job.receipt, "result": job.body} for job in deliveries]
+    assert [200] * 120 == [result.status for result in client.finish_many(topic, items)]
+
+
+def test_each_job_of_a_batch_has_its_own_result(client: Client, topic: str) -> None:
+    put = client.put_batch([{"topic": topic, "id": "a"}, {"topic": topic, "id": "a"}])
+    assert [(201, None), (409, "job_exists")] == [(result.status, result.code) for result in put]
+
+
+def test_topics_are_listed_paused_and_purged(client: Client, topic: str) -> None:
+    client.put(topic, delay=3600)
+    client.put(topic, id="r")
+    assert client.pause(topic).paused
+    assert client.pop(topic, wait=0) == []
+    assert not client.resume(topic).paused
+    view = next(view for view in client.topics() if view.topic == topic)
+    assert (view.counts["delayed"], view.counts["ready"]) == (1, 1)
+    assert view.next_due_at is not None
+    assert view.oldest_ready_age is not None
+    assert ["r"] == [job.id for job in client.jobs(topic, state="ready")]
+    assert client.purge(topic, state="ready") == 1
+    assert client.purge(topic) == 1
+    with pytest.raises(TopicNotFound) as refused:
+        client.purge(topic)
+    assert refused.value.topic == topic
+
+
+def test_an_unknown_topic_is_not_created_by_pause_or_resume(client: Client, topic: str) -> None:
+    for method in (client.pause, client.resume):
+        with pytest.raises(TopicNotFound) as refused:
+            method(topic)
+        assert refused.value.topic == topic
+    with pytest.raises(TopicNotFound):
+        client.topic(topic)
+    client.set_topic(topic, {})
+    assert client.pause(topic).paused
+
+
+def test_lists_span_pages(client: Client, topic: str) -> None:
+    ids = {result.id for result in client.put_many({"topic": topic} for _ in range(250))}
+    assert ids == {job.id for job in client.jobs(topic)}
+
+
+def test_readiness_and_metrics(client: Client) -> None:
+    assert client.is_ready()
+    assert "deferd_store_up 1" in client.metrics()
+
+
+def test_puts_of_many_threads_are_combined_into_batches(shared_service: ServiceProcess, topic: str) -> None:
+    with lossy_proxy(shared_service.url) as proxy, Client(proxy.url) as client, ThreadPoolExecutor(51) as threads:
+        buffer = client.buffer()
+
+        def put(number: int) -> PutResult:
+            return buffer.put(topic, id=f"j{number}")
+
+        with proxy.responses_held():
+            first = threads.submit(put, 0)
+            wait_until(lambda: bool(proxy.heads), 5, "the first put is sent")
+            others = [threads.submit(put, number) for number in range(1, 51)]
+            wait_until(lambda: buffer.waiting == 50, 5, "the others wait")
+        results = [first.result(), *(other.result() for other in others)]
+    assert [f"j{number}" for number in range(51)] == [result.id for result in results]
+    assert {201} == {result.status for result in results}
+    assert len(proxy.heads) == 2
+
+
+def test_an_invalid_job_in_a_buffer_does_not_fail_others(client: Client, topic: str) -> None:
+    buffer = client.buffer()
+    statuses: list[int] = []
+
+    def put(number: int) -> None:
+        statuses.append(buffer.put(topic, id=f"j{number}").status)
+
+    threads = [threading.Thread(target=put, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(InvalidInput, match=r"ttr"):
+        buffer.put(topic, ttr=-1)
+    for thread in threads:
+        thread.join()
+    assert [201] * 10 == statuses
+
+
+def test_many_threads_share_one_client(client: Client, topic: str) -> None:
+    def put_pop_and_finish(number: int) -> int:
+        client.put(topic, number)
+        [delivery] = client.pop(topic, wait=5)
+        client.finish(delivery)
+        return int(delivery.body)
+
+    with ThreadPoolExecutor(16) as threads:
+        assert list(range(200)) == sorted(threads.map(put_pop_and_finish, range(200)))
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def methods(client: type) -> dict[str, list[str]]:
+        members = inspect.getmembers(client, inspect.isfunction)
+        return {name: [*inspect.signature(method).parameters][1:] for name, method in members if name[0] != "_"}
+
+    blocking, asynchronous = methods(Client), methods(AsyncClient)
+    assert asynchronous == blocking
+    assert inspect.signature(Client).parameters == inspect.signature(AsyncClient).parameters
+
+
+def test_all_public_names_can_be_imported() -> None:
+    assert deferd.__all__ == sorted(deferd.__all__)
+    aliases = {"AsyncJob", "Backoff", "BlockingJob", "DurabilityLevel", "__version__"}
+    assert aliases < {*deferd.__all__}
+    for name in deferd.__all__:
+        assert getattr(deferd, name) is not None
+        assert name in aliases or getattr(deferd, name).__name__ == name

@@ -1,0 +1,206 @@
+"""The README and the pages of docs/ are true: their snippets run as they stand, and their commands exist."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+import deferd
+import deferd.testing
+from deferd import AsyncClient, Client, FixedBackoff, Worker
+from deferd.testing import EagerJobs, ServiceForTests
+from tests.acceptance.project.orders_run import run
+from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.worker.worker_runs import in_state, serving
+from tests.mypy_check import mypy_errors
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENTS = {
+    path.stem.lower(): path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *ROOT.glob("docs/*.md"))
+}
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """The fenced blocks of a document in a language; those within a list lose their indent."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", DOCUMENTS[document], re.MULTILINE | re.DOTALL)
+    return [dedent(block) for _, block in found]
+
+
+WITH_BASH = sorted(document for document in DOCUMENTS if blocks(document, "bash"))
+
+
+def documented_flags() -> dict[str, set[str]]:
+    """The commands in the shell blocks of all documents that no test runs, with their flags."""
+    flags: dict[str, set[str]] = {}
+    for document in DOCUMENTS:
+        for line in "\n".join(blocks(document, "sh")).splitlines():
+            if line.startswith("deferd "):
+                _, command, *arguments = shlex.split(line)
+                if command == "key":
+                    command = f"key {arguments[0]}"
+                flags.setdefault(command, set()).update(word for word in arguments if word.startswith("--"))
+    return flags
+
+
+ORDER = "from pydantic import BaseModel\nclass Order(BaseModel):\n    number: int\n"
+NAMES: dict[Any, str] = {
+    deferd: "",
+    deferd.testing: "",
+    deferd.job: "from datetime import timedelta\nfrom pydantic import BaseModel\n"
+    "from deferd import Client, Worker, job\nclient, worker = Client(), Worker()\n",
+    Worker: f"{ORDER}from deferd import Worker\n",
+    EagerJobs: f"{ORDER}from datetime import timedelta\nfrom deferd import Worker, job\n"
+    "from deferd.testing import EagerJobs\nworker, close = Worker(), job('orders.close', Order)\n",
+}
+"""Documented objects with an example each, and what the example takes as known."""
+
+
+def module_of(source: str, service: ServiceProcess | None = None) -> dict[str, Any]:
+    """The names of a program, run as a module against `service`."""
+    names: dict[str, Any] = {"__name__": "readme"}
+    if service is not None:
+        source = source.replace("http://localhost:8000", service.url)
+    exec(compile(source, "readme", "exec", dont_inherit=True), names)  # noqa: S102 (it is from the documents)
+    return names
+
+
+def test_the_first_block_starts_the_service_and_the_second_runs_the_tests() -> None:
+    fences = re.findall(r"^```(\w*)\n(.*?)^```", DOCUMENTS["readme"], re.MULTILINE | re.DOTALL)
+    assert [language for language, _ in fences[:2]] == ["sh", "sh"]
+    assert fences[0][1].strip().endswith("deferd serve")
+    assert fences[1][1].strip().endswith("-m pytest -n 2")
+
+
+@pytest.mark.parametrize("document", WITH_BASH)
+def test_the_shell_snippets_of_a_document_run(document: str, shared_service: ServiceProcess, tmp_path: Path) -> None:
+    script = "\n".join(blocks(document, "bash")).replace("localhost:8000", shared_service.url.removeprefix("http://"))
+    # An older curl has no --json; its long form is what the documents tell such users.
+    script = script.replace("--json", "-H 'Content-Type: application/json' -d").replace(
+        "curl -sS", "curl -sS --fail-with-body"
+    )
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert '"was":"delayed"' in ran.stdout
+    assert '"state":"finished"' in ran.stdout or '"status":200' in ran.stdout
+    assert '"status":4' not in ran.stdout
+
+
+@pytest.mark.parametrize(("command", "flags"), documented_flags().items())
+def test_a_command_of_the_documents_exists_with_its_flags(command: str, flags: set[str]) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "deferd", *command.split(), "--help"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert [flag for flag in flags if flag not in ran.stdout] == []
+
+
+def test_the_command_line_page_lists_every_command() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "deferd", "--help"], capture_output=True, text=True, timeout=20, check=True
+    )
+    rows = re.findall(r"^\| \w+ \| ((?:`\w+`(?:, )?)+) \|$", DOCUMENTS["command-line"], re.MULTILINE)
+    listed = {command for row in rows for command in re.findall(r"`(\w+)`", row)}
+    assert listed == set(re.findall(r"^  ([a-z]+) {2,}", ran.stdout, re.MULTILINE))
+
+
+def test_the_producer_of_the_readme_puts_and_cancels(shared_service: ServiceProcess) -> None:
+    module_of(blocks("readme", "python")[0], shared_service)
+
+
+async def test_the_worker_of_the_readme_closes_an_order(
+    shared_service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = module_of(blocks("readme", "python")[1], shared_service)
+    async with AsyncClient(shared_service.url) as client, serving(program["worker"]):
+        await client.put("orders.close", {"order": 1042}, id="order-of-the-readme", retain=60)
+        await in_state(client, "orders.close", "order-of-the-readme", "finished")
+    assert "closing order 1042" in capsys.readouterr().out
+
+
+def test_the_client_page_puts_pops_and_cancels(
+    shared_service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for program in blocks("client", "python")[:3]:
+        module_of(program, shared_service)
+    printed = capsys.readouterr().out
+    assert "carts.expire/cart-7 is there already" in printed
+    assert "expired" in printed
+    assert "no such job" in printed
+    assert "delayed" in printed
+    assert "2500 stored, 2500 removed" in printed
+
+
+async def test_the_definition_of_the_client_page_is_put_and_handled(
+    shared_service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = module_of(blocks("client", "python")[3], shared_service)
+    with Client(shared_service.url) as client:
+        await asyncio.to_thread(program["place"], client, program["Order"](number=1043))
+    async with AsyncClient(shared_service.url) as asynchronous:
+        put = await asynchronous.change("orders.close", "order-1043", delay=0, retain=60)
+        assert (put.max_attempts, put.backoff) == (5, FixedBackoff(seconds=10))
+        async with serving(program["worker"]):
+            await in_state(asynchronous, "orders.close", "order-1043", "finished")
+    assert "closing order 1043" in capsys.readouterr().out
+
+
+async def test_the_worker_page_retries_and_rejects(
+    shared_service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = module_of(blocks("worker", "python")[0], shared_service)
+    async with AsyncClient(shared_service.url) as client, serving(program["worker"]):
+        await client.put("mail.urgent", {"to": "nobody"}, id="rejected")
+        await client.put("mail.urgent", {"to": "ada@example.com"}, id="retried")
+        await client.put("mail.bulk", {"to": "bob@example.com"}, id="sent", retain=60)
+        rejected = await in_state(client, "mail.urgent", "rejected", "dead")
+        assert rejected.last_error == "not an address"
+        retried = await in_state(client, "mail.urgent", "retried", "delayed")
+        assert retried.attempts == 1
+        await in_state(client, "mail.bulk", "sent", "finished")
+    assert "sending to bob@example.com" in capsys.readouterr().out
+
+
+def test_the_tests_of_the_testing_page_pass(deferd_service: ServiceForTests) -> None:
+    with_service, eager = blocks("testing", "python")
+    module_of(with_service)["test_trash_is_emptied_after_a_day"](deferd_service)
+    module_of(eager)["test_a_customer_is_reminded"]()
+
+
+def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_strictly_typed(tmp_path: Path) -> None:
+    programs = {
+        f"{document.replace('-', '_')}_{number}": block
+        for document in DOCUMENTS
+        for number, block in enumerate(blocks(document, "python"))
+    }
+    counts = {document: len(blocks(document, "python")) for document in DOCUMENTS if blocks(document, "python")}
+    assert counts == {"readme": 2, "client": 4, "worker": 1, "testing": 2}, "each has a test here that runs it"
+    programs |= {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests/examples").glob("*.py")}
+    for documented, names in NAMES.items():
+        [example] = re.findall(r"::\n\n((?:    .*\n|\n)+)", f"{inspect.getdoc(documented)}\n")
+        programs[f"docstring_of_{documented.__name__.replace('.', '_')}"] = names + dedent(example)
+    assert mypy_errors(programs, tmp_path) == []
+
+
+@pytest.mark.slow
+async def test_a_thousand_orders_add_up(shared_service: ServiceProcess, topic: str) -> None:
+    assert "250 + 750 = 1000" in await run(shared_service.url, topic)

@@ -1,0 +1,181 @@
+"""`deferd serve` as processes: ownership, failed starts, shutdown, restarts, and what survives a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.acceptance.service_process import ServiceProcess
+from tests.integration.store.store_servers import StoreServer
+from tests.waiting import wait_until
+
+START_S = 30.0
+STOP_S = 10.0
+workers = pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+
+
+def refused(*flags: str) -> str:
+    """The one log line of a service that cannot start; its exit code is 1."""
+    done = subprocess.run(
+        [sys.executable, "-m", "deferd", "serve", "--port", "0", *flags],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    return line
+
+
+def put_orders(url: str, number: int) -> None:
+    with httpx.Client() as client:
+        for n in range(number):
+            job = {"topic": "orders", "id": f"order-{n}", "delay": 100}
+            assert client.post(f"{url}/jobs", json=job).status_code == 201
+
+
+def has_order(url: str, n: int) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{url}/jobs/orders/order-{n}").status_code == 200
+    return False
+
+
+@contextlib.contextmanager
+def parked_pops(service: ServiceProcess, number: int) -> Iterator[list[httpx.Response]]:
+    """This number of consumers wait on an empty topic; after the block their responses are in the list."""
+    responses: list[httpx.Response] = []
+    with ThreadPoolExecutor(number) as consumers:
+        url = f"{service.url}/topics/empty/pop?wait=60"
+        pops = [consumers.submit(httpx.get, url, timeout=70) for _ in range(number)]
+        service.wait_for_parked_pops(number)
+        yield responses
+        responses.extend(pop.result(STOP_S) for pop in pops)
+
+
+@contextlib.contextmanager
+def unfinished_request(service: ServiceProcess) -> Iterator[None]:
+    """A request in progress whose client has sent only half of its body."""
+    head = "POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
+    with socket.create_connection(("127.0.0.1", service.port), START_S) as slow:
+        slow.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
+        assert slow.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        slow.sendall(b"{")
+        yield
+
+
+@workers
+def test_it_logs_where_it_listens_and_exits_with_0_after_answering_waiting_pops(tmp_path: Path, workers: int) -> None:
+    with ServiceProcess(tmp_path, "--workers", str(workers)) as service:
+        [greeting] = service.lines
+        assert f"listening on {service.url}  docs: {service.url}/docs  store: embedded valkey " in greeting
+        assert greeting.endswith(f" in {service.data_dir}\n")
+        with httpx.Client() as idle, parked_pops(service, 5) as responses:
+            assert idle.get(f"{service.url}/healthz").status_code == 200
+            began = time.monotonic()
+            assert service.stop() == 0
+            assert time.monotonic() - began < 5
+    assert [(response.status_code, response.json()) for response in responses] == [(200, {"jobs": []})] * 5
+    assert [line.split(": ", 1)[1] for line in service.lines[1:]] == ["stopping: SIGTERM\n", "stopped\n"]
+
+
+@pytest.mark.slow
+def test_an_unfinished_request_is_aborted_after_the_drain_timeout(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, "--drain-timeout", "0.5") as service, unfinished_request(service):
+        began = time.monotonic()
+        service.process.send_signal(signal.SIGINT)
+        assert service.process.wait(STOP_S) == 0
+        assert 0.5 < time.monotonic() - began < 4
+    assert "Traceback" not in service.output()
+
+
+@workers
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, workers: int) -> None:
+    flags = ("--drain-timeout", "60", "--workers", str(workers))
+    with ServiceProcess(tmp_path, *flags) as service, unfinished_request(service):
+        service.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "stopping: SIGINT" in service.output(), START_S, "it has begun to stop")
+        service.process.send_signal(signal.SIGINT)
+        assert service.process.wait(STOP_S) == 1
+
+
+@pytest.mark.slow
+def test_a_second_service_on_the_same_directory_or_port_is_refused(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path) as first:
+        same_directory = refused("--data-dir", str(first.data_dir))
+        same_port = refused("--data-dir", str(tmp_path / "other"), "--port", str(first.port))
+
+        assert f"in use by another deferd service (process {first.process.pid})" in same_directory
+        assert f"cannot listen on 127.0.0.1 port {first.port}" in same_port
+        assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before it knew"
+
+
+def test_a_refused_store_is_one_line(tmp_path: Path) -> None:
+    with StoreServer(tmp_path / "v", maxmemory_policy="volatile-ttl", requirepass="sesame") as server:
+        line = refused("--redis-url", server.url)
+
+    assert "maxmemory-policy volatile-ttl" in line
+    assert "sesame" not in line
+
+
+@pytest.mark.slow
+def test_server_processes_get_the_secrets_of_a_store_without_showing_them(tmp_path: Path) -> None:
+    with StoreServer(tmp_path / "v", requirepass="sesame") as server:
+        with ServiceProcess(tmp_path, "--workers", "2", environment={"DEFERD_REDIS_URL": server.url}) as service:
+            put_orders(service.url, 1)
+            shown = [
+                (entry / "cmdline").read_bytes()
+                for entry in Path("/proc").glob("[0-9]*")
+                if (entry / "cmdline").exists()
+            ]
+        assert f"at redis://{server.address}\n" in service.lines[0]
+    assert "sesame" not in service.output()
+    assert not any(b"sesame" in command for command in shown)
+
+
+def test_json_logs_are_json_from_the_first_line_to_the_last(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, "--log-format", "json") as service:
+        assert service.stop() == 0
+
+    records = [json.loads(line) for line in service.lines]
+    assert records[0]["url"] == service.url
+    assert records[-1]["message"] == "stopped"
+
+
+@pytest.mark.slow
+def test_after_a_sigkill_of_service_and_store_every_acknowledged_job_is_there(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, "--workers", "2") as service:
+        put_orders(service.url, 20)
+        service.kill_store()
+        service.kill()
+
+        service.start()
+        assert all(has_order(service.url, n) for n in range(20))
+
+
+@pytest.mark.slow
+def test_server_processes_and_a_store_that_die_are_restarted(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path, "--workers", "2", "--log-level", "debug") as service:
+        put_orders(service.url, 1)
+        before = [int(pid) for pid in re.findall(r"server process \d is serving \(pid (\d+)\)", service.output())]
+        assert len(before) == 2
+        os.kill(before[0], signal.SIGKILL)
+        service.kill_store()
+
+        wait_until(lambda: service.output().count(" is serving (pid") == 3, START_S, "there is another server process")
+        wait_until(lambda: has_order(service.url, 0), START_S, "it works again")
+        assert service.stop() == 0
+    assert re.search(r"server process \d exited unexpectedly \(exit code -9\); restarting it now", service.output())

@@ -1,0 +1,336 @@
+"""`deferd.testing` as users' tests see it: the context manager, and the pytest plugin of the built package."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from deferd import Context, Retry, Worker
+from deferd.contract.errors import InvalidInput
+from deferd.testing import ServiceForTests, ServiceNotStarted, start_service
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+GONE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ServiceForTests]:
+    with start_service() as service:
+        yield service
+
+
+@pytest.fixture
+def service(running: ServiceForTests) -> ServiceForTests:
+    running.purge()
+    return running
+
+
+def processes_of(folder: str) -> list[str]:
+    """Command lines of the processes with this directory."""
+    commands = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:  # it has ended
+            continue
+        if folder in command:
+            commands.append(command)
+    return commands
+
+
+def folder_of(service: ServiceForTests) -> str:
+    found = re.search(r" in (\S+deferd-testing-\w+)/data", service.log)
+    assert found is not None, service.log
+    return found[1]
+
+
+def test_at_the_end_no_process_and_no_file_is_left() -> None:
+    with start_service() as service:
+        folder = folder_of(service)
+        assert len(processes_of(folder)) == 3, "the service, its store and the reaper of that"
+        assert httpx.get(f"{service.url}/readyz").status_code == 200
+    assert processes_of(folder) == []
+    assert not Path(folder).exists()
+
+
+@pytest.mark.slow
+def test_a_service_ends_when_its_tests_are_killed() -> None:
+    script = (
+        "import sys, time\nfrom deferd.testing import start_service\n"
+        "with start_service('--workers', '2') as service:\n    print(service.log, flush=True)\n    time.sleep(60)\n"
+    )
+    with tempfile.TemporaryDirectory() as temporary:  # who is killed leaves a folder behind
+        environment = {**os.environ, "TMPDIR": temporary}
+        with subprocess.Popen(
+            [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
+        ) as tests:
+            assert tests.stdout is not None
+            said = (re.search(r" in (\S+deferd-testing-\w+)/data", line) for line in tests.stdout)
+            folder = next(found[1] for found in said if found)
+            assert processes_of(folder)
+            tests.send_signal(signal.SIGKILL)
+        wait_until(lambda: not processes_of(folder), GONE_S, "its processes have ended")
+
+
+def test_a_failed_start_shows_the_log() -> None:
+    with (
+        pytest.raises(ServiceNotStarted, match=r"--tick .* is 'never', but must be a number"),
+        start_service("--tick", "never"),
+    ):
+        pass
+
+
+def test_the_wait_for_the_start_is_bounded() -> None:
+    began = time.monotonic()
+    with pytest.raises(ServiceNotStarted, match=r"did not serve within 0\.01 s"), start_service(start_timeout=0.01):
+        pass
+    assert time.monotonic() - began < GONE_S
+
+
+def test_deferd_variables_of_the_environment_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEFERD_REDIS_URL", "redis://127.0.0.1:1")
+    monkeypatch.setenv("DEFERD_WORKERS", "none")
+    with start_service() as service, service.client() as client:
+        assert client.is_ready()
+
+
+def test_a_day_passes_in_no_time(service: ServiceForTests) -> None:
+    with service.client() as client:
+        client.put("trash", {"file": 7}, delay=timedelta(hours=24))
+        began = time.monotonic()
+        service.clock.advance(hours=23, minutes=59)
+        assert client.pop("trash", wait=0) == []
+        service.clock.advance(timedelta(minutes=1))
+        [job] = client.pop("trash", wait=0)
+        assert job.body == {"file": 7}
+        assert time.monotonic() - began < 10
+
+
+async def test_the_asyncio_client_works_too(service: ServiceForTests) -> None:
+    async with service.async_client(timeout=5) as client:
+        await client.put("trash", delay=timedelta(days=1))
+        service.clock.advance(days=1)
+        assert len(await client.pop("trash", wait=0)) == 1
+
+
+def test_the_clock_returns_the_time_of_the_service(service: ServiceForTests) -> None:
+    before = service.clock.now()
+    after = service.clock.advance(timedelta(hours=1), days=1, hours=1, minutes=1, seconds=0.5)
+    passed_s = (after - before - timedelta(days=1, hours=2, minutes=1, seconds=0.5)).total_seconds()
+    assert 0 <= passed_s < 5
+    assert timedelta(0) <= service.clock.now() - after < timedelta(seconds=5)
+    assert before.tzinfo is UTC
+    assert before >= datetime.now(UTC) - timedelta(seconds=5)
+
+
+def test_the_clock_does_not_go_back(service: ServiceForTests) -> None:
+    with pytest.raises(InvalidInput, match="must be at least 0 seconds"):
+        service.clock.advance(seconds=-1)
+
+
+def test_a_purge_leaves_no_job_and_no_topic(service: ServiceForTests) -> None:
+    with service.client() as client:
+        client.put("delayed", delay=60)
+        client.put("held")
+        client.pop("held")
+        client.set_topic("set", {"ttl": None, "retain": 60})
+        client.put("paused")
+        client.pause("paused")
+        service.purge()
+        assert list(client.topics()) == []
+
+
+def test_a_worker_runs_until_it_is_idle(service: ServiceForTests) -> None:
+    worker = Worker("http://127.0.0.1:9", key="of another service", grace=30)
+    closed: list[int] = []
+
+    @worker.handler("orders.close")
+    async def close(number: int, context: Context) -> None:
+        if context.job.attempt == 1 and number == 2:
+            raise Retry(delay=60)
+        closed.append(number)
+        async with service.async_client() as client:
+            await client.put("orders.closed", number)
+
+    @worker.handler("orders.closed")
+    def tell(number: int) -> None:
+        closed.append(-number)
+
+    with service.client() as client:
+        client.put("orders.close", 1)
+        client.put("orders.close", 2)
+        client.put("orders.close", 3, delay=timedelta(hours=1))
+        client.put("orders.closed", 4)
+        client.pause("orders.closed")
+        service.run_until_idle(worker)
+        assert closed == [1]
+        client.resume("orders.closed")
+        service.run_until_idle(worker)
+        assert closed == [1, -4, -1]
+        service.clock.advance(hours=1)
+        service.run_until_idle(worker)
+        assert sorted(closed) == [-4, -3, -2, -1, 1, 2, 3]
+        assert client.topic("orders.close").counts["dead"] == 0
+
+
+def test_a_worker_that_is_never_idle_is_stopped_with_an_error(service: ServiceForTests) -> None:
+    worker = Worker()
+    threads = {*threading.enumerate()}
+
+    @worker.handler("long")
+    async def long(_: object) -> None:
+        await asyncio.sleep(600)
+
+    with service.client() as client:
+        client.put("long")
+        with pytest.raises(TimeoutError, match=r"not idle after 0\.5 s: long has [01] ready, [01] reserved"):
+            service.run_until_idle(worker, timeout=0.5)
+    wait_until(lambda: {*threading.enumerate()} <= threads, GONE_S, "its threads have ended")
+    with pytest.raises(ValueError, match="at least one handler"):
+        service.run_until_idle(Worker())
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of an installed package with its entry points; its dependencies are those of this run."""
+    folder = tmp_path_factory.mktemp("installed")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder / "wheel")]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
+    [wheel] = (folder / "wheel").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def run_pytest(installed: Path, project: Path, source: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a project that has the package installed and no configuration."""
+    project.mkdir(exist_ok=True)
+    (project / "test_it.py").write_text(source, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "error",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:valkey",
+            "test_it.py",
+        ],
+        cwd=project,
+        env=environment | {"PYTHONPATH": os.pathsep.join((str(project), str(installed)))},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_plugin_costs_nothing_until_it_is_used(installed: Path, tmp_path: Path) -> None:
+    """So it is harmless where the dependencies of the service are not installed."""
+    ran = run_pytest(
+        installed,
+        tmp_path,
+        """
+import sys
+import tempfile
+
+def test_nothing_is_imported(pytestconfig):
+    assert pytestconfig.pluginmanager.get_plugin("deferd") is not None
+    assert sorted(name for name in sys.modules if name.partition(".")[0] == "deferd") == [
+        "deferd", "deferd.testing", "deferd.testing.pytest_plugin"
+    ]
+    assert not {"httpx", "pydantic", "redis", "fastapi", "pydantic_settings"} & sys.modules.keys()
+""",
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_plugin_gives_each_test_an_empty_service(installed: Path, tmp_path: Path) -> None:
+    ran = run_pytest(
+        installed,
+        tmp_path,
+        """
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+urls = set()
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_job_a_day_ahead(deferd_service, number):
+    urls.add(deferd_service.url)
+    with deferd_service.client() as client:
+        assert list(client.topics()) == []
+        client.put("trash", number, id="the-same", delay=86_400)
+        deferd_service.clock.advance(hours=24)
+        [job] = client.pop("trash", wait=0)
+        assert job.body == number
+
+def test_it_was_one_service_whose_clock_stays_moved(deferd_service):
+    assert len(urls) == 1
+    assert deferd_service.clock.now() > datetime.now(UTC) + timedelta(hours=47)
+""",
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "3 passed" in ran.stdout
+
+
+@pytest.mark.slow
+def test_the_plugin_shows_the_log_of_the_service_with_a_test_that_fails(installed: Path, tmp_path: Path) -> None:
+    ran = run_pytest(
+        installed,
+        tmp_path,
+        """
+def test_that_fails(deferd_service):
+    with deferd_service.client() as client:
+        client.put("t", traceparent="wrong")
+
+def test_that_passes(deferd_service):
+    pass
+""",
+    )
+    assert ran.returncode == 1
+    assert "InvalidInput" in ran.stdout
+    assert ran.stdout.count("- deferd service log -") == 1
+    assert "1 failed, 1 passed" in ran.stdout
+
+
+@pytest.mark.slow
+def test_without_the_service_installed_only_tests_that_use_it_fail_and_say_why(installed: Path, tmp_path: Path) -> None:
+    """As with the base install: the project hides a dependency of the service from all its processes."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pydantic_settings'] = None\n")
+    ran = run_pytest(
+        installed,
+        tmp_path,
+        """
+def test_that_uses_it(deferd_service):
+    pass
+
+def test_that_does_not():
+    pass
+""",
+    )
+    assert ran.returncode == 1
+    assert "pip install 'deferd[server]'" in ran.stdout
+    assert "1 passed, 1 error" in ran.stdout

@@ -1,0 +1,473 @@
+"""Handlers on jobs of a real service: their arguments, and the outcomes of their jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from deferd import AsyncClient, Client, Context, FixedBackoff, Reject, Retry, Worker, job
+from deferd.worker.handlers import CallNext
+from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.worker.worker_runs import gone, in_state, serving
+from tests.waiting import until
+
+SOON = FixedBackoff(seconds=0.01)
+
+
+class Order(BaseModel):
+    id: int
+
+
+class Closed(BaseModel):
+    order: int
+    by: str
+
+
+@pytest.fixture
+async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(shared_service.url) as client:
+        yield client
+
+
+@pytest.fixture
+def worker(shared_service: ServiceProcess) -> Worker:
+    return Worker(shared_service.url, grace=5)
+
+
+async def test_an_async_handler_gets_the_parsed_body_and_returns_the_result(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    @worker.handler(topic)
+    async def close(order: Order, context: Context) -> Closed:
+        assert threading.current_thread() is threading.main_thread()
+        return Closed(order=order.id, by=context.job.id)
+
+    await client.put(topic, {"id": 7}, id="a", retain=60)
+    async with serving(worker):
+        assert (await in_state(client, topic, "a", "finished")).result == {"order": 7, "by": "a"}
+
+
+async def test_a_plain_handler_runs_in_a_thread(client: AsyncClient, worker: Worker, topic: str) -> None:
+    @worker.handler(topic)
+    def close(order: Order) -> Closed:
+        assert threading.current_thread() is not threading.main_thread()
+        return Closed(order=order.id, by="thread")
+
+    await client.put(topic, {"id": 7}, id="a", retain=60)
+    async with serving(worker):
+        assert (await in_state(client, topic, "a", "finished")).result == {"order": 7, "by": "thread"}
+
+
+async def test_many_jobs_of_both_kinds_are_all_finished(client: AsyncClient, worker: Worker, topic: str) -> None:
+    seen: list[int] = []
+
+    @worker.handler(f"{topic}-async")
+    async def note(number: int) -> None:
+        seen.append(number)
+
+    @worker.handler(f"{topic}-plain")
+    def note_in_thread(number: int) -> None:
+        seen.append(number)
+
+    kinds = ("async", "plain")
+    jobs = ({"topic": f"{topic}-{kinds[n % 2]}", "body": n} for n in range(3000))
+    assert {result.code async for result in client.put_many(jobs)} == {None}
+    async with serving(worker):
+        await until(lambda: len(seen) >= 3000, "all jobs ran")
+    assert sorted(seen) == list(range(3000))
+    for kind in kinds:
+        assert sum((await client.topic(f"{topic}-{kind}")).counts.values()) == 0
+
+
+async def test_an_invalid_body_makes_the_job_dead_with_the_reason(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    @worker.handler(topic)
+    async def close(order: Order) -> None:
+        raise AssertionError("it must not run")
+
+    await client.put(topic, {"id": "seven"}, id="a")
+    async with serving(worker):
+        dead = await in_state(client, topic, "a", "dead")
+    assert dead.last_error == (
+        "the body does not fit: id: Input should be a valid integer, unable to parse string as an integer, not 'seven'"
+    )
+
+
+async def test_a_job_definition_serves_producer_and_handler(
+    shared_service: ServiceProcess, client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    close = job(topic, Order, delay=timedelta(milliseconds=50), retain=60, max_attempts=3)
+    closed: list[Order] = []
+
+    @worker.handler(close)
+    async def close_order(order: Order) -> Closed:
+        closed.append(order)
+        return Closed(order=order.id, by="definition")
+
+    close_order_async = close.bind(client)
+    put = await close_order_async.put(Order(id=7), id="a")
+    assert (put.state, put.max_attempts) == ("delayed", 3)
+    await client.put(topic, {"id": "seven"}, id="of-another-program")
+    with Client(shared_service.url) as blocking:
+        close_order_blocking = close.bind(blocking)
+        await asyncio.to_thread(close_order_blocking.put, Order(id=8), id="b", delay=0)
+        await asyncio.to_thread(close_order_blocking.put, Order(id=9), id="c", delay=600)
+        assert (await asyncio.to_thread(close_order_blocking.cancel, "c")).was == "delayed"
+    await close_order_async.put(Order(id=10), id="d", delay=600)
+    assert (await close_order_async.cancel("d")).was == "delayed"
+    [batched] = await client.put_batch([close.fields(Order(id=11), id="e")])
+    buffered = await client.buffer().put(**close.fields(Order(id=12), id="f"))
+    assert (batched.status, buffered.status) == (201, 201)
+    async with serving(worker):
+        for job_id in "abef":
+            await in_state(client, topic, job_id, "finished")
+        dead = await in_state(client, topic, "of-another-program", "dead")
+    assert sorted(order.id for order in closed) == [7, 8, 11, 12]
+    assert (dead.last_error or "").startswith("the body does not fit: id: Input should be a valid integer")
+
+
+async def test_an_exception_releases_the_job_with_its_text_and_its_backoff(
+    client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @worker.handler(topic)
+    async def fail(context: Context) -> str:
+        if context.job.attempt == 1:
+            raise ValueError("no such order")
+        return f"attempt {context.job.attempt} after {context.job.last_error}"
+
+    await client.put(topic, id="now", retain=60, backoff=SOON)
+    await client.put(topic, id="later", backoff={"kind": "fixed", "seconds": 600})
+    async with serving(worker):
+        finished = await in_state(client, topic, "now", "finished")
+        waiting = await in_state(client, topic, "later", "delayed")
+    assert finished.result == "attempt 2 after ValueError: no such order"
+    assert (waiting.last_error, waiting.attempts) == ("ValueError: no such order", 1)
+    assert (waiting.due_at - waiting.created_at).total_seconds() > 500
+    [record] = [one for one in caplog.records if getattr(one, "job_id", None) == "later"]
+    assert (record.name, record.levelno) == ("deferd.worker", logging.WARNING)
+    assert record.getMessage().endswith("is released: ValueError: no such order")
+    facts = vars(record)
+    assert (facts["topic"], facts["attempt"], facts["error"]) == (topic, 1, "ValueError: no such order")
+    assert facts["seconds"] >= 0
+    assert record.exc_info is not None
+
+
+async def test_nothing_is_logged_for_a_successful_job(
+    client: AsyncClient, worker: Worker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @worker.handler(topic)
+    async def nothing() -> None: ...
+
+    caplog.set_level(logging.INFO, "deferd.worker")
+    await client.put(topic, id="a")
+    async with serving(worker):
+        await gone(client, topic, "a")
+    assert [one for one in caplog.records if hasattr(one, "job_id")] == []
+
+
+async def test_retry_releases_and_reject_buries_the_job(client: AsyncClient, worker: Worker, topic: str) -> None:
+    @worker.handler(topic)
+    async def decide(body: str) -> None:
+        if body == "retry":
+            raise Retry(delay=600, error="busy")
+        raise Reject("no such customer")
+
+    await client.put(topic, "retry", id="retry")
+    await client.put(topic, "reject", id="reject")
+    async with serving(worker):
+        retried = await in_state(client, topic, "retry", "delayed")
+        rejected = await in_state(client, topic, "reject", "dead")
+    assert retried.last_error == "busy"
+    assert 595 < (retried.due_at - retried.created_at).total_seconds() < 660
+    assert (rejected.last_error, rejected.reason) == ("no such customer", "buried")
+
+
+async def test_a_value_that_is_not_json_releases_the_job(client: AsyncClient, worker: Worker, topic: str) -> None:
+    @worker.handler(topic)
+    async def give_an_object() -> object:
+        return object()
+
+    await client.put(topic, id="a")
+    async with serving(worker):
+        released = await in_state(client, topic, "a", "delayed")
+    assert str(released.last_error).startswith("the handler returned what is no JSON value: ")
+
+
+async def test_a_result_that_the_service_refuses_releases_only_its_job(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker(shared_service.url, concurrency=3)
+    all_run = asyncio.Barrier(3)
+
+    @worker.handler(topic)
+    async def give_much(length: int) -> str:
+        await all_run.wait()
+        return "x" * length
+
+    for job_id, length in (("a", 10), ("large", 2_000_000), ("b", 20)):
+        await client.put(topic, length, id=job_id, retain=60)
+    async with serving(worker):
+        released = await in_state(client, topic, "large", "delayed")
+        assert (await in_state(client, topic, "a", "finished")).result == "x" * 10
+        assert (await in_state(client, topic, "b", "finished")).result == "x" * 20
+    assert released.last_error == (
+        "the service refused the handler's result: the request body is larger than 1048576 bytes"
+    )
+
+
+def _raise_in_handler(error: type[BaseException]) -> Callable[..., Any]:
+    async def raising(context: Context) -> None:
+        if context.job.attempt == 1:
+            raise error
+
+    return raising
+
+
+def _raise_in_thread(error: type[BaseException]) -> Callable[..., Any]:
+    def raising(context: Context) -> None:
+        if context.job.attempt == 1:
+            raise error
+
+    return raising
+
+
+@pytest.mark.parametrize("make", [_raise_in_handler, _raise_in_thread])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, StopIteration])
+async def test_after_any_exception_the_job_is_delivered_again_and_the_worker_continues(
+    client: AsyncClient,
+    worker: Worker,
+    topic: str,
+    make: Callable[[type[BaseException]], Callable[..., Any]],
+    error: type[BaseException],
+) -> None:
+    worker.handler(topic)(make(error))
+    await client.put(topic, id="a", retain=60, backoff=SOON)
+    async with serving(worker):
+        finished = await in_state(client, topic, "a", "finished")
+    assert finished.attempts == 2
+    assert error.__name__ in str(finished.last_error)
+
+
+async def test_an_async_handler_is_cancelled_at_its_time_limit_and_its_job_released(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    cleaned_up = []
+
+    @worker.handler(topic, time_limit=0.05)
+    async def hang(context: Context) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            cleaned_up.append(context.cancelled)
+
+    await client.put(topic, id="a")
+    async with serving(worker):
+        released = await in_state(client, topic, "a", "delayed")
+    assert released.last_error == "the time limit of 0.05 s has passed"
+    assert cleaned_up == [True]
+
+
+async def test_a_plain_handler_past_its_time_limit_keeps_its_slot_until_it_returns(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker(shared_service.url, concurrency=1)
+    saw_it, may_return, ran = threading.Event(), threading.Event(), []
+
+    @worker.handler(topic, time_limit=0.05)
+    def hang(body: str, context: Context) -> str:
+        ran.append(body)
+        if body == "slow":
+            end_s = time.monotonic() + 10
+            while not context.cancelled and time.monotonic() < end_s:
+                time.sleep(0.005)
+            saw_it.set()
+            may_return.wait(10)
+        return "too late"
+
+    await client.put(topic, "slow", id="slow")
+    async with serving(worker):
+        released = await in_state(client, topic, "slow", "delayed")
+        assert released.last_error == "the time limit of 0.05 s has passed"
+        await until(saw_it.is_set, "the handler saw that it is cancelled")
+        await client.put(topic, "next", id="next", retain=60)
+        await asyncio.sleep(0.2)  # with a free slot it would start within a few milliseconds
+        assert (ran, (await client.look(topic, "next")).state) == (["slow"], "ready")
+        may_return.set()
+        await in_state(client, topic, "next", "finished")
+    assert (await client.look(topic, "slow")).state == "delayed"
+
+
+async def test_a_handler_that_ends_before_its_time_limit_is_not_affected(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    @worker.handler(topic, time_limit=10)
+    async def quick() -> str:
+        return "done"
+
+    await client.put(topic, id="a", retain=60)
+    async with serving(worker):
+        assert (await in_state(client, topic, "a", "finished")).result == "done"
+
+
+async def test_middleware_wraps_handlers_the_first_outermost_and_may_raise_what_handlers_may(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    calls: list[str] = []
+
+    @worker.middleware
+    async def outer(context: Context, call_next: CallNext) -> Any:
+        calls.append(f"outer {context.job.id}")
+        return {"wrapped": await call_next()}
+
+    @worker.middleware
+    async def inner(context: Context, call_next: CallNext) -> Any:
+        calls.append(f"inner {context.job.id}")
+        if context.job.body == "refuse":
+            raise Reject("not here")
+        return await call_next()
+
+    @worker.handler(topic)
+    def handle(body: str) -> str:
+        calls.append("handler")
+        return body
+
+    await client.put(topic, "fine", id="a", retain=60)
+    async with serving(worker):
+        assert (await in_state(client, topic, "a", "finished")).result == {"wrapped": "fine"}
+        assert calls == ["outer a", "inner a", "handler"]
+        await client.put(topic, "refuse", id="b")
+        assert (await in_state(client, topic, "b", "dead")).last_error == "not here"
+
+
+async def test_puts_from_a_handler_propagate_the_trace_context(client: AsyncClient, worker: Worker, topic: str) -> None:
+    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+    @worker.handler(topic)
+    async def follow_up(body: str) -> None:
+        await client.put(f"{topic}-next", id=body, delay=600)
+
+    await client.put(topic, "traced", traceparent=traceparent)
+    await client.put(topic, "untraced")
+    async with serving(worker):
+        traced = await in_state(client, f"{topic}-next", "traced", "delayed")
+        untraced = await in_state(client, f"{topic}-next", "untraced", "delayed")
+    assert (traced.traceparent, untraced.traceparent) == (traceparent, None)
+
+
+async def test_a_touch_from_a_handler_reports_a_cancel_at_once(client: AsyncClient, worker: Worker, topic: str) -> None:
+    touched: dict[str, list[bool]] = {"async": [], "plain": []}
+    go_on = {"async": threading.Event(), "plain": threading.Event()}
+
+    @worker.handler(f"{topic}-async")
+    async def touch_twice(context: Context) -> None:
+        touched["async"].append(await context.touch())
+        await asyncio.to_thread(go_on["async"].wait, 10)
+        touched["async"].append(await context.touch())
+
+    @worker.handler(f"{topic}-plain")
+    def touch_twice_in_thread(context: Context) -> None:
+        touched["plain"].append(context.touch_from_thread())
+        go_on["plain"].wait(10)
+        touched["plain"].append(context.touch_from_thread())
+
+    async with serving(worker):
+        for kind, touches in touched.items():
+            await client.put(f"{topic}-{kind}", id="a", ttr=3600)
+            await until(lambda touches=touches: touches == [True], "it has touched once")  # type: ignore[misc]
+            assert (await client.cancel(f"{topic}-{kind}", "a")).was == "reserved"
+            go_on[kind].set()
+            await until(lambda touches=touches: len(touches) == 2, "it has touched twice")  # type: ignore[misc]
+    assert touched == {"async": [True, False], "plain": [True, False]}
+
+
+async def test_a_worker_is_shown_as_the_holder_of_its_jobs(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker(shared_service.url, name="closer-1")
+    go_on = asyncio.Event()
+
+    @worker.handler(topic)
+    async def wait() -> None:
+        await go_on.wait()
+
+    await client.put(topic, id="a")
+    async with serving(worker):
+        assert (await in_state(client, topic, "a", "reserved")).reserved_by == "closer-1"
+        go_on.set()
+
+
+async def test_a_worker_without_handlers_or_with_an_invalid_priority_does_not_start(
+    shared_service: ServiceProcess, topic: str
+) -> None:
+    with pytest.raises(ValueError, match="at least one handler"):
+        await Worker(shared_service.url).serve()
+    worker = Worker(shared_service.url, priority=["other"])
+    worker.handler(topic)(lambda: None)
+    with pytest.raises(ValueError, match="no handler: 'other'"):
+        await worker.serve()
+
+
+async def test_run_inside_a_running_loop_is_refused_with_advice(worker: Worker, topic: str) -> None:
+    worker.handler(topic)(lambda: None)
+    with pytest.raises(RuntimeError, match=r"use `await worker\.serve\(\)` here"):
+        worker.run()
+
+
+async def test_a_worker_logs_the_url_of_its_service(
+    worker: Worker, topic: str, shared_service: ServiceProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.handler(topic)(lambda: None)
+    caplog.set_level(logging.INFO, "deferd.worker")
+    async with serving(worker):
+        await until(lambda: "starts at" in caplog.text, "the worker has started")
+    assert f"starts at {shared_service.url}: {topic}" in caplog.text
+
+
+async def test_the_url_passed_to_run_overrides_that_of_the_worker(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker("http://127.0.0.1:9", key="wrong", grace=5)
+    worker.handler(topic)(lambda: None)
+    await client.put(topic, id="a")
+
+    run = asyncio.create_task(asyncio.to_thread(worker.run, url=[shared_service.url], key="of-the-flag"))
+    await gone(client, topic, "a")
+    worker.stop()
+
+    assert await run == 0
+
+
+async def test_a_url_that_is_not_used_is_logged(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(lambda: AsyncClient(shared_service.url, retry_for=0), grace=5)
+    worker.handler(topic)(lambda: None)
+    await client.put(topic, id="a")
+
+    run = asyncio.create_task(asyncio.to_thread(worker.run, url="http://127.0.0.1:9"))
+    await gone(client, topic, "a")
+    worker.stop()
+
+    assert await run == 0
+    assert "the URL http://127.0.0.1:9 that was given is not used" in caplog.text
+
+
+async def test_a_worker_can_serve_again_but_not_concurrently(client: AsyncClient, worker: Worker, topic: str) -> None:
+    @worker.handler(topic)
+    async def nothing() -> None: ...
+
+    for job_id in ("a", "b"):
+        async with serving(worker):
+            await client.put(topic, id=job_id)
+            await gone(client, topic, job_id)
+            with pytest.raises(RuntimeError, match="runs already"):
+                await worker.serve()

@@ -1,0 +1,161 @@
+"""How many jobs a worker fetches, and from which topics first."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deferd import AsyncClient, Worker
+from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.worker.worker_runs import gone, serving
+from tests.waiting import until
+
+
+@pytest.fixture
+async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(shared_service.url) as client:
+        yield client
+
+
+async def fill(client: AsyncClient, topic: str, count: int) -> None:
+    jobs = ({"topic": topic, "id": f"j{number}", "body": number} for number in range(count))
+    assert {result.code async for result in client.put_many(jobs)} == {None}
+
+
+def note(order: list[str], name: str, _number: int) -> None:
+    order.append(name)
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_no_more_handlers_run_at_once_than_the_concurrency(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str, kind: str
+) -> None:
+    worker = Worker(shared_service.url, concurrency=3)
+    running, most, done = 0, 0, 0
+    lock, may_end = threading.Lock(), threading.Event()
+
+    def change(by: int) -> None:
+        nonlocal running, most, done
+        with lock:
+            running += by
+            most = max(most, running)
+            done += by < 0
+
+    if kind == "async":
+
+        @worker.handler(topic)
+        async def wait() -> None:
+            change(1)
+            await asyncio.to_thread(may_end.wait, 20)
+            change(-1)
+    else:
+
+        @worker.handler(topic)
+        def wait_in_thread() -> None:
+            change(1)
+            may_end.wait(20)
+            change(-1)
+
+    await fill(client, topic, 12)
+    async with serving(worker):
+        await until(lambda: running == 3, "all slots are busy")
+        # Run times are not known yet, so nothing is prefetched.
+        assert (await client.topic(topic)).counts["reserved"] == 3
+        may_end.set()
+        await until(lambda: done == 12, "all have run")
+    assert most == 3
+
+
+async def test_a_worker_with_slow_handlers_prefetches_nothing(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    slow, quick = Worker(shared_service.url, concurrency=2), Worker(shared_service.url)
+    begun, taken, may_end = 0, [], asyncio.Event()
+
+    @slow.handler(topic)
+    async def take_long() -> None:
+        nonlocal begun
+        begun += 1
+        if begun > 2:
+            await may_end.wait()
+        else:
+            await asyncio.sleep(0.6)  # so long that no further job would start within 0.25 s
+
+    @quick.handler(topic)
+    async def note(number: int) -> None:
+        taken.append(number)
+
+    await fill(client, topic, 20)
+    async with serving(slow):
+        await until(lambda: begun == 4, "two have ended, two run")
+        async with serving(quick):
+            await until(lambda: len(taken) == 16, "the other worker got all others")
+        may_end.set()
+
+
+async def test_strict_priority_serves_the_first_topic_first(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker(shared_service.url, concurrency=1, prefetch=0, priority=[f"{topic}-b"])
+    order: list[str] = []
+    for name in ("a", "b", "c"):
+        worker.handler(f"{topic}-{name}")(functools.partial(note, order, name))
+        await fill(client, f"{topic}-{name}", 10)
+    async with serving(worker):
+        await until(lambda: len(order) == 30, "all have run")
+    assert order == ["b"] * 10 + ["a"] * 10 + ["c"] * 10
+
+
+@pytest.mark.slow
+async def test_weighted_priority_starves_no_topic(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    random.seed(1)
+    worker = Worker(shared_service.url, concurrency=1, prefetch=0, priority={f"{topic}-a": 3, f"{topic}-b": 1})
+    order: list[str] = []
+    for name in ("a", "b"):
+        worker.handler(f"{topic}-{name}")(functools.partial(note, order, name))
+        await fill(client, f"{topic}-{name}", 150)
+    async with serving(worker):
+        await until(lambda: len(order) >= 100, "many have run")
+    first = Counter(order[:100])
+    assert 54 < first["a"] < 96  # 75 are expected, with a standard deviation of 4.3
+
+
+async def test_a_delayed_job_runs_when_it_is_due(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker(shared_service.url)
+    worker.handler(topic)(lambda: None)
+    async with serving(worker):
+        await client.put(topic, id="a", delay=0.2)
+        assert (await client.look(topic, "a")).state == "delayed"
+        await gone(client, topic, "a")
+
+
+@pytest.mark.slow
+async def test_jobs_that_fail_at_the_same_time_are_all_released(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    worker = Worker(shared_service.url, concurrency=100)
+
+    @worker.handler(topic)
+    async def fail(number: int) -> None:
+        raise ValueError(number)
+
+    jobs = [
+        {"topic": topic, "id": f"j{n}", "body": n, "backoff": {"kind": "fixed", "seconds": 600}} for n in range(200)
+    ]
+    await client.put_batch(jobs)
+    async with serving(worker):
+        async with asyncio.timeout(20):
+            while (await client.topic(topic)).counts["delayed"] < len(jobs):
+                await asyncio.sleep(0.02)
+        errors = {job.id: job.last_error async for job in client.jobs(topic, state="delayed")}
+    assert errors == {f"j{number}": f"ValueError: {number}" for number in range(200)}

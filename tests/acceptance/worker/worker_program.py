@@ -1,0 +1,97 @@
+"""A worker as a program, for tests that send it signals: `python -m tests.acceptance.worker.worker_program ...`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from deferd import Context, Worker
+from deferd.worker import event_loop, worker_run
+
+
+def main() -> int:
+    """Work on the topics below TOPIC; a job runs for as many seconds as its body says.
+
+    Handlers write a line when they begin, when they end and when they are cancelled. Those of `TOPIC.stubborn` and
+    `TOPIC.stubborn-plain` ignore that they are cancelled.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("topic")
+    parser.add_argument("--grace", type=float, default=30)
+    parser.add_argument("--concurrency", type=int, default=10)
+    parser.add_argument("--without-signal-handlers", action="store_true", help="like the event loops of Windows")
+    parser.add_argument("--short-waits", action="store_true", help="shorten the waits of a stop to tenths of a second")
+    options = parser.parse_args()
+    if options.without_signal_handlers:
+        asyncio.new_event_loop = LoopWithoutSignalHandlers
+    if options.short_waits:
+        worker_run._CLEANUP_S = worker_run._LAST_REPORTS_S = event_loop._LEFT_TASKS_S = 0.3
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s")
+    worker = Worker(options.url, grace=options.grace, concurrency=options.concurrency)
+
+    @worker.handler(f"{options.topic}.async")
+    async def take_time(seconds: float, context: Context) -> str:
+        say(f"began {context.job.id}")
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            say(f"cancelled {context.job.id}")
+            raise
+        say(f"ended {context.job.id}")
+        return "done"
+
+    @worker.handler(f"{options.topic}.plain")
+    def take_time_in_thread(seconds: float, context: Context) -> str:
+        say(f"began {context.job.id}")
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            if context.cancelled:
+                say(f"cancelled {context.job.id}")
+                break
+            time.sleep(0.01)
+        else:
+            say(f"ended {context.job.id}")
+        return "done"
+
+    @worker.handler(f"{options.topic}.stubborn")
+    async def take_time_regardless(seconds: float, context: Context) -> None:
+        say(f"began {context.job.id}")
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            try:
+                await asyncio.sleep(left_s)
+            except asyncio.CancelledError:
+                say(f"ignored {context.job.id}")
+
+    @worker.handler(f"{options.topic}.stubborn-plain")
+    def take_time_regardless_in_thread(seconds: float, context: Context) -> None:
+        say(f"began {context.job.id}")
+        time.sleep(seconds)
+
+    return worker.run()
+
+
+class LoopWithoutSignalHandlers(asyncio.SelectorEventLoop):
+    """An event loop that cannot handle signals, as on Windows."""
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: object) -> NoReturn:
+        raise NotImplementedError
+
+    def remove_signal_handler(self, sig: int) -> NoReturn:
+        raise NotImplementedError
+
+
+def say(line: str) -> None:
+    """Write a line to the test, in one call because threads write concurrently."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,302 @@
+"""Runs each call on an engine and on a plain model of it, and compares their results and contents.
+
+The test moves the store's clock, but the clock also runs by itself. So that this does not affect results, all times are
+even numbers of seconds, and an example ends after `LONGEST_S` of real time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import orjson
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from deferd.contract.errors import DeferdError, JobNotFound
+from deferd.contract.model import JobState
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt
+from deferd.store.connection import connect
+from tests.integration.engine.drawn_calls import JOB_IDS, TOPICS
+from tests.integration.engine.engine_driver import EngineDriver
+from tests.integration.engine.job_model import (
+    ANY_DELIVERY,
+    DEAD_RETENTION_S,
+    NO_DELIVERY,
+    SOME_TEXT,
+    Delivery,
+    JobModel,
+    ModelJob,
+)
+from tests.integration.store.store_contents import Contents, read_contents
+from tests.integration.store.store_servers import StoreServer
+
+LONGEST_S = 0.9
+"""Less than a second: the shortest time for which the store remembers a request."""
+
+Result = TypeVar("Result")
+
+
+class OutOfTimeError(Exception):
+    """The example has taken so long that the real clock may affect results."""
+
+
+class EngineAndModel(RuleBasedStateMachine):
+    """Makes the same calls to the engine and to a model of each topic, and compares their results and contents."""
+
+    server: StoreServer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out_of_time = False
+        self.runner = asyncio.Runner()
+        self.server.command("FLUSHALL")
+        self.began_s = time.monotonic()
+        self.client = self.server.client()
+        seconds, microseconds = self.client.time()
+        self.began_ms = seconds * 1000 + microseconds // 1000
+        self.store = self.runner.run(connect(self.server.url, timeout_s=5))
+        engine = Engine(self.store, movable_clock=True, dead_retention_ms=DEAD_RETENTION_S * 1000)
+        self.driver = EngineDriver(engine, self.server)
+        self.queue = engine.queue
+        self.models = {topic: JobModel(topic) for topic in TOPICS}
+        self.contents = {topic: read_contents(self.client, topic) for topic in TOPICS}
+        self.versions: dict[str, dict[str, int]] = {topic: {} for topic in TOPICS}
+        self.deliveries: dict[str, list[Delivery]] = {topic: [] for topic in TOPICS}
+        self.seen_receipts: set[tuple[str, str, Any]] = set()
+        self.bodies = 0
+
+    def teardown(self) -> None:
+        self.client.close()
+        self.runner.run(self.driver.engine.close())
+        self.runner.run(self.store.close())
+        self.runner.close()
+
+    # Invariants
+
+    @invariant()
+    def the_store_holds_what_the_model_holds(self) -> None:
+        if self.out_of_time:
+            return
+        try:
+            for topic, model in self.models.items():
+                before, self.contents[topic] = self.contents[topic], read_contents(self.client, topic)
+                self._check_places(self.contents[topic], model)
+                if self.contents[topic] != before:
+                    self._check_counts(self.contents[topic], model)
+                self._check_jobs(before, self.contents[topic], model)
+        except OutOfTimeError:
+            self.out_of_time = True
+
+    def _check_places(self, contents: Contents, model: JobModel) -> None:
+        assert set(contents.pool) == set(model.jobs)
+        for state, scores in contents.scores.items():
+            assert set(scores) == {job.id for job in model.in_state(state)}
+            for job_id, score in scores.items():
+                model.jobs[job_id].exact_ms = score
+        assert sorted(contents.ready_list) == sorted(job.id for job in model.in_state(JobState.READY))
+        assert model.may_be_in_order(contents.ready_list)
+        waiting = {job.id: job for job in model.jobs.values() if job.first_delivery_until_s is not None}
+        assert set(contents.expiry) == set(waiting)
+        for job_id, job in waiting.items():
+            self.assert_same_instant(contents.expiry[job_id], job.first_delivery_until_s)
+        assert contents.holders == {job.id: job.consumer for job in model.jobs.values() if job.consumer}
+        requested = {job.id: job.live.request_id for job in model.jobs.values() if job.live and job.live.request_id}
+        assert contents.requests == requested
+        told = {_tombstone(key): until_s for key, until_s in model.tombstones.items()}
+        assert set(contents.cancelled) == set(told)
+        for member, until_s in told.items():
+            self.assert_same_instant(contents.cancelled[member], until_s)
+        self._check_tally(contents)
+        work = contents.timer_work()
+        assert not work or (contents.due_ms is not None and contents.due_ms <= min(work)), "the timer would be late"
+
+    @staticmethod
+    def _check_tally(contents: Contents) -> None:
+        kept = len(contents.scores[JobState.FINISHED])
+        gone = sum(count for outcome, count in contents.tally.items() if outcome != "put")
+        assert contents.tally.get("put", 0) == gone + len(contents.pool) - kept
+
+    def _check_counts(self, contents: Contents, model: JobModel) -> None:
+        view = self.run(self.driver.topics.show(model.topic))
+        expected = result_of(model.counts)
+        if isinstance(view, type):
+            assert view == expected
+            return
+        assert view.counts == expected
+        assert view.paused == model.paused
+        assert view.next_due_at_ms == min(contents.scores[JobState.DELAYED].values(), default=None)
+        assert (view.oldest_ready_age_ms is None) == (not model.in_state(JobState.READY))
+
+    def _check_jobs(self, before: Contents, contents: Contents, model: JobModel) -> None:
+        versions = self.versions[model.topic]
+        for job_id in JOB_IDS:
+            job = model.jobs.get(job_id)
+            if job is not None and versions.get(job_id) == job.version:
+                assert contents.of_job(job_id) == before.of_job(job_id), "changed by what was done to others"
+                continue
+            if job is None and job_id not in before.pool:
+                continue
+            record = self.look(model.topic, job_id)
+            if job is None:
+                assert record is JobNotFound
+                continue
+            self.is_as_modelled(record, job)
+            versions[job_id] = job.version
+
+    def is_as_modelled(self, record: JobRecord, job: ModelJob) -> None:
+        assert record.state is job.state
+        assert orjson.loads(record.body) == job.body
+        assert record.attempts == job.attempts
+        assert (record.ttr_ms, record.retain_ms) == (job.policy["ttr"] * 1000, job.policy["retain"] * 1000)
+        assert (record.max_attempts or None) == job.policy["max_attempts"]
+        assert (record.ttl_ms / 1000 or None) == job.policy["ttl"]
+        assert record.effective_backoff == job.policy["backoff"]
+        assert record.last_error == job.last_error or (record.last_error and job.last_error is SOME_TEXT)
+        assert record.reason == job.reason
+        assert record.reserved_by == job.consumer
+        assert (None if record.result is None else orjson.loads(record.result)) == job.result
+        self.assert_same_instant(record.due_at_ms, job.due_s)
+        self.assert_same_instant(record.reserved_until_ms, job.lease_end_s if job.live is not None else None)
+        self.assert_same_instant(record.finished_at_ms, job.finished_at_s)
+        if job.live is not None and job.live.receipt is not None:
+            assert record.receipt == job.live.receipt
+
+    # Helpers
+
+    def new_body(self) -> dict[str, int]:
+        self.bodies += 1
+        return {"put": self.bodies}
+
+    def elapsed_ms(self) -> float:
+        return (time.monotonic() - self.began_s) * 1000
+
+    def run(self, call: Coroutine[Any, Any, Result]) -> Any:
+        """The call's result, or the class of the error that it raised."""
+        result = self.runner.get_loop().run_until_complete(_result_or_error(call))
+        if self.elapsed_ms() > LONGEST_S * 1000:
+            raise OutOfTimeError
+        return result
+
+    def assert_same_instant(self, actual_ms: int | None, virtual_s: int | None) -> None:
+        """Assert that the store's instant is the model's, within the real time that passes during an example."""
+        if actual_ms is None or virtual_s is None:
+            assert actual_ms == virtual_s
+            return
+        assert -1 <= actual_ms - self.began_ms - virtual_s * 1000 <= self.elapsed_ms() + 1
+
+    def run_together(self, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """The results of calls made at the same time, in this order, so that group commit can join them."""
+
+        async def together() -> list[Any]:
+            return list(await asyncio.gather(*map(_result_or_error, calls)))
+
+        results: list[Any] = self.run(together())
+        return results
+
+    def look(self, topic: str, job_id: str) -> Any:
+        return self.run(self.queue.get(topic, job_id))
+
+    def hand_out(self, topic: str, requests: list[PopRequest]) -> None:
+        """Pop for several consumers in one call."""
+        model = self.models[topic]
+        too_late = [job.id for job in model.in_state(JobState.READY) if model.is_expired(job)]
+        reply = self.run(self.queue.pop(topic, requests))
+        expired = {job_id for job_id in too_late if self.look(topic, job_id).state is JobState.DEAD}
+        for request, records in zip(requests, reply.jobs, strict=True):
+            repeated = bool(model.earlier_deliveries(request.request_id))
+            deliveries = model.pop(
+                request.count,
+                [record.id for record in records],
+                ttr_s=None if request.ttr_ms is None else request.ttr_ms // 1000,
+                consumer=request.consumer,
+                request_id=request.request_id,
+                expired=() if repeated else expired,
+            )
+            for record, delivery in zip(records, deliveries, strict=True):
+                self._note(topic, record, delivery)
+                job = model.jobs[record.id]
+                self.is_as_modelled(record, job)
+            if not repeated:
+                expired = set()
+        assert not expired, "a repeated request takes nothing off the Ready list"
+        if model.in_state(JobState.READY) and not model.paused:
+            assert reply.more
+
+    def _note(self, topic: str, record: JobRecord, delivery: Delivery) -> None:
+        if delivery.receipt is None:
+            seen = (topic, record.id, record.receipt)
+            assert seen not in self.seen_receipts, "two deliveries with one receipt"
+            self.seen_receipts.add(seen)
+            self.deliveries[topic].append(delivery)
+            delivery.receipt = record.receipt
+        assert record.receipt == delivery.receipt
+        assert record.request_id == delivery.request_id
+
+    def target_of(self, topic: str, which: tuple[str, int]) -> tuple[str, Delivery]:
+        """The id and the delivery that a consumer's call names, as close as possible to what was drawn.
+
+        `live`: a job with its live delivery; `old`: one of the last deliveries, live or not, with its job;
+        `another's`: the same with any job; `ready`: a ready job without a receipt; `any`: any job without a receipt;
+        `none`: any job with a receipt that never was.
+        """
+        kind, number = which
+        job_id = JOB_IDS[number % len(JOB_IDS)]
+        if kind == "ready":
+            ready = self.models[topic].in_state(JobState.READY)
+            return ready[number % len(ready)].id if ready else job_id, ANY_DELIVERY
+        if kind == "live":
+            live = [job.live for job in self.models[topic].jobs.values() if job.live is not None]
+            if live:
+                delivery = live[number % len(live)]
+                return delivery.job_id, delivery
+        if kind in ("old", "another's") and self.deliveries[topic]:
+            delivery = self.deliveries[topic][-1 - number % len(self.deliveries[topic])]
+            return delivery.job_id if kind == "old" else job_id, delivery
+        if kind == "none":
+            return job_id, NO_DELIVERY
+        return job_id, ANY_DELIVERY
+
+    def as_popped(self, topic: str, delivery: Delivery) -> JobRecord:
+        nonce, attempt = delivery.receipt
+        return JobRecord(
+            topic=topic,
+            id=delivery.job_id,
+            state=JobState.RESERVED,
+            created_at_ms=0,
+            due_at_ms=0,
+            nonce=nonce,
+            attempts=attempt,
+            body=b"",
+            request_id=delivery.request_id,
+        )
+
+
+def receipt_of(delivery: Delivery) -> Receipt:
+    if delivery is ANY_DELIVERY:
+        return ANY_RECEIPT
+    return IMPOSSIBLE_RECEIPT if delivery is NO_DELIVERY else delivery.receipt
+
+
+def _tombstone(key: Delivery | str) -> str:
+    if isinstance(key, str):
+        return key
+    return f"{key.job_id} {key.receipt.nonce} {key.receipt.attempt}"
+
+
+async def _result_or_error(call: Awaitable[Result]) -> Result | type[DeferdError]:
+    try:
+        return await call
+    except DeferdError as exc:
+        return type(exc)
+
+
+def result_of(call: Callable[[], Any]) -> Any:
+    """The model's result, or the class of the error that it raised."""
+    try:
+        return call()
+    except DeferdError as exc:
+        return type(exc)

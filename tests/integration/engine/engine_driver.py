@@ -1,0 +1,88 @@
+"""Drives an engine step by step in tests: puts, pops, moves of the clock, runs of the timer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from deferd.contract.model import JobState, PutJob
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import JobRecord
+from deferd.store.connection import connect
+from tests.integration.store.store_servers import StoreServer
+
+TOPIC = "orders.close"
+KEY = f"deferd:{{0}}:{TOPIC}"
+
+
+@asynccontextmanager
+async def started_engine(url: str, *, timeout_s: float = 5, **options: Any) -> AsyncIterator[Engine]:
+    """A started engine with its own connection to the store, like that of another process."""
+    store = await connect(url, timeout_s=timeout_s)
+    engine = Engine(store, **options)
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.close()
+        await store.close()
+
+
+def job(job_id: str = "a", **fields: Any) -> PutJob:
+    return PutJob.model_validate({"topic": TOPIC, "id": job_id, **fields})
+
+
+class EngineDriver:
+    """An engine whose timer and clock are driven by the test."""
+
+    def __init__(self, engine: Engine, server: StoreServer) -> None:
+        self.engine = engine
+        self.server = server
+        self.queue = engine.queue
+        self.topics = engine.topics
+
+    def move_clock(self, seconds: float) -> None:
+        """Move the store's clock, as the scripts read it, forward."""
+        self.server.command("INCRBY", "deferd:{0}:clock", round(seconds * 1000))
+
+    async def run_timer(self) -> float:
+        """Run the timer until nothing is due; return the seconds for which it would sleep."""
+        for _ in range(1000):
+            wait_s = await self.engine.timers[0].run_once()
+            if wait_s > 0:
+                return wait_s
+        raise AssertionError("the timer never finished its work")
+
+    async def pass_time(self, seconds: float) -> None:
+        """Move the clock and let the timer do the work that is due."""
+        self.move_clock(seconds)
+        await self.run_timer()
+
+    async def put(self, job_id: str = "a", **fields: Any) -> JobRecord:
+        return (await self.queue.put(job(job_id, **fields))).record
+
+    async def pop(self, count: int = 1, **request: Any) -> list[JobRecord]:
+        return (await self.queue.pop(TOPIC, [PopRequest(count, **request)])).jobs[0]
+
+    async def pop_one(self, **request: Any) -> JobRecord:
+        (popped,) = await self.pop(1, **request)
+        return popped
+
+    async def state(self, job_id: str = "a") -> JobState:
+        return (await self.queue.get(TOPIC, job_id)).state
+
+    async def counts(self) -> dict[str, int]:
+        """How many jobs are in each state, without empty states."""
+        view = await self.topics.show(TOPIC)
+        return {state.value: count for state, count in view.counts.items() if count}
+
+    def keys_left(self) -> set[str]:
+        """The last words of the names of the topic's keys, except its tally."""
+        found = self.server.command("KEYS", f"{KEY}:*")
+        return {key.decode().rpartition(":")[2] for key in found} - {"tally"}
+
+    def ready_list(self) -> list[str]:
+        """The ids in the Ready list, in the order in which they will be handed out."""
+        return [entry.decode() for entry in self.server.command("ZRANGE", f"{KEY}:ready", 0, -1)]

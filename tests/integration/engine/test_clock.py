@@ -1,0 +1,155 @@
+"""advance.lua and the movable clock: a move acts as if the time had passed, for all shards and processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import REGISTRY
+
+from deferd.contract.errors import InvalidInput
+from deferd.contract.model import JobState, PutJob
+from deferd.engine.engine import Engine
+from deferd.engine.movable_clock import MOVED_MAX_S, MovableClock
+from deferd.engine.queue import PopRequest
+from deferd.store.connection import Store
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.store.store_servers import StoreServer
+from tests.waiting import until
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def clock(driver: EngineDriver) -> MovableClock:
+    assert driver.engine.clock is not None
+    return driver.engine.clock
+
+
+@pytest.fixture
+async def process(store: Store) -> AsyncIterator[Engine]:
+    """The engine of another process on the same store, with the longest tick: only a message wakes it in time."""
+    engine = Engine(store, tick_s=60, movable_clock=True)
+    await engine.start()
+    yield engine
+    await engine.close()
+
+
+def store_now_ms(server: StoreServer) -> int:
+    seconds, microseconds = server.client().time()
+    return int(seconds * 1000 + microseconds // 1000)
+
+
+def timer_turns() -> float:
+    """How many turns this process's timers have had while holding the lock."""
+    return REGISTRY.get_sample_value("deferd_timer_turns_total", {"held": "yes"}) or 0
+
+
+async def test_the_clock_shows_the_stores_time_until_it_is_moved(clock: MovableClock, server: StoreServer) -> None:
+    before = store_now_ms(server)
+    reading = await clock.read()
+    assert reading.moved_ms == 0
+    assert before <= reading.now_ms <= store_now_ms(server)
+    assert server.command("KEYS", "*clock") == []
+
+
+async def test_the_clock_moves_by_the_requested_time_and_moves_add_up(clock: MovableClock, server: StoreServer) -> None:
+    await clock.advance(DAY_MS)
+    reading = await clock.advance(500)
+    assert reading.moved_ms == DAY_MS + 500
+    assert 0 <= store_now_ms(server) + DAY_MS + 500 - reading.now_ms < 1000
+    assert (await clock.read()).moved_ms == DAY_MS + 500
+
+
+async def test_the_clock_does_not_move_past_a_thousand_years(clock: MovableClock) -> None:
+    await clock.advance(MOVED_MAX_S * 1000)
+    with pytest.raises(InvalidInput, match="1000 years"):
+        await clock.advance(1)
+    assert (await clock.advance(0)).moved_ms == MOVED_MAX_S * 1000
+
+
+async def test_due_jobs_are_ready_after_a_move(driver: EngineDriver, clock: MovableClock) -> None:
+    """No timer ran; there are more jobs than one step takes, in more topics than are visited together."""
+    await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(700)])
+    for number in range(9):
+        await driver.queue.put(PutJob(topic=f"other-{number}", delay=86_400))
+    await driver.queue.put(PutJob(topic="later", delay=86_500))
+    await clock.advance(DAY_MS)
+    assert await driver.counts() == {"ready": 700}
+    for number in range(9):
+        assert (await driver.topics.show(f"other-{number}")).counts[JobState.READY] == 1
+    assert (await driver.topics.show("later")).counts[JobState.DELAYED] == 1
+
+
+async def test_leases_ttls_and_retentions_end_after_a_move(driver: EngineDriver, clock: MovableClock) -> None:
+    await driver.put("held", ttr=60)
+    await driver.put("kept", retain=3600)
+    held, kept = await driver.pop(2)
+    await driver.queue.finish(TOPIC, "kept", kept.receipt)
+    await driver.put("expires", ttl=60)
+    await driver.put("stays", ttl=90_000)
+    await clock.advance(DAY_MS)
+    assert await driver.counts() == {"ready": 2, "dead": 1}
+    assert (await driver.queue.get(TOPIC, "expires")).reason == "expired"
+    assert [(popped.id, popped.attempts) for popped in await driver.pop(2)] == [("stays", 1), (held.id, 2)]
+    await clock.advance(3_600_000)  # the driver keeps dead jobs for an hour
+    assert "dead" not in await driver.counts()
+
+
+async def test_a_remembered_request_expires_as_if_the_time_had_passed(
+    driver: EngineDriver, clock: MovableClock
+) -> None:
+    """It is remembered for its longest lease, here 60 s, even if the lease was touched since."""
+    for job_id in ("a", "b"):
+        await driver.put(job_id)
+    first = await driver.pop_one(request_id="r")
+    await driver.queue.touch(TOPIC, first.id, first.receipt, ttr_ms=DAY_MS)
+    await clock.advance(61_000)
+    assert [other.id for other in await driver.pop(1, request_id="r")] == ["b"]
+
+
+async def test_a_request_is_remembered_until_its_lease_ends(driver: EngineDriver, clock: MovableClock) -> None:
+    await driver.put("a")
+    await driver.put("b")
+    await driver.pop_one(request_id="r")
+    await clock.advance(30_000)
+    await clock.advance(25_000)
+    assert [again.id for again in await driver.pop(1, request_id="r")] == ["a"]
+
+
+async def test_a_waiting_consumer_gets_a_job_that_becomes_due(process: Engine, clock: MovableClock) -> None:
+    await process.queue.put(job(delay=86_400))
+    popping = asyncio.create_task(process.dispatcher.pop([TOPIC], wait_ms=20_000))
+    await until(lambda: process.dispatcher.parked == 1, "the consumer waits")
+    await clock.advance(DAY_MS)
+    async with asyncio.timeout(1):
+        [popped] = await popping
+    assert popped.attempts == 1
+
+
+async def test_a_sleeping_timer_wakes_when_the_clock_moves(process: Engine, clock: MovableClock) -> None:
+    """It slept for its tick of a minute, because the job was due in a day; after the move that is 0.3 s."""
+    await until(lambda: process.timers[0]._holds_lock, "the timer works")
+    before = timer_turns()
+    await process.queue.put(job(delay=86_400))
+    await until(lambda: timer_turns() > before, "it has seen the job, and sleeps")
+    await clock.advance(DAY_MS - 300)
+    async with asyncio.timeout(5):
+        assert [popped.id for popped in await process.dispatcher.pop([TOPIC], wait_ms=5000)] == ["a"]
+
+
+async def test_all_shards_move_together(store: Store) -> None:
+    engine = Engine(store, shards=7, movable_clock=True)
+    topics = [f"t{number}" for number in range(20)]
+    for topic in topics:
+        await engine.queue.put(PutJob(topic=topic, delay=60))
+    assert engine.clock is not None
+    await engine.clock.advance(60_000)
+    for topic in topics:
+        assert len((await engine.queue.pop(topic, [PopRequest(1)])).jobs[0]) == 1
+    await engine.close()
+
+
+async def test_an_engine_not_made_for_tests_has_no_clock(store: Store) -> None:
+    assert Engine(store).clock is None

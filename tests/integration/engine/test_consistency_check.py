@@ -1,0 +1,398 @@
+"""The consistency check: it finds and repairs planted damage, and finds nothing in a sound store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import pytest
+
+from deferd.api.serialization import instant
+from deferd.contract.errors import ReceiptStale, StoreUnavailable, TopicNotFound
+from deferd.contract.model import PutJob
+from deferd.engine.consistency.findings import FindingKind, TopicReport
+from deferd.engine.engine import Engine
+from deferd.engine.record import ANY_RECEIPT
+from deferd.store.connection import Store
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+from tests.integration.store.store_servers import StoreServer
+
+LONG = 5000
+"""Enough jobs for many steps of a check."""
+FAR_MS = 4_000_000_000_000
+
+
+async def put_one_in_every_state(driver: EngineDriver) -> None:
+    await driver.put("reserved")
+    await driver.put("dead")
+    await driver.put("finished", retain=3600)
+    await driver.pop(3, consumer="worker-1", ttr_ms=3_000_000)
+    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
+    await driver.put("delayed", delay=60, ttl=1000)
+    await driver.put("ready", ttl=1000)
+
+
+class Plant(NamedTuple):
+    """Planted damage: the commands, the expected findings, and the jobs that are lost."""
+
+    commands: tuple[tuple[str | int | bytes, ...], ...]
+    kinds: dict[str, int]
+    costs: frozenset[str] = frozenset()
+
+
+def in_no_place(*commands: tuple[str | int | bytes, ...]) -> Plant:
+    return Plant(commands, {"in_no_place": 1})
+
+
+PLANTS: dict[str, Plant] = {
+    "a ready job that is not in the list": in_no_place(("DEL", f"{KEY}:ready")),
+    "a delayed job that is not in the bucket": in_no_place(("ZREM", f"{KEY}:delay", "delayed")),
+    "a reserved job without a lease": Plant(
+        (("ZREM", f"{KEY}:reserved", "reserved"),), {"in_no_place": 1, "holder_wrong": 1}
+    ),
+    "a lease that does not end": Plant((("ZADD", f"{KEY}:reserved", FAR_MS, "reserved"),), {"lease_endless": 1}),
+    "a dead job that is not among the dead": in_no_place(("ZREM", f"{KEY}:dead", "dead")),
+    "a finished job that is delayed": Plant(
+        (("ZADD", f"{KEY}:delay", FAR_MS, "finished"),), {"in_two_places": 1}, frozenset({"finished"})
+    ),
+    "a reserved job that is delayed": Plant((("ZADD", f"{KEY}:delay", FAR_MS, "reserved"),), {"in_two_places": 1}),
+    "a dead job that is reserved": Plant(
+        (("ZADD", f"{KEY}:reserved", FAR_MS, "dead"),), {"in_two_places": 1}, frozenset({"dead"})
+    ),
+    "a job in all places": Plant(
+        tuple(("ZADD", f"{KEY}:{place}", FAR_MS, "ready") for place in ("delay", "reserved", "dead", "finished")),
+        {"in_two_places": 1, "expiry_wrong": 1, "tally_off": 1},
+        frozenset({"ready"}),
+    ),
+    "a bucket entry without a record": Plant(
+        (("HDEL", f"{KEY}:pool", "delayed"),), {"no_record": 2, "tally_off": 1}, frozenset({"delayed"})
+    ),
+    "a lease without a record": Plant(
+        (("HDEL", f"{KEY}:pool", "reserved"),), {"no_record": 2, "tally_off": 1}, frozenset({"reserved"})
+    ),
+    "entries of jobs that never were": Plant(
+        (
+            *(("ZADD", f"{KEY}:{place}", FAR_MS, "ghost") for place in ("delay", "dead", "expiry")),
+            ("HSET", f"{KEY}:holders", "ghost", "worker-1"),
+        ),
+        {"no_record": 4},
+    ),
+    "a finished entry of a job that never was": Plant(
+        (("ZADD", f"{KEY}:finished", FAR_MS, "ghost"),), {"no_record": 1, "tally_off": 1}
+    ),
+    "a record that is too short": Plant(
+        (("HSET", f"{KEY}:pool", "delayed", "x"),), {"unreadable": 1}, frozenset({"delayed"})
+    ),
+    "a record whose extra is no JSON": Plant(
+        (("HSET", f"{KEY}:pool", "reserved", b"\0" * 22 + b"\x03\0\0\0{{{null"),),
+        {"unreadable": 1},
+        frozenset({"reserved"}),
+    ),
+    "a record whose extra is longer than itself": Plant(
+        (("HSET", f"{KEY}:pool", "ready", b"\0" * 22 + b"\xff\xff\0\0{}"),), {"unreadable": 1}, frozenset({"ready"})
+    ),
+    "a record of settings of the wrong kind": Plant(
+        (("HSET", f"{KEY}:pool", "dead", b"\0" * 22 + b'\x0e\0\0\0{"t":"soon !"}null'),),
+        {"unreadable": 1},
+        frozenset({"dead"}),
+    ),
+    "an id that no call can name": Plant(
+        (("HSET", f"{KEY}:pool", "a b", b"\0" * 26 + b"null"),), {"unreadable": 1, "tally_off": 1}
+    ),
+    "a due time that is not the record's": Plant((("ZADD", f"{KEY}:delay", FAR_MS, "delayed"),), {"due_differs": 1}),
+    "a ttl that nobody watches": Plant((("ZREM", f"{KEY}:expiry", "delayed"),), {"expiry_wrong": 1}),
+    "a ttl watched in a consumer's hands": Plant((("ZADD", f"{KEY}:expiry", FAR_MS, "reserved"),), {"expiry_wrong": 1}),
+    "a holder of a job that is ready": Plant((("HSET", f"{KEY}:holders", "ready", "worker-9"),), {"holder_wrong": 1}),
+    "a tombstone of a job that is there": Plant(
+        (("ZADD", f"{KEY}:cancelled", FAR_MS, "ready"),), {"tombstone_wrong": 1}
+    ),
+    "a topic in no list": Plant(
+        (("HDEL", "deferd:{0}:settings", TOPIC), ("ZREM", "deferd:{0}:topics", TOPIC)), {"unknown_topic": 1}
+    ),
+    "a topic without settings": Plant((("HDEL", "deferd:{0}:settings", TOPIC),), {"unknown_topic": 1}),
+    "a topic that is not in topics": Plant((("ZREM", "deferd:{0}:topics", TOPIC),), {"unknown_topic": 1}),
+    "settings that are no JSON": Plant((("HSET", "deferd:{0}:settings", TOPIC, "{{"),), {"settings_unreadable": 1}),
+    "settings that no call would set": Plant(
+        (("HSET", "deferd:{0}:settings", TOPIC, '{"t":-5}'),), {"settings_unreadable": 1}
+    ),
+    "a timer that has no plan": Plant((("ZREM", "deferd:{0}:due", TOPIC),), {"timer_late": 1}),
+    "a timer that plans to come late": Plant((("ZADD", "deferd:{0}:due", FAR_MS, TOPIC),), {"timer_late": 1}),
+    "more put than there is": Plant((("HINCRBY", f"{KEY}:tally", "put", 3),), {"tally_off": 1}),
+    "fewer put than there is": Plant((("DEL", f"{KEY}:tally"),), {"tally_off": 1}),
+    "a tally that is no number": Plant((("HSET", f"{KEY}:tally", "finished", "many"),), {"tally_off": 1}),
+    "a ready job that is delayed": Plant((("ZADD", f"{KEY}:ready", 1, "delayed"),), {"in_two_places": 1}),
+    "a reserved job that is ready": Plant((("ZADD", f"{KEY}:ready", 1, "reserved"),), {"in_two_places": 1}),
+    "ready entries of jobs that never were": Plant(
+        (("ZADD", f"{KEY}:ready", 0, "ghost", 9, "spook"),), {"no_record": 2}
+    ),
+    "a ready list of an earlier layout": Plant(
+        (("DEL", f"{KEY}:ready"), ("RPUSH", f"{KEY}:ready", "ready")), {"wrong_type": 1, "in_no_place": 1}
+    ),
+    "a list that is a string": Plant(
+        (("DEL", f"{KEY}:ready"), ("SET", f"{KEY}:ready", "x")), {"wrong_type": 1, "in_no_place": 1}
+    ),
+    "a due set that is a list": Plant(
+        (("DEL", "deferd:{0}:due"), ("RPUSH", "deferd:{0}:due", "x")), {"wrong_type": 1, "timer_late": 1}
+    ),
+    "a list of topics that is a string": Plant(
+        (("SET", "deferd:{0}:topics", "x"),), {"wrong_type": 1, "unknown_topic": 1}
+    ),
+    "settings that are a set": Plant(
+        (("DEL", "deferd:{0}:settings"), ("SADD", "deferd:{0}:settings", "x")), {"wrong_type": 1, "unknown_topic": 1}
+    ),
+}
+ALL_JOBS = {"delayed", "ready", "reserved", "dead"}
+"""The jobs that can still be finished in an undamaged store."""
+every_plant = pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
+
+
+async def audit(driver: EngineDriver, *, repair: bool = False) -> TopicReport:
+    return await driver.engine.consistency.check_topic(TOPIC, repair=repair)
+
+
+def kinds(found: TopicReport) -> dict[str, int]:
+    return {kind.value: count for kind, count in found.findings.counts.items()}
+
+
+async def break_it(driver: EngineDriver, plant: Plant) -> None:
+    await put_one_in_every_state(driver)
+    assert (await audit(driver)).clean
+    for command in plant.commands:
+        driver.server.command(*command)
+
+
+async def finish_what_there_is(driver: EngineDriver) -> set[str]:
+    """Redrive, wait for all delays and leases, and finish; return the ids that were handed out."""
+    finished: set[str] = set()
+    await driver.topics.redrive(TOPIC)
+    for wait_s in (0, 100, 3000):
+        await driver.pass_time(wait_s)
+        for popped in await driver.pop(10):
+            assert popped.id not in finished
+            finished.add(popped.id)
+            await driver.queue.finish(TOPIC, popped.id, popped.receipt)
+    return finished
+
+
+@every_plant
+async def test_each_kind_of_damage_is_found_and_left_unchanged(driver: EngineDriver, plant: Plant) -> None:
+    await break_it(driver, plant)
+    before = driver.server.command("DBSIZE")
+    found = await audit(driver)
+    assert not found.clean
+    told = kinds(found)
+    if "wrong_type" in plant.kinds:  # other findings are reported after the repair
+        assert found.unchecked is not None
+        assert told == {"wrong_type": 1}
+    else:
+        assert told == plant.kinds
+    assert {finding.kind.value for finding in found.findings.examples} == set(told)
+    again = await audit(driver)
+    assert kinds(again) == told
+    assert driver.server.command("DBSIZE") == before
+
+
+@every_plant
+async def test_each_kind_of_damage_is_mended_so_that_the_jobs_can_be_finished(
+    driver: EngineDriver, plant: Plant
+) -> None:
+    await break_it(driver, plant)
+    mended = await audit(driver, repair=True)
+    # A missing record makes the tally wrong; so does one that the repair moved aside.
+    assert kinds(mended) | {"tally_off": 1} == plant.kinds | {"tally_off": 1}
+    assert mended.unchecked is None
+    again = await audit(driver)
+    assert kinds(again) == {}
+    assert again.sums["put"] == sum(count for outcome, count in again.sums.items() if outcome != "put")
+    assert again.sums == mended.sums
+    survey = await driver.engine.consistency.check_store()
+    assert (survey.findings.counts, survey.unlisted, survey.stray_keys) == ({}, [], [])
+    handed_out = await finish_what_there_is(driver)
+    assert handed_out == ALL_JOBS - plant.costs | (
+        {"dead"} if "dead" in plant.costs and "reserved" in str(plant) else set()
+    )
+    assert (await audit(driver)).clean
+
+
+def test_every_kind_of_finding_is_tested() -> None:
+    assert {kind for plant in PLANTS.values() for kind in plant.kinds} == {kind.value for kind in FindingKind}
+
+
+async def test_examples_show_what_was_found(driver: EngineDriver) -> None:
+    await put_one_in_every_state(driver)
+    driver.server.command("ZADD", f"{KEY}:delay", FAR_MS, "delayed", FAR_MS, "dead")
+    driver.server.command("HSET", f"{KEY}:holders", "ready", "worker-4000000000000")
+    due = (await driver.queue.get(TOPIC, "delayed")).due_at_ms
+    told = {finding.subject: finding.detail for finding in (await audit(driver)).findings.examples}
+    assert told == {
+        "delayed": f"2096-10-02T07:06:40.000Z, its record says {instant(due)}",
+        "dead": "dead, delayed",
+        "ready": "ready, and held by worker-4000000000000",
+    }
+
+
+async def test_data_that_a_repair_removes_is_moved_aside(driver: EngineDriver) -> None:
+    await put_one_in_every_state(driver)
+    driver.server.command("HSET", f"{KEY}:pool", "delayed", "broken")
+    driver.server.command("HSET", "deferd:{0}:settings", TOPIC, "{{")
+    driver.server.command("DEL", f"{KEY}:holders")
+    driver.server.command("SET", f"{KEY}:holders", "x")
+    mended = await audit(driver, repair=True)
+    aside = driver.server.command("HGETALL", f"{KEY}:aside")
+    assert sorted(aside.values()) == [b"broken", b"{{"]
+    [moved] = [finding for finding in mended.findings.examples if finding.kind is FindingKind.WRONG_TYPE]
+    assert driver.server.command("GET", moved.detail.removeprefix("a string, now at ")) == b"x"
+    assert mended.sums["lost"] == 1
+
+
+async def test_a_dead_job_stays_dead_and_a_finished_one_finished(driver: EngineDriver) -> None:
+    await put_one_in_every_state(driver)
+    for place in ("delay", "reserved"):
+        driver.server.command("ZADD", f"{KEY}:{place}", 1, "dead", 1, "finished")
+    await audit(driver, repair=True)
+    await driver.run_timer()
+    assert await driver.counts() == {"delayed": 1, "ready": 1, "reserved": 1, "dead": 1, "finished": 1}
+
+
+async def test_many_findings_are_counted_and_some_are_examples(driver: EngineDriver) -> None:
+    await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(3000)])
+    driver.server.command("DEL", f"{KEY}:delay")
+    found = await audit(driver)
+    assert kinds(found) == {"in_no_place": 3000}
+    assert len(found.findings.examples) == 100
+    assert kinds(await audit(driver, repair=True)) == {"in_no_place": 3000}
+    assert (await audit(driver)).clean
+    assert await driver.counts() == {"delayed": 3000}
+
+
+@pytest.mark.parametrize("record", [b"x", b"\0" * 22 + b"\x03\0\0\0{{{null", b"\0" * 22 + b'\x0a\0\0\0{"t":"so"}null'])
+async def test_an_unreadable_record_blocks_no_other_job(driver: EngineDriver, record: bytes) -> None:
+    for number in range(3):
+        await driver.put(f"j{number}")
+    driver.server.command("HSET", f"{KEY}:pool", "j1", record)
+    assert [popped.id for popped in await driver.pop(3)] == ["j0", "j2"]
+    assert kinds(await audit(driver)) == {"unreadable": 1}
+
+
+async def test_a_record_without_valid_numbers_blocks_no_ended_lease(driver: EngineDriver) -> None:
+    for number in range(3):
+        await driver.put(f"j{number}")
+    await driver.pop(3)
+    driver.server.command("HSET", f"{KEY}:pool", "j1", b"\0" * 22 + b'\x0a\0\0\0{"m":"so"}null')
+    await driver.pass_time(100)
+    assert [popped.id for popped in await driver.pop(3)] == ["j0", "j2"]
+
+
+async def test_the_former_holder_of_a_lost_lease_cannot_end_the_next_delivery(driver: EngineDriver) -> None:
+    await driver.put()
+    before = await driver.pop_one()
+    driver.server.command("DEL", f"{KEY}:reserved")
+    await audit(driver, repair=True)
+    after = await driver.pop_one()
+    with pytest.raises(ReceiptStale):
+        await driver.queue.finish(TOPIC, before.id, before.receipt)
+    await driver.queue.finish(TOPIC, after.id, after.receipt)
+
+
+async def test_an_audit_waits_for_others_only_for_a_bounded_time(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deferd.engine.consistency.checker._LONGEST_WAIT_S", 0)
+    await driver.queue.put_many([job(f"j{number}", delay=1000) for number in range(3000)])
+    first = asyncio.create_task(audit(driver))
+    await asyncio.sleep(0)
+    with pytest.raises(StoreUnavailable, match="other audits"):
+        await audit(driver)
+    assert (await first).clean
+
+
+async def test_a_timer_that_does_not_run_is_reported_without_a_finding(driver: EngineDriver) -> None:
+    await driver.put(delay=5)
+    driver.move_clock(65)
+    found = await audit(driver)
+    assert found.clean
+    assert 60_000 <= found.timer_overdue_ms < 65_000
+
+
+async def test_a_topic_without_data_is_not_found(driver: EngineDriver) -> None:
+    for repair in (False, True):
+        with pytest.raises(TopicNotFound):
+            await audit(driver, repair=repair)
+    assert driver.server.command("KEYS", "*") == []
+
+
+async def test_a_topic_that_was_purged_leaves_nothing_to_find(driver: EngineDriver) -> None:
+    await put_one_in_every_state(driver)
+    await driver.topics.purge(TOPIC)
+    with pytest.raises(TopicNotFound):
+        await audit(driver)
+    survey = await driver.engine.consistency.check_store()
+    assert (survey.unlisted, survey.stray_keys) == ([], [])
+
+
+async def test_jobs_missing_from_a_long_ready_list_are_found_and_put_back(driver: EngineDriver) -> None:
+    await driver.queue.put_many([job(f"j{number}") for number in range(LONG)])
+    assert (await audit(driver)).clean
+    missing = {"j0", "j1700", "j2500", "j4999"}
+    driver.server.command("ZREM", f"{KEY}:ready", *missing)
+    found = await audit(driver)
+    assert {finding.subject for finding in found.findings.examples} == missing
+    assert kinds(found) == {"in_no_place": 4}
+    assert kinds(await audit(driver, repair=True)) == {"in_no_place": 4}
+    again = await audit(driver)
+    assert again.clean
+    assert again.checked == LONG
+    assert set(driver.ready_list()[-4:]) == missing
+
+
+async def test_a_survey_finds_unlisted_topics_and_stray_keys(driver: EngineDriver) -> None:
+    for topic in ("known", "in-no-list", "without-settings", "not-in-topics"):
+        await driver.queue.put(PutJob(topic=topic, delay=5))
+    driver.server.command("HDEL", "deferd:{0}:settings", "in-no-list", "without-settings")
+    driver.server.command("ZREM", "deferd:{0}:topics", "in-no-list", "not-in-topics")
+    driver.server.command("SET", "deferd:{0}:mine", "x")
+    driver.server.command("SET", "another-application", "x")
+    survey = await driver.engine.consistency.check_store()
+    assert survey.unlisted == ["in-no-list", "not-in-topics", "without-settings"]
+    assert (survey.stray_keys, survey.stray_count) == (["deferd:{0}:mine"], 1)
+    driver.server.command("HSET", "deferd:{0}:settings", "known", '{"t":-1}')
+    assert (await driver.engine.consistency.check_store()).unlisted == [
+        "in-no-list",
+        "known",
+        "not-in-topics",
+        "without-settings",
+    ]
+    driver.server.command("HSET", "deferd:{0}:settings", "known", "")
+    for topic in survey.unlisted:
+        await driver.engine.consistency.check_topic(topic, repair=True)
+    page = await driver.engine.topic_list.page()
+    assert [view.topic for view in page.views] == ["in-no-list", "known", "not-in-topics", "without-settings"]
+    assert (await driver.engine.consistency.check_store()).unlisted == []
+
+
+async def test_a_repairing_survey_renames_keys_of_the_wrong_type(driver: EngineDriver) -> None:
+    await driver.put(delay=5)
+    driver.server.command("DEL", "deferd:{0}:settings")
+    driver.server.command("SET", "deferd:{0}:settings", "x")
+    assert (await driver.engine.consistency.check_store()).findings.counts == {FindingKind.WRONG_TYPE: 1}
+    mended = await driver.engine.consistency.check_store(repair=True)
+    assert mended.findings.counts == {FindingKind.WRONG_TYPE: 1}
+    assert mended.unlisted == [TOPIC]
+    assert kinds(await audit(driver, repair=True)) == {"unknown_topic": 1}
+    assert (await audit(driver)).clean
+
+
+async def test_topics_of_many_shards_are_surveyed(store: Store, server: StoreServer) -> None:
+    engine = Engine(store, shards=3)
+    names = [f"t{number}" for number in range(9)]
+    for name in names:
+        await engine.queue.put(PutJob(topic=name, delay=5))
+    assert (await engine.consistency.check_store()).unlisted == []
+    for shard in range(3):
+        server.command("DEL", f"deferd:{{{shard}}}:settings")
+    assert (await engine.consistency.check_store()).unlisted == names
+    for name in names:
+        await engine.consistency.check_topic(name, repair=True)
+    assert (await engine.consistency.check_store()).unlisted == []
+    await engine.close()

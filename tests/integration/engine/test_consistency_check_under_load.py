@@ -1,0 +1,135 @@
+"""The consistency check finds nothing under load and after calls in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import invariant, run_state_machine_as_test
+
+from deferd.contract.errors import DeferdError, TopicNotFound
+from deferd.contract.model import ChangeJob, TopicSettings
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from tests.drawn_input import counted
+from tests.integration.engine.engine_and_model import OutOfTimeError
+from tests.integration.engine.engine_driver import TOPIC, job
+from tests.integration.engine.test_consistency_check import kinds
+from tests.integration.engine.test_state_machine import EveryCall
+from tests.integration.store.store_servers import StoreServer
+
+
+class Load:
+    """Random calls of producers and consumers on a topic, until the test stops them."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self.engine = engine
+        self.random = random.Random(seed)
+        self.ids = [f"j{number}" for number in range(400)]
+        self.calls = 0
+        self.ended = False
+
+    async def run(self) -> None:
+        acts: list[Callable[[], object]] = [self.put, self.put, self.pop, self.pop, self.cancel, self.change]
+        while not self.ended:
+            try:
+                await self.random.choice(acts)()  # type: ignore[misc]
+            except DeferdError:
+                continue  # taken, held, gone: as it comes
+            finally:
+                self.calls += 1
+
+    async def put(self) -> None:
+        await self.engine.queue.put_many(
+            [
+                job(
+                    job_id,
+                    delay=self.random.choice((0, 0, 0.01, 0.2)),
+                    ttl=self.random.choice((None, 0.05, 5)),
+                    retain=self.random.choice((0, 0.1)),
+                    max_attempts=self.random.choice((None, 1)),
+                    on_conflict=self.random.choice(("keep", "replace", "reject")),
+                )
+                for job_id in self.random.sample(self.ids, 40)
+            ]
+        )
+
+    async def pop(self) -> None:
+        request = PopRequest(30, ttr_ms=self.random.choice((None, 20, 100)), consumer=self.random.choice((None, "c")))
+        popped = (await self.engine.queue.pop(TOPIC, [request])).jobs[0]
+        for one in popped:
+            end = self.random.randrange(6)
+            if end == 0:
+                await self.engine.queue.release(TOPIC, one.id, one.receipt, delay_ms=self.random.choice((0, 50)))
+            elif end == 1:
+                await self.engine.queue.bury(TOPIC, one.id, one.receipt)
+            elif end == 2:
+                await self.engine.queue.return_to_queue([one])
+            elif end > 3:
+                await self.engine.queue.finish(TOPIC, one.id, one.receipt)
+
+    async def cancel(self) -> None:
+        for job_id in self.random.sample(self.ids, 10):
+            await self.engine.queue.cancel(TOPIC, job_id)
+
+    async def change(self) -> None:
+        await self.engine.topics.redrive(TOPIC, limit=5)
+        change = ChangeJob(delay=self.random.choice((0, 0.05)))
+        await self.engine.queue.change(TOPIC, self.random.choice(self.ids), change)
+
+
+@pytest.mark.parametrize("repair", [False, True], ids=["audit", "repair"])
+@pytest.mark.parametrize("waiting", [0, pytest.param(3000, marks=pytest.mark.slow)], ids=["short list", "long list"])
+async def test_a_busy_topic_raises_no_false_alarm(engine: Engine, waiting: int, repair: bool) -> None:
+    await engine.topics.configure(TOPIC, TopicSettings())
+    await engine.queue.put_many([job(f"waiting{number}") for number in range(waiting)])
+    loads = [Load(engine, seed) for seed in range(4)]
+    async with asyncio.TaskGroup() as group:
+        for load in loads:
+            group.create_task(load.run())
+        checked = 0
+        for _ in range(15):
+            found = await engine.consistency.check_topic(TOPIC, repair=repair)
+            assert (kinds(found), found.unchecked) == ({}, None), found.findings.examples
+            checked += found.checked
+        for load in loads:
+            load.ended = True
+    assert checked > waiting
+    assert all(load.calls > 5 for load in loads)
+
+
+class AuditedCalls(EveryCall):
+    """The consistency check finds nothing after any calls in any order."""
+
+    @invariant()
+    def the_audit_finds_nothing(self) -> None:
+        if self.out_of_time:
+            return
+        try:
+            for topic, model in self.models.items():
+                found = self.run(self.driver.engine.consistency.check_topic(topic))
+                if found is TopicNotFound:
+                    assert not model.jobs
+                else:
+                    assert (kinds(found), found.unchecked) == ({}, None), found.findings.examples
+        except OutOfTimeError:
+            self.out_of_time = True
+
+
+@pytest.mark.hypothesis
+@pytest.mark.timeout(240)
+def test_no_order_of_calls_causes_a_finding(running_server: StoreServer) -> None:
+    machine = type("AuditedCallsOnServer", (AuditedCalls,), {"server": running_server})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=counted(20),
+            stateful_step_count=40,
+            deadline=None,
+            print_blob=True,
+            phases=[phase for phase in Phase if phase is not Phase.explain],
+        ),
+    )

@@ -1,0 +1,339 @@
+"""Copies of one store into another: every element of every key, in steps, and the refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from deferd.contract.model import JobState, PutJob
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.redis_keys import Keys
+from deferd.engine.store_copy import clock_ms, copy_store
+from deferd.engine.store_inventory import take_inventory
+from deferd.store.connection import Store, connect
+from deferd.store.preflight import StoreRefused, check
+from deferd.store.shard_guard import SHARDS_KEY
+from tests.integration.store.store_servers import ClusterSet, StoreServer
+
+TOPICS = [f"t{number}" for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def running_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with StoreServer(tmp_path_factory.mktemp("target")) as server:
+        yield server
+
+
+@pytest.fixture
+def target_server(running_target: StoreServer) -> StoreServer:
+    """An empty store."""
+    running_target.command("FLUSHALL")
+    running_target.command("CONFIG", "SET", "maxmemory", "0")
+    return running_target
+
+
+@pytest.fixture
+async def target(target_server: StoreServer) -> AsyncIterator[Store]:
+    store = await connect(target_server.url, timeout_s=5)
+    yield store
+    await store.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSet]:
+    with ClusterSet(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def clustered_store(cluster: ClusterSet) -> AsyncIterator[Store]:
+    for node in cluster.masters:
+        node.command("FLUSHALL")
+    store = await connect(cluster.url, timeout_s=5)
+    yield store
+    await store.close()
+
+
+async def seed(store: Store, *, shards: int = 1, jobs: int = 10, body: Any = None) -> None:
+    """Create topics with delayed, ready and reserved jobs."""
+    await check(store, shards=shards)
+    engine = Engine(store, shards=shards)
+    for topic in TOPICS:
+        for at in range(0, jobs, 500):
+            ids = range(at, min(at + 500, jobs))
+            await engine.queue.put_many([PutJob(topic=topic, id=f"d{n}", delay=3600, body=body) for n in ids])
+            await engine.queue.put_many([PutJob(topic=topic, id=f"r{n}", body=body) for n in ids])
+        await engine.queue.pop(topic, [PopRequest(3, ttr_ms=3_600_000, consumer="c")])
+    await engine.close()
+
+
+def contents(*servers: StoreServer) -> dict[str, Any]:
+    """All data of deferd in the store, by key."""
+    found: dict[str, Any] = {}
+    for server in servers:
+        with server.client() as client:
+            for key in client.scan_iter("deferd:*"):
+                name = key.decode()
+                match client.type(key):
+                    case b"hash":
+                        found[name] = client.hgetall(key)
+                    case b"zset":
+                        found[name] = client.zrange(key, 0, -1, withscores=True)
+                    case b"string":
+                        found[name] = client.get(key)
+    return found
+
+
+async def assert_sound(store: Store, shards: int, jobs: int) -> None:
+    engine = Engine(store, shards=shards)
+    assert (await engine.consistency.check_store()).clean
+    for topic in TOPICS:
+        audit = await engine.consistency.check_topic(topic)
+        assert audit.clean
+        counts = {state.value: count for state, count in audit.counts.items() if count}
+        assert counts == {"delayed": jobs, "ready": jobs - 3, "reserved": 3}
+    await engine.close()
+
+
+@pytest.mark.slow
+async def test_every_element_of_every_key_is_copied(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    await seed(store, jobs=1500)
+    told: list[tuple[int, int]] = []
+
+    report = await copy_store(store, target, on_progress=lambda copied, of: told.append((copied, of)))
+
+    assert report.adds_up
+    assert report.left_out == []
+    assert report.target.totals() == {
+        **dict.fromkeys(JobState, 0),
+        JobState.DELAYED: 8 * 1500,
+        JobState.READY: 8 * 1497,
+        JobState.RESERVED: 8 * 3,
+    }
+    assert contents(target_server) == contents(server)
+    assert told[-1][0] == told[-1][1]
+    await assert_sound(target, 1, 1500)
+
+
+async def test_records_that_fill_a_step_by_themselves_are_copied(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    await seed(store, jobs=5, body="x" * 900_000)
+
+    assert (await copy_store(store, target)).adds_up
+    assert contents(target_server) == contents(server)
+
+
+async def test_a_keys_time_to_live_is_copied(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    await seed(store)
+    engine = Engine(store)
+    await engine.queue.pop("t1", [PopRequest(3, ttr_ms=90_000, request_id="a")])
+    await engine.close()
+    server.command("SET", "deferd:{0}:lock", "a timer", "PX", 3000)
+
+    assert (await copy_store(store, target)).adds_up
+
+    assert 80_000 < target_server.command("PTTL", "deferd:{0}:t1:request/a") <= 90_000
+    assert contents(target_server)["deferd:{0}:t1:request/a"].keys() == {b"r3", b"r4", b"r5"}
+    assert target_server.command("EXISTS", "deferd:{0}:lock") == 0
+
+
+async def test_the_tallies_of_forgotten_topics_are_added_where_shards_join(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    await seed(store, shards=3)
+    for shard in range(3):
+        server.command("HSET", f"deferd:{{{shard}}}:tally", "put", 5, "finished", 5)
+
+    assert (await copy_store(store, target, shards=2)).adds_up
+
+    assert target_server.command("HGET", "deferd:{0}:tally", "put") == b"10"
+    assert target_server.command("HGET", "deferd:{1}:tally", "put") == b"5"
+
+
+@pytest.mark.parametrize(("from_shards", "to_shards"), [(1, 5), (5, 5), (5, 2)])
+async def test_topics_go_to_the_shards_of_the_target(
+    store: Store, target: Store, target_server: StoreServer, from_shards: int, to_shards: int
+) -> None:
+    await seed(store, shards=from_shards)
+
+    report = await copy_store(store, target, shards=to_shards)
+
+    assert (report.adds_up, report.shards) == (True, to_shards)
+    keys = Keys(to_shards)
+    for topic in TOPICS:
+        assert target_server.command("HLEN", keys.of_topic(topic)[0]) == 20
+    await check(target, shards=to_shards)
+    await assert_sound(target, to_shards, 10)
+
+
+async def test_a_cluster_is_filled_and_copied_back(
+    store: Store, server: StoreServer, clustered_store: Store, target: Store, target_server: StoreServer
+) -> None:
+    await seed(store)
+
+    assert (await copy_store(store, clustered_store, shards=5)).adds_up
+    await assert_sound(clustered_store, 5, 10)
+    assert (await copy_store(clustered_store, target, shards=1)).adds_up
+    assert contents(target_server) == contents(server)
+
+
+async def test_a_target_that_was_used_with_other_shards_keeps_its_number(
+    store: Store, target: Store, target_server: StoreServer
+) -> None:
+    await seed(store)
+    await check(target, shards=4)
+
+    with pytest.raises(StoreRefused, match="was set up with --shards 4, not 2"):
+        await copy_store(store, target, shards=2)
+    assert (await copy_store(store, target)).shards == 4
+    assert target_server.command("GET", SHARDS_KEY) == b"4"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["cluster", "server"])
+async def test_a_copy_that_failed_midway_is_refused_by_services_and_starts_over(
+    store: Store, request: pytest.FixtureRequest, where: str, cluster: ClusterSet, target_server: StoreServer
+) -> None:
+    await seed(store, jobs=300)
+    servers = cluster.masters if where == "cluster" else [target_server]
+    target = await connect(cluster.url if where == "cluster" else target_server.url, timeout_s=5)
+    for one in servers:
+        one.command("FLUSHALL")
+
+    def fill_memory(_copied: int, _of: int) -> None:
+        for one in servers:
+            one.command("CONFIG", "SET", "maxmemory", "1")
+
+    with pytest.raises(StoreRefused, match=r"the store at redis.* failed: the store is out of memory"):
+        await copy_store(store, target, shards=3, on_progress=fill_memory)
+    left = contents(*servers)
+    assert left.pop(SHARDS_KEY) == b"-3"
+    assert left
+    with pytest.raises(StoreRefused, match="is being filled by `deferd copy`, or that was interrupted"):
+        await check(target, shards=3)
+    with pytest.raises(StoreRefused, match="holds an unfinished copy"):
+        await copy_store(target, store)
+
+    for one in servers:
+        one.command("CONFIG", "SET", "maxmemory", "0")
+    assert (await copy_store(store, target, shards=5)).adds_up
+    await assert_sound(target, 5, 300)
+    await target.close()
+
+
+async def test_a_source_that_changes_meanwhile_is_reported_and_services_refuse_the_target(
+    store: Store, server: StoreServer, target: Store
+) -> None:
+    await seed(store)
+
+    def change(_copied: int, _of: int) -> None:
+        server.command("HSET", "deferd:{0}:t1:pool", "another", "x")
+
+    report = await copy_store(store, target, on_progress=change)
+
+    assert report.source_changed
+    assert not report.adds_up
+    with pytest.raises(StoreRefused, match="being filled"):
+        await check(target, shards=1)
+
+
+async def test_a_target_with_other_data_does_not_add_up(
+    store: Store, target: Store, target_server: StoreServer
+) -> None:
+    await seed(store)
+
+    def change(copied: int, of: int) -> None:
+        if copied == of:
+            target_server.command("HDEL", "deferd:{0}:t1:pool", "d1")
+
+    report = await copy_store(store, target, on_progress=change)
+
+    assert not report.source_changed
+    assert not report.adds_up
+    assert report.target.elements["pool"] == report.before.elements["pool"] - 1
+
+
+async def test_a_store_in_use_by_a_service_or_a_copy_is_refused(store: Store, target: Store) -> None:
+    await seed(store)
+    for served in (store, target):
+        engine = Engine(served)
+        await engine.start()
+        with pytest.raises(StoreRefused, match=r"a deferd service, or another copy, works on the store .* --force"):
+            await copy_store(store, target)
+        await engine.close()
+
+    both = await asyncio.gather(*(copy_store(store, target) for _ in range(2)), return_exceptions=True)
+    assert 1 <= sum(isinstance(one, StoreRefused) for one in both) <= 2
+    if all(isinstance(one, StoreRefused) for one in both):
+        assert (await copy_store(store, target)).adds_up
+
+
+async def test_force_skips_the_check_for_services(store: Store, target: Store) -> None:
+    await seed(store)
+    subscription = store.pubsub()
+    await subscription.subscribe("deferd:ready")
+    await subscription.get_message(timeout=5)
+
+    with pytest.raises(StoreRefused, match="works on the store"):
+        await copy_store(store, target)
+    assert (await copy_store(store, target, force=True)).adds_up
+    await subscription.aclose()
+
+
+async def test_a_source_that_cannot_be_copied_is_refused_before_the_target_changes(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    with pytest.raises(StoreRefused, match="has nothing of deferd: nothing was copied"):
+        await copy_store(store, target)
+    await seed(store)
+    target_server.command("SET", "another-program", "x")
+    target_server.command("HSET", "deferd:{0}:settings", "mail", "")
+    with pytest.raises(StoreRefused, match=r"has jobs or topics of deferd already \(key deferd:\{0\}:settings\)"):
+        await copy_store(store, target)
+    assert target_server.command("DBSIZE") == 2
+    target_server.command("FLUSHALL")
+    server.command("SET", "deferd:{0}:clock", "1000")
+    with pytest.raises(StoreRefused, match="one for tests, whose clock was moved"):
+        await copy_store(store, target)
+
+
+async def test_keys_of_types_that_deferd_does_not_use_are_left_out_and_named(
+    store: Store, server: StoreServer, target: Store
+) -> None:
+    await seed(store)
+    server.command("SADD", "deferd:{0}:t1:extra", "x")
+    server.command("HSET", b"deferd:{0}:\xff:pool", "x", "y")
+    server.command("HSET", "deferd:{0}:aside/settings/17", "x", "y")
+
+    report = await copy_store(store, target)
+
+    assert report.adds_up
+    assert sorted(report.left_out) == ["deferd:{0}:\\xff:pool", "deferd:{0}:t1:extra"]
+
+
+async def test_the_clock_of_a_store_is_read(store: Store, clustered_store: Store) -> None:
+    assert abs(await clock_ms(store) - await clock_ms(clustered_store)) < 10_000
+
+
+async def test_the_inventory_counts_jobs_by_topic_and_state(store: Store) -> None:
+    await seed(store)
+
+    inventory = await take_inventory(store, 1)
+
+    assert set(inventory.jobs) == set(TOPICS)
+    assert inventory.jobs["t0"][JobState.READY] == 7
+    assert {name: inventory.elements[name] for name in ("pool", "delay", "reserved", "holders", "topics")} == {
+        **dict.fromkeys(("reserved", "holders"), 24),
+        "pool": 160,
+        "delay": 80,
+        "topics": 8,
+    }

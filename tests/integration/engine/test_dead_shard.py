@@ -1,0 +1,344 @@
+"""A cluster with a shard that cannot be reached: only its own topics fail, and they recover soon after it does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from deferd.api.auth.api_keys import Bounds, TopicPatterns
+from deferd.api.auth.quota import Quota
+from deferd.api.auth.visible_topics import list_visible
+from deferd.contract.errors import RateLimited, StoreUnavailable
+from deferd.contract.model import JobState, PutJob
+from deferd.engine.engine import Engine
+from deferd.engine.notifications import HEARTBEAT_S
+from deferd.engine.outage import RETRY_S
+from deferd.engine.record import JobRecord
+from deferd.engine.redis_keys import Keys
+from deferd.engine.topic_list import TopicPage
+from deferd.store.connection import connect
+from deferd.store.preflight import StoreRefused, check
+from tests.integration.engine.engine_driver import started_engine
+from tests.integration.store.store_servers import ClusterSet, StoreServer
+from tests.waiting import until, wait_until
+
+pytestmark = pytest.mark.slow
+
+SHARDS = 12
+STORE_TIMEOUT_S = 1.0
+WOKEN_S = 3 * HEARTBEAT_S + 2 * STORE_TIMEOUT_S
+"""The node that hangs may be the one of the engine's subscription."""
+SETTLE_S = 30.0
+HOW = pytest.mark.parametrize("how", ["kill", "pause"])
+KEYS = Keys(SHARDS)
+
+
+@pytest.fixture(scope="module")
+def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSet]:
+    with ClusterSet(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
+    """A healthy, empty cluster."""
+    wait_until(lambda: all(map(is_well, running_cluster.masters)), SETTLE_S, "the cluster is well")
+    for node in running_cluster.masters:
+        node.command("FLUSHALL")
+    yield running_cluster
+    for node in running_cluster.masters:
+        bring_back(node)
+
+
+def is_well(node: StoreServer) -> bool:
+    info = node.command("CLUSTER INFO")
+    return info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == 16384
+
+
+def bring_back(node: StoreServer) -> None:
+    if node.running:
+        node.unpause()
+    else:
+        node.start()
+
+
+class Deployment:
+    """An engine over the cluster, topics of each of its nodes, and the node that fails."""
+
+    def __init__(self, cluster: ClusterSet, engine: Engine) -> None:
+        self.cluster = cluster
+        self.engine = engine
+        holder = {shard: cluster.holder_of(KEYS.of_shard(shard, "due")) for shard in range(SHARDS)}
+        self.failing = cluster.masters[1]
+        self.dead_shards = [shard for shard in range(SHARDS) if holder[shard] is self.failing]
+        names = [f"t{number}" for number in range(60)]
+        self.dead = [name for name in names if KEYS.shard_of(name) in self.dead_shards]
+        self.healthy = [name for name in names if name not in self.dead]
+
+    def fail(self, how: str) -> None:
+        if how == "kill":
+            self.failing.command("SAVE")  # its data stays
+        getattr(self.failing, how)()
+
+    async def until_known(self) -> None:
+        """Wait until the engine has noticed the failure, so that later calls do not pay for that."""
+        with pytest.raises(StoreUnavailable):
+            await self.engine.dispatcher.pop(self.dead[:1])
+        assert self.engine.dispatcher._is_down(self.dead[0])
+
+    def waiting_pop(self, *topics: str, **options: object) -> asyncio.Task[list[JobRecord]]:
+        return asyncio.create_task(self.engine.dispatcher.pop(topics, **{"wait_ms": 30_000, **options}))  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def deployed(cluster: ClusterSet, url: str | None = None) -> AsyncIterator[Deployment]:
+    async with started_engine(url or cluster.url, timeout_s=STORE_TIMEOUT_S, shards=SHARDS) as engine:
+        yield Deployment(cluster, engine)
+
+
+@pytest.fixture
+async def deployment(cluster: ClusterSet) -> AsyncIterator[Deployment]:
+    async with deployed(cluster) as deployment:
+        yield deployment
+
+
+async def put(deployment: Deployment, *topics: str) -> None:
+    for topic in topics:
+        await deployment.engine.queue.put(PutJob(topic=topic, id=topic))
+
+
+@HOW
+async def test_a_pop_that_names_a_dead_topic_is_served_from_the_others(deployment: Deployment, how: str) -> None:
+    dead, healthy = deployment.dead[0], deployment.healthy[0]
+    await put(deployment, healthy)
+    deployment.fail(how)
+    async with asyncio.timeout(3 * STORE_TIMEOUT_S):
+        popped = await deployment.engine.dispatcher.pop([dead, healthy], request_id="r1")
+        assert [job.topic for job in popped] == [healthy]
+        assert await deployment.engine.dispatcher.pop([dead, healthy], request_id="r1") == popped
+
+
+async def test_pops_that_name_a_dead_topic_share_one_wait_for_it(deployment: Deployment) -> None:
+    deployment.fail("pause")
+    await deployment.until_known()
+    async with asyncio.timeout(10 * STORE_TIMEOUT_S):
+        for number, healthy in enumerate(deployment.healthy[:30]):
+            await put(deployment, healthy)
+            popped = await deployment.engine.dispatcher.pop([*deployment.dead[:3], healthy], request_id=f"r{number}")
+            assert [job.topic for job in popped] == [healthy]
+
+
+@HOW
+async def test_a_pop_fails_only_when_none_of_its_topics_can_be_reached(deployment: Deployment, how: str) -> None:
+    deployment.fail(how)
+    for topics in ([deployment.dead[0]], deployment.dead[:3]):
+        for options in ({}, {"wait_ms": 30_000}, {"request_id": "r1"}):
+            async with asyncio.timeout(2 * STORE_TIMEOUT_S + 2 * RETRY_S):
+                with pytest.raises(StoreUnavailable):
+                    await deployment.engine.dispatcher.pop(topics, **options)
+    assert await deployment.engine.dispatcher.pop([*deployment.dead[:2], deployment.healthy[0]]) == []
+
+
+@HOW
+async def test_a_parked_pop_survives_the_outage_and_gets_its_jobs_afterwards(deployment: Deployment, how: str) -> None:
+    dead, healthy = deployment.dead[0], deployment.healthy[0]
+    waiting = [deployment.waiting_pop(dead, healthy, request_id=f"r{number}") for number in range(3)]
+    queues = deployment.engine.dispatcher._wait_queues
+    await until(
+        lambda: len(queues) == 2 and not any(queue.newcomers or queue.polling for queue in queues.values()), "parked"
+    )
+    deployment.fail(how)
+    await deployment.until_known()
+
+    await put(deployment, healthy)
+    async with asyncio.timeout(WOKEN_S):
+        assert [job.topic for job in await waiting[0]] == [healthy]
+    assert not any(late.done() for late in waiting[1:])
+
+    await asyncio.to_thread(bring_back, deployment.failing)
+    while True:  # until the shard takes puts again
+        try:
+            await put(deployment, dead)
+            break
+        except StoreUnavailable:
+            await asyncio.sleep(0.01)
+    async with asyncio.timeout(2 * STORE_TIMEOUT_S + 2 * RETRY_S):
+        assert [job.topic for job in await waiting[1]] == [dead]
+    waiting[2].cancel()
+
+
+async def test_a_topic_that_is_back_is_polled_without_a_message(deployment: Deployment) -> None:
+    """Its job is already ready when its shard comes back, so nothing is published."""
+    dead, healthy = deployment.dead[0], deployment.healthy[0]
+    await put(deployment, dead)
+    deployment.fail("kill")
+    await deployment.until_known()
+    deployment.engine._notifications._on_ready = lambda *_: None
+    deployment.engine._notifications._on_gap = lambda: None
+    waiting = deployment.waiting_pop(dead, healthy)
+    await until(lambda: deployment.engine.dispatcher.parked == 1, "it waits")
+    await asyncio.to_thread(deployment.failing.start)
+    await asyncio.to_thread(wait_until, lambda: is_well(deployment.failing), SETTLE_S, "the node is back")
+    async with asyncio.timeout(2 * STORE_TIMEOUT_S + 2 * RETRY_S):
+        assert [job.topic for job in await waiting] == [dead]
+
+
+async def test_many_pops_of_a_dead_shard_send_it_one_call_at_a_time(deployment: Deployment) -> None:
+    deployment.fail("pause")
+    await deployment.until_known()
+    pops = [deployment.waiting_pop(topic) for topic in deployment.dead for _ in range(20)]
+    async with asyncio.timeout(3 * STORE_TIMEOUT_S):
+        await put(deployment, *deployment.healthy)  # calls to the hanging node do not use up their slots
+        results = await asyncio.gather(*pops, return_exceptions=True)
+    assert {type(result) for result in results} == {StoreUnavailable}
+
+
+async def test_calls_to_a_failing_node_delay_no_others(deployment: Deployment) -> None:
+    deployment.fail("pause")
+    failing = [asyncio.create_task(put(deployment, deployment.dead[0])) for _ in range(300)]
+    async with asyncio.timeout(3 * STORE_TIMEOUT_S):
+        await put(deployment, *deployment.healthy)
+        results = await asyncio.gather(*failing, return_exceptions=True)
+    assert {type(result) for result in results} == {StoreUnavailable}
+
+
+async def all_pages(deployment: Deployment, limit: int = 4) -> list[TopicPage]:
+    pages = [await deployment.engine.topic_list.page(None, limit)]
+    while pages[-1].next_cursor is not None:
+        pages.append(await deployment.engine.topic_list.page(pages[-1].next_cursor, limit))
+    return pages
+
+
+@HOW
+async def test_the_list_of_topics_shows_what_can_be_read_and_names_the_rest(deployment: Deployment, how: str) -> None:
+    await put(deployment, *deployment.dead, *deployment.healthy)
+    whole = await all_pages(deployment)
+    assert {view.topic for page in whole for view in page.views} == {*deployment.dead, *deployment.healthy}
+    assert not any(page.unavailable or page.unreadable for page in whole)
+    deployment.fail(how)
+
+    async with asyncio.timeout(20 * STORE_TIMEOUT_S):
+        pages = await all_pages(deployment)
+    assert sorted(view.topic for page in pages for view in page.views) == sorted(deployment.healthy)
+    assert {name for page in pages for name in page.unavailable} == {*deployment.dead}
+    assert {shard for page in pages for shard in page.unreadable} == {*deployment.dead_shards}
+
+    of_key = await list_visible(deployment.engine.topic_list, TopicPatterns(["t1*"]), None, 1000)
+    assert {view.topic for view in of_key.views} == {name for name in deployment.healthy if name.startswith("t1")}
+    assert set(of_key.unavailable) == {name for name in deployment.dead if name.startswith("t1")}
+
+
+async def test_a_process_that_never_listed_topics_names_those_it_has_used(deployment: Deployment) -> None:
+    await put(deployment, *deployment.dead[:3])
+    deployment.fail("kill")
+    page = await deployment.engine.topic_list.page()
+    assert sorted(page.unavailable) == sorted(deployment.dead[:3])
+
+
+async def test_a_list_fails_when_no_shard_can_be_read(deployment: Deployment) -> None:
+    await put(deployment, *deployment.healthy)
+    for node in deployment.cluster.masters:
+        node.kill()
+    with pytest.raises(StoreUnavailable):
+        await deployment.engine.topic_list.page()
+    with pytest.raises(StoreUnavailable):
+        await deployment.engine.ping()
+
+
+async def test_the_service_is_ready_while_one_shard_is(deployment: Deployment) -> None:
+    deployment.fail("pause")
+    async with asyncio.timeout(3 * STORE_TIMEOUT_S):
+        for _ in range(20):
+            await deployment.engine.ping()
+
+
+async def test_a_quota_keeps_counting_without_the_dead_shard(deployment: Deployment) -> None:
+    dead, healthy = deployment.dead[0], deployment.healthy[0]
+    quota = Quota("key", TopicPatterns(["*"]), Bounds(max_jobs_total=4))
+
+    async def put_one(topic: str) -> None:
+        job = PutJob(topic=topic)
+        with quota.room_for((job,)):
+            await deployment.engine.queue.put(job)
+        await quota.count(deployment.engine.usage)
+
+    for topic in (dead, dead, healthy):
+        await put_one(topic)
+    deployment.fail("kill")
+    for _ in range(3):  # there is room for one: finished jobs free space, unreachable ones still count
+        await put_one(healthy)
+        with pytest.raises(RateLimited):
+            await put_one(healthy)
+        (job,) = await deployment.engine.dispatcher.pop([healthy])
+        await deployment.engine.queue.finish(healthy, job.id, job.receipt)
+        await quota.count(deployment.engine.usage)
+    totals = await deployment.engine.topic_list.totals([dead, healthy])
+    assert totals[KEYS.shard_of(dead)] is None
+    counts = totals[KEYS.shard_of(healthy)]
+    assert counts is not None
+    assert sum(counts.values()) == 1
+    assert counts[JobState.READY] == 1
+
+
+async def test_jobs_of_the_healthy_shards_become_due_in_time(deployment: Deployment) -> None:
+    deployment.fail("pause")
+    waiting = [deployment.waiting_pop(topic) for topic in deployment.healthy]
+    for topic in deployment.healthy:
+        await deployment.engine.queue.put(PutJob(topic=topic, delay=0.3))
+    async with asyncio.timeout(WOKEN_S):
+        assert [jobs[0].topic for jobs in await asyncio.gather(*waiting)] == deployment.healthy
+
+
+@HOW
+async def test_a_service_starts_with_the_shards_that_can_be_reached(cluster: ClusterSet, how: str) -> None:
+    store = await connect(cluster.url, timeout_s=STORE_TIMEOUT_S)
+    await check(store, shards=SHARDS)
+    await store.close()
+    guard = cluster.holder_of("deferd:shards")
+    failing = next(node for node in cluster.masters if node is not guard)
+    getattr(failing, how)()
+    for url in map(cluster.url_from, range(len(cluster.masters))):  # whichever node is queried first
+        store = await connect(url, timeout_s=STORE_TIMEOUT_S)
+        await check(store, shards=SHARDS)
+        await store.close()
+        async with deployed(cluster, url) as deployment:
+            healthy = next(
+                name
+                for name in (*deployment.healthy, *deployment.dead)
+                if cluster.holder_of(KEYS.of_topic(name)[0]) is guard
+            )
+            await deployment.engine.queue.put(PutJob(topic=healthy, on_conflict="keep", id="a"))
+
+
+async def test_a_start_without_the_node_of_the_shard_guard_names_it(cluster: ClusterSet) -> None:
+    cluster.holder_of("deferd:shards").kill()
+    store = await connect(cluster.url, timeout_s=STORE_TIMEOUT_S)
+    with pytest.raises(StoreRefused, match="holds the key deferd:shards cannot be reached"):
+        await check(store, shards=SHARDS)
+    await store.close()
+
+
+@HOW
+async def test_a_batch_with_some_dead_topics_stores_the_others(deployment: Deployment, how: str) -> None:
+    deployment.fail(how)
+    jobs = [PutJob(topic=topic) for topic in (*deployment.dead, *deployment.healthy)]
+    async with asyncio.timeout(3 * STORE_TIMEOUT_S):
+        results = await deployment.engine.queue.put_many(jobs)
+    assert {result.topic for result in results if result.status == 503} == {*deployment.dead}
+    assert {result.topic for result in results if result.status == 201} == {*deployment.healthy}
+
+
+async def test_bulk_calls_to_a_dead_shard_delay_no_others(deployment: Deployment) -> None:
+    deployment.fail("pause")
+    dead, healthy = deployment.dead[0], deployment.healthy[0]
+    failing = [asyncio.create_task(deployment.engine.queue.put_many([PutJob(topic=dead)] * 60)) for _ in range(20)]
+    await asyncio.sleep(0)
+    for turn in range(5):
+        jobs = [PutJob(topic=healthy, id=f"{turn}-{number}") for number in range(60)]
+        results = await deployment.engine.queue.put_many(jobs)
+        assert {result.status for result in results} == {201}
+    assert not any(task.done() for task in failing)
+    await asyncio.gather(*failing, return_exceptions=True)

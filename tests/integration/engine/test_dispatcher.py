@@ -1,0 +1,377 @@
+"""Consumers that wait: order, priority, disconnects, and no store call without a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import PutJob
+from deferd.engine.engine import Engine
+from deferd.engine.record import JobRecord
+from deferd.store.connection import connect
+from tests.integration.engine.engine_driver import TOPIC, job, started_engine
+from tests.integration.store.store_servers import StoreServer
+from tests.waiting import until
+
+
+def waiting_pop(engine: Engine, *topics: str, **options: object) -> asyncio.Task[list[JobRecord]]:
+    arguments = {"wait_ms": 10_000, **options}
+    return asyncio.create_task(engine.dispatcher.pop(topics or (TOPIC,), **arguments))  # type: ignore[arg-type]
+
+
+async def parked(engine: Engine, count: int) -> None:
+    """Wait until `count` consumers have been polled for and wait."""
+    queues = engine.dispatcher._wait_queues
+    await until(
+        lambda: sum(waiter.first_pass_index is None for queue in queues.values() for waiter in queue.waiters) >= count,
+        f"{count} consumers wait",
+    )
+
+
+def store_calls(server: StoreServer) -> int:
+    stats = server.command("INFO", "commandstats")
+    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+@pytest.fixture
+async def second(server: StoreServer) -> AsyncIterator[Engine]:
+    """The engine of another process, as far as the store can tell."""
+    async with started_engine(server.url) as engine:
+        yield engine
+
+
+async def test_a_ready_job_is_handed_out_at_once(engine: Engine) -> None:
+    await engine.queue.put(job())
+    assert [popped.id for popped in await engine.dispatcher.pop([TOPIC])] == ["a"]
+
+
+async def test_a_pop_of_an_empty_topic_ends_after_its_wait(engine: Engine) -> None:
+    assert await engine.dispatcher.pop([TOPIC], wait_ms=0) == []
+    assert await engine.dispatcher.pop([TOPIC], wait_ms=30) == []
+    assert engine.dispatcher._wait_queues == {}
+
+
+async def test_a_waiting_consumer_gets_a_job_put_by_another_process(engine: Engine, second: Engine) -> None:
+    waiting = waiting_pop(engine)
+    await parked(engine, 1)
+    await second.queue.put(job())
+    assert [popped.id for popped in await waiting] == ["a"]
+
+
+async def test_waiters_are_served_in_the_order_they_came(engine: Engine) -> None:
+    waiting = []
+    for number in range(40):
+        waiting.append(waiting_pop(engine, consumer=f"w{number}"))
+        await asyncio.sleep(0)
+    await parked(engine, 40)
+    await engine.queue.put_many([job(f"j{number}") for number in range(40)])
+    popped = [jobs[0] for jobs in await asyncio.gather(*waiting)]
+    assert [found.id for found in popped] == [f"j{number}" for number in range(40)]
+    assert [found.reserved_by for found in popped] == [f"w{number}" for number in range(40)]
+
+
+async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
+    first = waiting_pop(engine)
+    await parked(engine, 1)
+    others = [waiting_pop(engine) for _ in range(20)]
+    await parked(engine, 21)
+    await engine.queue.put(job())
+    assert [popped.id for popped in await first] == ["a"]
+    assert not any(other.done() for other in others)
+
+
+async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None:
+    """Forty consumers wait; seventeen jobs and six newcomers arrive at the same time, more than one call serves."""
+    for turn in range(30):
+        waiting = []
+        for number in range(40):
+            waiting.append(waiting_pop(engine, consumer=f"w{number}"))
+            await asyncio.sleep(0)
+        await parked(engine, 40)
+        putting = asyncio.create_task(engine.queue.put_many([job(f"{turn}-{number}") for number in range(17)]))
+        for _ in range(turn % 10):  # they arrive at any moment of the put and of the pops that it causes
+            await asyncio.sleep(0.0002 if turn % 3 else 0)
+        request_ids: list[dict[str, object]] = [{}, {"request_id": f"r{turn}"}]
+        newcomers = [waiting_pop(engine, consumer=f"n{number}", **request_ids[number % 2]) for number in range(6)]
+        await putting
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        served = sorted(await asyncio.gather(*waiting[:17]), key=lambda jobs: int(jobs[0].id.partition("-")[2]))
+        assert [jobs[0].reserved_by for jobs in served] == [f"w{number}" for number in range(17)]
+        assert not any(late.done() for late in (*waiting[17:], *newcomers))
+        await parked(engine, 29)
+        await cancel_all(*waiting, *newcomers)
+
+
+async def cancel_all(*tasks: asyncio.Task[list[JobRecord]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_newcomer_that_repeats_a_request_gets_its_jobs_at_once(engine: Engine) -> None:
+    await engine.queue.put(job("a"))
+    first = await engine.dispatcher.pop([TOPIC], request_id="r1")
+    waiting = [waiting_pop(engine) for _ in range(40)]
+    await parked(engine, 40)
+    async with asyncio.timeout(2):
+        assert await engine.dispatcher.pop([TOPIC], wait_ms=10_000, request_id="r1") == first
+    assert not any(late.done() for late in waiting)
+    await cancel_all(*waiting)
+
+
+async def test_newcomers_to_a_long_queue_cost_few_store_calls(engine: Engine, server: StoreServer) -> None:
+    waiting = [waiting_pop(engine) for _ in range(2_000)]
+    await parked(engine, 2_000)
+    before = store_calls(server)
+    newcomers = [waiting_pop(engine, request_id=f"r{number}" if number % 2 else None) for number in range(1_000)]
+    await parked(engine, 3_000)
+    assert store_calls(server) - before < 15
+    await cancel_all(*waiting, *newcomers)
+
+
+async def test_a_pop_of_many_topics_keeps_its_place_in_each(engine: Engine) -> None:
+    """Its second topic is polled for it only after a later consumer of that topic alone."""
+    first = waiting_pop(engine, "a", "b", consumer="first")
+    later = [waiting_pop(engine, "b", consumer=f"later{number}") for number in range(3)]
+    await parked(engine, 4)
+    await engine.queue.put(PutJob(topic="b", id="x"))
+    assert [found.id for found in await first] == ["x"]
+    assert not any(one.done() for one in later)
+    await cancel_all(*later)
+
+
+async def test_parked_consumers_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
+    tasks = [waiting_pop(engine, f"t{number}") for number in range(50)]
+    await parked(engine, 50)
+    before, began_s = store_calls(server), time.monotonic()
+    await asyncio.sleep(0.3)  # only elapsed time shows that there are no calls
+    assert store_calls(server) - before <= 2 + (time.monotonic() - began_s)  # the timer's tick, once a second
+    engine.drain()
+    await asyncio.gather(*tasks)
+
+
+async def test_many_waiters_are_served_with_few_store_calls(engine: Engine, server: StoreServer) -> None:
+    tasks = [waiting_pop(engine) for _ in range(500)]
+    await parked(engine, 500)
+    before = store_calls(server)
+    await engine.queue.put_many([job(f"j{number}") for number in range(500)])
+    assert len({jobs[0].id for jobs in await asyncio.gather(*tasks)}) == 500
+    assert store_calls(server) - before < 60
+
+
+async def test_the_first_topic_has_priority(engine: Engine) -> None:
+    await engine.queue.put(PutJob(topic="low", id="l"))
+    await engine.queue.put(PutJob(topic="high", id="h"))
+    popped = await engine.dispatcher.pop(["nothing", "high", "low"])
+    assert [found.id for found in popped] == ["h"]
+
+
+async def test_a_count_is_filled_from_the_topics_in_order(engine: Engine) -> None:
+    await engine.queue.put_many([PutJob(topic="low", id=f"l{number}") for number in range(5)])
+    await engine.queue.put_many([PutJob(topic="high", id=f"h{number}") for number in range(2)])
+    popped = await engine.dispatcher.pop(["high", "low"], count=4, wait_ms=1000)
+    assert [found.id for found in popped] == ["h0", "h1", "l0", "l1"]
+
+
+async def test_no_job_of_a_later_topic_overtakes_one_that_did_not_fit(engine: Engine) -> None:
+    large = "x" * 600_000
+    for number in range(2):
+        await engine.queue.put(PutJob(topic="high", id=f"h{number}", body=large))
+    await engine.queue.put(PutJob(topic="low", id="l"))
+    popped = [await engine.dispatcher.pop(["high", "low"], count=4, wait_ms=1000) for _ in range(2)]
+    assert [["h0"], ["h1", "l"]] == [[found.id for found in jobs] for jobs in popped]
+
+
+async def test_large_jobs_of_many_topics_come_in_several_pops(engine: Engine) -> None:
+    topics = [f"t{number}" for number in range(6)]
+    for topic in topics:
+        await engine.queue.put(PutJob(topic=topic, body="x" * 600_000))
+    popped = [await engine.dispatcher.pop(topics, count=100, wait_ms=1000) for _ in range(3)]
+    assert [topics[:2], topics[2:4], topics[4:]] == [[found.topic for found in jobs] for jobs in popped]
+
+
+async def test_a_request_repeated_for_many_topics_at_once_gets_no_more_than_a_new_one(engine: Engine) -> None:
+    topics = [f"t{number}" for number in range(6)]
+    for topic in topics:
+        await engine.queue.put(PutJob(topic=topic, body="x" * 600_000))
+        assert 1 == len(await engine.dispatcher.pop([topic], request_id="r"))
+    assert 2 == len(await engine.dispatcher.pop(topics, count=100, request_id="r"))
+
+
+async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: logged.append(context))
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.queue, "pop", lambda *_args: asyncio.sleep(60))
+        waiting = waiting_pop(engine, "a", "b", request_id="r")
+        await asyncio.sleep(0.01)  # it looks for an earlier answer by then
+        waiting.cancel()
+        await engine.dispatcher.close()
+        await asyncio.wait((waiting,))
+    del waiting
+    await asyncio.sleep(0)  # so that no callback keeps it
+    gc.collect()
+    assert logged == []
+
+
+@pytest.mark.parametrize("topic", ["a", "b", "c"])
+async def test_whichever_of_its_topics_has_something_first_serves_a_waiter(engine: Engine, topic: str) -> None:
+    waiting = waiting_pop(engine, "a", "b", "c")
+    await parked(engine, 1)
+    await engine.queue.put(PutJob(topic=topic, id="x"))
+    assert [found.topic for found in await waiting] == [topic]
+    assert engine.dispatcher._wait_queues == {}
+
+
+async def test_a_waiter_on_many_topics_is_served_once(engine: Engine) -> None:
+    waiting = [waiting_pop(engine, "a", "b") for _ in range(20)]
+    await parked(engine, 20)
+    batch = [PutJob(topic=topic, id=f"{topic}{number}") for number in range(10) for topic in ("a", "b")]
+    await engine.queue.put_many(batch)
+    results = await asyncio.gather(*waiting)
+    assert [len(jobs) for jobs in results] == [1] * 20
+    assert len({(jobs[0].topic, jobs[0].id) for jobs in results}) == 20
+
+
+async def test_large_requests_on_an_empty_topic_stop_polling(engine: Engine, server: StoreServer) -> None:
+    waiting = [waiting_pop(engine, count=1000) for _ in range(5)]
+    await parked(engine, 5)
+    before, began_s = store_calls(server), time.monotonic()
+    await asyncio.sleep(0.1)  # otherwise they would poll without a pause
+    assert store_calls(server) - before <= 1 + (time.monotonic() - began_s)  # the timer's tick, once a second
+    await engine.queue.put_many([job(f"j{number}") for number in range(10)])
+    assert len(await waiting[0]) == 10
+    engine.drain()
+    assert [len(jobs) for jobs in await asyncio.gather(*waiting[1:])] == [0] * 4
+
+
+async def test_a_consumer_that_disconnects_while_parked_strands_no_job(engine: Engine) -> None:
+    gone = waiting_pop(engine)
+    await parked(engine, 1)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    await engine.queue.put(job())
+    (popped,) = await engine.dispatcher.pop([TOPIC], wait_ms=1000)
+    assert popped.attempts == 1
+
+
+async def test_jobs_popped_for_a_consumer_that_hung_up_go_back_to_the_head(engine: Engine) -> None:
+    """Cancel a pop at every moment of it: no job is lost and no attempt counts."""
+    await engine.queue.put_many([job(f"j{number}") for number in range(3)])
+    for turns in range(60):
+        gone = waiting_pop(engine, count=2)
+        for _ in range(turns % 20):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.0001 * (turns // 20))
+        if gone.done():
+            await engine.queue.return_to_queue(gone.result())
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        while engine.dispatcher._tasks:
+            await asyncio.gather(*engine.dispatcher._tasks)
+    popped = await engine.dispatcher.pop([TOPIC], count=5, wait_ms=100)
+    assert [(found.id, found.attempts) for found in popped] == [("j0", 1), ("j1", 1), ("j2", 1)]
+
+
+async def test_drain_ends_parked_pops_and_new_ones_do_not_wait(engine: Engine) -> None:
+    waiting = [waiting_pop(engine), waiting_pop(engine, "a", "b")]
+    await parked(engine, 2)
+    engine.drain()
+    async with asyncio.timeout(1):
+        assert await asyncio.gather(*waiting) == [[], []]
+        assert await engine.dispatcher.pop([TOPIC], wait_ms=10_000) == []
+        await engine.queue.put(job())
+        assert len(await engine.dispatcher.pop([TOPIC], wait_ms=10_000)) == 1
+
+
+async def test_resuming_a_topic_serves_its_waiters(engine: Engine) -> None:
+    await engine.queue.put(job())
+    await engine.topics.pause(TOPIC)
+    waiting = waiting_pop(engine)
+    await parked(engine, 1)
+    assert not waiting.done()
+    await engine.topics.resume(TOPIC)
+    assert len(await waiting) == 1
+
+
+async def test_a_repeated_request_over_many_topics_gets_all_its_jobs_again(engine: Engine) -> None:
+    await engine.queue.put(PutJob(topic="low", id="l"))
+    await engine.queue.put(PutJob(topic="high", id="h"))
+    first = await engine.dispatcher.pop(["high", "low"], count=5, request_id="r1")
+    await engine.queue.put(PutJob(topic="high", id="h2"))
+    assert await engine.dispatcher.pop(["high", "low"], count=5, request_id="r1") == first
+
+
+async def test_consumers_that_repeat_a_large_request_at_the_same_time_all_get_its_jobs(engine: Engine) -> None:
+    for job_id in ("a", "b", "c"):
+        await engine.queue.put(PutJob(topic=TOPIC, id=job_id, body="x" * 3_000_000))
+    first = await engine.dispatcher.pop([TOPIC], count=3, request_id="r1")
+    again = await asyncio.gather(*(engine.dispatcher.pop([TOPIC], request_id="r1") for _ in range(6)))
+    assert [first] * 6 == again
+
+
+async def test_a_lease_that_ends_serves_a_waiter_in_another_process(engine: Engine, second: Engine) -> None:
+    await engine.queue.put(job(ttr=0.1))
+    await engine.dispatcher.pop([TOPIC])
+    (popped,) = await second.dispatcher.pop([TOPIC], wait_ms=5000)
+    assert popped.attempts == 2
+
+
+async def test_malformed_messages_are_ignored(engine: Engine, server: StoreServer) -> None:
+    waiting = waiting_pop(engine)
+    await parked(engine, 1)
+    server.command("PUBLISH", "deferd:ready", b"\xff\xfe")
+    server.command("PUBLISH", "deferd:due", b"\xff\xfe")
+    await engine.queue.put(job(delay=0.05))
+    assert [popped.id for popped in await waiting] == ["a"]
+    await engine.ping()
+
+
+async def test_a_store_whose_user_may_not_publish_is_refused_at_start(server: StoreServer) -> None:
+    server.command("ACL", "SETUSER", "silent", "on", ">pw", "~*", "&*", "+@all", "-publish")
+    store = await connect(server.url.replace("redis://", "redis://silent:pw@"), timeout_s=5)
+    engine = Engine(store)
+    with pytest.raises(StoreUnavailable, match=r"lacks the permissions \+publish"):
+        await engine.start()
+    await engine.close()
+    await store.close()
+
+
+async def test_waiters_fail_when_the_store_is_gone_and_later_ones_are_served_when_it_is_back(
+    server: StoreServer,
+) -> None:
+    store = await connect(server.url, timeout_s=1)
+    engine = Engine(store)
+    await engine.start()
+    waiting = [waiting_pop(engine) for _ in range(200)]
+    await parked(engine, 200)
+    server.stop()
+    try:
+        async with asyncio.timeout(5):
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(result) for result in results} == {StoreUnavailable}
+    finally:
+        server.start()
+    waiting = [asyncio.create_task(pop_until_served(engine)) for _ in range(3)]
+    await until(lambda: engine.dispatcher.parked == 3, "all of them wait")
+    async with asyncio.timeout(10):
+        await engine.queue.put_many([job(f"j{number}") for number in range(3)])
+        assert sorted(found.id for jobs in await asyncio.gather(*waiting) for found in jobs) == ["j0", "j1", "j2"]
+    await engine.close()
+    await store.close()
+
+
+async def pop_until_served(engine: Engine) -> list[JobRecord]:
+    while True:
+        try:
+            if jobs := await engine.dispatcher.pop([TOPIC], wait_ms=5000):
+                return jobs
+        except StoreUnavailable:
+            await asyncio.sleep(0.02)

@@ -1,0 +1,217 @@
+"""Running scripts: a store that has lost them, every kind of error, and a store that is out of memory."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.resources import files
+
+import pytest
+from redis import exceptions as redis_errors
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.scripts import translate
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
+
+SCRIPTS = {
+    script.name.removesuffix(".lua"): script.read_text()
+    for script in (files("deferd.engine") / "lua").iterdir()
+    if script.name.endswith(".lua")
+}
+
+
+async def call_everything(driver: EngineDriver) -> None:
+    """Run every script at least once, in an order that works from any state."""
+    await driver.topics.configure(TOPIC, TopicSettings(ttr=30))
+    await driver.queue.put(job("a", on_conflict="replace"))
+    await driver.queue.put_many([job(job_id, on_conflict="replace", delay=60) for job_id in ("b", "c")])
+    await driver.queue.change(TOPIC, "b", ChangeJob(delay=0))
+    await driver.queue.return_to_queue(await driver.pop(2))
+    await driver.pop(2)
+    await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
+    await driver.queue.release(TOPIC, "a", ANY_RECEIPT)
+    await driver.queue.bury(TOPIC, "b", ANY_RECEIPT)
+    await driver.topics.redrive(TOPIC)
+    await driver.pop()
+    await driver.queue.finish_many(TOPIC, [FinishItem(id="b")])
+    await driver.queue.get(TOPIC, "c")
+    await driver.queue.cancel(TOPIC, "c")
+    await driver.topics.jobs(TOPIC)
+    await driver.engine.topic_list.totals([TOPIC])
+    await driver.engine.usage.jobs(0, [TOPIC])
+    assert [step async for step in driver.engine.usage.record_bytes(TOPIC)]
+    await driver.engine.consistency.check_store()
+    await driver.engine.consistency.check_topic(TOPIC, repair=True)
+    await driver.engine._scripts.run("shard_keys", [f"{KEY}:due"], (0, 1000))
+    await driver.engine._scripts.run("key_elements", [f"{KEY}:pool"], ("hash", 0, 1000))
+    await driver.pass_time(3)
+    assert driver.engine.clock is not None
+    await driver.engine.clock.read()
+    await driver.topics.purge(TOPIC)
+    await driver.engine.timers[0].resign()
+
+
+async def test_every_script_is_sent_again_to_a_store_that_forgot_it(driver: EngineDriver) -> None:
+    await call_everything(driver)
+    called: set[str] = set()
+    run = driver.engine._scripts.run
+
+    async def run_on_a_store_that_forgets(verb: str, *arguments: object) -> object:
+        called.add(verb)
+        driver.server.command("SCRIPT", "FLUSH")
+        return await run(verb, *arguments)  # type: ignore[arg-type]
+
+    driver.engine._scripts.run = run_on_a_store_that_forgets  # type: ignore[method-assign, assignment]
+    await call_everything(driver)
+    assert set(SCRIPTS) == called
+
+
+@pytest.mark.parametrize("verb", SCRIPTS)
+def test_every_script_has_a_full_header(verb: str) -> None:
+    header = [line for line in SCRIPTS[verb].splitlines() if line.startswith("--")]
+    text = "\n".join(header)
+    for part in ("KEYS", "Returns", "Bound:"):
+        assert part in text, f"{verb}.lua does not document {part}"
+
+
+def redis_error_classes() -> list[type[Exception]]:
+    return [
+        found
+        for _, found in inspect.getmembers(redis_errors, inspect.isclass)
+        if issubclass(found, redis_errors.RedisError)
+    ]
+
+
+FAULTS_OF_OURS = {
+    redis_errors.RedisError,
+    redis_errors.ResponseError,
+    redis_errors.AuthenticationWrongNumberOfArgsError,
+    redis_errors.ClusterCrossSlotError,
+    redis_errors.DataError,
+    redis_errors.ExecAbortError,
+    redis_errors.LockError,
+    redis_errors.LockNotOwnedError,
+    redis_errors.ModuleError,
+    redis_errors.NoScriptError,
+    redis_errors.NoSuchFieldsetError,
+    redis_errors.PubSubError,
+    redis_errors.WatchError,
+}
+"""Errors of incorrect use of the client: these must show as bugs, not as an unavailable store."""
+
+
+@pytest.mark.parametrize("error", redis_error_classes(), ids=lambda error: error.__name__)
+def test_every_error_of_the_client_is_mapped(error: type[Exception]) -> None:
+    exception = error.__new__(error)
+    Exception.__init__(exception, "text")
+    if error in FAULTS_OF_OURS:
+        assert translate(exception) is None
+    else:
+        assert isinstance(translate(exception), StoreUnavailable)
+
+
+@pytest.mark.parametrize("error", [OSError("x"), ConnectionResetError(), TimeoutError()])
+def test_errors_of_the_network_are_mapped(error: Exception) -> None:
+    assert isinstance(translate(error), StoreUnavailable)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error running script (call to f_0123): @user_script:5: @user_script: 5: -READONLY You can't write",
+        "MISCONF Errors writing to the AOF",
+        "BUSY Redis is busy",
+        "CLUSTERDOWN Hash slot not served",
+        "Attempted to access a non local key in a cluster node script: on @user_script:24.",
+        "Error running script (call to f_0123): @user_script:5: -OOM command not allowed",
+    ],
+)
+def test_refusals_of_the_store_are_mapped(text: str) -> None:
+    assert isinstance(translate(redis_errors.ResponseError(text)), StoreUnavailable)
+
+
+async def test_without_memory_only_puts_are_refused(driver: EngineDriver) -> None:
+    await driver.queue.put_many([job(job_id, retain=600, ttl=3000) for job_id in "abcdefgh"])
+    await driver.put("delayed", delay=5)
+    await driver.put("lease", ttr=5)
+    held = {popped.id: popped for popped in await driver.pop(4, request_id="r1")}
+    driver.server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(StoreUnavailable, match="memory"):
+            await driver.put("new")
+        with pytest.raises(StoreUnavailable, match="memory"):
+            await driver.put("a", on_conflict="replace")
+        with pytest.raises(StoreUnavailable, match="memory"):
+            await driver.queue.put_many([job("new2"), job("new3", delay=3)])
+        assert {popped.id for popped in await driver.pop(4, request_id="r1")} == set(held)
+        await driver.queue.touch(TOPIC, "a", held["a"].receipt, ttr_ms=50_000)
+        await driver.queue.finish(TOPIC, "a", held["a"].receipt, result={"x": "y" * 100})
+        await driver.queue.release(TOPIC, "b", held["b"].receipt, error="later")
+        await driver.queue.bury(TOPIC, "c", held["c"].receipt, error="poison")
+        assert await driver.topics.redrive(TOPIC) == 1
+        await driver.queue.cancel(TOPIC, "d")
+        await driver.queue.change(TOPIC, "e", ChangeJob(delay=2, body="x" * 100))
+        await driver.topics.pause(TOPIC)
+        await driver.topics.resume(TOPIC)
+        popped = await driver.pop(5, consumer="worker-1", request_id="r2")
+        assert len(popped) == 5
+        await driver.queue.return_to_queue(popped[:1])
+        driver.server.command("CONFIG", "SET", "maxmemory", "0")
+        driver.move_clock(10)
+        driver.server.command("CONFIG", "SET", "maxmemory", "1")
+        await driver.run_timer()
+        assert await driver.state("delayed") is JobState.READY
+        assert {listed.id for listed in (await driver.topics.jobs(TOPIC))[0]} >= set("abcefgh")
+    finally:
+        driver.server.command("CONFIG", "SET", "maxmemory", "0")
+    await driver.put("new")
+    assert sum((await driver.counts()).values()) == 10
+
+
+async def test_without_memory_the_timer_still_makes_jobs_of_every_topic_ready(driver: EngineDriver) -> None:
+    """A visit to a topic without due work only schedules the next one, which must not need memory."""
+    topics = [f"t{number}" for number in range(8)]
+    for topic in topics:
+        await driver.queue.put(PutJob(topic=topic, id="gone"))
+        await driver.queue.pop(topic, [PopRequest(1, ttr_ms=5000)])
+        await driver.queue.finish(topic, "gone", ANY_RECEIPT)
+        await driver.queue.put(PutJob(topic=topic, id="tomorrow", delay=86_400))
+    await driver.put("due", delay=6)
+    driver.move_clock(10)
+    driver.server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        await driver.run_timer()
+    finally:
+        driver.server.command("CONFIG", "SET", "maxmemory", "0")
+    assert await driver.state("due") is JobState.READY
+
+
+async def test_without_memory_a_job_of_an_unnamed_consumer_can_be_cancelled(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.pop_one()
+    driver.server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        assert await driver.queue.cancel(TOPIC, "a") is JobState.RESERVED
+    finally:
+        driver.server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_a_ready_list_of_another_type_fails_calls_before_they_change_anything(driver: EngineDriver) -> None:
+    """As in a store filled by an earlier commit, until `deferd audit --repair` is run."""
+    await driver.put("dead")
+    await driver.pop_one()
+    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.put("delayed", delay=5)
+    driver.server.command("DEL", f"{KEY}:ready")
+    driver.server.command("RPUSH", f"{KEY}:ready", "old")
+    driver.move_clock(6)
+    before = driver.server.command("ZRANGE", f"{KEY}:delay", 0, -1)
+    await driver.engine.timers[0].run_once()
+    for call in (driver.put("new"), driver.topics.redrive(TOPIC), driver.queue.change(TOPIC, "delayed", ChangeJob())):
+        with pytest.raises(redis_errors.ResponseError, match="WRONGTYPE"):
+            await call
+    assert driver.server.command("ZRANGE", f"{KEY}:delay", 0, -1) == before == [b"delayed"]
+    assert driver.server.command("HEXISTS", f"{KEY}:pool", "new") == 0
+    assert driver.server.command("ZRANGE", f"{KEY}:dead", 0, -1) == [b"dead"]

@@ -1,0 +1,325 @@
+"""The engine against its plain model in job_model.py, over all transitions in any order."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+
+from deferd.contract.errors import JobNotFound
+from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.engine.queue import PopRequest, Released
+from deferd.engine.record import ANY_RECEIPT, JobRecord
+from tests.drawn_input import counted
+from tests.integration.engine import drawn_calls as drawn
+from tests.integration.engine.drawn_calls import TOPICS
+from tests.integration.engine.engine_and_model import EngineAndModel, OutOfTimeError, receipt_of, result_of
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver
+from tests.integration.engine.job_model import ANY_DELIVERY
+from tests.integration.store.store_servers import StoreServer
+
+
+class EveryCall(EngineAndModel):
+    """All calls, in any order."""
+
+    @initialize(many=st.lists(drawn.puts, max_size=6))
+    def begin(self, many: list[dict[str, Any]]) -> None:
+        self.do(("put_many", {"topic": TOPICS[0], "many": many}))
+
+    # Producers
+
+    @drawn.verb(4, topic=drawn.topics, puts=st.lists(drawn.puts, min_size=1, max_size=3))
+    def put(self, topic: str, puts: list[dict[str, Any]]) -> None:
+        puts = [{**put, "body": self.new_body()} for put in puts]
+        results = self.run_together([self.queue.put(_put_job(topic, put)) for put in puts])
+        for put, actual in zip(puts, results, strict=True):
+            expected = result_of(partial(self.models[topic].put, **put))
+            assert (actual if isinstance(actual, type) else actual.outcome) == expected
+            if not isinstance(actual, type):
+                self.is_as_modelled(actual.record, self.models[topic].jobs[actual.record.id])
+
+    @drawn.verb(3, topic=drawn.topics, many=st.lists(drawn.puts, min_size=2, max_size=6))
+    def put_many(self, topic: str, many: list[dict[str, Any]]) -> None:
+        many = [{**put, "body": self.new_body()} for put in many]
+        actual = self.run(self.queue.put_many([_put_job(topic, put) for put in many]))
+        assert [result.code for result in actual] == self.models[topic].put_many(many)
+
+    @drawn.verb(
+        2,
+        topic=drawn.topics,
+        which=drawn.jobs,
+        changes=drawn.policies,
+        delay=st.none() | drawn.delays,
+        new_body=st.booleans(),
+    )
+    def change(
+        self, topic: str, which: tuple[str, int], changes: dict[str, Any], delay: int | None, new_body: bool
+    ) -> None:
+        job_id, _ = self.target_of(topic, which)
+        if new_body:
+            changes = {**changes, "body": self.new_body()}
+        wanted = ChangeJob.model_validate({**changes, "delay": delay})
+        actual = self.run(self.queue.change(topic, job_id, wanted))
+        expected = result_of(lambda: self.models[topic].change(job_id, changes, delay_s=delay))
+        if isinstance(actual, JobRecord):
+            assert expected is None
+            self.is_as_modelled(actual, self.models[topic].jobs[job_id])
+        else:
+            assert actual == expected
+
+    @drawn.verb(2, topic=drawn.topics, which=st.lists(st.tuples(drawn.jobs, st.booleans()), min_size=1, max_size=4))
+    def cancel(self, topic: str, which: list[tuple[tuple[str, int], bool]]) -> None:
+        targets = [(self.target_of(topic, pick)[0], refuse) for pick, refuse in which]
+        actual = self.run_together(
+            [self.queue.cancel(topic, job_id, refuse_reserved=refuse) for job_id, refuse in targets]
+        )
+        cancel = self.models[topic].cancel
+        assert actual == [result_of(partial(cancel, job_id, refuse_reserved=refuse)) for job_id, refuse in targets]
+
+    # Consumers
+
+    @drawn.verb(
+        8,
+        topic=drawn.topics,
+        count=st.sampled_from([1, 1, 2, 3]),
+        consumer=drawn.consumers,
+        ttr_ms=drawn.leases_ms,
+        request_id=drawn.request_ids,
+    )
+    def pop(self, topic: str, count: int, consumer: str | None, ttr_ms: int | None, request_id: str | None) -> None:
+        self.hand_out(topic, [PopRequest(count, ttr_ms, consumer, request_id)])
+
+    @drawn.verb(
+        3,
+        topic=drawn.topics,
+        requests=st.lists(st.tuples(st.integers(1, 2), drawn.request_ids, drawn.consumers), min_size=2, max_size=3),
+        late_s=drawn.delays_of_timer,
+    )
+    def pop_for_several(self, topic: str, requests: list[tuple[int, str | None, str | None]], late_s: int) -> None:
+        """Pop for several consumers in one call, as the dispatcher does; the timer is late by `late_s`."""
+        self.move_clock(late_s)
+        self.hand_out(
+            topic, [PopRequest(count, None, consumer, request_id) for count, request_id, consumer in requests]
+        )
+
+    @drawn.verb(2, topic=drawn.topics, count=st.integers(1, 2), consumer=drawn.consumers, late_s=drawn.delays_of_timer)
+    def pop_again(self, topic: str, count: int, consumer: str | None, late_s: int) -> None:
+        """Repeat a request that still holds jobs, if there is one."""
+        self.move_clock(late_s)
+        model = self.models[topic]
+        request_id = next(filter(model.earlier_deliveries, drawn.REQUEST_IDS), drawn.REQUEST_IDS[0])
+        self.hand_out(topic, [PopRequest(count, None, consumer, request_id)])
+
+    @drawn.verb(2, topic=drawn.topics, which=st.lists(drawn.receipts, min_size=1, max_size=3))
+    def return_to_queue(self, topic: str, which: list[tuple[str, int]]) -> None:
+        deliveries = [self.target_of(topic, pick)[1] for pick in which]
+        deliveries = [delivery for delivery in deliveries if delivery.job_id]
+        actual = self.run(self.queue.return_to_queue([self.as_popped(topic, delivery) for delivery in deliveries]))
+        assert actual == self.models[topic].return_to_queue(deliveries)
+
+    @drawn.verb(topic=drawn.topics, which=drawn.receipts, result=st.sampled_from([None, {"paid": [True]}]))
+    def finish(self, topic: str, which: tuple[str, int], result: Any) -> None:
+        job_id, delivery = self.target_of(topic, which)
+        actual = self.run(self.queue.finish(topic, job_id, receipt_of(delivery), result))
+        assert actual == result_of(lambda: self.models[topic].finish(job_id, delivery, result))
+
+    @drawn.verb(topic=drawn.topics, which=st.lists(drawn.receipts, min_size=2, max_size=3))
+    def finish_many(self, topic: str, which: list[tuple[str, int]]) -> None:
+        targets = [self.target_of(topic, pick) for pick in which]
+        items = [
+            FinishItem(id=job_id, receipt=None if delivery is ANY_DELIVERY else str(receipt_of(delivery)))
+            for job_id, delivery in targets
+        ]
+        actual = self.run(self.queue.finish_many(topic, items))
+        expected = [result_of(partial(self.models[topic].finish, *one)) for one in targets]
+        assert [result.code for result in actual] == [error and error.code for error in expected]
+
+    @drawn.verb(3, topic=drawn.topics, which=drawn.receipts, delay=drawn.waits, error=drawn.errors)
+    def release(self, topic: str, which: tuple[str, int], delay: int | None, error: str | None) -> None:
+        job_id, delivery = self.target_of(topic, which)
+        delay_ms = None if delay is None else delay * 1000
+        actual = self.run(self.queue.release(topic, job_id, receipt_of(delivery), delay_ms=delay_ms, error=error))
+        expected = result_of(lambda: self.models[topic].release(job_id, delivery, delay_s=delay, error=error))
+        if isinstance(actual, Released):
+            state, due_s, attempts = expected
+            assert (actual.state, actual.attempts) == (state, attempts)
+            self.assert_same_instant(actual.due_at_ms, due_s)
+        else:
+            assert actual == expected
+
+    @drawn.verb(topic=drawn.topics, which=drawn.receipts, ttr_ms=drawn.leases_ms)
+    def touch(self, topic: str, which: tuple[str, int], ttr_ms: int | None) -> None:
+        job_id, delivery = self.target_of(topic, which)
+        ttr_s = None if ttr_ms is None else ttr_ms // 1000
+        actual = self.run(self.queue.touch(topic, job_id, receipt_of(delivery), ttr_ms=ttr_ms))
+        expected = result_of(lambda: self.models[topic].touch(job_id, delivery, ttr_s=ttr_s))
+        if isinstance(actual, int):
+            self.assert_same_instant(actual, expected)
+        else:
+            assert actual == expected
+
+    @drawn.verb(topic=drawn.topics, which=drawn.receipts, error=drawn.errors)
+    def bury(self, topic: str, which: tuple[str, int], error: str | None) -> None:
+        job_id, delivery = self.target_of(topic, which)
+        actual = self.run(self.queue.bury(topic, job_id, receipt_of(delivery), error=error))
+        assert actual == result_of(lambda: self.models[topic].bury(job_id, delivery, error=error))
+
+    # Operators
+
+    @drawn.verb(topic=drawn.topics, limit=st.integers(1, 3))
+    def redrive_some(self, topic: str, limit: int) -> None:
+        dead = [job.id for job in self.models[topic].in_state(JobState.DEAD)]
+        actual = self.run(self.driver.topics.redrive(topic, limit=limit))
+        redriven = [job_id for job_id in dead if self.look(topic, job_id).state is JobState.READY]
+        assert actual == result_of(lambda: self.models[topic].redrive_some(limit, redriven))
+
+    @drawn.verb(topic=drawn.topics, ids=st.lists(drawn.job_ids, min_size=1, max_size=4))
+    def redrive_ids(self, topic: str, ids: list[str]) -> None:
+        actual = self.run(self.driver.topics.redrive(topic, ids))
+        assert actual == result_of(lambda: self.models[topic].redrive_ids(ids))
+
+    @drawn.verb(topic=drawn.topics, state=drawn.states)
+    def purge(self, topic: str, state: JobState | None) -> None:
+        actual = self.run(self.driver.topics.purge(topic, state))
+        assert actual == result_of(lambda: self.models[topic].purge(state))
+
+    @drawn.verb(topic=drawn.topics, values=drawn.topic_settings)
+    def configure(self, topic: str, values: dict[str, Any]) -> None:
+        view = self.run(self.driver.topics.configure(topic, TopicSettings.model_validate(values)))
+        self.models[topic].configure(values)
+        assert view.settings == TopicSettings.model_validate(values)
+
+    @drawn.verb(topic=drawn.topics, paused=st.sampled_from([False, False, False, False, True]))
+    def pause(self, topic: str, paused: bool) -> None:
+        verb = self.driver.topics.pause if paused else self.driver.topics.resume
+        view = self.run(verb(topic))
+        expected = result_of(lambda: self.models[topic].pause(paused))
+        assert (view if isinstance(view, type) else view.paused) == expected
+
+    @drawn.verb(topic=drawn.topics, state=drawn.states, limit=st.integers(1, 3))
+    def list_jobs(self, topic: str, state: JobState | None, limit: int) -> None:
+        records: list[JobRecord] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.run(self.driver.topics.jobs(topic, state, cursor or None, limit))
+            if isinstance(page, type):
+                assert page == result_of(self.models[topic].counts)
+                return
+            records += page[0]
+            cursor = page[1]
+        wanted = self.models[topic].jobs.values() if state is None else self.models[topic].in_state(state)
+        assert sorted(record.id for record in records) == sorted(job.id for job in wanted)
+        for record in records:
+            self.is_as_modelled(record, self.models[topic].jobs[record.id])
+
+    # Time
+
+    @drawn.verb(2, seconds=drawn.moves)
+    def move_clock(self, seconds: int) -> None:
+        """Move the clock without running the timer: the timer is late."""
+        self.driver.move_clock(seconds)
+        for model in self.models.values():
+            model.now_s += seconds
+
+    @drawn.verb()
+    def run_timer(self) -> None:
+        self.run(self.driver.run_timer())
+        for model in self.models.values():
+            model.run_timer()
+
+    @drawn.verb(3, seconds=drawn.moves)
+    def pass_time(self, seconds: int) -> None:
+        self.driver.move_clock(seconds)
+        self.run(self.driver.run_timer())
+        for model in self.models.values():
+            model.now_s += seconds
+            model.run_timer()
+
+    @rule(call=drawn.any_verb())
+    def do(self, call: tuple[str, dict[str, Any]]) -> None:
+        name, arguments = call
+        if not self.out_of_time:
+            try:
+                getattr(self, name)(**arguments)
+            except OutOfTimeError:
+                self.out_of_time = True
+
+
+def _put_job(topic: str, put: dict[str, Any]) -> PutJob:
+    return PutJob.model_validate(
+        {
+            "topic": topic,
+            "id": put["job_id"],
+            "body": put["body"],
+            "delay": put["delay_s"],
+            "on_conflict": put["on_conflict"],
+            **put["policy"],
+        }
+    )
+
+
+@pytest.mark.hypothesis
+@pytest.mark.timeout(240)
+def test_the_engine_does_what_the_model_does(running_server: StoreServer) -> None:
+    machine = type("EveryCallOnServer", (EveryCall,), {"server": running_server})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=counted(120),
+            stateful_step_count=50,
+            deadline=None,
+            print_blob=True,
+            phases=[phase for phase in Phase if phase is not Phase.explain],  # it would trace every line, for minutes
+        ),
+    )
+
+
+# Minimal examples of what the machine found or rarely reaches
+
+
+async def test_a_repeated_request_leaves_expired_jobs_to_those_that_take_new_ones(driver: EngineDriver) -> None:
+    await driver.put("given")
+    first = await driver.pop(1, request_id="r1")
+    await driver.put("expired", ttl=10)
+    driver.move_clock(11)
+    await driver.put("new")
+    assert await driver.pop(1, request_id="r1") == first
+    assert driver.ready_list() == ["expired", "new"]
+    reply = await driver.queue.pop(TOPIC, [PopRequest(1, request_id="r1"), PopRequest(1)])
+    assert [[popped.id for popped in jobs] for jobs in reply.jobs] == [["given"], ["new"]]
+    assert await driver.state("expired") is JobState.DEAD
+
+
+async def test_a_call_without_receipt_does_not_get_an_earlier_jobs_cancel(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.pop_one()
+    await driver.queue.cancel(TOPIC, "a")
+    await driver.put()
+    await driver.queue.finish(TOPIC, "a", (await driver.pop_one()).receipt)
+    with pytest.raises(JobNotFound):
+        await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
+
+
+async def test_returned_jobs_are_listed_page_by_page(driver: EngineDriver) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id)
+    await driver.queue.return_to_queue(await driver.pop(3))
+    listed, cursor = [], None
+    for _ in range(3):
+        page, cursor = await driver.topics.jobs(TOPIC, JobState.READY, cursor, limit=1)
+        listed += [record.id for record in page]
+    assert (listed, cursor) == (["a", "b", "c"], None)
+
+
+async def test_a_ready_job_is_listed_once_also_over_pages(driver: EngineDriver) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id)
+    await driver.queue.cancel(TOPIC, "b")
+    await driver.put("b")
+    listed, cursor = await driver.topics.jobs(TOPIC, JobState.READY, limit=2)
+    rest, _ = await driver.topics.jobs(TOPIC, JobState.READY, cursor, limit=2)
+    assert [record.id for record in listed + rest] == ["a", "c", "b"]

@@ -1,0 +1,299 @@
+"""view.lua, configure.lua, list.lua, purge.lua and forget.lua: what operators see and do."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deferd.api.auth.api_keys import TopicPatterns
+from deferd.api.auth.visible_topics import list_visible
+from deferd.contract.errors import InvalidInput, JobCancelled, TopicNotFound
+from deferd.contract.model import JobState, PutJob, TopicSettings
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import ANY_RECEIPT
+from deferd.store.connection import Store, connect
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+from tests.integration.store.store_servers import StoreServer
+
+
+async def put_one_in_every_state(driver: EngineDriver) -> None:
+    await driver.put("reserved")
+    await driver.put("dead")
+    await driver.put("finished", retain=60)
+    await driver.pop(3, consumer="worker-1")
+    await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
+    await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
+    await driver.put("delayed", delay=60)
+    await driver.put("ready")
+
+
+async def test_an_unused_topic_does_not_exist(driver: EngineDriver) -> None:
+    topics = driver.topics
+    for call in (topics.show, topics.jobs, topics.redrive, topics.purge, topics.pause, topics.resume):
+        with pytest.raises(TopicNotFound):
+            await call(TOPIC)
+    assert (await driver.engine.topic_list.page()).views == []
+
+
+async def test_a_topic_that_was_set_up_can_be_paused_before_its_first_job(driver: EngineDriver) -> None:
+    await driver.topics.configure(TOPIC, TopicSettings())
+    assert (await driver.topics.pause(TOPIC)).paused
+    await driver.put()
+    assert await driver.pop() == []
+
+
+async def test_a_topic_that_was_purged_is_not_paused(driver: EngineDriver) -> None:
+    await driver.put()
+    await driver.topics.purge(TOPIC)
+    with pytest.raises(TopicNotFound):
+        await driver.topics.pause(TOPIC)
+
+
+async def test_a_view_counts_every_state(driver: EngineDriver) -> None:
+    await put_one_in_every_state(driver)
+    view = await driver.topics.show(TOPIC)
+    assert view.counts == dict.fromkeys(JobState, 1)
+    assert view.next_due_at_ms == (await driver.queue.get(TOPIC, "delayed")).due_at_ms
+    assert not view.paused
+    assert view.settings == TopicSettings()
+
+
+async def test_unreadable_settings_of_one_topic_hide_no_other_from_a_restricted_key(driver: EngineDriver) -> None:
+    for topic in ("orders.close", "orders.open"):
+        await driver.topics.configure(topic, TopicSettings())
+    driver.server.command("HSET", "deferd:{0}:settings", "orders.close", "{{")
+    page = await list_visible(driver.engine.topic_list, TopicPatterns(["orders.*"]), None, 10)
+    assert ["orders.open"] == [view.topic for view in page.views]
+
+
+async def test_the_oldest_ready_age_is_that_of_the_next_job_to_be_handed_out(driver: EngineDriver) -> None:
+    await driver.put("old")
+    driver.move_clock(100)
+    await driver.put("young")
+    driver.move_clock(10)
+    view = await driver.topics.show(TOPIC)
+    assert view.oldest_ready_age_ms is not None
+    assert 110_000 <= view.oldest_ready_age_ms < 115_000
+    await driver.queue.cancel(TOPIC, "old")
+    view = await driver.topics.show(TOPIC)
+    assert view.oldest_ready_age_ms is not None
+    assert 10_000 <= view.oldest_ready_age_ms < 15_000
+
+
+async def test_the_oldest_ready_age_is_known_after_many_jobs_before_it_were_cancelled(driver: EngineDriver) -> None:
+    ids = [f"j{number}" for number in range(2000)]
+    await driver.queue.put_many([job(job_id) for job_id in ids[:1000]])
+    driver.move_clock(100)
+    await driver.queue.put_many([job(job_id) for job_id in ids[1000:]])
+    for job_id in ids[:1000]:
+        await driver.queue.cancel(TOPIC, job_id)
+    view = await driver.topics.show(TOPIC)
+    assert view.oldest_ready_age_ms is not None
+    assert 0 <= view.oldest_ready_age_ms < 15_000
+
+
+async def test_settings_are_replaced_completely_and_survive_a_pause(driver: EngineDriver) -> None:
+    settings = TopicSettings.model_validate(
+        {
+            "ttr": 2.5,
+            "max_attempts": 3,
+            "ttl": 9,
+            "retain": 4,
+            "max_jobs": 7,
+            "backoff": {"kind": "schedule", "seconds": [1, 2.5]},
+        }
+    )
+    assert (await driver.topics.configure(TOPIC, settings)).settings == settings
+    paused = await driver.topics.pause(TOPIC)
+    assert paused.paused
+    assert paused.settings == settings
+    assert (await driver.topics.configure(TOPIC, TopicSettings(ttr=3))).paused
+    resumed = await driver.topics.resume(TOPIC)
+    assert not resumed.paused
+    assert resumed.settings == TopicSettings(ttr=3)
+
+
+async def test_a_paused_topic_still_promotes(driver: EngineDriver) -> None:
+    await driver.put(delay=5)
+    await driver.topics.pause(TOPIC)
+    await driver.pass_time(6)
+    assert await driver.counts() == {"ready": 1}
+    assert await driver.pop() == []
+
+
+async def test_topics_are_listed_in_pages(driver: EngineDriver) -> None:
+    names = [f"t{number:02}" for number in range(7)]
+    for name in reversed(names):
+        await driver.queue.put(PutJob(topic=name))
+    pages = []
+    cursor = None
+    while True:
+        page = await driver.engine.topic_list.page(cursor, 3)
+        cursor = page.next_cursor
+        pages.append([view.topic for view in page.views])
+        if cursor is None:
+            break
+    assert pages == [names[:3], names[3:6], names[6:]]
+
+
+async def test_topics_of_many_shards_are_all_listed(store: Store) -> None:
+    engine = Engine(store, shards=7)
+    names = {f"t{number:02}" for number in range(30)}
+    for name in names:
+        await engine.queue.put(PutJob(topic=name))
+    listed: list[str] = []
+    cursor = None
+    while True:
+        page = await engine.topic_list.page(cursor, 4)
+        cursor = page.next_cursor
+        assert len(page.views) <= 4
+        listed += [view.topic for view in page.views]
+        if cursor is None:
+            break
+    assert sorted(listed) == sorted(names)
+    await engine.close()
+
+
+@pytest.mark.parametrize("state", list(JobState))
+async def test_jobs_are_listed_by_state(driver: EngineDriver, state: JobState) -> None:
+    await put_one_in_every_state(driver)
+    jobs, cursor = await driver.topics.jobs(TOPIC, state)
+    assert [listed.id for listed in jobs] == [state.value]
+    assert jobs == [await driver.queue.get(TOPIC, state.value)]
+    assert cursor is None
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+async def test_pages_hold_every_job_once(driver: EngineDriver, limit: int) -> None:
+    await put_one_in_every_state(driver)
+    await driver.queue.put_many([job(f"same{number}", delay=60) for number in range(5)])
+    await driver.queue.put_many([job(f"ready{number}") for number in range(5)])
+    await driver.queue.cancel(TOPIC, "ready2")
+    listed: list[str] = []
+    cursor = None
+    for _ in range(50):
+        jobs, cursor = await driver.topics.jobs(TOPIC, None, cursor, limit)
+        assert len(jobs) <= limit
+        listed += [found.id for found in jobs]
+        if cursor is None:
+            break
+    expected = {"delayed", "ready", "reserved", "dead", "finished"}
+    expected |= {f"same{number}" for number in range(5)} | {f"ready{number}" for number in (0, 1, 3, 4)}
+    assert sorted(listed) == sorted(expected)
+
+
+async def test_a_page_ends_early_with_large_results_and_bodies(driver: EngineDriver) -> None:
+    large = "x" * 600_000
+    for number in range(3):
+        await driver.queue.put(job(f"f{number}", retain=3600))
+        [popped] = (await driver.queue.pop(TOPIC, [PopRequest(1)])).jobs[0]
+        await driver.queue.finish(TOPIC, popped.id, popped.receipt, large)
+    await driver.queue.put_many([job(f"r{number}", body=large) for number in range(2)])
+    await driver.queue.put_many([job(f"d{number}", body=large, delay=60) for number in range(2)])
+    pages: list[list[str]] = []
+    cursor = None
+    while cursor is not None or not pages:
+        jobs, cursor = await driver.topics.jobs(TOPIC, None, cursor)
+        pages.append([found.id for found in jobs])
+    assert sorted(job_id for page in pages for job_id in page) == ["d0", "d1", "f0", "f1", "f2", "r0", "r1"]
+    assert max(map(len, pages)) == 2, pages
+
+
+async def test_a_page_goes_on_after_its_last_job_was_cancelled(driver: EngineDriver) -> None:
+    await driver.queue.put_many([job(f"j{number}", delay=60) for number in range(6)])
+    first, cursor = await driver.topics.jobs(TOPIC, JobState.DELAYED, None, 3)
+    await driver.queue.cancel(TOPIC, first[-1].id)
+    rest, _ = await driver.topics.jobs(TOPIC, JobState.DELAYED, cursor, 10)
+    assert [listed.id for listed in rest] == ["j3", "j4", "j5"]
+
+
+@pytest.mark.parametrize(
+    "cursor", ["!", "bm9uZQ", "WyJyZWFkeSIsIngiLCJhIl0", "W10", "WzEsMl0", "e30", "Wzk5LCJ4Il0", "Wy0xLCIiXQ"]
+)
+async def test_a_cursor_of_another_list_is_refused(driver: EngineDriver, cursor: str) -> None:
+    await driver.put()
+    with pytest.raises(InvalidInput, match="cursor"):
+        await driver.topics.jobs(TOPIC, None, cursor)
+    with pytest.raises(InvalidInput, match="cursor"):
+        await driver.engine.topic_list.page(cursor)
+
+
+@pytest.mark.parametrize("damage", ["{{", "[]", '{"t":-5}', '{"l":99}'])
+async def test_unreadable_settings_hide_no_other_topic(
+    engine: Engine, store: Store, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    for name in ("a", "b", "c"):
+        await engine.topics.configure(name, TopicSettings())
+    await store.client.hset("deferd:{0}:settings", "b", damage)
+    page = await engine.topic_list.page(None, 3)
+    assert ([view.topic for view in page.views], page.next_cursor) == (["a", "c"], None)
+    assert "topic b is not listed" in caplog.text
+
+
+@pytest.mark.parametrize("state", list(JobState))
+async def test_purge_deletes_one_state(driver: EngineDriver, state: JobState) -> None:
+    await put_one_in_every_state(driver)
+    assert await driver.topics.purge(TOPIC, state) == 1
+    assert await driver.counts() == {other.value: 1 for other in JobState if other is not state}
+
+
+async def test_purge_of_everything_forgets_a_topic_without_settings(driver: EngineDriver) -> None:
+    await put_one_in_every_state(driver)
+    assert await driver.topics.purge(TOPIC) == 5
+    with pytest.raises(TopicNotFound):
+        await driver.topics.show(TOPIC)
+    with pytest.raises(JobCancelled):
+        await driver.queue.finish(TOPIC, "reserved", ANY_RECEIPT)
+    await driver.pass_time(200)
+    assert driver.keys_left() == set()
+
+
+async def test_purge_keeps_settings(driver: EngineDriver) -> None:
+    await driver.topics.configure(TOPIC, TopicSettings(ttr=5))
+    await driver.put()
+    assert await driver.topics.purge(TOPIC) == 1
+    assert (await driver.topics.show(TOPIC)).settings == TopicSettings(ttr=5)
+
+
+async def test_a_purge_of_many_jobs_runs_in_steps(driver: EngineDriver) -> None:
+    for _ in range(3):
+        await driver.queue.put_many([PutJob(topic=TOPIC, delay=60) for _ in range(800)])
+        await driver.queue.put_many([PutJob(topic=TOPIC) for _ in range(800)])
+    assert await driver.topics.purge(TOPIC, JobState.READY) == 2400
+    assert await driver.topics.purge(TOPIC, JobState.DELAYED) == 2400
+    assert await driver.counts() == {}
+
+
+@pytest.fixture
+def locale_that_ignores_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs started here sort text like people do, `a` before `B`."""
+    if shutil.which("localedef") is None:
+        pytest.skip("localedef is not installed")
+    made = subprocess.run(
+        ["localedef", "-i", "en_US", "-f", "UTF-8", str(tmp_path / "en_US.UTF-8")], capture_output=True, check=False
+    )
+    if not (tmp_path / "en_US.UTF-8").exists():
+        pytest.skip(f"the locale cannot be made here: {made.stderr.decode()}")
+    monkeypatch.setenv("LOCPATH", str(tmp_path))
+    monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
+
+
+@pytest.mark.usefixtures("locale_that_ignores_case")
+async def test_pages_are_complete_in_any_locale_of_the_store(tmp_path: Path) -> None:
+    """Sorted sets compare bytes; Lua compares text by the locale."""
+    with StoreServer(tmp_path / "store") as server:
+        store = await connect(server.url, timeout_s=5)
+        engine = Engine(store)
+        ids = [f"{letter}{sign}{number}" for letter in "aBcD" for sign in "-_" for number in range(10)]
+        await engine.queue.put_many([job(job_id, delay=60) for job_id in ids])
+        listed, cursor = await engine.topics.jobs(TOPIC, JobState.DELAYED, limit=10)
+        while cursor is not None:
+            page, cursor = await engine.topics.jobs(TOPIC, JobState.DELAYED, cursor, limit=10)
+            listed += page
+        assert sorted(ids) == [record.id for record in listed]
+        await engine.close()
+        await store.close()

@@ -1,0 +1,186 @@
+"""A store that changes under a running service: permissions are revoked, the shard guard is deleted or changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from deferd.contract.errors import StoreUnavailable
+from deferd.engine.engine import Engine
+from deferd.engine.queue import PopRequest
+from deferd.store import shard_guard
+from deferd.store.connection import connect
+from deferd.store.shard_guard import SHARDS_KEY
+from tests.integration.engine.engine_driver import TOPIC, job
+from tests.integration.store import store_servers
+from tests.integration.store.store_servers import StoreServer
+from tests.waiting import until
+
+REDIS = shutil.which("redis-server")
+BACK_WITHIN_S = 5.0
+CHECK_INTERVAL_S = 0.2
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is looked at more often than in use, where it is once a second."""
+    monkeypatch.setattr(shard_guard, "CHECK_INTERVAL_S", CHECK_INTERVAL_S)
+
+
+@asynccontextmanager
+async def running_engine(server: StoreServer, *, shards: int = 1, user: bool = True) -> AsyncIterator[Engine]:
+    """A started engine, by default as a user whose permissions the test changes."""
+    server.command("ACL", "SETUSER", "shop", "reset", "on", ">word", "~deferd:*", "&deferd:*", "+@all")
+    url = server.url.replace("redis://", "redis://shop:word@") if user else server.url
+    store = await connect(url, timeout_s=5)
+    engine = Engine(store, shards=shards)
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.close()
+        await store.close()
+
+
+def set_permissions(server: StoreServer, *rules: str) -> None:
+    server.command("ACL", "SETUSER", "shop", *rules)
+
+
+async def put_until_stored(engine: Engine, job_id: str) -> None:
+    async with asyncio.timeout(BACK_WITHIN_S):
+        while True:
+            try:
+                await engine.queue.put(job(job_id, on_conflict="keep"))
+            except StoreUnavailable:
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+
+def scripts_sent(server: StoreServer) -> int:
+    stats = server.command("INFO", "commandstats")
+    of_evalsha = stats.get("cmdstat_evalsha", {"calls": 0, "rejected_calls": 0})
+    return int(of_evalsha["calls"]) + int(of_evalsha["rejected_calls"])
+
+
+@pytest.mark.parametrize("commands", ["time", "hget", "evalsha", "eval evalsha", "zadd", "ping"])
+async def test_a_revoked_permission_is_named_and_nothing_is_sent_until_it_is_granted(
+    server: StoreServer, commands: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_engine(server) as engine:
+        await engine.queue.put(job("before", delay=600))
+        set_permissions(server, *(f"-{command}" for command in commands.split()))
+        granted = " ".join(f"\\+{command}" for command in sorted(commands.split()))
+        with pytest.raises(StoreUnavailable, match=rf"ACL SETUSER <user> {granted}$"):
+            await (engine.ping() if commands == "ping" else engine.queue.put(job("a", delay=600)))
+
+        sent, began_s = scripts_sent(server), time.monotonic()
+        for _ in range(200):
+            with pytest.raises(StoreUnavailable, match=granted):
+                await engine.queue.put(job("a"))
+            with pytest.raises(StoreUnavailable, match=granted):
+                await engine.ping()
+        # Those of the self-test alone.
+        assert scripts_sent(server) - sent <= 3 * (1 + (time.monotonic() - began_s) / CHECK_INTERVAL_S)
+
+        set_permissions(server, *(f"+{command}" for command in commands.split()))
+        await put_until_stored(engine, "after")
+        await engine.ping()
+    critical = [record for record in caplog.records if record.levelno == logging.CRITICAL]
+    assert len(critical) == 1
+    assert "deferd audit --repair" in critical[0].getMessage()
+
+
+@pytest.mark.skipif(REDIS is None, reason="redis-server is not installed")
+async def test_the_self_test_finds_the_permission_that_a_redis_does_not_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_servers, "get_binary_path", lambda: REDIS)
+    with StoreServer(tmp_path / "r") as server:
+        async with running_engine(server) as engine:
+            set_permissions(server, "-zadd", "-hdel")
+            with pytest.raises(StoreUnavailable, match=r"ACL SETUSER <user> \+hdel \+zadd$"):
+                await engine.queue.put(job("a", delay=600))
+            set_permissions(server, "+zadd", "+hdel")
+            await put_until_stored(engine, "b")
+
+
+async def test_what_failed_calls_left_is_repaired_and_no_acknowledged_job_is_lost(server: StoreServer) -> None:
+    async with running_engine(server) as engine:
+        await engine.queue.put_many([job(f"j{number}") for number in range(300)])
+        await engine.queue.put_many([job(f"d{number}", delay=600) for number in range(100)])
+        popping = [asyncio.create_task(engine.queue.pop(TOPIC, [PopRequest(10, ttr_ms=60_000)])) for _ in range(10)]
+        await asyncio.gather(*popping)
+        set_permissions(server, "-zadd")
+        calls = [
+            *(engine.queue.pop(TOPIC, [PopRequest(20, ttr_ms=60_000)]) for _ in range(3)),
+            *(engine.queue.put(job(f"new{number}", delay=600)) for number in range(3)),
+            *(engine.queue.cancel(TOPIC, f"j{number}") for number in range(5)),
+        ]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(result) for result in results} == {StoreUnavailable}
+        set_permissions(server, "+zadd")
+        await put_until_stored(engine, "after")
+
+        damaged = await engine.consistency.check_topic(TOPIC)
+        assert not damaged.clean, "no call failed halfway, so nothing was tested"
+        await engine.consistency.check_topic(TOPIC, repair=True)
+        assert (await engine.consistency.check_topic(TOPIC)).clean
+        stored = {key.decode() for key in server.command("HKEYS", f"deferd:{{0}}:{TOPIC}:pool")}
+        assert {f"j{number}" for number in range(5, 300)} | {f"d{number}" for number in range(100)} <= stored
+
+
+async def test_a_deleted_guard_is_written_again(server: StoreServer) -> None:
+    async with running_engine(server, shards=4, user=False):
+        server.command("FLUSHALL")
+        await until(lambda: server.command("GET", SHARDS_KEY) == b"4", "the guard exists", within_s=BACK_WITHIN_S)
+
+
+@pytest.mark.parametrize("other", ["8", "a text", None], ids=["number", "text", "another type"])
+async def test_a_service_refuses_all_calls_while_the_guard_has_another_number(
+    server: StoreServer, other: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_engine(server, shards=4, user=False) as engine:
+        await engine.queue.put(job("before", delay=600))
+        server.command("DEL", SHARDS_KEY)
+        if other is None:
+            server.command("HSET", SHARDS_KEY, "a", "b")
+        else:
+            server.command("SET", SHARDS_KEY, other)
+        expected = {"8": "--shards 8, not 4", None: "has a value of another type in"}.get(other, f"has {other} in")
+        await until(lambda: "Calls are refused" in caplog.text, "the change is logged", within_s=BACK_WITHIN_S)
+        with pytest.raises(StoreUnavailable, match=expected):
+            await engine.ping()
+        with pytest.raises(StoreUnavailable, match=expected):
+            await engine.queue.put(job("a"))
+        sent = scripts_sent(server)
+        for shard in range(4):
+            server.command("PUBLISH", "deferd:due", f"deferd:{{{shard}}}:due")
+        for timer in engine.timers:
+            with pytest.raises(StoreUnavailable, match=expected):
+                await timer.run_once()
+        assert scripts_sent(server) == sent
+
+        server.command("DEL", SHARDS_KEY)
+        await put_until_stored(engine, "after")
+    assert [record.levelno for record in caplog.records].count(logging.CRITICAL) == 1
+
+
+async def test_a_new_connection_is_tested_before_the_next_call(
+    server: StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_engine(server) as engine:
+        set_permissions(server, "-hincrby")
+        server.command("CLIENT", "KILL", "USER", "shop")
+        await until(lambda: "+hincrby" in caplog.text, "the self-test has run", within_s=BACK_WITHIN_S)
+        with pytest.raises(StoreUnavailable, match=r"\+hincrby"):
+            await engine.ping()
+        set_permissions(server, "+@all")
+        await put_until_stored(engine, "after")

@@ -1,0 +1,156 @@
+"""The documents: links, navigation, size, the names they use, the settings they list, and that the site builds."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deferd.cli.exit_codes import MEANINGS
+from deferd.engine import metrics as engine_metrics
+from deferd.settings import Settings, default_text, flag, variable
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + PAGES
+README_BYTES_MAX = 6000
+DIALECT = re.compile(
+    r"\b(anew|mend(s|ed|ing)?|trouble|hangs? up|hung up|put off|what is no|to be had|takes? back)\b", re.IGNORECASE
+)
+"""Words of an earlier dialect, which the glossary replaced."""
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def without_blocks(path: Path) -> str:
+    """The text of a document without its fenced blocks."""
+    return re.sub(r"^( *)```.*?^\1```$", "", text_of(path), flags=re.MULTILINE | re.DOTALL)
+
+
+def prose_of(path: Path) -> str:
+    """The text of a document without its code: neither fenced blocks nor `code`."""
+    return re.sub(r"`[^`\n]*`", "", without_blocks(path))
+
+
+def anchors_of(path: Path) -> set[str]:
+    """The anchors of a document's headings, as forges and mkdocs make them."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(document)):
+        target, _, anchor = link.partition("#")
+        if "://" in target:
+            continue
+        path = (document.parent / target).resolve() if target else document
+        if not path.exists() or (anchor and anchor not in anchors_of(path)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_links_to_nothing_outside_of_the_site(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s#]+)", prose_of(page))
+    assert [link for link in links if link.startswith(("..", "/"))] == [], "the site has only the files of docs/"
+
+
+@pytest.mark.gate
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    mkdocs = Path(sysconfig.get_path("scripts")) / "mkdocs"
+    ran = subprocess.run(
+        [mkdocs, "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
+    assert {page.stem for page in PAGES if page.stem != "index"} <= {
+        path.name for path in (tmp_path / "site").iterdir()
+    }
+
+
+def test_the_index_links_to_every_page() -> None:
+    linked = set(re.findall(r"\]\((\w[\w-]*\.md)\)", text_of(ROOT / "docs/index.md")))
+    assert linked == {page.name for page in PAGES} - {"index.md"}
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    navigation: list[Any] = yaml.safe_load(text_of(ROOT / "mkdocs.yml"))["nav"]
+    listed = [
+        page for entry in navigation for page in ([entry] if isinstance(entry, str) else next(iter(entry.values())))
+    ]
+    assert sorted(listed) == [page.name for page in PAGES]
+
+
+def test_the_readme_is_short() -> None:
+    assert (ROOT / "README.md").stat().st_size <= README_BYTES_MAX
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_a_document_uses_the_words_of_the_glossary(document: Path) -> None:
+    assert [match[0] for match in DIALECT.finditer(prose_of(document))] == []
+
+
+def test_the_glossary_is_sorted_and_has_each_term_once() -> None:
+    terms = re.findall(r"^\| ([^|]+?)\*? \| ", text_of(ROOT / "docs/glossary.md"), re.MULTILINE)[1:]
+    assert terms == sorted(set(terms), key=str.lower)
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_documented_with_its_default(name: str) -> None:
+    text = text_of(ROOT / "docs/configuration.md")
+    [row] = [line for line in text.splitlines() if line.startswith("| `--") and f"`{flag(name)}`" in line.split("|")[1]]
+    assert f"`{variable(name)}`" in row
+    default = default_text(name)
+    assert default is None or default in row.split("|")[3]
+
+
+def test_every_metric_of_the_engine_is_documented() -> None:
+    text = text_of(ROOT / "docs/operations.md")
+    documented = set(re.findall(r"^\| `(deferd_\w+)`", text, re.MULTILINE))
+    metrics = [value for value in vars(engine_metrics).values() if hasattr(value, "_labelnames")]
+    names = {f"{metric._name}_total" if metric._type == "counter" else metric._name for metric in metrics}
+    assert names
+    assert names <= documented
+    used = set(re.findall(r"\b(deferd_\w+?)(?:_bucket)?\b(?=[^`]*\n)", "\n".join(re.findall(r"expr: .*", text))))
+    assert used <= documented
+
+
+def test_every_error_code_is_documented() -> None:
+    openapi = yaml.safe_load(text_of(ROOT / "openapi/openapi.yaml"))
+    codes = openapi["components"]["schemas"]["ProblemCode"]["enum"]
+    text = text_of(ROOT / "docs/http-api.md")
+    assert [code for code in codes if f"`{code}`" not in text] == []
+
+
+def test_every_exit_code_is_documented() -> None:
+    documented = re.findall(r"^\| (\d+) \|", text_of(ROOT / "docs/command-line.md"), re.MULTILINE)
+    assert sorted(map(int, documented)) == sorted(MEANINGS)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_files_and_programs_that_a_document_names_exist(document: Path) -> None:
+    text = text_of(document)
+    paths = re.findall(r"`((?:tests|app|docs|openapi|scripts)/[\w/.*-]*[\w*])/?`", text)
+    assert [path for path in paths if not list(ROOT.glob(path))] == []
+    for module in re.findall(r"python -m (tests\.[\w.]*\w)", text):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module

@@ -1,0 +1,169 @@
+"""What people install and what CI runs: the package, its lock files, its licence and changelog, the scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import deferd
+
+ROOT = Path(__file__).resolve().parents[3]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+BASE: list[str] = PYPROJECT["project"]["dependencies"]
+SERVER: list[str] = PYPROJECT["project"]["optional-dependencies"]["server"]
+CLI: list[str] = PYPROJECT["project"]["optional-dependencies"]["cli"]
+DEV: list[str] = PYPROJECT["dependency-groups"]["dev"]
+
+
+def pins(lock: str) -> dict[str, Version]:
+    """The packages of a lock file with their versions."""
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    return {
+        canonicalize_name(name): Version(version)
+        for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [("requirements.lock", BASE + SERVER + CLI), ("requirements-dev.lock", BASE + SERVER + CLI + DEV)],
+)
+def test_a_lock_has_every_requirement_of_the_package(lock: str, wanted: list[str]) -> None:
+    pinned = pins(lock)
+    for requirement in map(Requirement, wanted):
+        version = pinned.get(canonicalize_name(requirement.name))
+        assert version is not None, f"{lock} lacks {requirement.name}: make it again with the command at its top"
+        assert version in requirement.specifier, (
+            f"{lock} pins {requirement.name} {version}, not {requirement.specifier}"
+        )
+
+
+def test_tests_use_the_versions_of_the_service() -> None:
+    tested = pins("requirements-dev.lock")
+
+    assert {name: tested[name] for name in pins("requirements.lock")} == pins("requirements.lock")
+
+
+def test_the_build_lock_has_the_backend_and_its_requirements() -> None:
+    pinned = pins("requirements-build.lock")
+    wanted = list(map(Requirement, PYPROJECT["build-system"]["requires"]))
+    for name in pinned:
+        needs = map(Requirement, metadata.requires(name) or [])
+        wanted += [one for one in needs if one.marker is None or one.marker.evaluate({"extra": ""})]
+    for requirement in wanted:
+        assert pinned[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    assert {name: pins("requirements-dev.lock")[name] for name in pinned} == pinned
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-build.lock", "requirements-dev.lock"])
+def test_a_lock_works_on_any_machine(lock: str) -> None:
+    lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
+    entries = [line for line in lines if line and not line.lstrip().startswith("#")]
+
+    foreign = re.compile(r"://|^\s*-|file:|@ ")
+    assert [] == [line for line in entries if foreign.search(line) and not line.lstrip().startswith("--hash=sha256:")]
+    assert not any("://" in line for line in lines)
+    assert all(line.startswith("    --hash=sha256:") or line.endswith(" \\") for line in entries)
+
+
+def test_the_npm_lock_works_with_any_registry() -> None:
+    folder = ROOT / "tests/acceptance/api/typescript"
+    lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))
+    wanted = json.loads((folder / "package.json").read_text(encoding="utf-8"))["devDependencies"]
+    locked = {name.removeprefix("node_modules/"): entry for name, entry in lock["packages"].items() if name}
+
+    assert [] == [name for name, entry in locked.items() if "resolved" in entry or "integrity" not in entry]
+    assert wanted == {name: locked[name]["version"] for name in wanted}
+
+
+def test_the_client_is_the_base_install() -> None:
+    assert {"click", "httpx", "pydantic", "sniffio"} == {Requirement(line).name for line in BASE}
+
+
+def test_the_package_has_its_version() -> None:
+    assert deferd.__version__ == PYPROJECT["project"]["version"]
+
+
+def test_importing_the_package_imports_no_other_module() -> None:
+    code = """
+import __future__, importlib, sys, typing
+before = {*sys.modules}
+import deferd
+print(*{*sys.modules} - before)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert ran.stdout.split() == ["deferd"]
+
+
+def test_the_wheel_has_the_package_with_its_scripts_and_types(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=50)
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    package = ROOT / "app"
+    wanted = {path.relative_to(package).as_posix() for path in package.rglob("*.*") if path.suffix in {".py", ".lua"}}
+
+    assert wanted | {"deferd/py.typed"} == held
+
+
+def test_the_package_names_the_licence_in_the_repository() -> None:
+    assert "MIT" == PYPROJECT["project"]["license"]
+    assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
+
+
+def test_the_changelog_has_unreleased_changes_on_top_and_then_the_version_of_the_package() -> None:
+    headings = re.findall(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert headings[:2] == ["Unreleased", PYPROJECT["project"]["version"]]
+
+
+def test_the_api_document_has_the_version_of_the_package() -> None:
+    document = yaml.safe_load((ROOT / "openapi/openapi.yaml").read_text(encoding="utf-8"))
+
+    assert document["info"]["version"] == PYPROJECT["project"]["version"]
+
+
+def test_the_tools_of_the_site_are_no_part_of_what_people_install() -> None:
+    assert "mkdocs-material" in pins("requirements-dev.lock")
+    assert [name for name in pins("requirements.lock") if name.startswith("mkdocs")] == []
+
+
+def test_ci_runs_the_second_code_block_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+
+    assert "deferd serve" in blocks[0]
+    assert "pytest" in blocks[1]
+
+
+def test_ci_runs_the_slow_tests_too() -> None:
+    assert "-m 'slow or hypothesis'" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("script", [".ci/run", "scripts/check", "scripts/install", "scripts/test"])
+def test_a_script_can_be_run(script: str) -> None:
+    assert os.access(ROOT / script, os.X_OK)
+    subprocess.run(["bash", "-n", ROOT / script], check=True, timeout=10)
+
+
+def test_the_hooks_run_the_tools_of_the_virtual_environment() -> None:
+    configuration = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = [hook for repository in configuration["repos"] for hook in repository["hooks"]]
+
+    assert {repository["repo"] for repository in configuration["repos"]} == {"local"}
+    assert all(hook["language"] == "system" for hook in hooks)
+    assert [hook["entry"].split()[0] for hook in hooks] == [".venv/bin/ruff"] * 2
