@@ -75,6 +75,7 @@ def test_a_waiting_consumer_gets_the_job_that_a_repair_put_back(broken: Breakabl
         client.finish(job)
 
 
+@pytest.mark.slow
 def test_an_audit_ends_when_its_client_disconnects(broken: BreakableService, topic: str) -> None:
     with Client(broken.service.url) as client:
         for _ in client.put_many({"topic": topic, "delay": 60} for _ in range(30_000)):

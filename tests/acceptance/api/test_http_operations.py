@@ -70,6 +70,7 @@ async def test_metrics_count_requests_by_route_and_not_by_path(http: Http) -> No
     assert value(samples, "deferd_store_up") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_metrics_report_the_state_of_the_store(tmp_path: Path, workers: int) -> None:
     flags = ("--max-topic-labels", "2", "--workers", str(workers))

@@ -112,6 +112,7 @@ async def test_a_store_that_is_down_is_reported_soon_and_recovers_when_it_is_bac
     assert "Traceback" not in service.output()
 
 
+@pytest.mark.slow
 async def test_a_store_that_hangs_is_reported_soon(shop: Http, store: StoreServer) -> None:
     ok(await shop.get("/readyz"))
     os.kill(store.pid, signal.SIGSTOP)

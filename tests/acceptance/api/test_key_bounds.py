@@ -250,6 +250,7 @@ async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
             await pressing
 
 
+@pytest.mark.slow
 async def test_waiting_pops_still_count_after_a_reload_of_bounds(
     service: ServiceProcess, keys: KeysFile, topic: str
 ) -> None:

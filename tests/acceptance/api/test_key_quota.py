@@ -91,6 +91,7 @@ async def test_a_batch_for_which_there_is_no_room_is_refused_whole(service: Serv
     assert 429 == await many.put_batch("many.b", 1)
 
 
+@pytest.mark.slow
 async def test_jobs_that_come_and_go_are_never_too_many(service: ServiceProcess, keys: KeysFile) -> None:
     again = Caller(service, keys, "again")
     for number in range(3 * MOST):
@@ -120,6 +121,7 @@ async def put_until_refused(caller: Caller, topic: str, **fields: Any) -> int:
     return 3 * MOST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fields"), [("dead", {"body": "bury"}), ("retained", {"body": "finish", "retain": 99})]
 )
@@ -137,6 +139,7 @@ async def test_jobs_that_are_kept_after_their_end_count(
     assert 429 == (await caller.put(f"{name}.b")).status
 
 
+@pytest.mark.slow
 async def test_what_is_kept_of_cancelled_deliveries_counts(service: ServiceProcess, keys: KeysFile) -> None:
     told = Caller(service, keys, "told")
     assert 200 == await told.put_batch("told.a", MOST)

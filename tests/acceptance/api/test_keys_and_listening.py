@@ -83,6 +83,7 @@ def test_with_keys_it_listens_everywhere(tmp_path: Path) -> None:
         assert status(service, keys.tokens["read"]) == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_keys_can_stand_in_the_environment(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "unused.toml")
@@ -226,6 +227,7 @@ async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
         wait_until(lambda: status(service, keys.tokens["slow"]) == 200, WITHIN_S, "the new limit counts")
 
 
+@pytest.mark.slow
 def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     with (
@@ -237,6 +239,7 @@ def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: 
         wait_until(lambda: client.get("/topics").status_code == 401, WITHIN_S, "the key is known no more")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_any_more(
     tmp_path: Path, topic: str, through_asgi: bool

@@ -30,6 +30,7 @@ def test_without_a_terminal_it_is_a_table_with_rates(shell: Shell, topic: str) -
     assert [topic, "1", "1", "0", "0", "0", "0", "0"] == row[:8]
 
 
+@pytest.mark.slow
 def test_as_json_it_has_the_rates_of_the_interval(shell: Shell, topic: str) -> None:
     with terminal(shell.url, "put", topic, "-", "--delay", "1h") as putting:
         putting.wait_for("Ctrl-D ends")
@@ -81,6 +82,7 @@ def test_the_live_view_fits_the_terminal(shell: Shell, topic: str, columns: int)
     assert any(line.startswith("TOPIC") and "DELAYED" in line and "DUE" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_live_view_goes_on_when_the_service_goes_away_and_comes_back(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         Shell(service.url).json("put", "orders", "1")

@@ -61,6 +61,7 @@ def test_a_topic_is_set_in_part_or_as_a_whole(shell: Shell, topic: str) -> None:
     assert (None, 1) == (view["settings"]["ttr"], view["settings"]["max_jobs"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["jobs", "{topic}"], "{topic} has no jobs"), (["ls", "{topic}", "--state", "dead"], "{topic} has no dead jobs")],
@@ -78,6 +79,7 @@ def test_an_empty_list_says_so_on_a_terminal_only(shell: Shell, topic: str, word
         assert (0, "") == (shown.end(), shown.text)
 
 
+@pytest.mark.slow
 def test_a_service_without_topics_says_so_on_a_terminal_only(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         assert "" == Shell(service.url).good("topics")

@@ -84,6 +84,7 @@ def test_a_worker_runs_from_the_current_folder_until_sigterm(shell: Shell, progr
     assert all(json.loads(line)["level"] for line in rest.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "variable"), [(("--url", "{service}"), "http://127.0.0.1:9"), ((), "{service}")], ids=["flag", "variable"]
 )

@@ -49,6 +49,7 @@ def source(tmp_path: Path) -> tuple[str, Filled]:
     return str(service.data_dir), filled
 
 
+@pytest.mark.slow
 def test_an_embedded_store_is_moved_to_a_server_and_back(
     source: tuple[str, Filled], shell: Shell, store: StoreServer, tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ class TestHttp:
         assert [line["durability"] for line in results] == ["replicated:1", "memory"]
         assert replica_has(pair, shop.topic, "a")
 
+    @pytest.mark.slow
     async def test_a_replica_that_hangs_makes_a_503_that_says_what_to_do(self, shop: Http, pair: Pair) -> None:
         job = {"topic": shop.topic, "id": "a", "durability": "replicated:1", "on_conflict": "keep"}
         ok(await shop.post("/jobs", json={**job, "id": "warm"}), 201)

@@ -180,12 +180,14 @@ async def test_the_worker_page_retries_and_rejects(
     assert "sending to bob@example.com" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_testing_page_pass(deferd_service: ServiceForTests) -> None:
     with_service, eager = blocks("testing", "python")
     module_of(with_service)["test_trash_is_emptied_after_a_day"](deferd_service)
     module_of(eager)["test_a_customer_is_reminded"]()
 
 
+@pytest.mark.slow
 def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_strictly_typed(tmp_path: Path) -> None:
     programs = {
         f"{document.replace('-', '_')}_{number}": block

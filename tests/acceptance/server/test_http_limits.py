@@ -104,6 +104,7 @@ async def test_a_head_that_comes_drop_by_drop_has_no_more_time(wire: Wire) -> No
     assert (answer.status, answer.json()["code"]) == (408, "request_timeout")
 
 
+@pytest.mark.slow
 async def test_a_body_that_does_not_come_as_a_whole_is_given_up(service: ServiceProcess, topic: str) -> None:
     async def give_up(door: str, through_asgi: bool) -> None:
         raw = request("POST", door, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
@@ -135,6 +136,7 @@ async def test_a_body_over_the_limit_is_not_read_for_ever(wire: Wire) -> None:
         await send_for_ever()
 
 
+@pytest.mark.slow
 async def test_a_request_in_pieces_that_come_in_time_is_answered(wire: Wire, topic: str) -> None:
     raw = request("POST", "/jobs", {"topic": topic, "id": "j"})
     for at in range(0, len(raw), 40):
@@ -146,6 +148,7 @@ async def test_a_request_in_pieces_that_come_in_time_is_answered(wire: Wire, top
     assert (await wire.answer()).status == 200
 
 
+@pytest.mark.slow
 async def test_a_pop_that_waits_keeps_its_answer_when_the_next_request_comes_in_part(
     service: ServiceProcess, topic: str
 ) -> None:

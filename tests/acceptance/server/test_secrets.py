@@ -46,6 +46,7 @@ def store_url(port: int) -> str:
     return f"redis://{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_format", ["console", "json"])
 @pytest.mark.parametrize(
     ("workers", "keys_are_in"), [("1", "environment"), pytest.param("2", "file", marks=pytest.mark.slow)]

@@ -102,6 +102,7 @@ def test_an_unfinished_request_is_aborted_after_the_drain_timeout(tmp_path: Path
     assert "Traceback" not in service.output()
 
 
+@pytest.mark.slow
 @workers
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, workers: int) -> None:
     flags = ("--drain-timeout", "60", "--workers", str(workers))
@@ -123,6 +124,7 @@ def test_a_second_service_on_the_same_directory_or_port_is_refused(tmp_path: Pat
         assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before it knew"
 
 
+@pytest.mark.slow
 def test_a_refused_store_is_one_line(tmp_path: Path) -> None:
     with StoreServer(tmp_path / "v", maxmemory_policy="volatile-ttl", requirepass="sesame") as server:
         line = refused("--redis-url", server.url)
@@ -146,6 +148,7 @@ def test_server_processes_get_the_secrets_of_a_store_without_showing_them(tmp_pa
     assert not any(b"sesame" in command for command in shown)
 
 
+@pytest.mark.slow
 def test_json_logs_are_json_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--log-format", "json") as service:
         assert service.stop() == 0

@@ -59,6 +59,7 @@ def folder_of(service: ServiceForTests) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_at_the_end_no_process_and_no_file_is_left() -> None:
     with start_service() as service:
         folder = folder_of(service)
@@ -102,6 +103,7 @@ def test_the_wait_for_the_start_is_bounded() -> None:
     assert time.monotonic() - began < GONE_S
 
 
+@pytest.mark.slow
 def test_deferd_variables_of_the_environment_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEFERD_REDIS_URL", "redis://127.0.0.1:1")
     monkeypatch.setenv("DEFERD_WORKERS", "none")
@@ -188,6 +190,7 @@ def test_a_worker_runs_until_it_is_idle(service: ServiceForTests) -> None:
         assert client.topic("orders.close").counts["dead"] == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_never_idle_is_stopped_with_an_error(service: ServiceForTests) -> None:
     worker = Worker()
     threads = {*threading.enumerate()}
@@ -266,6 +269,7 @@ def test_nothing_is_imported(pytestconfig):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
 def test_the_plugin_gives_each_test_an_empty_service(installed: Path, tmp_path: Path) -> None:
     ran = run_pytest(
         installed,

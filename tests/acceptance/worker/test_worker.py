@@ -66,6 +66,7 @@ async def test_a_plain_handler_runs_in_a_thread(client: AsyncClient, worker: Wor
         assert (await in_state(client, topic, "a", "finished")).result == {"order": 7, "by": "thread"}
 
 
+@pytest.mark.slow
 async def test_many_jobs_of_both_kinds_are_all_finished(client: AsyncClient, worker: Worker, topic: str) -> None:
     seen: list[int] = []
 

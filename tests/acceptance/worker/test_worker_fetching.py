@@ -72,6 +72,7 @@ async def test_no_more_handlers_run_at_once_than_the_concurrency(
     assert most == 3
 
 
+@pytest.mark.slow
 async def test_a_worker_with_slow_handlers_prefetches_nothing(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:

@@ -99,6 +99,7 @@ async def test_a_second_interrupt_ends_the_process_at_once(
     assert (await client.look(f"{topic}.async", "a")).state == "reserved"
 
 
+@pytest.mark.slow
 async def test_a_worker_that_cannot_report_ends_nevertheless_and_logs_it(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:

@@ -25,6 +25,7 @@ async def clustered_store(tmp_path: Path) -> AsyncIterator[Store]:
         await store.close()
 
 
+@pytest.mark.slow
 async def test_each_shard_is_surveyed_and_repaired_on_its_node(clustered_store: Store) -> None:
     engine = Engine(clustered_store, shards=SHARDS)
     for topic in TOPICS:

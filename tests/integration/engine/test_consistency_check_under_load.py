@@ -119,6 +119,7 @@ class AuditedCalls(EveryCall):
             self.out_of_time = True
 
 
+@pytest.mark.slow
 @pytest.mark.hypothesis
 @pytest.mark.timeout(240)
 def test_no_order_of_calls_causes_a_finding(running_server: StoreServer) -> None:

@@ -263,6 +263,7 @@ class TestReplicated:
         assert {line.id for line in results if line.status == 201} == {"twice"}
         assert stored_ids(pair.primary) == {"warm", "twice", *(f"j{n}" for n in range(0, 100, 2))}
 
+    @pytest.mark.slow
     async def test_a_batch_with_jobs_that_may_be_stored_does_not_report_that_none_is(
         self, pair: Pair, producer: Engine
     ) -> None:
@@ -315,6 +316,7 @@ class TestTopicDefault:
                 await put(producer, f"c{round_}")  # waits for the replica once more
                 assert await put(producer, f"d{round_}") == "memory"
 
+    @pytest.mark.slow
     async def test_an_unsupported_one_refuses_the_puts_until_it_is_cleared(self, fsyncing: StoreServer) -> None:
         async with engine_on(fsyncing.url) as engine, engine_on(fsyncing.url) as other:
             await engine.topics.configure(TOPIC, TopicSettings(durability="replicated:1"))
@@ -357,6 +359,7 @@ class TestOtherStores:
                     await put(engine, "b")
             assert {"a"} == stored_ids(fsyncing)
 
+    @pytest.mark.slow
     async def test_a_cluster_refuses_all_but_memory(self, tmp_path: Path) -> None:
         with ClusterSet(tmp_path) as cluster:
             async with engine_on(cluster.url) as engine:

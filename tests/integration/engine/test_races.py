@@ -174,6 +174,7 @@ async def test_only_one_of_two_releases_with_one_receipt_counts(driver: EngineDr
         assert (await driver.queue.get(TOPIC, "a")).attempts == number + 1
 
 
+@pytest.mark.slow
 async def test_either_release_or_the_end_of_the_lease_ends_a_delivery(
     driver: EngineDriver, rival_scripts: Scripts
 ) -> None:

@@ -245,6 +245,7 @@ async def test_a_running_timer_is_woken_by_an_earlier_job(engine: Engine) -> Non
         assert [found.id for found in await popped] == ["sooner"]
 
 
+@pytest.mark.slow
 async def test_the_store_goes_and_comes_back(server: StoreServer) -> None:
     """Work that became due while the store hung is done when it responds again, without a restart."""
     store = await connect(server.url, timeout_s=1)

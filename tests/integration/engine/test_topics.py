@@ -282,6 +282,7 @@ def locale_that_ignores_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("locale_that_ignores_case")
 async def test_pages_are_complete_in_any_locale_of_the_store(tmp_path: Path) -> None:
     """Sorted sets compare bytes; Lua compares text by the locale."""

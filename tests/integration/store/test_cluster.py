@@ -82,6 +82,7 @@ def held(cluster: ClusterSet, node: StoreServer) -> tuple[list[str], list[str]]:
     return own, [key for key in KEYS if key not in own]
 
 
+@pytest.mark.slow
 async def test_a_script_runs_on_the_node_that_holds_its_key(cluster: ClusterSet, clustered_store: Store) -> None:
     assert clustered_store.cluster
     assert clustered_store.server.startswith("valkey ")

@@ -56,6 +56,7 @@ async def test_connecting_sends_nothing_to_the_server() -> None:
         await store.client.get("key")
 
 
+@pytest.mark.slow
 @both_transports
 async def test_calls_to_a_server_that_hangs_fail_in_time_and_are_sent_once(
     own_server: StoreServer, own_store: Store
@@ -137,6 +138,7 @@ async def test_a_quiet_subscription_is_kept_while_the_server_responds(
     await subscription.aclose()
 
 
+@pytest.mark.slow
 async def test_a_subscription_detects_a_server_that_hangs(
     own_server: StoreServer, own_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,7 @@ class TestFsync:
             server.start()
             assert "b" in stored_ids(server)
 
+    @pytest.mark.slow
     async def test_a_later_rewrite_changes_nothing(self, tmp_path: Path) -> None:
         config: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always", "rdb_key_save_delay": SLOW_KEY_US}
         with StoreServer(tmp_path / "v", **config) as server:

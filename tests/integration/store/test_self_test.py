@@ -148,6 +148,7 @@ async def test_a_managed_redis_that_hides_fields_is_accepted(server: StoreServer
         assert proxy.rewritten >= 2
 
 
+@pytest.mark.slow
 async def test_every_primary_of_a_cluster_is_tested(tmp_path: Path) -> None:
     with ClusterSet(tmp_path) as cluster:
         for master in cluster.masters:

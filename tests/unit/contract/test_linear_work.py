@@ -253,6 +253,7 @@ def least_time_s(act: Callable[[Any], object], value: Any) -> float:
     return least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_work_grows_linearly_with_the_size_of_the_input(row: Row) -> None:
     for name, make in row.inputs.items():

@@ -170,6 +170,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return mypy_errors(programs, tmp_path_factory.mktemp("programs"))
 
 
+@pytest.mark.slow
 def test_a_correct_program_has_no_type_errors(errors: list[str]) -> None:
     assert [error for error in errors if not error.startswith("wrong.py:")] == []
 
