@@ -336,7 +336,7 @@ async def _flush_scripts(fault: Fault, deployment: Deployment) -> None:
 
 async def _break_key_file(fault: Fault, deployment: Deployment) -> None:
     service, keys = deployment.services[KEYED], deployment.keys
-    refused, read = (service.output().count(line) for line in ("the keys stay as they were", "keys were read anew"))
+    refused, read = (service.output().count(line) for line in ("the keys stay as they were", "keys were reloaded"))
     keys.write("[[key")
     try:
         await _until(lambda: service.output().count("the keys stay as they were") > refused, "the key file was refused")
@@ -345,7 +345,7 @@ async def _break_key_file(fault: Fault, deployment: Deployment) -> None:
         _require(statuses == [200, 401], f"the new server processes responded with {statuses}")
     finally:
         keys.write()
-    await _until(lambda: service.output().count("keys were read anew") > read, "the valid key file was read")
+    await _until(lambda: service.output().count("keys were reloaded") > read, "the valid key file was read")
 
 
 def _status(service: ServiceProcess, token: str) -> int:
