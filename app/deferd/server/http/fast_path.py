@@ -148,7 +148,7 @@ class FastPathProtocol(LimitedProtocol):
         if size <= UNSENT_BYTES:
             self.transport.write(self._bytes_of(response, keep_alive=keep_alive))
         else:
-            self.transport.write(self._head_of(response, keep_alive=keep_alive))
+            self.transport.write(self._bytes_of(response, keep_alive=keep_alive, with_body=False))
             self.transport.write(bytes(response.body))
             self._note_unsent(size)
         if not keep_alive:

@@ -456,14 +456,13 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             under_way.keep_alive = False
 
-    def _bytes_of(self, response: Response, *, keep_alive: bool) -> bytes:
-        return self._head_of(response, keep_alive=keep_alive) + bytes(response.body)
-
-    def _head_of(self, response: Response, *, keep_alive: bool) -> bytes:
+    def _bytes_of(self, response: Response, *, keep_alive: bool, with_body: bool = True) -> bytes:
         if self.server_state.default_headers is not self._default_headers:
             self._default_headers = self.server_state.default_headers
             self._default_head = b"".join(b"%b: %b\r\n" % header for header in self._default_headers)
         lines = [STATUS_LINE[response.status_code], self._default_head]
         lines += [b"%b: %b\r\n" % header for header in response.raw_headers]
         lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
+        if with_body:
+            lines.append(bytes(response.body))
         return b"".join(lines)
