@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,16 @@ from tests.acceptance.cli.command_line import Shell, terminal
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A service with few topics: beyond the first 100 they have no rates of their own."""
+    with running_service(data_dir=tmp_path_factory.mktemp("top")) as service:
+        yield service
+
+
 @pytest.fixture
-def shell(shared_service: ServiceProcess) -> Shell:
-    return Shell(shared_service.url)
+def shell(service: ServiceProcess) -> Shell:
+    return Shell(service.url)
 
 
 def test_without_a_terminal_it_is_a_table_with_rates(shell: Shell, topic: str) -> None:

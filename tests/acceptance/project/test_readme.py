@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -19,7 +20,7 @@ import deferd.testing
 from deferd import AsyncClient, Client, FixedBackoff, Worker
 from deferd.testing import EagerJobs, ServiceForTests
 from tests.acceptance.project.orders_run import run
-from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.worker.worker_runs import in_state, serving
 from tests.mypy_check import mypy_errors
 
@@ -64,6 +65,13 @@ NAMES: dict[Any, str] = {
 """Documented objects with an example each, and what the example takes as known."""
 
 
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    """A new service for each test, since the documents use the same jobs."""
+    with running_service(data_dir=tmp_path / "service") as service:
+        yield service
+
+
 def module_of(source: str, service: ServiceProcess | None = None) -> dict[str, Any]:
     """The names of a program, run as a module against `service`."""
     names: dict[str, Any] = {"__name__": "readme"}
@@ -81,8 +89,8 @@ def test_the_first_block_starts_the_service_and_the_second_runs_the_tests() -> N
 
 
 @pytest.mark.parametrize("document", WITH_BASH)
-def test_the_shell_snippets_of_a_document_run(document: str, shared_service: ServiceProcess, tmp_path: Path) -> None:
-    script = "\n".join(blocks(document, "bash")).replace("localhost:8000", shared_service.url.removeprefix("http://"))
+def test_the_shell_snippets_of_a_document_run(document: str, service: ServiceProcess, tmp_path: Path) -> None:
+    script = "\n".join(blocks(document, "bash")).replace("localhost:8000", service.url.removeprefix("http://"))
     # An older curl has no --json; its long form is what the documents tell such users.
     script = script.replace("--json", "-H 'Content-Type: application/json' -d").replace(
         "curl -sS", "curl -sS --fail-with-body"
@@ -123,25 +131,23 @@ def test_the_command_line_page_lists_every_command() -> None:
     assert listed == set(re.findall(r"^  ([a-z]+) {2,}", ran.stdout, re.MULTILINE))
 
 
-def test_the_producer_of_the_readme_puts_and_cancels(shared_service: ServiceProcess) -> None:
-    module_of(blocks("readme", "python")[0], shared_service)
+def test_the_producer_of_the_readme_puts_and_cancels(service: ServiceProcess) -> None:
+    module_of(blocks("readme", "python")[0], service)
 
 
 async def test_the_worker_of_the_readme_closes_an_order(
-    shared_service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = module_of(blocks("readme", "python")[1], shared_service)
-    async with AsyncClient(shared_service.url) as client, serving(program["worker"]):
+    program = module_of(blocks("readme", "python")[1], service)
+    async with AsyncClient(service.url) as client, serving(program["worker"]):
         await client.put("orders.close", {"order": 1042}, id="order-of-the-readme", retain=60)
         await in_state(client, "orders.close", "order-of-the-readme", "finished")
     assert "closing order 1042" in capsys.readouterr().out
 
 
-def test_the_client_page_puts_pops_and_cancels(
-    shared_service: ServiceProcess, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_client_page_puts_pops_and_cancels(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:
     for program in blocks("client", "python")[:3]:
-        module_of(program, shared_service)
+        module_of(program, service)
     printed = capsys.readouterr().out
     assert "carts.expire/cart-7 is there already" in printed
     assert "expired" in printed
@@ -151,12 +157,12 @@ def test_the_client_page_puts_pops_and_cancels(
 
 
 async def test_the_definition_of_the_client_page_is_put_and_handled(
-    shared_service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = module_of(blocks("client", "python")[3], shared_service)
-    with Client(shared_service.url) as client:
+    program = module_of(blocks("client", "python")[3], service)
+    with Client(service.url) as client:
         await asyncio.to_thread(program["place"], client, program["Order"](number=1043))
-    async with AsyncClient(shared_service.url) as asynchronous:
+    async with AsyncClient(service.url) as asynchronous:
         put = await asynchronous.change("orders.close", "order-1043", delay=0, retain=60)
         assert (put.max_attempts, put.backoff) == (5, FixedBackoff(seconds=10))
         async with serving(program["worker"]):
@@ -164,11 +170,9 @@ async def test_the_definition_of_the_client_page_is_put_and_handled(
     assert "closing order 1043" in capsys.readouterr().out
 
 
-async def test_the_worker_page_retries_and_rejects(
-    shared_service: ServiceProcess, capsys: pytest.CaptureFixture[str]
-) -> None:
-    program = module_of(blocks("worker", "python")[0], shared_service)
-    async with AsyncClient(shared_service.url) as client, serving(program["worker"]):
+async def test_the_worker_page_retries_and_rejects(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    program = module_of(blocks("worker", "python")[0], service)
+    async with AsyncClient(service.url) as client, serving(program["worker"]):
         await client.put("mail.urgent", {"to": "nobody"}, id="rejected")
         await client.put("mail.urgent", {"to": "ada@example.com"}, id="retried")
         await client.put("mail.bulk", {"to": "bob@example.com"}, id="sent", retain=60)
@@ -204,5 +208,5 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
 
 
 @pytest.mark.slow
-async def test_a_thousand_orders_add_up(shared_service: ServiceProcess, topic: str) -> None:
-    assert "250 + 750 = 1000" in await run(shared_service.url, topic)
+async def test_a_thousand_orders_add_up(service: ServiceProcess, topic: str) -> None:
+    assert "250 + 750 = 1000" in await run(service.url, topic)
