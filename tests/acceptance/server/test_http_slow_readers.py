@@ -7,12 +7,13 @@ import contextlib
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from deferd.client import AsyncClient
+from deferd.client import AsyncClient, Client
 from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.server.tls_files import TlsFiles
 from tests.acceptance.service_process import ServiceProcess, running_service
@@ -185,6 +186,60 @@ async def test_a_client_that_has_ended_its_side_still_gets_the_rest(
         async with asyncio.timeout(10):
             assert JOBS == len(json.loads(await wire.reader.readexactly(length))["jobs"])
         assert await wire.is_closed()
+
+
+class HalfClosingTls:
+    """A blocking TLS connection that can end its own side and read on, which `ssl.SSLSocket` cannot."""
+
+    def __init__(self, raw: socket.socket, trust: ssl.SSLContext) -> None:
+        self._raw = raw
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = trust.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        self._do(self._tls.do_handshake)
+
+    def _do(self, act: Callable[[], Any]) -> Any:
+        while True:
+            try:
+                return act()
+            except ssl.SSLWantReadError:
+                self._raw.sendall(self._outgoing.read())
+                self._incoming.write(self._raw.recv(65536))
+            finally:
+                self._raw.sendall(self._outgoing.read())
+
+    def send(self, data: bytes) -> None:
+        self._do(lambda: self._tls.write(data))
+
+    def read(self) -> bytes:
+        return cast("bytes", self._do(lambda: self._tls.read(65536)))
+
+    def end(self) -> None:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.unwrap()
+        self._raw.sendall(self._outgoing.read())
+
+    def read_to_the_end(self) -> bytes:
+        pieces = []
+        with contextlib.suppress(ssl.SSLZeroReturnError):
+            while piece := self.read():
+                pieces.append(piece)
+        return b"".join(pieces)
+
+
+def test_a_client_that_has_ended_its_side_over_tls_still_gets_the_rest(tmp_path: Path, topic: str) -> None:
+    files = TlsFiles(tmp_path / "files")
+    with running_service(*files.flags(), *FLAGS, data_dir=tmp_path) as service, socket.socket() as raw:
+        with Client(f"https://127.0.0.1:{service.port}", tls=files.trust()) as client:
+            client.put(topic, "x" * JOB_BYTES)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        raw.settimeout(10)
+        raw.connect(("127.0.0.1", service.port))
+        connection = HalfClosingTls(raw, files.trust())
+        connection.send(pop(topic))
+        begun = connection.read()
+        connection.end()
+        _, _, body = (begun + connection.read_to_the_end()).partition(b"\r\n\r\n")
+    assert JOBS == len(json.loads(body)["jobs"])
 
 
 async def test_nothing_is_popped_behind_a_response_that_is_not_read(open_service: ServiceProcess, topic: str) -> None:

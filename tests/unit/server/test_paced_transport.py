@@ -107,6 +107,17 @@ async def test_it_ends_when_everything_is_written(end: str, call: str) -> None:
     assert (b"".join(transport.written), transport.calls) == (LARGE, ["pause", "resume", call])
 
 
+async def test_a_flush_writes_everything_though_the_client_does_not_read() -> None:
+    transport = RecordingTransport(room=2)
+    transport.paced.write(LARGE)
+    transport.paced.close()
+    await turns(10)
+    transport.paced.flush()
+    assert (b"".join(transport.written), transport.calls) == (LARGE, ["pause", "close"])
+    await turns(10)
+    assert b"".join(transport.written) == LARGE
+
+
 async def test_an_abort_drops_what_is_not_written() -> None:
     transport = RecordingTransport()
     transport.paced.write(LARGE)

@@ -117,6 +117,19 @@ class PacedTransport:
         else:
             end()
 
+    def flush(self) -> None:
+        """Hand everything over to the transport now, even if it takes no more at the moment."""
+        waiting = self._queue.copy()
+        self._queue.clear()
+        self._queued_bytes = 0
+        if self._next_piece is not None:
+            self._next_piece.cancel()
+            self._next_piece = None
+        for data in waiting:
+            self._transport.write(data)
+        if waiting and self._end is not None:
+            self._end()
+
     def is_writing(self) -> bool:
         """Whether a part of what was written waits here for its turn."""
         return bool(self._queue)

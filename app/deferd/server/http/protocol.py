@@ -128,9 +128,13 @@ class LimitedProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio
         """The client sends no more, but may still read the response that is being sent.
 
-        The transport would close now and drop the rest of it. Over TLS it does so, whatever is returned.
+        The transport would close now and drop the rest of it. Over TLS it closes, whatever is returned, but not before
+        it has sent what it has.
         """
-        if self._wire is not None or not self._paced.is_writing():
+        if self._wire is not None:
+            self._paced.flush()
+            return None
+        if not self._paced.is_writing():
             return None
         self._paced.close()
         return True
