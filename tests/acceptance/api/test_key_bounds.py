@@ -214,6 +214,7 @@ async def until_refused(ask: Caller, topic: str) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
     service: ServiceProcess, keys: KeysFile, topic: str
 ) -> None:

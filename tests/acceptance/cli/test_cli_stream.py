@@ -136,6 +136,7 @@ def test_ctrl_c_reports_which_lines_are_put(shell: Shell, topic: str) -> None:
     assert ["deferd: lines up to 2 are put; none after line 2 was sent"] == said[1:]
 
 
+@pytest.mark.slow
 def test_a_bar_shows_how_far_it_is_on_a_terminal(shell: Shell, topic: str, tmp_path: Path) -> None:
     bodies = tmp_path / "bodies.ndjson"
     bodies.write_text("".join(f"{number}\n" for number in range(MANY)))

@@ -173,6 +173,7 @@ def test_a_closed_pipe_ends_it_quietly(shell: Shell, topic: str) -> None:
     assert topic == json.loads(done.stdout)["topic"]
 
 
+@pytest.mark.slow
 def test_the_table_of_topics_keeps_its_numbers_whole_on_a_narrow_terminal(shell: Shell, topic: str) -> None:
     seed(shell, f"{topic}.and-a-name-that-goes-on", *({"id": f"j{number}", "delay": 3600} for number in range(1200)))
 

@@ -84,6 +84,7 @@ class TestHttp:
             message = refusal(answer, "body.durability")
             assert "memory, fsync, or replicated:N with N from 1 to 9" in message or message == "must be a string"
 
+    @pytest.mark.slow
     async def test_a_job_is_on_the_replica_when_its_put_is_answered(self, shop: Http, pair: Pair) -> None:
         for n in range(10):
             job = {"topic": shop.topic, "id": f"j{n}", "durability": "replicated:1"}

@@ -138,6 +138,7 @@ async def test_the_last_response_of_a_connection_may_be_read_slowly_over_https(
     assert 1 == len(json.loads(body)["jobs"])
 
 
+@pytest.mark.slow
 async def test_a_client_that_does_not_start_a_handshake_is_disconnected(service: ServiceProcess) -> None:
     """It occupies a connection, like a client that stops within a head."""
     async with connected(service.port) as wire:

@@ -35,6 +35,7 @@ def worker(shared_service: ServiceProcess) -> Worker:
     return Worker(shared_service.url, concurrency=20)
 
 
+@pytest.mark.slow
 async def test_a_lease_does_not_end_while_a_handler_runs(client: AsyncClient, worker: Worker, topic: str) -> None:
     runs: list[str] = []
 

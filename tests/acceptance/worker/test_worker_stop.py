@@ -176,6 +176,7 @@ async def test_a_stop_before_serve_is_not_lost(shared_service: ServiceProcess, t
         await serve
 
 
+@pytest.mark.slow
 async def test_a_worker_that_stops_under_load_leaves_no_job_reserved(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:

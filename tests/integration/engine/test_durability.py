@@ -86,6 +86,7 @@ class TestReplicated:
         assert waits < 100
         assert sum(len(stored_ids(pair.replica, f"t{n}")) for n in range(20)) == 400
 
+    @pytest.mark.slow
     async def test_a_replica_that_hangs_fails_the_put_in_time_and_a_repeat_is_safe(
         self, pair: Pair, producer: Engine
     ) -> None:
@@ -280,6 +281,7 @@ class TestReplicated:
         pair.replica.unpause()
         assert stored_ids(pair.primary) == {"warm", "a"}
 
+    @pytest.mark.slow
     async def test_a_batch_is_refused_as_a_whole_when_no_job_can_be_stored(self, producer: Engine) -> None:
         with pytest.raises(DurabilityUnavailable, match="appendonly is no"):
             await producer.queue.put_many([job("a", "fsync"), job("b", "fsync")])

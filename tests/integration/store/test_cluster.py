@@ -92,6 +92,7 @@ async def test_a_script_runs_on_the_node_that_holds_its_key(cluster: ClusterSet,
         assert cluster.holder_of(key).command("GET", key) == b"1"
 
 
+@pytest.mark.slow
 async def test_cluster_nodes_are_refused_as_single_servers(cluster: ClusterSet) -> None:
     store = await connect(cluster.masters[0].url, timeout_s=TIMEOUT_S)
 

@@ -175,6 +175,7 @@ def test_a_correct_program_has_no_type_errors(errors: list[str]) -> None:
     assert [error for error in errors if not error.startswith("wrong.py:")] == []
 
 
+@pytest.mark.slow
 def test_each_wrong_call_is_a_type_error(errors: list[str]) -> None:
     first = WRONG.splitlines().index("{}") + 1
     found = {int(match.group(1)) for error in errors if (match := re.match(r"wrong\.py:(\d+):", error))}
