@@ -15,7 +15,7 @@ import (
 	"deferd.test/program/generated/deferd"
 )
 
-//go:generate go tool oapi-codegen -config oapi-codegen.yaml ../../../openapi/openapi.yaml
+//go:generate go tool oapi-codegen -config oapi-codegen.yaml ../../../../openapi/openapi.yaml
 
 type popped struct {
 	ID      string `json:"id"`
