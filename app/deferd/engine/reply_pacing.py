@@ -2,7 +2,7 @@
 
 A reply of a megabyte takes some 3 ms of the event loop until it is a response, 5 ms over TLS. One caller can request
 such replies without pause, on many connections at once. So a pop of a topic whose last reply was large waits until the
-event loop has had about four times as long for everybody else.
+event loop has had six to ten times as long for everybody else.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 
 LARGE_BYTES = 256 * 1024
-BYTES_PER_S = 64 * 1024 * 1024
-"""The rate of large replies in one process: at most 250 a second."""
+BYTES_PER_S = 32 * 1024 * 1024
+"""The rate of large replies in one process: at most 128 a second."""
 _TOPICS_MAX = 10_000
 _sleep = asyncio.sleep
 
