@@ -49,7 +49,7 @@ EMPTY_BODY = EmptyBody()
 
 
 class _Body(NamedTuple):
-    """The argument that takes the body. `default` stands for no body or `null`; None: there must be an object.
+    """The argument for the body. `default` is its value for no body or `null`; None: an object is required.
 
     `items` is the field that holds a list of models, with the model, if the body has one.
     """

@@ -2,7 +2,7 @@
 
 It runs at least every `tick_s` and wakes earlier for the next due time. Any number of processes may run timers on one
 store: a lock lets one of them work while the others rest, but every step is safe without it. When the holder dies,
-another timer takes the lock once work is overdue and the holder has not renewed it for a while.
+another timer takes over once work is overdue and the holder has not renewed the lock for a while.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from deferd.server.tls import CertificateRefused, certificate
 from deferd.settings import Settings
 
 _CHECK_S = 0.25
-"""More often than the server processes check, so that whatever one of them has read is known here when it dies."""
+"""More often than the server processes check, so that what one of them has read is known here when it dies."""
 _log = logging.getLogger("deferd.server.supervisor")
 
 

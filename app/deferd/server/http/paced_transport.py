@@ -85,7 +85,7 @@ class PacedTransport:
             self._end()
 
     def pause(self) -> None:
-        """The transport takes no more for now."""
+        """The transport's buffer is full."""
         self._is_paused = True
         if self._next_piece is not None:
             self._next_piece.cancel()
@@ -94,7 +94,7 @@ class PacedTransport:
             self._on_pause()
 
     def resume(self) -> None:
-        """The transport takes more."""
+        """The transport's buffer has room again."""
         self._is_paused = False
         self._go_on()
 

@@ -316,11 +316,11 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def pause_writing(self) -> None:
-        """The transport takes no more for now."""
+        """The transport's buffer is full."""
         self._paced.pause()
 
     def resume_writing(self) -> None:
-        """The transport takes more."""
+        """The transport's buffer has room again."""
         self._paced.resume()
 
     def _pause_responses(self) -> None:
