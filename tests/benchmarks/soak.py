@@ -286,7 +286,7 @@ async def settle_accounts(soak: Soak, far: int, rate: float, verdict: Verdict) -
     while await jobs_stored(client) != far and time.monotonic() < end_s:  # finishes follow the handlers
         await asyncio.sleep(0.05)
     audit = await client.audit(TOPIC)
-    verdict.show(f"audits that were not clean {dict(audit.damage) or ''}", not audit.clean, 0)
+    verdict.show(f"audits that were not clean {dict(audit.findings) or ''}", not audit.clean, 0)
     sums = audit.sums or {}
     known = {"put": ledger.put + far, "finished": ledger.finished, "cancelled": ledger.cancelled, "live": far}
     wrong = {name: sums.get(name) for name, count in known.items() if sums.get(name) != count}

@@ -41,7 +41,7 @@ def store(survey: StoreReport) -> dict[str, Any]:
 
 def _found(findings: Findings) -> dict[str, Any]:
     return {
-        "damage": [
+        "findings": [
             {"kind": kind.value, "found": count, "meaning": kind.meaning, "repair": kind.repair}
             for kind, count in findings.counts.items()
         ],

@@ -35,7 +35,7 @@ def audit(topics: tuple[str, ...], repair: bool, as_json: bool, connection: Conn
     """
     with connection.open() as client:
         is_sound = _run(client, topics, repair=repair, as_json=as_json)
-    return exit_codes.DONE if is_sound else exit_codes.DAMAGED
+    return exit_codes.DONE if is_sound else exit_codes.FINDINGS
 
 
 def _run(client: Client, topics: tuple[str, ...], *, repair: bool, as_json: bool) -> bool:
@@ -48,8 +48,8 @@ def _run(client: Client, topics: tuple[str, ...], *, repair: bool, as_json: bool
         names = _all_names(client, store)
         if as_json:
             output.json_line(store.fields)
-        was_clean = not store.damage
-        is_sound = was_clean or (repair and not client.audit_store().damage)
+        was_clean = not store.findings
+        is_sound = was_clean or (repair and not client.audit_store().findings)
     for name in names:
         found = _check(client, name, repair=repair, may_be_gone=not topics)
         if found is None:
@@ -81,7 +81,7 @@ def _all_names(client: Client, store: StoreAudit) -> Iterator[str]:
         if store.clean:
             raise
         output.complain(
-            "the list of topics cannot be read until this damage is repaired; other topics were not checked"
+            "the list of topics cannot be read until these findings are repaired; other topics were not checked"
         )
 
 
@@ -112,13 +112,13 @@ def _show(topics: list[TopicAudit], store: StoreAudit | None, checked: int) -> N
     if checked > len(topics):
         output.line(f"and {checked - len(topics):,} more that are clean")
     if store is not None:
-        _show_damage("the store", store)
+        _show_findings("the store", store)
         if store.fields["stray_count"]:
             count = store.fields["stray_count"]
             shown = ", ".join(store.fields["stray_keys"][:_SHOWN_EXAMPLES])
-            output.line(output.printable(f"\nno damage: {count:,} keys that belong to no topic, such as {shown}"))
+            output.line(output.printable(f"\nharmless: {count:,} keys that belong to no topic, such as {shown}"))
     for found in topics:
-        _show_damage(found.topic, found)
+        _show_findings(found.topic, found)
         if _is_late(found):
             overdue = output.span(found.fields["timer_overdue"])
             output.line(f"\n{found.topic}: the timer is {overdue} behind: is a service running on this store?")
@@ -130,22 +130,24 @@ def _row(found: TopicAudit, number: Any) -> list[str]:
 
 
 def _result(found: TopicAudit) -> str:
-    count = sum(found.damage.values())
+    count = sum(found.findings.values())
     if not count:
         return "clean" if found.clean else "NOT CHECKED"
-    return f"{count:,} {'REPAIRED' if found.repaired else 'DAMAGED'}"
+    if found.repaired:
+        return f"{count:,} REPAIRED"
+    return f"{count:,} {'FINDING' if count == 1 else 'FINDINGS'}"
 
 
-def _show_damage(name: str, found: StoreAudit | TopicAudit) -> None:
-    for damage in found.fields["damage"]:
-        kind = damage["kind"]
-        output.line(f"\n{name}: {damage['found']:,} {kind}{' repaired' if found.repaired else ''}")
-        output.line(f"  what it means: {damage['meaning']}")
-        output.line(f"  what --repair {'did' if found.repaired else 'does'}: {damage['repair']}")
+def _show_findings(name: str, found: StoreAudit | TopicAudit) -> None:
+    for finding in found.fields["findings"]:
+        kind = finding["kind"]
+        output.line(f"\n{name}: {finding['found']:,} {kind}{' repaired' if found.repaired else ''}")
+        output.line(f"  what it means: {finding['meaning']}")
+        output.line(f"  what --repair {'did' if found.repaired else 'does'}: {finding['repair']}")
         examples = [example for example in found.examples if example.kind == kind]
         for example in examples[:_SHOWN_EXAMPLES]:
             output.line(output.printable(f"  {example.subject}: {example.detail}"))
-        if damage["found"] > _SHOWN_EXAMPLES:
+        if finding["found"] > _SHOWN_EXAMPLES:
             output.line("  ... (--json has up to 100)")
     if isinstance(found, TopicAudit) and found.unchecked is not None:
         output.line(f"\n{name}: not checked: {found.unchecked}")
@@ -154,9 +156,11 @@ def _show_damage(name: str, found: StoreAudit | TopicAudit) -> None:
 def _conclude(checked: int, is_sound: bool, was_clean: bool, topics: tuple[str, ...], *, repair: bool) -> None:
     what = f"\n{checked:,} {'topic' if checked == 1 else 'topics'} checked: "
     if was_clean:
-        output.line(f"{what}no damage")
+        output.line(f"{what}no findings")
+    elif is_sound:
+        output.line(f"{what}repaired, and checked again: no findings")
     elif repair:
-        output.line(f"{what}{'repaired, and checked again: no damage' if is_sound else 'damage is left: see above'}")
+        output.line(f"{what}findings are left: see above")
     else:
         repair_command = " ".join(["deferd audit", *topics, "--repair"])
-        output.line(f"{what}there is damage. To repair it: {repair_command}")
+        output.line(f"{what}there are findings. To repair them: {repair_command}")

@@ -13,7 +13,7 @@ USAGE: Final = 2
 REFUSED: Final = 3
 NOTHING_READY: Final = 4
 NOT_ALLOWED: Final = 5
-DAMAGED: Final = 6
+FINDINGS: Final = 6
 INTERRUPTED: Final = 130
 OUTPUT_CLOSED: Final = 141
 
@@ -24,7 +24,7 @@ MEANINGS: Final = {
     REFUSED: "conflict with the current state: not found, exists, held, stale, cancelled, full",
     NOTHING_READY: "pop: nothing was ready",
     NOT_ALLOWED: "not allowed: no key, an unknown key, or one without the permission",
-    DAMAGED: "audit: there is damage, or something could not be checked",
+    FINDINGS: "audit: there are findings, or something could not be checked",
     INTERRUPTED: "ended by Ctrl-C, or not confirmed",
     OUTPUT_CLOSED: "the reader of the output stopped reading (| head)",
 }

@@ -18,7 +18,7 @@ from deferd.contract.timestamps import parse_instant
 
 _JOB_FIELDS = frozenset({"topic", "id", "state", "body"})
 _DELIVERY_FIELDS = _JOB_FIELDS | {"receipt", "attempt"}
-_AUDIT_FIELDS = frozenset({"clean", "repaired", "damage", "examples"})
+_AUDIT_FIELDS = frozenset({"clean", "repaired", "findings", "examples"})
 _TOPIC_FIELDS = frozenset({"topic", "counts", "paused", "settings"})
 _SHOWN_CHARACTERS = 500
 """How much of a response that is not the service's an error quotes."""

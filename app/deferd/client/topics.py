@@ -87,9 +87,9 @@ class Audit(JsonView):
         return bool(self.fields["repaired"])
 
     @property
-    def damage(self) -> Mapping[str, int]:
+    def findings(self) -> Mapping[str, int]:
         """The number of findings of each kind; kinds without findings are left out."""
-        return {str(finding["kind"]): int(finding["found"]) for finding in self.fields["damage"]}
+        return {str(finding["kind"]): int(finding["found"]) for finding in self.fields["findings"]}
 
     @property
     def examples(self) -> list[FindingExample]:
@@ -97,7 +97,7 @@ class Audit(JsonView):
         return [FindingExample(one["kind"], one["subject"], one["detail"]) for one in self.fields["examples"]]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(clean={self.clean}, damage={self.damage!r})"
+        return f"{type(self).__name__}(clean={self.clean}, findings={self.findings!r})"
 
 
 class StoreAudit(Audit):
@@ -145,4 +145,4 @@ class TopicAudit(Audit):
         return self.fields.get("unchecked")
 
     def __repr__(self) -> str:
-        return f"TopicAudit(topic={self.topic!r}, clean={self.clean}, damage={self.damage!r})"
+        return f"TopicAudit(topic={self.topic!r}, clean={self.clean}, findings={self.findings!r})"

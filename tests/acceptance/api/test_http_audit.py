@@ -36,7 +36,7 @@ def test_a_consistent_topic_is_clean_and_its_sums_are_reported(broken: Breakable
         "counts": {"delayed": 1, "ready": 1, "reserved": 0, "dead": 0, "finished": 0},
         "sums": {"put": 2, "finished": 0, "cancelled": 0, "dropped": 0, "lost": 0, "dead": 0, "live": 2},
         "timer_overdue": 0,
-        "damage": [],
+        "findings": [],
         "examples": [],
     }
 
@@ -48,18 +48,18 @@ def test_damage_is_reported_and_changed_only_by_a_repair(broken: BreakableServic
     for _ in range(2):
         found = call(broken, "GET", f"/topics/{topic}/audit").json()
         assert (found["clean"], found["repaired"]) == (False, False)
-        assert {one["kind"]: one["found"] for one in found["damage"]} == {
+        assert {one["kind"]: one["found"] for one in found["findings"]} == {
             "in_no_place": 1,
             "no_record": 1,
             "tally_off": 1,
         }
-        assert all(one["meaning"] and one["repair"] for one in found["damage"])
+        assert all(one["meaning"] and one["repair"] for one in found["findings"])
         assert {"a", "b", topic} == {example["subject"] for example in found["examples"]}
 
-    mended = call(broken, "POST", f"/topics/{topic}/repair")
-    assert mended.status_code == 200
-    assert mended.json()["repaired"]
-    assert mended.json()["sums"]["lost"] == 1
+    repaired = call(broken, "POST", f"/topics/{topic}/repair")
+    assert repaired.status_code == 200
+    assert repaired.json()["repaired"]
+    assert repaired.json()["sums"]["lost"] == 1
     assert call(broken, "GET", f"/topics/{topic}/audit").json()["clean"]
     [job] = call(broken, "GET", f"/topics/{topic}/pop", params={"wait": 0, "count": 10}).json()["jobs"]
     assert job["id"] == "a"
@@ -70,7 +70,7 @@ def test_a_waiting_consumer_gets_the_job_that_a_repair_put_back(broken: Breakabl
         client.put(topic, id="a")
         broken.lose_from_list(topic, "a")
         assert client.pop(topic, wait=0) == []
-        assert client.repair(topic).damage == {"in_no_place": 1}
+        assert client.repair(topic).findings == {"in_no_place": 1}
         [job] = client.pop(topic)
         client.finish(job)
 
@@ -129,7 +129,7 @@ def test_the_audit_of_the_store_finds_topics_missing_from_the_list(broken: Break
         "clean": True,
         "repaired": False,
         "unlisted": [],
-        "damage": [],
+        "findings": [],
         "examples": [],
         "stray_keys": [],
         "stray_count": 0,
@@ -139,7 +139,7 @@ def test_the_audit_of_the_store_finds_topics_missing_from_the_list(broken: Break
         assert list(client.topics()) == []
         store = client.audit_store()
         assert (store.clean, store.unlisted) == (False, [topic])
-        assert client.repair(topic).damage == {"unknown_topic": 1}
+        assert client.repair(topic).findings == {"unknown_topic": 1}
         assert [view.topic for view in client.topics()] == [topic]
         assert client.audit_store().clean
 
@@ -149,12 +149,12 @@ def test_a_store_key_of_the_wrong_type_is_renamed(broken: BreakableService, topi
     broken.replace_by_text("topics")
     assert call(broken, "GET", "/topics").status_code == 500
     found = call(broken, "GET", f"/topics/{topic}/audit").json()
-    assert [one["kind"] for one in found["damage"]] == ["wrong_type"]
+    assert [one["kind"] for one in found["findings"]] == ["wrong_type"]
     assert {"counts", "sums"}.isdisjoint(found)
     assert found["unchecked"]
     with Client(broken.service.url) as client:
-        assert client.repair_store().damage == {"wrong_type": 1}
-        assert client.repair(topic).damage == {"unknown_topic": 1}
+        assert client.repair_store().findings == {"wrong_type": 1}
+        assert client.repair(topic).findings == {"unknown_topic": 1}
         assert [view.topic for view in client.topics()] == [topic]
 
 

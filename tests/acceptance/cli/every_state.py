@@ -61,7 +61,7 @@ def shown_by(client: Client) -> dict[str, Any]:
 
 
 def assert_goes_on(client: Client, filled: Filled) -> None:
-    """All is there as it was, receipts fit, jobs come in their order, and the audit finds no damage."""
+    """All is there as it was, receipts fit, jobs come in their order, and the audit finds nothing."""
     assert shown_by(client) == filled.shown
     assert_sound(client)
     [again] = client.pop(TOPIC, wait=0, request_id=REQUEST)
@@ -87,7 +87,7 @@ def assert_goes_on(client: Client, filled: Filled) -> None:
 
 
 def assert_sound(client: Client) -> None:
-    """The audit finds no damage."""
+    """The audit finds nothing."""
     assert client.audit_store().clean
     for view in client.topics():
         assert client.audit(view.topic).clean

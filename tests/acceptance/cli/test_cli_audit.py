@@ -26,12 +26,12 @@ def test_sound_topics_end_with_0_and_a_table_of_sums(shell: Shell) -> None:
         ["a", "1", "0", "1", "0", "0", "0", "0", "clean"],
         ["b", "1", "0", "0", "0", "0", "0", "1", "clean"],
     ]
-    assert (empty, last) == ("", "2 topics checked: no damage")
-    assert shell.good("audit", "b").splitlines()[-1] == "1 topic checked: no damage"
+    assert (empty, last) == ("", "2 topics checked: no findings")
+    assert shell.good("audit", "b").splitlines()[-1] == "1 topic checked: no findings"
 
 
 def test_a_store_without_topics_is_sound(shell: Shell) -> None:
-    assert shell.good("audit") == "\n0 topics checked: no damage\n"
+    assert shell.good("audit") == "\n0 topics checked: no findings\n"
 
 
 def test_damage_ends_with_6_and_is_explained_and_repaired(shell: Shell, broken: BreakableService) -> None:
@@ -44,15 +44,15 @@ def test_damage_ends_with_6_and_is_explained_and_repaired(shell: Shell, broken: 
     assert (6, "") == (done.returncode, done.stderr)
     assert "orders: 1 in_no_place\n  what it means: a job is nowhere" in done.stdout
     assert re.search(r"\n  j1: due 2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\n", done.stdout)
-    assert "1 DAMAGED" in done.stdout
-    assert done.stdout.endswith("2 topics checked: there is damage. To repair it: deferd audit --repair\n")
-    assert shell.run("audit", "orders").stdout.endswith("To repair it: deferd audit orders --repair\n")
+    assert "1 FINDING" in done.stdout
+    assert done.stdout.endswith("2 topics checked: there are findings. To repair them: deferd audit --repair\n")
+    assert shell.run("audit", "orders").stdout.endswith("To repair them: deferd audit orders --repair\n")
     assert shell.run("audit", "mails").returncode == 0
 
     repaired = shell.good("audit", "--repair")
     assert "orders: 1 in_no_place repaired\n" in repaired
-    assert repaired.endswith("2 topics checked: repaired, and checked again: no damage\n")
-    assert shell.good("audit").endswith("no damage\n")
+    assert repaired.endswith("2 topics checked: repaired, and checked again: no findings\n")
+    assert shell.good("audit").endswith("no findings\n")
     jobs = shell.json("pop", "orders", "--count", "5", "--wait", "0")
     assert {"j1", "j2"} == {job["id"] for job in jobs}
 
@@ -72,12 +72,12 @@ def test_a_store_whose_lists_are_broken_is_repaired(shell: Shell, broken: Breaka
     found = shell.run("audit")
     assert found.returncode == 6
     assert "the store: 3 wrong_type\n" in found.stdout
-    assert "the list of topics cannot be read until this damage is repaired" in found.stderr
+    assert "the list of topics cannot be read until these findings are repaired" in found.stderr
     repaired = shell.good("audit", "--repair")
     assert "the store: 3 wrong_type repaired" in repaired
     assert "orders: 1 unknown_topic repaired" in repaired
     assert "orders: 1 timer_late repaired" in repaired
-    assert shell.good("audit", "orders").endswith("no damage\n")
+    assert shell.good("audit", "orders").endswith("no findings\n")
 
 
 def test_unreadable_settings_hide_only_their_topic_and_are_repaired(shell: Shell, broken: BreakableService) -> None:
@@ -88,7 +88,7 @@ def test_unreadable_settings_hide_only_their_topic_and_are_repaired(shell: Shell
     found = shell.run("audit")
     assert found.returncode == 6
     assert "b: 1 settings_unreadable\n" in found.stdout
-    assert shell.good("audit", "--repair").endswith("2 topics checked: repaired, and checked again: no damage\n")
+    assert shell.good("audit", "--repair").endswith("2 topics checked: repaired, and checked again: no findings\n")
     assert len(shell.json("topics")) == 2
 
 

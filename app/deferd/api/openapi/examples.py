@@ -71,7 +71,7 @@ _AUDIT = {
     "counts": {"delayed": 12, "ready": 1, "reserved": 1, "dead": 0, "finished": 0},
     "sums": {"put": 5014, "finished": 4800, "cancelled": 200, "dropped": 0, "lost": 0, "dead": 0, "live": 14},
     "timer_overdue": 0,
-    "damage": [
+    "findings": [
         {
             "kind": "in_no_place",
             "found": 1,
@@ -85,7 +85,7 @@ _STORE_AUDIT = {
     "clean": True,
     "repaired": False,
     "unlisted": [],
-    "damage": [],
+    "findings": [],
     "examples": [],
     "stray_keys": [],
     "stray_count": 0,

@@ -199,16 +199,16 @@ class Removed(BaseModel):
     removed: int
 
 
-class Damage(BaseModel):
-    """One kind of damage that an audit found, or that a repair found and repaired."""
+class FindingSummary(BaseModel):
+    """All findings of one kind: what an audit found, or a repair found and repaired."""
 
     kind: FindingKind
-    found: int = Field(description="How often it was found.")
+    found: int = Field(description="The number of findings of this kind.")
     meaning: str = Field(description="What it means, for people.")
     repair: str = Field(description="What a repair does about it, for people.")
 
 
-class DamageExample(BaseModel):
+class FindingExample(BaseModel):
     """One finding."""
 
     kind: FindingKind
@@ -232,31 +232,31 @@ class Audit(BaseModel):
     """What an audit of a topic found, or a repair repaired; `counts` and `sums` are those after it."""
 
     topic: str
-    clean: bool = Field(description="Whether everything was checked and no damage found.")
+    clean: bool = Field(description="Whether everything was checked and nothing was found.")
     repaired: bool = Field(description="Whether what was found has been repaired.")
     checked: int = Field(description="The number of jobs checked.")
     counts: Counts | None = Field(None, description="Omitted when they could not be read.")
     sums: Sums | None = Field(None, description="Omitted when they could not be read.")
     timer_overdue: float = Field(
-        description="How many seconds the timer is late. This is no damage, but check that a service is running."
+        description="How many seconds the timer is late. This is not a finding, but check that a service is running."
     )
     unchecked: str | None = Field(None, description="What could not be checked, and why.")
-    damage: list[Damage]
-    examples: list[DamageExample] = Field(description="Examples of the damage, at most 100.")
+    findings: list[FindingSummary]
+    examples: list[FindingExample] = Field(description="Examples of the findings, at most 100.")
 
 
 class StoreAudit(BaseModel):
     """What an audit of the whole store found, or a repair repaired."""
 
-    clean: bool = Field(description="Whether no damage was found and no topic is unlisted.")
+    clean: bool = Field(description="Whether nothing was found and no topic is unlisted.")
     repaired: bool = Field(description="Whether what was found has been repaired.")
     unlisted: list[str] = Field(
         description="Topics that have data but are missing from the list of topics, or make it fail. Audit each."
     )
-    damage: list[Damage]
-    examples: list[DamageExample] = Field(description="Examples of the damage, at most 100.")
+    findings: list[FindingSummary]
+    examples: list[FindingExample] = Field(description="Examples of the findings, at most 100.")
     stray_keys: list[str] = Field(
-        description="Keys under deferd's prefix that belong to no topic, at most 100. They are no damage."
+        description="Keys under deferd's prefix that belong to no topic, at most 100. They are harmless."
     )
     stray_count: int = Field(description="The number of such keys.")
 
