@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import click
+from click.core import augment_usage_errors
 
 from deferd.cli import exit_codes
 from deferd.cli.command_table import ALIASES
@@ -43,7 +44,8 @@ class Command(click.Command):
         if numbers and "--" not in args:
             others = [word for at, word in enumerate(args) if at not in numbers]
             args = [*others, "--", *(args[at] for at in numbers)]
-        return super().parse_args(ctx, args)
+        with augment_usage_errors(ctx):  # else an option without its value would not say of which command
+            return super().parse_args(ctx, args)
 
     def _is_value(self, ctx: click.Context, before: list[str]) -> bool:
         """Whether the word after these belongs to an option."""

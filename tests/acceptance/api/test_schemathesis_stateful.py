@@ -1,7 +1,7 @@
 """Chains of requests made from the OpenAPI document: the ids of puts and the receipts of pops flow into later calls.
 
-A longer run, with other draws each time: ``DEFERD_FUZZ=20 python -m pytest tests/acceptance/test_schemathesis*.py
---timeout=3600``.
+A longer run, with other draws each time: ``DEFERD_FUZZ=20 python -m pytest
+tests/acceptance/api/test_schemathesis*.py --timeout=3600``.
 """
 
 from __future__ import annotations

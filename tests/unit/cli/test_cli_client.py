@@ -66,6 +66,10 @@ def test_the_help_of_a_command_has_examples_of_it_and_the_exit_codes(
         (["help", "putt"], "deferd: there is no command 'putt': did you mean put? see `deferd help put`"),
         (["xyzzy"], "deferd: there is no command 'xyzzy'; `deferd --help` lists them"),
         (["put"], "deferd: TOPIC is missing (see deferd put --help)"),
+        (["put", "t", "1", "--id"], "deferd: option '--id' requires an argument (see deferd put --help)"),
+        (["put", "t", "--json=1"], "deferd: option '--json' does not take a value (see deferd put --help)"),
+        (["key", "new", "n", "--scope"], "deferd: option '--scope' requires an argument (see deferd key new --help)"),
+        (["serve", "--port"], "deferd: option '--port' requires an argument (see deferd serve --help)"),
         (
             ["put", "t", "1", "--delai", "5"],
             "deferd: there is no option --delai: did you mean --delay? (see deferd put --help)",
