@@ -26,7 +26,7 @@ from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract.errors import DeferdError, Unauthorized
 
 KEY_NAME = "deferd.key_name"
-"""Where the ASGI scope of an answered request holds the name of its key, for the server."""
+"""Where the ASGI scope of a request, once it has a response, holds the name of its key, for the server."""
 _NOT_FOUND, _METHOD_NOT_ALLOWED = 404, 405
 _NO_RESPONSE = 0
 _PATH_LOGGED = 200

@@ -105,7 +105,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.DurabilityUnavailable: Row(422, "The store cannot provide this durability"),
     errors.TopicFull: Row(429, "The topic is full"),
     errors.RateLimited: Row(429, "Too many requests"),
-    errors.StoreUnavailable: Row(503, "The store does not answer"),
+    errors.StoreUnavailable: Row(503, "The store is unavailable"),
     UnknownPath: Row(404, "There is no such path"),
     MethodNotAllowed: Row(405, "The path does not have this method"),
     UnsupportedMediaType: Row(415, "The body must be JSON"),

@@ -1,6 +1,6 @@
 """Read the JSON body of a request.
 
-A body over the size limit is abandoned as soon as that is known. Whatever Python would accept and JSON does not allow
+A body over the size limit is abandoned as soon as that is known. What Python would accept and JSON does not allow
 (NaN, Infinity, numbers beyond a float's range, half a surrogate pair, bytes that are not UTF-8) is refused, and so is
 nesting deeper than `limits.JSON_DEPTH_MAX`, where the parser stops. Of two members with the same name the last counts.
 """
@@ -105,7 +105,7 @@ def _parse(raw: bytes) -> Any:
 def is_deeper(value: Any, levels: int) -> bool:
     """Whether the lists and dicts of a parsed JSON value are nested deeper than `levels`; 0 allows none at all.
 
-    Each value is visited once, whatever the depth.
+    Each value is visited once, at any depth.
     """
     containers = [value] if isinstance(value, dict | list) else []
     for _ in range(levels):

@@ -118,11 +118,11 @@ class SingleCalls:
 
             async def timed(connection: Connection, call: ApiRequest[Result]) -> Result:
                 sent_s = time.perf_counter()
-                answer = await connection.send(call)
+                response = await connection.send(call)
                 totals.values_ms.append((time.perf_counter() - sent_s) * 1000)
                 totals.calls += 1
                 context.done = totals.calls
-                return answer
+                return response
 
             async def consume_one(connection: Connection) -> None:
                 deliveries = await timed(connection, pop)

@@ -51,10 +51,10 @@ def bench(histogram: bool, as_json: bool, **options: str | None) -> int:
     Each put must get 201, each job must be delivered exactly once and not before it is due, and the counts must add up.
     The jobs go to new topics, bench-<random>.*, which are removed at the end, also after an error or Ctrl-C.
 
-    The load is generated in Python: one process can send a few thousand single calls per second, whatever the service
-    could handle. `busy` is the share of a core that this process used; near 100 % the load generator set the pace, not
-    the service. Then add --processes. On the service's own machine both compete for cores, so the figures are lower
-    there than from another machine.
+    The load is generated in Python: one process can send a few thousand single calls per second, even if the service
+    could handle more. `busy` is the share of a core that this process used; near 100 % the load generator was the
+    limit, not the service. Then add --processes. On the service's own machine both compete for cores, so the figures
+    are lower there than from another machine.
     """
     from deferd.bench import command
 

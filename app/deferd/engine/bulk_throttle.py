@@ -46,7 +46,7 @@ class _DomainThrottle:
         arrived_at = loop.time()
         async with self._slots:
             if self._timed_out_at > arrived_at:
-                raise StoreUnavailable("the store did not answer in time", timed_out=True)
+                raise StoreUnavailable("the store did not respond in time", timed_out=True)
             try:
                 yield
             except StoreUnavailable as exc:

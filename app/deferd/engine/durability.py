@@ -127,7 +127,7 @@ class PutSender:
         if stored.level < (level if named else min(reply[3], FSYNC)):
             raise StoreUnavailable(
                 "the job may exist; it is not confirmed at durability fsync, because the store's configuration changed "
-                "meanwhile; asking again with the same id is safe"
+                "meanwhile; repeating the put with the same id is safe"
             )
         return stored
 

@@ -146,7 +146,7 @@ def observed(call: str) -> Iterator[None]:
 def translate(exc: Exception) -> StoreUnavailable | None:
     """The StoreUnavailable for a client error, or None for a bug of deferd (such as a broken script)."""
     if isinstance(exc, (redis_errors.TimeoutError, TimeoutError)):
-        return StoreUnavailable("the store did not answer in time", timed_out=True)
+        return StoreUnavailable("the store did not respond in time", timed_out=True)
     if isinstance(exc, MissingPermission):
         return StoreUnavailable(str(exc))
     if isinstance(exc, redis_errors.RedisError) and (permission := missing_permission(exc)) is not None:
@@ -157,8 +157,8 @@ def translate(exc: Exception) -> StoreUnavailable | None:
     if isinstance(exc, NotReplicated):
         level = name_of(FSYNC + exc.required)
         return StoreUnavailable(
-            f"the job may exist; it is not confirmed at durability {level!r}: {exc}; asking again with the same id is "
-            "safe"
+            f"the job may exist; it is not confirmed at durability {level!r}: {exc}; repeating the put with the same "
+            "id is safe"
         )
     for kinds, detail, retry_after_s in _UNAVAILABLE:
         if isinstance(exc, kinds):

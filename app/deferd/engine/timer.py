@@ -170,7 +170,7 @@ class Timer:
             self._delayed_wake = asyncio.get_running_loop().call_later(_PATIENCE_MS / 1000, self.wake_always)
 
     def wake_always(self) -> None:
-        """Wake, whoever holds the lock; also for messages that may have been missed."""
+        """Wake, also without holding the lock; also for messages that may have been missed."""
         if self._delayed_wake is not None:
             self._delayed_wake.cancel()
             self._delayed_wake = None
@@ -178,7 +178,7 @@ class Timer:
         self._woken.set()
 
     async def catch_up(self, until_ms: int) -> None:
-        """Do all work due by `until_ms`, whoever holds the lock; after 5 s the rest is left to the turns."""
+        """Do all work due by `until_ms`, also without holding the lock; after 5 s the rest is left to the turns."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + _CATCH_UP_S
         while loop.time() < end_s:

@@ -58,7 +58,7 @@ async def serve_application(
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its signal handling; at shutdown waiting pops are answered before requests are drained."""
+    """uvicorn without its signal handling; at shutdown waiting pops get their responses before requests are drained."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _HttpServer(uvicorn.Server):
                 await asyncio.wait_for(self._stop_requested.wait(), 1.0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer waiting pops, give requests the drain timeout to finish, close the application."""
+        """Respond to waiting pops, give requests the drain timeout to finish, close the application."""
         self._application.state.drain()
         try:
             async with asyncio.timeout(self._drain_timeout_s + CLOSING_S):

@@ -14,9 +14,10 @@ BACKLOG = 4096
 """Connections that may wait to be accepted; the operating system may allow fewer."""
 
 _KEYS_REQUIRED = (
-    f"{flag('host')} ({variable('host')}) is {{host}}, which others can reach, and no key is asked for: set keys with "
-    f"{flag('keys_file')} ({variable('keys_file')}) or {variable('keys')}, which `deferd key new` makes; or listen on "
-    f"127.0.0.1; or set {flag('insecure')} ({variable('insecure')}=true) to let anyone who can connect do everything"
+    f"{flag('host')} ({variable('host')}) is {{host}}, which other machines can reach, and no key is required: set "
+    f"keys with {flag('keys_file')} ({variable('keys_file')}) or {variable('keys')}, which `deferd key new` makes; or "
+    f"listen on 127.0.0.1; or set {flag('insecure')} ({variable('insecure')}=true) to let anyone who can connect do "
+    "everything"
 )
 
 

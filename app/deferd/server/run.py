@@ -35,9 +35,9 @@ def run(settings: Settings, *, version: str, warnings: Sequence[str] = ()) -> in
     for sentence in warnings:
         _log.warning("%s", sentence)
     if settings.test_clock:
-        _log.warning("%s: whoever reaches this service can move its clock; for tests only", flag("test_clock"))
+        _log.warning("%s: anyone who can reach this service can move its clock; for tests only", flag("test_clock"))
     if settings.insecure and key_source(settings) is None:
-        _log.warning("%s: no key is asked for, so whoever reaches this service can do everything", flag("insecure"))
+        _log.warning("%s: no key is required, so anyone who can reach this service can do everything", flag("insecure"))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_run(settings, version))

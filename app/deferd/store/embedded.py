@@ -140,7 +140,7 @@ class EmbeddedStore:
                 await self._launch()
             except StoreRefused as exc:
                 _log.error("%s", exc)
-            except Exception:  # noqa: BLE001 (the service must not stay without its store, whatever the error)
+            except Exception:  # noqa: BLE001 (no error may leave the service without its store)
                 _log.exception("the embedded store could not be restarted; trying again")
             else:
                 _log.warning("the embedded store is running again after %.1f s", clock() - ended_at_s)

@@ -2,7 +2,7 @@
 
 Arguments: the store's lock file; a file descriptor that reaches its end when no server process is left; how many
 seconds to wait for that. Standard input has lines with the store's process id, 0 while there is none. Its end means
-that the service has ended, for whatever reason.
+that the service has ended, for any reason.
 
 It uses only the standard library, to start within milliseconds and stay small.
 """

@@ -96,7 +96,7 @@ class EagerJobs:
         return [one for one in self.jobs if one.topic == topic]
 
     def run(self, job: EagerJob) -> None:
-        """Run a delayed or ready job, whatever its delay; an async handler gets a new event loop.
+        """Run a delayed or ready job without waiting for its due time; an async handler gets a new event loop.
 
         Raises:
             ValueError: the job is not delayed or ready, or its topic has no handler.

@@ -78,7 +78,7 @@ class ServiceForTests:
             deferd_service.clock.advance(minutes=30)
             deferd_service.run_until_idle(worker)
 
-        The worker runs in a separate thread and uses this service, whatever URL it was made with; it is not changed
+        The worker runs in a separate thread and uses this service instead of its own URL; it is not changed
         and may be run again. Delayed jobs stay delayed, including those that wait for their backoff: advance the clock
         and run it again. Ready jobs of a paused topic do not count. In an async test:
         ``await asyncio.to_thread(deferd_service.run_until_idle, worker)``.

@@ -50,7 +50,7 @@ def status(service: ServiceProcess, token: str) -> int:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "::ffff:0.0.0.0"])  # noqa: S104 (it is refused)
 def test_without_keys_it_listens_for_this_machine_alone(tmp_path: Path, host: str) -> None:
     line = refused("--host", host, folder=tmp_path)
-    assert f"--host (DEFERD_HOST) is {host}, which others can reach, and no key is asked for" in line
+    assert f"--host (DEFERD_HOST) is {host}, which other machines can reach, and no key is required" in line
     for way_out in ("--keys-file (DEFERD_KEYS_FILE)", "DEFERD_KEYS", "deferd key new", "127.0.0.1", "--insecure"):
         assert way_out in line
 
@@ -71,7 +71,7 @@ def test_all_addresses_that_only_this_machine_reaches_are_known(host: str) -> No
 
 def test_insecure_listens_everywhere_and_says_what_that_means(tmp_path: Path) -> None:
     with running_service("--host", "0.0.0.0", DEFERD_INSECURE="true", data_dir=tmp_path) as service:  # noqa: S104
-        assert "WARNING  deferd: --insecure: no key is asked for" in service.lines[0]
+        assert "WARNING  deferd: --insecure: no key is required" in service.lines[0]
         assert httpx.get(f"{service.url}/topics").status_code == 200
 
 

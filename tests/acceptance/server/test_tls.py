@@ -271,7 +271,7 @@ def test_unusable_files_are_named(files: TlsFiles, tmp_path: Path) -> None:
 
 def test_without_keys_https_listens_on_loopback_addresses_only(files: TlsFiles, tmp_path: Path) -> None:
     line = refused("--host", "0.0.0.0", *files.flags(), folder=tmp_path)  # noqa: S104 (it is refused)
-    assert "which others can reach, and no key is asked for" in line
+    assert "which other machines can reach, and no key is required" in line
 
 
 ACL = (f"user {USER} on >{PASSWORD} ~* &* +@all", "user default on nopass -@all +ping +info +shutdown")

@@ -47,7 +47,7 @@ def pop(client: httpx.Client, topic: str, wait: float = 0) -> list[str]:
 
 
 def test_a_warning_is_logged_at_the_start(service: ServiceProcess) -> None:
-    assert " WARNING  deferd: --test-clock: whoever reaches this service can move its clock" in service.lines[0]
+    assert " WARNING  deferd: --test-clock: anyone who can reach this service can move its clock" in service.lines[0]
     assert service.output().count("--test-clock") == 1
 
 

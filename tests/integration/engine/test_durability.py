@@ -135,7 +135,7 @@ class TestReplicated:
             pair.primary.pause()
             began = time.monotonic()
             try:
-                with pytest.raises(StoreUnavailable, match="did not answer in time"):
+                with pytest.raises(StoreUnavailable, match="did not respond in time"):
                     await put(engine, "c", "replicated:1")
             finally:
                 pair.primary.unpause()

@@ -332,7 +332,7 @@ def test_the_proxy_reports_unreachable_replicas_as_the_service_reports_its_store
     [[status, text]] = [arguments for block, arguments in values(config, "return") if block == "location @unreachable"]
 
     assert "503" == status
-    assert problem_details.document("store_unavailable", "no replica of the service answers") == json.loads(text)
+    assert problem_details.document("store_unavailable", "no replica of the service responds") == json.loads(text)
     assert [("location @unreachable", ["Retry-After", "1", "always"])] == values(config, "add_header")
 
 

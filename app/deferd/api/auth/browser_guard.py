@@ -1,6 +1,6 @@
 """The gate of a service without keys: it refuses the requests that web pages of other sites make.
 
-Whoever runs programs on the service's machine may do everything. A browser runs there too, and any page can make it
+Anyone who runs programs on the service's machine may do everything. A browser runs there too, and any page can make it
 send requests to loopback: a pop takes effect even if the page never sees the response. A site whose own name resolves
 to loopback (DNS rebinding) would see the response as well. Browsers reveal both, in `Sec-Fetch-Site`, `Origin` or
 `Referer`, and in `Host`. With keys `KeyGate` takes this gate's place: no page has a key.

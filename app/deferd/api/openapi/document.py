@@ -93,7 +93,7 @@ _DETAILS = {
     "durability_unavailable": "durability 'replicated:1' is not available: the embedded store has no replicas; this "
     "store offers memory, fsync; nothing was stored",
     "topic_full": "topic 'orders.close' holds 100000 live jobs, which is its max_jobs",
-    "store_unavailable": "the store did not answer in time",
+    "store_unavailable": "the store did not respond in time",
     "unauthorized": "a key is required: send its token as `Authorization: Bearer`",
     "forbidden": "key 'shop' does not have scope pop for topic 'orders.close'",
     "rate_limited": "key 'shop' exceeds its rate limit",

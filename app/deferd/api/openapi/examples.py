@@ -32,7 +32,7 @@ _DEAD_JOB = {
     "attempts": 3,
     "max_attempts": 3,
     "backoff": {"kind": "schedule", "seconds": [120, 600, 3600], "then": "dead", "jitter": 0},
-    "last_error": "the payment service answered 502",
+    "last_error": "the payment service responded with 502",
     "reason": "attempts_exhausted",
 }
 _DELIVERY = {
@@ -115,7 +115,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "ChangeJob": [{"delay": 3600}, {"body": {"order": 1042, "reminded": True}}],
     "FinishJob": [{"receipt": _RECEIPT}, {"receipt": _RECEIPT, "result": {"closed": True}}],
     "FinishBatch": [{"jobs": [{"id": _ID, "receipt": _RECEIPT}, {"id": "order-1043"}]}],
-    "ReleaseJob": [{"receipt": _RECEIPT, "error": "the payment service answered 502"}, {"delay": 5}],
+    "ReleaseJob": [{"receipt": _RECEIPT, "error": "the payment service responded with 502"}, {"delay": 5}],
     "TouchJob": [{"receipt": _RECEIPT, "ttr": 120}],
     "BuryJob": [{"receipt": _RECEIPT, "error": "there is no such order"}],
     "TopicSettings": [_TOPIC_SETTINGS],

@@ -52,7 +52,7 @@ async def check_readiness(request: CurrentRequest) -> Response:
         async with asyncio.timeout(_PING_TIMEOUT_S):
             await request.engine.ping()
     except TimeoutError as error:
-        raise StoreUnavailable("the store did not answer in time") from error
+        raise StoreUnavailable("the store did not respond in time") from error
     return JsonResponse(_OK)
 
 

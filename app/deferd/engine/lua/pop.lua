@@ -10,10 +10,10 @@
 -- request. It is remembered while one of them lives, for an hour at most. A job whose ttl has passed is never handed
 -- out: it becomes dead.
 -- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply delays
--- every other caller of the service. Once the repeated requests of a call have been given 1 MiB, further ones get -1:
+-- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 1 MiB or one job, the same for repeated requests and
--- what one of them was given, and at most 1000 that are not handed out: expired ones, and ids of a damaged store.
+-- what one of them received, and at most 1000 that are not handed out: expired ones, and ids of a damaged store.
 local FIRST_TIME, RESEND = 0, -1
 local MOST_SKIPPED = 1000
 local REMEMBERED_MS = 3600000
@@ -26,7 +26,7 @@ local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
 
 local replayed_bytes = 0
 
--- The live deliveries of an earlier response to this request. Whoever repeats the request becomes their holder.
+-- The live deliveries of an earlier response to this request. The caller that repeats the request becomes their holder.
 local function replay(request)
   if replayed_bytes >= MOST_BYTES and redis.call('EXISTS', request.key) == 1 then return { RESEND } end
   local remembered = redis.call('HGETALL', request.key)

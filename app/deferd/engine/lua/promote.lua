@@ -60,7 +60,7 @@ for _, job in ipairs(take_records(RESERVED, ended_leases)) do
   local limit_of_attempts = record.extra.m or 0
   record.attempts = record.attempts + 1
   if limit_of_attempts > 0 and record.attempts >= limit_of_attempts then
-    record.extra.e = record.extra.e or 'the lease ended without an answer'
+    record.extra.e = record.extra.e or 'the lease ended before the job was finished'
     bury_job(id, record, 'attempts_exhausted', now, dead_retention)
     reply[3] = reply[3] + 1
   else

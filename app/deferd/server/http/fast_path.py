@@ -156,8 +156,8 @@ class FastPathProtocol(LimitedProtocol):
         self.on_response_complete()
 
     def _note_unsent(self, size: int = 0) -> None:
-        if self._asgi_answering is not None:
-            self._key_name = cast("str | None", self._asgi_answering.scope.get(KEY_NAME))
+        if self._asgi_cycle is not None:
+            self._key_name = cast("str | None", self._asgi_cycle.scope.get(KEY_NAME))
         if self.unsent_bytes() > UNSENT_BYTES:
             self._is_slow = True
             self._unsent.note(self, self._key_name, size)

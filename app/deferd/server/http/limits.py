@@ -66,7 +66,7 @@ class Connections:
         self.max_head_bytes = settings.max_head_bytes
         self.head_timeout_s = settings.head_timeout
         self.body_timeout_s = settings.body_timeout
-        self.answer_timeout_s = settings.answer_timeout
+        self.response_timeout_s = settings.answer_timeout
         self.rejected = 0
         self._clock = clock
         self._deadlines_s: dict[TimedConnection, float] = {}

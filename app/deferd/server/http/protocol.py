@@ -78,7 +78,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._limits = limits
         self._head_max_bytes = limits.max_head_bytes
-        self._asgi_answering: RequestResponseCycle | None = None
+        self._asgi_cycle: RequestResponseCycle | None = None
         self._default_headers: list[tuple[bytes, bytes]] | None = None
         self._default_head = b""
         self._buffered = b""
@@ -121,14 +121,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self._limits.remove(self)
         if self._is_rejected:
             self._limits.rejected -= 1
-        if self._asgi_answering is not None:  # uvicorn only notifies the newest request; this may be an older one
-            self._asgi_answering.disconnected = True
-            self._asgi_answering.message_event.set()
+        if self._asgi_cycle is not None:  # uvicorn only notifies the newest request; this may be an older one
+            self._asgi_cycle.disconnected = True
+            self._asgi_cycle.message_event.set()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio
         """The client sends no more, but may still read the response that is being sent.
 
-        The transport would close now and drop the rest of it. Over TLS it closes, whatever is returned, but not before
+        The transport would close now and drop the rest of it. Over TLS it closes in any case, but not before
         it has sent what it has.
         """
         if self._wire is not None:
@@ -153,7 +153,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Parse the buffered input in pieces; stop while pipelined requests wait or the client does not read.
 
         Otherwise a megabyte of pipelined requests would become a hundred times as much memory, and a client that does
-        not read its responses would be given jobs that it never sees.
+        not read its responses would receive jobs that it never sees.
         """
         data, self._buffered = self._buffered, b""
         at = 0
@@ -259,7 +259,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._replayed_head = without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._asgi_answering = cycle
+        self._asgi_cycle = cycle
         super()._start_asgi_task(
             cycle, _closing_unless_continued(cycle, app) if cycle.waiting_for_100_continue else app
         )
@@ -327,7 +327,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """The client does not read its response as fast as it is sent."""
         super().pause_writing()
         self._note_unsent()
-        self._limits.set_deadline(self, self._limits.answer_timeout_s)
+        self._limits.set_deadline(self, self._limits.response_timeout_s)
 
     def _resume_responses(self) -> None:
         """The client has read most of it."""
@@ -364,13 +364,13 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """A response was sent: continue with the next pipelined request, or wait for one."""
-        if self._asgi_answering is not None:
+        if self._asgi_cycle is not None:
             self._note_unsent()
-            self._asgi_answering = None
+            self._asgi_cycle = None
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():  # do not wait for ever for the client to read it
-                self._limits.set_deadline(self, self._limits.answer_timeout_s)
+                self._limits.set_deadline(self, self._limits.response_timeout_s)
             return
         self._continue_pipeline()
 
@@ -445,7 +445,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _under_way(self) -> RequestResponseCycle | None:
         """The request in progress; those in the pipeline wait for it."""
-        return self._asgi_answering
+        return self._asgi_cycle
 
     def _is_closing(self) -> bool:
         return self.transport.is_closing() or isinstance(self.parser, _DiscardingParser)

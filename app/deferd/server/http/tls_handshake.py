@@ -59,7 +59,7 @@ class TlsHandshake(asyncio.Protocol):
             ended,
             server_side=True,
             ssl_handshake_timeout=self._limits.head_timeout_s,
-            ssl_shutdown_timeout=self._limits.answer_timeout_s,  # the last response goes out within it
+            ssl_shutdown_timeout=self._limits.response_timeout_s,  # the last response goes out within it
         )
         self._transport.set_protocol(tls)
         tls.connection_made(self._transport)
