@@ -152,7 +152,7 @@ class UnsentBytes:
         if key_name is not None and not self._make_room(size, self._most_of_a_key, key_name):
             raise RateLimited(
                 f"the clients of key {key_name!r} have not read {self._held[key_name]} bytes of their responses, and a "
-                f"key may have {self._most_of_a_key} unread in each serving process: read them, or close the connection"
+                f"key may have {self._most_of_a_key} unread in each server process: read them, or close the connection"
             )
         if not self._make_room(size, self._most, _ALL):
             raise TooManyUnsentBytes(

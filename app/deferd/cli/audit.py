@@ -29,9 +29,9 @@ _OVERDUE_S = 5.0
 @json_option()
 @connection_options
 def audit(topics: tuple[str, ...], repair: bool, as_json: bool, connection: Connection) -> int:
-    """Check what the store holds of each topic while the service runs: every job is in exactly one place, and all that
+    """Check what the store holds of each topic while the service runs: every job is in exactly one state, and all that
     were ever put are accounted for. Without TOPIC, also look for topics that are missing from the list. With --repair,
-    repair what is found and check again. With keys, this takes one with the scope admin.
+    repair what is found and check again. If the service has keys, this needs one with the scope admin.
     """
     with connection.open() as client:
         is_sound = _run(client, topics, repair=repair, as_json=as_json)

@@ -17,7 +17,7 @@ _PARTS_OF_A_REQUEST = ("body", "query", "path")
 def sentences(error: DeferdError, ctx: click.Context) -> list[str]:
     """What went wrong, a line each; `ctx` is that of the command."""
     if isinstance(error, InvalidInput):
-        return [_refused(fault, ctx) for fault in error.field_errors]
+        return [_refused(field_error, ctx) for field_error in error.field_errors]
     return [sentence(error)]
 
 
@@ -26,27 +26,27 @@ def sentence(error: DeferdError) -> str:
     text = str(error)
     match error:
         case Unreachable():
-            return f"the service cannot be reached: {text} (--url or DEFERD_URL says where it is)"
+            return f"the service cannot be reached: {text} (set its URL by --url or DEFERD_URL)"
         case NoAnswer():
             return f"no response from the service, so it is not known whether this was done: {text}"
         case UnexpectedAnswer():
-            return f"this is not the response of a deferd service, or the service failed: {text}"
+            return f"the response is not one of a deferd service, or the service failed: {text}"
         case PayloadTooLarge():
-            return f"{text}, which is what the service takes (its --max-body-bytes)"
+            return f"{text}, the limit of the service (its --max-body-bytes)"
         case Unauthorized():
-            return f"{text or 'a key is needed'} (--key or DEFERD_KEY gives one)"
+            return f"{text or 'a key is required'} (set it by --key or DEFERD_KEY)"
     return text
 
 
-def _refused(fault: FieldError, ctx: click.Context) -> str:
-    path = list(fault.path)
+def _refused(field_error: FieldError, ctx: click.Context) -> str:
+    path = list(field_error.path)
     if path and path[0] in _PARTS_OF_A_REQUEST:
         del path[0]
     if path[:1] == ["jobs"]:
         del path[0]
-    value = f"{fault.value:g}" if isinstance(fault.value, float) else repr(fault.value)
-    shown = f" (it is {_cut(value)})" if fault.value is not None else ""
-    return f"{_argument([str(step) for step in path], ctx)} {fault.message}{shown}".strip()
+    value = f"{field_error.value:g}" if isinstance(field_error.value, float) else repr(field_error.value)
+    shown = f" (it is {_cut(value)})" if field_error.value is not None else ""
+    return f"{_argument([str(step) for step in path], ctx)} {field_error.message}{shown}".strip()
 
 
 def _argument(path: list[str], ctx: click.Context) -> str:

@@ -78,7 +78,7 @@ _keys_file_option: Final = click.option(
     "topics",
     multiple=True,
     metavar="PATTERN",
-    help="a topic that it is for; `*` stands for any characters; repeatable. Default: all topics",
+    help="a topic that it may use; `*` stands for any characters; repeatable. Default: all topics",
 )
 @click.option("--requests-per-second", type=float, metavar="RATE", help="its average request rate")
 @click.option("--burst", type=int, metavar="NUMBER", help="most requests at once. Default: one second's")

@@ -77,7 +77,7 @@ def put(
         fields["durability"] = durability
     if isinstance(body, str):
         if id is not None:
-            raise UsageError("--id names one job: with -, give --jobs and an id in each line")
+            raise UsageError("--id is for one job: with - as BODY, give --jobs and an id in each line")
         if topic is None and not jobs:
             raise UsageError("TOPIC is missing: only with --jobs may each line name its own")
         from deferd.cli import put_stream
@@ -125,7 +125,7 @@ def change(
 ) -> None:
     """Reschedule or change a delayed or ready job."""
     if isinstance(body, str):
-        raise UsageError("BODY is -, but only put reads standard input")
+        raise UsageError("BODY is -, but only `deferd put` reads standard input")
     if body is not None:
         fields["body"] = body.value
     if not fields:

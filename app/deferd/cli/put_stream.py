@@ -114,10 +114,10 @@ class _Outcome:
     def add_failure(self, batch: Batch, error: DeferdError) -> None:
         """Add a batch that failed, or whose result is unknown."""
         if isinstance(error, InvalidInput):
-            for fault in error.field_errors:
-                at, *field = fault.path
+            for field_error in error.field_errors:
+                at, *field = field_error.path
                 where = f"line {batch.lines[at]}" if isinstance(at, int) else _span(batch)
-                self._fail(f"{where}: {'.'.join(map(str, field))} {fault.message}", exit_codes.USAGE)
+                self._fail(f"{where}: {'.'.join(map(str, field))} {field_error.message}", exit_codes.USAGE)
             self._add_gap(batch, "not put")
         else:
             self._fail(f"{_span(batch)}: {error_messages.sentence(error)}", exit_codes.of_error(error))

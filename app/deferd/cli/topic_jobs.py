@@ -85,11 +85,11 @@ def redrive(topic: str, ids: tuple[str, ...], limit: int, as_json: bool, connect
 @json_option()
 @connection_options
 def purge(topic: str, state: str | None, yes: bool, as_json: bool, connection: Connection) -> int:
-    """Remove all jobs of a topic, or those in one state, for good. Asks first. The default of --timeout is 10 minutes
-    here.
+    """Remove all jobs of a topic, or those in one state, for good. Asks for confirmation. The default of
+    --timeout is 10 minutes here.
     """
     if not yes and not sys.stdin.isatty():
-        raise UsageError("purge asks before it removes jobs, and standard input is no terminal: give --yes")
+        raise UsageError("purge asks for confirmation, and standard input is not a terminal: give --yes")
     with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
         if not yes and not _confirmed(client.topic(topic), state):
             output.complain("nothing was removed")

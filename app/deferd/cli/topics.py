@@ -85,7 +85,7 @@ def topic(
     are put from now on.
     """
     if settings is not None and fields:
-        raise UsageError("--set replaces all settings, so flags of single settings, such as --ttr, do not go with it")
+        raise UsageError("--set replaces all settings: it cannot be combined with flags of single ones, such as --ttr")
     if fields.get("durability") == "none":
         fields["durability"] = None
     with connection.open() as client:

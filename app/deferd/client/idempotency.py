@@ -119,13 +119,13 @@ def _gone_text(fields: Mapping[str, Any]) -> str:
 
 def _with_index(error: InvalidInput, first_index: int) -> InvalidInput:
     """An InvalidInput of one batch with paths that begin with the job's position in the whole stream."""
-    faults = []
-    for fault in error.field_errors:
-        path = fault.path
+    field_errors = []
+    for field_error in error.field_errors:
+        path = field_error.path
         if len(path) > 2 and path[:2] == ("body", "jobs") and isinstance(path[2], int):
             path = (first_index + path[2], *path[3:])
-        faults.append(FieldError(path, fault.message, fault.value))
-    return InvalidInput(faults)
+        field_errors.append(FieldError(path, field_error.message, field_error.value))
+    return InvalidInput(field_errors)
 
 
 def matches_put(stored: Job, fields: Mapping[str, Any]) -> bool:

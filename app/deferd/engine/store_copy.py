@@ -76,7 +76,7 @@ async def copy_store(
         with _named(source):
             from_shards = await shards_of(source)
         if from_shards is None:
-            raise StoreRefused(f"the store at {source.description} has nothing of deferd: nothing was copied")
+            raise StoreRefused(f"the store at {source.description} has no data of deferd: nothing was copied")
         await check(source, shards=from_shards)
         before = await _inventory(source, from_shards)
         with _named(target):
@@ -139,7 +139,7 @@ class _Copy:
                 return
             case KeyFound(topic="", part="clock"):
                 raise StoreRefused(
-                    f"the store at {self._source.description} is one for tests, whose clock was moved: its jobs would "
+                    f"the store at {self._source.description} is a test store whose clock was moved: its jobs would "
                     "be due at other times"
                 )
             case KeyFound(topic="", part="tally", kind="hash"):
@@ -252,8 +252,8 @@ async def _alone(store: Store, *, force: bool) -> AsyncIterator[None]:
             listeners = await _count_listeners(store)
         if listeners > 1:
             raise StoreRefused(
-                f"a deferd service, or another copy, works on the store at {store.description}: stop it first; --force "
-                "if it works on another database of that server"
+                f"a deferd service, or another copy, uses the store at {store.description}: stop it first, or give "
+                "--force if it uses another database of that server"
             )
         yield
     finally:

@@ -127,4 +127,4 @@ class StoreWatch:
 
 
 def _refused(reason: str) -> StoreUnavailable:
-    return StoreUnavailable(f"the service does not use its store: {reason}")
+    return StoreUnavailable(f"the service has stopped using its store: {reason}")

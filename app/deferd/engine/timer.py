@@ -90,7 +90,7 @@ class Timer:
             try:
                 wait_s = await self.run_once()
                 if store_is_away:
-                    _LOG.info("the store is back; the timer goes on")
+                    _LOG.info("the store is back; the timer continues")
                 store_is_away = False
             except StoreUnavailable as exc:
                 if not store_is_away:

@@ -129,7 +129,7 @@ async def _check_clock(store: Store, settings: Settings) -> None:
         raise StoreRefused(f"the store at {store.description} cannot be reached: {exc}") from exc
     if moved_ms is not None:
         raise StoreRefused(
-            f"the data directory {path_text(settings.data_dir)} is one for tests, which moved its clock by "
+            f"the data directory {path_text(settings.data_dir)} belongs to tests, which moved its clock by "
             f"{int(moved_ms) / 1000:g} s: serve it with {flag('test_clock')}, or use another data directory "
             f"({flag('data_dir')}, {variable('data_dir')})"
         )

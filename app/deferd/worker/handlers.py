@@ -115,8 +115,8 @@ class Handler:
                 body = parameter
             elif parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY:
                 raise TypeError(
-                    f"{self._name} gets a body and, in a parameter annotated with it, a Context: there is no argument "
-                    f"for its parameter {parameter.name!r}"
+                    f"{self._name} has a parameter {parameter.name!r} that gets no argument: a handler has one for the "
+                    "body, and may have one that is annotated with Context"
                 )
         return body, context
 

@@ -68,7 +68,7 @@ def of_value(value: Any) -> Outcome:
         # Writing fails for values that JSON has no type for, parsing for NaN and infinities.
         result = from_json(to_json(value, inf_nan_mode="constants"), allow_inf_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        return Release(None, bounded(f"the handler returned what is no JSON value: {error_text(error)}"))
+        return Release(None, bounded(f"the handler returned a value that is not JSON: {error_text(error)}"))
     return Finish(result)
 
 

@@ -231,7 +231,7 @@ class Worker:
         if callable(self._url):
             client = self._url()
             if url is not None and AsyncClient(url).urls != client.urls:
-                text = "the program makes the worker's client, for %s: the URL %s of the command line is not used"
+                text = "the program makes the worker's client, for %s: the URL %s that was given is not used"
                 LOG.warning(text, ",".join(client.urls), url if isinstance(url, str) else ",".join(url))
             return client
         url = self._url if url is None else url

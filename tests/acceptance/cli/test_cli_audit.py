@@ -42,7 +42,7 @@ def test_damage_ends_with_6_and_is_explained_and_repaired(shell: Shell, broken: 
 
     done = shell.run("audit")
     assert (6, "") == (done.returncode, done.stderr)
-    assert "orders: 1 in_no_place\n  what it means: a job is nowhere" in done.stdout
+    assert "orders: 1 in_no_place\n  what it means: a job is in no state" in done.stdout
     assert re.search(r"\n  j1: due 2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\n", done.stdout)
     assert "1 FINDING" in done.stdout
     assert done.stdout.endswith("2 topics checked: there are findings. To repair them: deferd audit --repair\n")

@@ -211,7 +211,7 @@ def test_an_unreachable_service_ends_with_1(topic: str) -> None:
     line = Shell("http://127.0.0.1:9").refused(1, "show", topic, "a", "--retry-for", "0")
 
     assert "the service cannot be reached: GET http://127.0.0.1:9/jobs/" in line
-    assert "--url or DEFERD_URL says where it is" in line
+    assert "set its URL by --url or DEFERD_URL" in line
 
 
 def test_the_next_replica_is_tried_when_one_is_down(shell: Shell, topic: str) -> None:

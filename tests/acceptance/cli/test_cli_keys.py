@@ -26,7 +26,7 @@ def shell_and_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Sh
 def test_without_a_key_or_with_an_unknown_one_it_ends_with_5(shell_and_key: tuple[Shell, str]) -> None:
     shell, _ = shell_and_key
 
-    assert "--key or DEFERD_KEY gives one" in shell.refused(5, "put", "orders.close", "1")
+    assert "set it by --key or DEFERD_KEY" in shell.refused(5, "put", "orders.close", "1")
     assert "sesame" not in shell.refused(5, "put", "orders.close", "1", "--key", "sesame")
 
 

@@ -107,7 +107,7 @@ def test_a_store_that_is_served_is_refused(shell: Shell, store: StoreServer, tmp
         client.put("orders", id="a", delay=3600)
         target = str(tmp_path / "target")
         refusal = shell.refused(1, "copy", "--from", store.url, "--to", target)
-        assert f"works on the store at {store.url}: stop it first" in refusal
+        assert f"uses the store at {store.url}: stop it first" in refusal
         with running_service(data_dir=tmp_path / "b") as embedded:
             refusal = shell.refused(1, "copy", "--from", str(embedded.data_dir), "--to", target)
             assert f"the data directory {embedded.data_dir} is in use by another deferd service" in refusal

@@ -142,7 +142,7 @@ def test_the_clock_stays_moved_and_its_data_directory_is_for_tests_only(tmp_path
         refused = run_preloaded(*words, environment=os.environ)
         assert refused.returncode == 1
         [line] = refused.stderr.splitlines()
-        assert "is one for tests, which moved its clock by 86400 s: serve it with --test-clock" in line
+        assert "belongs to tests, which moved its clock by 86400 s: serve it with --test-clock" in line
         service.start()
         advance(client, DAY_S)
         assert pop(client, "t") == ["j"]

@@ -200,7 +200,7 @@ async def test_a_value_that_is_not_json_releases_the_job(client: AsyncClient, wo
     await client.put(topic, id="a")
     async with serving(worker):
         released = await in_state(client, topic, "a", "delayed")
-    assert str(released.last_error).startswith("the handler returned what is no JSON value: ")
+    assert str(released.last_error).startswith("the handler returned a value that is not JSON: ")
 
 
 async def test_a_result_that_the_service_refuses_releases_only_its_job(

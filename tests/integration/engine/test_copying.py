@@ -267,7 +267,7 @@ async def test_a_store_in_use_by_a_service_or_a_copy_is_refused(store: Store, ta
     for served in (store, target):
         engine = Engine(served)
         await engine.start()
-        with pytest.raises(StoreRefused, match=r"a deferd service, or another copy, works on the store .* --force"):
+        with pytest.raises(StoreRefused, match=r"a deferd service, or another copy, uses the store .* --force"):
             await copy_store(store, target)
         await engine.close()
 
@@ -283,7 +283,7 @@ async def test_force_skips_the_check_for_services(store: Store, target: Store) -
     await subscription.subscribe("deferd:ready")
     await subscription.get_message(timeout=5)
 
-    with pytest.raises(StoreRefused, match="works on the store"):
+    with pytest.raises(StoreRefused, match="uses the store"):
         await copy_store(store, target)
     assert (await copy_store(store, target, force=True)).adds_up
     await subscription.aclose()
@@ -292,7 +292,7 @@ async def test_force_skips_the_check_for_services(store: Store, target: Store) -
 async def test_a_source_that_cannot_be_copied_is_refused_before_the_target_changes(
     store: Store, server: StoreServer, target: Store, target_server: StoreServer
 ) -> None:
-    with pytest.raises(StoreRefused, match="has nothing of deferd: nothing was copied"):
+    with pytest.raises(StoreRefused, match="has no data of deferd: nothing was copied"):
         await copy_store(store, target)
     await seed(store)
     target_server.command("SET", "another-program", "x")
@@ -302,7 +302,7 @@ async def test_a_source_that_cannot_be_copied_is_refused_before_the_target_chang
     assert target_server.command("DBSIZE") == 2
     target_server.command("FLUSHALL")
     server.command("SET", "deferd:{0}:clock", "1000")
-    with pytest.raises(StoreRefused, match="one for tests, whose clock was moved"):
+    with pytest.raises(StoreRefused, match="a test store whose clock was moved"):
         await copy_store(store, target)
 
 

@@ -319,7 +319,7 @@ def test_a_result_that_is_not_json_fails_the_job(shop: Shop) -> None:
     jobs = EagerJobs(shop.worker)
     jobs.client.put("odd")
     assert jobs.jobs[0].state == "delayed"
-    assert "no JSON value" in (jobs.jobs[0].error or "")
+    assert "a value that is not JSON" in (jobs.jobs[0].error or "")
 
 
 def test_calls_that_need_a_service_say_so(shop: Shop) -> None:

@@ -167,7 +167,7 @@ def test_functions_that_cannot_be_called_with_a_job_are_refused_when_declared() 
         yield body
 
     for function, reason in (
-        (two_values, "there is no argument for its parameter 'second'"),
+        (two_values, "has a parameter 'second' that gets no argument"),
         (unnamed, "takes \\*bodies: 'int'|takes \\*bodies: int, but a handler must name its parameters"),
         (unparsable, "which pydantic cannot validate"),
         (unresolved, "NameError: name 'Missing' is not defined"),

@@ -29,7 +29,7 @@ def test_a_value_that_is_not_json_releases_the_job_with_the_reason(value: Any) -
     outcome = of_value(value)
     assert isinstance(outcome, Release)
     assert outcome.delay_s is None
-    assert str(outcome.error).startswith("the handler returned what is no JSON value: ")
+    assert str(outcome.error).startswith("the handler returned a value that is not JSON: ")
 
 
 def test_a_value_that_holds_itself_releases_the_job() -> None:

@@ -86,7 +86,7 @@ class ConsistencyChecker:
             async with asyncio.timeout(_LONGEST_WAIT_S):
                 await self._lock.acquire()
         except TimeoutError:
-            raise StoreUnavailable("other audits are under way", retry_after_s=_LONGEST_WAIT_S) from None
+            raise StoreUnavailable("other audits are running", retry_after_s=_LONGEST_WAIT_S) from None
         try:
             yield
         finally:

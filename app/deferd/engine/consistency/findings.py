@@ -55,8 +55,8 @@ class FindingKind(StrEnum):
     )
     IN_NO_PLACE = (
         "in_no_place",
-        "a job is nowhere: it would never be handed out",
-        "it goes to the end of the Ready list, or waits on if it is not due yet",
+        "a job is in no state: it would never be handed out",
+        "it goes to the end of the Ready list, or stays delayed if it is not due yet",
     )
     NO_RECORD = (
         "no_record",
