@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 import uvicorn
 
-from deferd.server.http.limits import KEEP_ALIVE_S
+from deferd.server.http.connections import KEEP_ALIVE_S
 from deferd.server.listener import BACKLOG
 from tests.benchmarks.measuring import new_event_loop
 

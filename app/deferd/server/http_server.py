@@ -16,8 +16,8 @@ import uvicorn
 
 from deferd.api.app import Service, create_app
 from deferd.server.credential_files import LastGoodCredentials
+from deferd.server.http.connections import KEEP_ALIVE_S, Connections
 from deferd.server.http.fast_path import FastPathProtocol
-from deferd.server.http.limits import KEEP_ALIVE_S, Connections
 from deferd.server.http.tls_handshake import TlsHandshake
 from deferd.server.listener import BACKLOG
 from deferd.server.startup_errors import CannotServe

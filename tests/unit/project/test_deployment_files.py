@@ -22,7 +22,7 @@ import yaml
 
 from deferd.api import problem_details
 from deferd.contract import limits
-from deferd.server.http.limits import KEEP_ALIVE_S
+from deferd.server.http.connections import KEEP_ALIVE_S
 from deferd.settings import Settings, load_settings, variable
 
 ROOT = Path(__file__).resolve().parents[3]

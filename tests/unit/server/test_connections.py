@@ -14,8 +14,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from deferd.api.app import create_app
+from deferd.server.http.connections import IDLE_S, KEEP_ALIVE_S, Connections, TimedConnection
 from deferd.server.http.fast_path import FastPathProtocol
-from deferd.server.http.limits import IDLE_S, KEEP_ALIVE_S, Connections, TimedConnection
 from deferd.settings import Settings
 from tests.waiting import until
 

@@ -14,8 +14,8 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from deferd.api.app import Service
 from deferd.api.dispatch import KEY_NAME
+from deferd.server.http.connections import Connections
 from deferd.server.http.fast_path_request import FastPathRequest
-from deferd.server.http.limits import Connections
 from deferd.server.http.protocol import BODY, UNSENT_BYTES, LimitedProtocol
 from deferd.server.http.request_head import is_host
 

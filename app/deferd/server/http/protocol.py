@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from deferd.api import metrics, problem_details
 from deferd.contract.errors import DeferdError
 from deferd.contract.limits import HEADERS_MAX, URL_MAX_BYTES
-from deferd.server.http.limits import LAST_RESPONSES_S, LINGER_S, REJECTED_MAX, Connections, OpenConnection
+from deferd.server.http.connections import LAST_RESPONSES_S, LINGER_S, REJECTED_MAX, Connections, OpenConnection
 from deferd.server.http.paced_transport import PacedTransport
 from deferd.server.http.request_head import head_bytes, host_error, too_large, without_upgrade
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from uvloop import loop as uvloop_loop
 
-from deferd.server.http.limits import Connections
+from deferd.server.http.connections import Connections
 from deferd.server.http.protocol import LimitedProtocol
 
 _TlsProtocol: Any = vars(uvloop_loop)["SSLProtocol"]

@@ -1,4 +1,4 @@
-"""Limits of HTTP connections: how many may be open, how much they may send ahead, and by when they must act.
+"""The HTTP connections of a process: how many may be open, and by when each must act.
 
 One `Connections` serves all connections of a process. It keeps a deadline for each connection that must do something:
 send the rest of a request, read a response, or, when idle, send the next request. A check once a second finds the
