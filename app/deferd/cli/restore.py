@@ -19,9 +19,9 @@ from deferd.cli import exit_codes, output
 from deferd.cli.command import command
 from deferd.cli.options import json_option
 from deferd.cli.store_access import Contents, data_dir_option, load_and_count, run_to_end
-from deferd.store.append_only import sync_directory
 from deferd.store.backup import Backup, copy_backup, read_backup
 from deferd.store.data_dir import APPEND_ONLY_DIR, MOVED_ASIDE, UNFINISHED_RESTORE, DataDirectory
+from deferd.store.disk_sync import sync_directory
 from deferd.store.preflight import StoreRefused
 
 

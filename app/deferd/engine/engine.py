@@ -18,12 +18,12 @@ from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.store_watch import StoreWatch
-from deferd.engine.task_cancellation import cancel_and_wait
 from deferd.engine.timer import Timer
 from deferd.engine.topic_list import TopicList
 from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topics import Topics
 from deferd.store.connection import Store
+from deferd.store.task_cancellation import cancel_and_wait
 
 _LOG = logging.getLogger(__name__)
 _LISTEN_TIMEOUT_S = 5.0

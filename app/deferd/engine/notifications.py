@@ -21,9 +21,9 @@ from typing import Any
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine.redis_keys import DUE_CHANNEL, HEARTBEAT_CHANNEL, READY_CHANNEL
 from deferd.engine.scripts import observed, translate
-from deferd.engine.task_cancellation import cancel_and_wait
 from deferd.store.connection import Store
 from deferd.store.redis_client import WatchedPubSub
+from deferd.store.task_cancellation import cancel_and_wait
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 1.0

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.engine.task_cancellation import cancel_and_wait
+from deferd.store.task_cancellation import cancel_and_wait
 
 RETRY_S = 0.5
 """The pause after a failed probe, unless `probe_now` cuts it short."""

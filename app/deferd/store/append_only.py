@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
+from deferd.store.disk_sync import sync_directory
 from deferd.store.preflight import StoreRefused
 
 MANIFEST = "appendonly.aof.manifest"
@@ -82,15 +83,6 @@ def sync_files(parent: Path) -> list[StoredFile]:
             found.append(StoredFile(f"{APPEND_ONLY_DIR}/{path.name}", os.fstat(file.fileno()).st_size, digest))
     sync_directory(parent / APPEND_ONLY_DIR)
     return found
-
-
-def sync_directory(path: Path) -> None:
-    """Sync a directory to disk, so that the names in it are durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _copy_once(source: Path, target: Path) -> None:

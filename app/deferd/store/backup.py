@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from deferd.store.append_only import StoredFile, sync_directory, sync_files
+from deferd.store.append_only import StoredFile, sync_files
 from deferd.store.data_dir import APPEND_ONLY_DIR
+from deferd.store.disk_sync import sync_directory
 from deferd.store.preflight import StoreRefused
 
 DESCRIPTION = "backup.json"

@@ -40,6 +40,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from deferd.store.backend import Backend
 from deferd.store.fsync_probe import StoreDurability
 from deferd.store.redis_client import POOL_SIZE, WatchedPubSub, connection_options, subscriber_options
+from deferd.store.task_cancellation import cancel_and_wait
 from deferd.store.url import StoreUrl
 
 CALLS_AT_ONCE = 4 * POOL_SIZE
@@ -238,9 +239,7 @@ async def _responding(nodes: list[ClusterNode]) -> list[ClusterNode]:
             if is_grace_over:
                 break
     finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await cancel_and_wait(waiting)
     return responding
 
 

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from deferd.store.backend import Backend, pipelined_backend
 from deferd.store.redis_client import POOL_SIZE, connection_options, no_retry, subscriber_options
+from deferd.store.task_cancellation import cancel_and_wait
 from deferd.store.url import StoreUrl
 
 
@@ -65,9 +66,7 @@ class _SentinelClient(Sentinel):
         except TimeoutError:
             pass
         finally:
-            for task in queries:
-                task.cancel()
-            await asyncio.gather(*queries, return_exceptions=True)
+            await cancel_and_wait(queries)
         raise MasterNotFoundError(f"no sentinel knows a primary {service_name!r} that is up")
 
     async def _primary_of(self, sentinel: Redis, service_name: str) -> tuple[str, int] | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from deferd.api.auth.api_keys import KeysRefused
 from deferd.api.auth.key_source import KeySource
+from deferd.store.disk_sync import sync_directory
 
 _HEADER = re.compile(r"\s*\[\[\s*key\s*\]\]\s*(?:#.*)?")
 
@@ -102,19 +103,10 @@ def _replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(descriptor)
         Path(name).replace(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def _sync_directory(directory: Path) -> None:
-    """Flush the directory, so that a power failure does not bring the old file back."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
