@@ -7,7 +7,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/deferd && python -m venv /opt/build
 WORKDIR /build
-# The libraries change seldom and the source often, so each has a layer.
+# The libraries change rarely and the source often, so each has a layer.
 COPY requirements.lock requirements-build.lock ./
 RUN /opt/deferd/bin/pip install --quiet --require-hashes --requirement requirements.lock \
     && /opt/build/bin/pip install --quiet --require-hashes --requirement requirements-build.lock

@@ -125,10 +125,10 @@ class _Outcome:
 
     def add_unknown(self, batch: Batch) -> None:
         """Add a batch of which it is unknown whether it is put."""
-        self._add_gap(batch, "put or not, which is unknown")
+        self._add_gap(batch, "put or not (unknown)")
 
     def _add_gap(self, batch: Batch, what: str) -> None:
-        """Add lines that are not surely put; consecutive batches of the same kind are one gap."""
+        """Add lines that are not known to be put; consecutive batches of the same kind are one gap."""
         first, last = batch.lines[0], batch.lines[-1]
         if self._gaps and self._gaps[-1][2] == what:
             first = self._gaps.pop()[0]
@@ -158,7 +158,7 @@ class _Outcome:
         if last == 0:
             return "no line is put"
         first_gap = self._gaps[0][0] if self._gaps else last + 1
-        done = f"lines up to {first_gap - 1} are put" if first_gap > 1 else "no line is surely put"
+        done = f"lines up to {first_gap - 1} are put" if first_gap > 1 else "no line is known to be put"
         parts = [
             f"{_lines(first, until)} {'is' if first == until else 'are'} {what}" for first, until, what in self._gaps
         ]

@@ -95,7 +95,7 @@ def test_a_line_that_only_the_service_refuses_is_named_as_well(shell: Shell, top
     [problem, how_far] = done.stderr.splitlines()
     assert problem.startswith("deferd: lines 1 to 3: ")
     assert "200" in problem
-    assert "deferd: no line is surely put; lines 1 to 3 are not put; none after line 3 was sent" == how_far
+    assert "deferd: no line is known to be put; lines 1 to 3 are not put; none after line 3 was sent" == how_far
     assert "there is no topic" in shell.refused(3, "topic", topic)
 
 

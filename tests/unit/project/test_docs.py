@@ -20,8 +20,14 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + PAGES
 README_BYTES_MAX = 6000
+SOURCES = [
+    *(ROOT / name for name in ("Dockerfile", "docker-compose.yml", "openapi/openapi.yaml")),
+    *sorted(path for pattern in ("*.py", "*.lua") for path in (ROOT / "app").rglob(pattern)),
+]
 DIALECT = re.compile(
-    r"\b(anew|mend(s|ed|ing)?|trouble|hangs? up|hung up|put off|what is no|to be had|takes? back)\b", re.IGNORECASE
+    r"\b(anew|answer(s|ed|ing)?|mend(s|ed|ing)?|trouble|hangs? up|hung up|put off|what is no|to be had|takes? back"
+    r"|whatever|whoever)\b",
+    re.IGNORECASE,
 )
 """Words of an earlier dialect, which the glossary replaced."""
 
@@ -107,6 +113,11 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_a_document_uses_the_words_of_the_glossary(document: Path) -> None:
     assert [match[0] for match in DIALECT.finditer(prose_of(document))] == []
+
+
+def test_the_source_uses_the_words_of_the_glossary() -> None:
+    found = {name_of(path): [match[0] for match in DIALECT.finditer(text_of(path))] for path in SOURCES}
+    assert {name: words for name, words in found.items() if words} == {}
 
 
 def test_the_glossary_is_sorted_and_has_each_term_once() -> None:
