@@ -40,8 +40,8 @@ class Http:
 
     async def pop(self, **query: Any) -> list[Json]:
         """Pop; without a `wait` the answer comes at once."""
-        answer = await self.get(self.topic_path("pop"), params={"wait": 0, **query})
-        jobs: list[Json] = ok(answer)["jobs"]
+        response = await self.get(self.topic_path("pop"), params={"wait": 0, **query})
+        jobs: list[Json] = ok(response)["jobs"]
         return jobs
 
     async def pop_one(self, **query: Any) -> Json:
@@ -69,36 +69,36 @@ class Http:
 
     async def counts(self) -> dict[str, int]:
         """Jobs by state; a topic that does not exist has none."""
-        answer = await self.get(self.topic_path())
-        if answer.status_code == 404:
+        response = await self.get(self.topic_path())
+        if response.status_code == 404:
             return {}
-        counts: dict[str, int] = ok(answer)["counts"]
+        counts: dict[str, int] = ok(response)["counts"]
         return {state: count for state, count in counts.items() if count}
 
 
-def ok(answer: httpx.Response, status: int = 200) -> Json:
+def ok(response: httpx.Response, status: int = 200) -> Json:
     """The JSON of an answer that must be well."""
-    assert answer.status_code == status, answer.text[:500]
-    assert answer.headers["content-type"] == "application/json"
-    members: Json = answer.json()
+    assert response.status_code == status, response.text[:500]
+    assert response.headers["content-type"] == "application/json"
+    members: Json = response.json()
     return members
 
 
-def problem(answer: httpx.Response, status: int, code: str) -> Json:
+def problem(response: httpx.Response, status: int, code: str) -> Json:
     """The members of an answer that must be this problem."""
-    assert answer.status_code == status, answer.text[:500]
-    assert answer.headers["content-type"] == "application/problem+json"
-    members: Json = answer.json()
-    assert members["code"] == code, answer.text[:500]
+    assert response.status_code == status, response.text[:500]
+    assert response.headers["content-type"] == "application/problem+json"
+    members: Json = response.json()
+    assert members["code"] == code, response.text[:500]
     assert members["status"] == status
     assert {"type", "title", "detail"} <= members.keys()
-    assert ("retry-after" in answer.headers) is (status in (429, 503))
+    assert ("retry-after" in response.headers) is (status in (429, 503))
     return members
 
 
-def refusal(answer: httpx.Response, field: str) -> str:
+def refusal(response: httpx.Response, field: str) -> str:
     """The message by which a validation problem refuses `field`, and nothing else."""
-    (fault,) = problem(answer, 422, "validation")["errors"]
+    (fault,) = problem(response, 422, "validation")["errors"]
     assert fault["field"] == field
     message: str = fault["message"]
     return message

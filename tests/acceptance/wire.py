@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 _TIMEOUT_S = 10.0
 
 
-class Answer(NamedTuple):
+class WireResponse(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -35,12 +35,12 @@ class Wire:
         async with asyncio.timeout(_TIMEOUT_S):
             return (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
 
-    async def answer(self) -> Answer:
+    async def read_response(self) -> WireResponse:
         async with asyncio.timeout(_TIMEOUT_S):
             status_line, *lines = (await self.head()).rstrip().split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
             body = await self.reader.readexactly(int(headers["content-length"]))
-        return Answer(int(status_line.split()[1]), headers, body)
+        return WireResponse(int(status_line.split()[1]), headers, body)
 
     async def is_closed(self) -> bool:
         async with asyncio.timeout(_TIMEOUT_S):

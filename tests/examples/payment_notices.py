@@ -27,7 +27,7 @@ WAITS = (
 _BACKOFF = ScheduleBackoff(seconds=[wait.total_seconds() for wait in WAITS], then="dead")
 
 
-class NoAnswerFromMerchant(Exception):
+class NoResponseFromMerchant(Exception):
     """The merchant's server is unreachable or does not confirm."""
 
 
@@ -46,7 +46,7 @@ def send_what_is_due(client: Client, send: Callable[[str, str], None], *, wait: 
     for job in jobs:
         try:
             send(job.body["url"], job.body["payment"])
-        except NoAnswerFromMerchant as error:
+        except NoResponseFromMerchant as error:
             client.release(job, error=str(error))
         else:
             client.finish(job)

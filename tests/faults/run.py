@@ -210,7 +210,7 @@ def _check(
     outcome.broken = broken_promises(history, clock)
     outcome.wrong_responses = wrong_responses(history)
     outcome.audit += [error for topic in ALL_TOPICS for error in check_store_contents(topic, contents[topic], history)]
-    pops_s = {topic: [pop.call_s for pop in history.unanswered_pops if pop.topic == topic] for topic in ALL_TOPICS}
+    pops_s = {topic: [pop.call_s for pop in history.pops_without_response if pop.topic == topic] for topic in ALL_TOPICS}
     for (topic, job), operations in history.of_job.items():
         verdict = check_job(operations, clock, pops_s[topic], hides_any=topic == WORKER_TOPIC)
         outcome.jobs_checked += 1

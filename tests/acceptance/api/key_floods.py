@@ -46,7 +46,7 @@ class Flood:
         self.trust = trust
         self.token = token
         self.prefix = prefix
-        self.answers: Counter[int] = Counter()
+        self.responses: Counter[int] = Counter()
         self.number = 0
 
     def raw(self, method: str, path: str, body: Any = None) -> bytes:
@@ -55,11 +55,11 @@ class Flood:
     async def call(self, wire: Wire, method: str, path: str, body: Any = None) -> Any:
         """What the service answers, None when it refuses."""
         wire.send(self.raw(method, path, body))
-        answer = await wire.answer()
-        self.answers[answer.status] += 1
-        if answer.status == 429:
+        response = await wire.read_response()
+        self.responses[response.status] += 1
+        if response.status == 429:
             await asyncio.sleep(_REFUSED_PAUSE_S)
-        return answer.json() if answer.status < 300 else None
+        return response.json() if response.status < 300 else None
 
     async def put(self, wire: Wire, topic: str, **fields: Any) -> Any:
         return await self.call(wire, "POST", "/jobs", {"topic": f"{self.prefix}.{topic}", **fields})
@@ -84,7 +84,7 @@ class Outcome(NamedTuple):
     """How often a flood took its step, and how often it was answered with each status."""
 
     steps: int
-    answers: dict[str, int]
+    responses: dict[str, int]
 
 
 async def run_flood(name: str, port: int, authority: Path, token: str, *, seconds: float) -> Outcome:
@@ -191,7 +191,7 @@ async def _main(name: str, port: int, authority: str, token: str, seconds: float
     flood = Flood(port, ssl.create_default_context(cafile=authority), token, name)
     end_s = time.monotonic() + seconds
     await asyncio.gather(*(flood.repeat(FLOODS[name], end_s) for _ in range(_AT_ONCE)))
-    print(json.dumps([flood.number, flood.answers]))
+    print(json.dumps([flood.number, flood.responses]))
 
 
 if __name__ == "__main__":

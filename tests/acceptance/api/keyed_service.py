@@ -9,7 +9,7 @@ from typing import Any
 
 from deferd.api.auth.api_keys import Scope, hash_of
 from tests.acceptance.service_process import ServiceProcess
-from tests.acceptance.wire import Answer, connected, request
+from tests.acceptance.wire import WireResponse, connected, request
 
 Record = dict[str, Any]
 
@@ -63,13 +63,13 @@ async def call(
     *headers: str,
     token: str | None = None,
     through_asgi: bool = False,
-) -> Answer:
+) -> WireResponse:
     """The answer to one request on a connection of its own."""
     if token is not None:
         headers = (*headers, f"Authorization: Bearer {token}")
     async with connected(service.port) as wire:
         wire.send(request(method, path, body, *headers, through_asgi=through_asgi))
-        return await wire.answer()
+        return await wire.read_response()
 
 
 def audit_lines(service: ServiceProcess) -> list[Record]:

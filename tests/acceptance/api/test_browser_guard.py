@@ -20,7 +20,7 @@ async def ask(wire: Wire, method: str, path: str, *headers: str, through_asgi: b
     chunked = ("Transfer-Encoding: chunked",) if through_asgi else ()
     head = "\r\n".join((f"{method} {path} HTTP/1.1", *headers, *chunked, "", ""))
     wire.send(head.encode(), b"0\r\n\r\n" if through_asgi else b"")
-    response = await wire.answer()
+    response = await wire.read_response()
     return response.status, response.json().get("detail", "") if response.body.startswith(b"{") else ""
 
 

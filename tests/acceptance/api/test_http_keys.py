@@ -12,7 +12,7 @@ import pytest
 from deferd.api.auth.api_keys import Scope
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.wire import Answer, connected, request
+from tests.acceptance.wire import WireResponse, connected, request
 from tests.waiting import wait_until
 
 both_doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
@@ -77,14 +77,14 @@ def filled_in(value: Any, topic: str) -> Any:
 
 async def ask(
     service: ServiceProcess, asked: tuple[str, str, str, Any], topic: str, token: str | None, *, through_asgi: bool
-) -> Answer:
+) -> WireResponse:
     _, method, path, body = asked
     return await call(
         service, method, filled_in(path, topic), filled_in(body, topic), token=token, through_asgi=through_asgi
     )
 
 
-def is_unauthorized(response: Answer) -> bool:
+def is_unauthorized(response: WireResponse) -> bool:
     refused = response.status == 401 and response.json()["code"] == "unauthorized"
     assert not refused or response.headers["www-authenticate"] == "Bearer"
     return refused
@@ -241,9 +241,9 @@ async def test_the_key_is_checked_before_a_large_body_is_read(service: ServicePr
     raw = request("POST", "/jobs", {"topic": topic, "body": "x" * 500_000})
     async with connected(service.port) as wire:
         wire.send(raw[:-1000])
-        assert is_unauthorized(await wire.answer())
+        assert is_unauthorized(await wire.read_response())
         wire.send(raw[-1000:], request("GET", "/healthz"))
-        assert (await wire.answer()).status == 200
+        assert (await wire.read_response()).status == 200
 
 
 async def test_a_large_body_of_a_known_key_is_read(service: ServiceProcess, keys: KeysFile, topic: str) -> None:

@@ -31,29 +31,29 @@ async def test_a_popped_job_carries_its_delivery(http: Http) -> None:
 @pytest.mark.parametrize("body", [None, {}], ids=["no body", "empty object"])
 async def test_post_does_the_same_as_get(http: Http, body: dict[str, str] | None) -> None:
     await http.put_job("mine")
-    answer = await http.post(http.topic_path("pop"), params={"wait": 0, "consumer": "me"}, json=body)
-    (job,) = ok(answer)["jobs"]
+    response = await http.post(http.topic_path("pop"), params={"wait": 0, "consumer": "me"}, json=body)
+    (job,) = ok(response)["jobs"]
     assert (job["id"], job["reserved_by"]) == ("mine", "me")
-    assert answer.headers["cache-control"] == "no-store"
+    assert response.headers["cache-control"] == "no-store"
 
 
 async def test_post_takes_no_fields(http: Http) -> None:
     await http.put_job("mine")
-    answer = await http.post(http.topic_path("pop"), params={"wait": 0}, json={"count": 1})
-    assert refusal(answer, "body.count") == "is not a known field"
+    response = await http.post(http.topic_path("pop"), params={"wait": 0}, json={"count": 1})
+    assert refusal(response, "body.count") == "is not a known field"
     assert (await http.look("mine"))["state"] == "ready"
 
 
 async def test_the_answer_is_never_cached(http: Http) -> None:
-    answer = await http.get(http.topic_path("pop"), params={"wait": 0})
-    assert answer.headers["cache-control"] == "no-store"
+    response = await http.get(http.topic_path("pop"), params={"wait": 0})
+    assert response.headers["cache-control"] == "no-store"
 
 
 async def test_head_does_not_pop(http: Http) -> None:
     await http.put_job("mine")
-    answer = await http.client.head(http.topic_path("pop"))
-    assert answer.status_code == 405
-    assert answer.headers["allow"] == "GET, POST"
+    response = await http.client.head(http.topic_path("pop"))
+    assert response.status_code == 405
+    assert response.headers["allow"] == "GET, POST"
     assert (await http.look("mine"))["state"] == "ready"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.wire import Answer, Wire, connected, request
+from tests.acceptance.wire import WireResponse, Wire, connected, request
 from tests.waiting import wait_until
 
 MAX_JOBS, MAX_PARKED, MAX_BODY_BYTES, MAX_BATCH, MAX_DEPTH = 5, 3, 2000, 4, 6
@@ -51,11 +51,11 @@ class Caller:
         self._keys = keys
         self._through_asgi = through_asgi
 
-    async def __call__(self, key: str, method: str, path: str, body: Any = None) -> Answer:
+    async def __call__(self, key: str, method: str, path: str, body: Any = None) -> WireResponse:
         token = self._keys.tokens[key]
         return await call(self._service, method, path, body, token=token, through_asgi=self._through_asgi)
 
-    async def put(self, key: str, topic: str, job_id: str, **fields: Any) -> Answer:
+    async def put(self, key: str, topic: str, job_id: str, **fields: Any) -> WireResponse:
         return await self(key, "POST", "/jobs", {"topic": topic, "id": job_id, **fields})
 
     @contextlib.asynccontextmanager
@@ -189,7 +189,7 @@ async def test_more_waiting_pops_than_a_key_may_have_are_refused(ask: Caller, to
             await ask.put("free", topic, "b")
             await ask.put("free", topic, "c")
             await ask.put("free", topic, "d")
-            responses = [await wire.answer() for wire in (*waiting, other)]
+            responses = [await wire.read_response() for wire in (*waiting, other)]
     assert {"a", "b", "c", "d"} == {response.json()["jobs"][0]["id"] for response in responses}
     assert "ratelimit" not in responses[-1].headers
     async with ask.parked("parks", topic), asyncio.timeout(10):  # they have ended, so there is room

@@ -19,7 +19,7 @@ from deferd.contract.errors import Forbidden, Unauthorized
 from deferd.server.listener import listen
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.wire import Answer
+from tests.acceptance.wire import WireResponse
 from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
@@ -196,9 +196,9 @@ async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_
             return await call(service, "GET", path, token=keys.tokens[name], through_asgi=through_asgi)
 
         passed = [await ask("slow"), await ask("slow", "/topics/none"), await ask("slow", "/topics/none/pop")]
-        assert [answer.status for answer in passed] == [200, 404, 403]
-        assert [answer.headers["ratelimit-policy"] for answer in passed] == ['"requests";q=3;w=30'] * 3
-        assert [re.sub(r"t=\d+", "t", answer.headers["ratelimit"]) for answer in passed] == [
+        assert [response.status for response in passed] == [200, 404, 403]
+        assert [response.headers["ratelimit-policy"] for response in passed] == ['"requests";q=3;w=30'] * 3
+        assert [re.sub(r"t=\d+", "t", response.headers["ratelimit"]) for response in passed] == [
             f'"requests";r={left};t' for left in (2, 1, 0)
         ]
         for path in ("/topics", "/openapi.json", "/nowhere"):
@@ -250,7 +250,7 @@ async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_an
         keys.add(name, "pop")
     with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
 
-        async def ask(name: str, method: str, path: str, body: Any = None) -> Answer:
+        async def ask(name: str, method: str, path: str, body: Any = None) -> WireResponse:
             return await call(service, method, path, body, token=keys.tokens[name], through_asgi=through_asgi)
 
         async def is_let_in(name: str) -> bool:
@@ -268,9 +268,9 @@ async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_an
                 await asyncio.sleep(0.02)
             for name in names:
                 await ask("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
-            answers = {name: await task for name, task in parked.items()}
-        assert names == {name: answer.status for name, answer in answers.items()}
-        assert ["as-before"] == [job["id"] for job in answers["as-before"].json()["jobs"]]
+            responses = {name: await task for name, task in parked.items()}
+        assert names == {name: response.status for name, response in responses.items()}
+        assert ["as-before"] == [job["id"] for job in responses["as-before"].json()["jobs"]]
         for name in ("withdrawn", "other-topics", "other-scope"):
             [job] = (await ask("pop", "GET", f"/topics/{topic}.{name}/pop?wait=5")).json()["jobs"]
             assert (name, 1) == (job["id"], job["attempt"])

@@ -65,8 +65,8 @@ class TestHttp:
 
     async def test_what_the_store_cannot_give_is_refused_with_what_it_can(self, http: Http) -> None:
         job = {"topic": http.topic, "id": "a", "durability": "replicated:1"}
-        for answer in (await http.post("/jobs", json=job), await http.post("/jobs/batch", json={"jobs": [job, job]})):
-            members = problem(answer, 422, "durability_unavailable")
+        for response in (await http.post("/jobs", json=job), await http.post("/jobs/batch", json={"jobs": [job, job]})):
+            members = problem(response, 422, "durability_unavailable")
             assert (members["durability"], members["available"]) == ("replicated:1", ["memory", "fsync"])
             assert "durability 'replicated:1' is not available: the embedded store has no replicas" in members["detail"]
         assert not await http.has_job("a")
@@ -77,11 +77,11 @@ class TestHttp:
 
     @pytest.mark.parametrize("value", ["disk", "replicated", "replicated:0", "replicated:10", "FSYNC", 1, ""])
     async def test_a_level_that_there_is_not_is_refused(self, http: Http, value: object) -> None:
-        for answer in (
+        for response in (
             await http.post("/jobs", json={"topic": http.topic, "durability": value}),
             await http.put(http.topic_path(), json={"durability": value}),
         ):
-            message = refusal(answer, "body.durability")
+            message = refusal(response, "body.durability")
             assert "memory, fsync, or replicated:N with N from 1 to 9" in message or message == "must be a string"
 
     @pytest.mark.slow
@@ -107,26 +107,26 @@ class TestHttp:
         pair.replica.pause()
         try:
             began = time.monotonic()
-            answer = await shop.post("/jobs", json=job)
+            response = await shop.post("/jobs", json=job)
             assert time.monotonic() - began < REPLICATION_TIMEOUT_S + SLACK_S
-            detail = problem(answer, 503, "store_unavailable")["detail"]
+            detail = problem(response, 503, "store_unavailable")["detail"]
             assert "may exist" in detail
             assert "asking again with the same id is safe" in detail
             again = problem(await shop.post("/jobs", json=job), 503, "store_unavailable")
             assert "0 of 1 replicas are in sync" in again["detail"]
         finally:
             pair.replica.unpause()
-        while (answer := await shop.post("/jobs", json=job)).status_code == 503:
+        while (response := await shop.post("/jobs", json=job)).status_code == 503:
             pass
-        assert ok(answer)["durability"] == "replicated:1"
+        assert ok(response)["durability"] == "replicated:1"
         assert replica_has(pair, shop.topic, "a")
 
     async def test_more_replicas_than_there_are_are_not_waited_for(self, shop: Http) -> None:
         job = {"topic": shop.topic, "id": "a", "durability": "replicated:2"}
         began = time.monotonic()
-        answer = await shop.post("/jobs", json=job)
+        response = await shop.post("/jobs", json=job)
         assert time.monotonic() - began < SLACK_S
-        assert "1 of 2 replicas are in sync; nothing was stored" in problem(answer, 503, "store_unavailable")["detail"]
+        assert "1 of 2 replicas are in sync; nothing was stored" in problem(response, 503, "store_unavailable")["detail"]
         assert not await shop.has_job("a")
 
 

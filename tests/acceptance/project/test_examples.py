@@ -153,7 +153,7 @@ class TestPaymentNotices:
         def send(url: str, payment: str) -> None:
             sent.append(f"{payment} to {url}")
             if len(sent) < 3:
-                raise payment_notices.NoAnswerFromMerchant("503")
+                raise payment_notices.NoResponseFromMerchant("503")
 
         payment_notices.announce(client, "p-1", MERCHANT)
         payment_notices.announce(client, "p-1", MERCHANT)
@@ -174,7 +174,7 @@ class TestPaymentNotices:
 
         def send(url: str, payment: str) -> None:
             sent_at.append(service.clock.now())
-            raise payment_notices.NoAnswerFromMerchant(f"{url} answered 503")
+            raise payment_notices.NoResponseFromMerchant(f"{url} answered 503")
 
         payment_notices.announce(client, "p-1", MERCHANT)
         assert payment_notices.send_what_is_due(client, send, wait=0) == 1
@@ -194,7 +194,7 @@ class TestPaymentNotices:
 
     def test_notices_begin_again_when_the_merchant_is_back(self, service: ServiceForTests, client: Client) -> None:
         def fail(url: str, payment: str) -> None:
-            raise payment_notices.NoAnswerFromMerchant("503")
+            raise payment_notices.NoResponseFromMerchant("503")
 
         payment_notices.announce(client, "p-1", MERCHANT)
         while payment_notices.send_what_is_due(client, fail, wait=0):

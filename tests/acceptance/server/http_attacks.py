@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 
 HOST = "127.0.0.1"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
-_ANSWER_S, _MORE_S = 1.5, 0.1
+_RESPONSE_S, _MORE_S = 1.5, 0.1
 """How long an attack looks for an answer, since many get none, and for more of it."""
 _PUT = b'{"topic": "%b", "id": "a", "on_conflict": "keep"}'
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -29,7 +29,7 @@ class Abuse:
         self.port = port
         self.topic = topic.encode()
         self.random = random.Random(seed)
-        self.answers: Counter[int] = Counter()
+        self.responses: Counter[int] = Counter()
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -42,9 +42,9 @@ class Abuse:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def send(self, *pieces: bytes, half_close: bool = False, wait_s: float = _ANSWER_S) -> bytes:
+    async def send(self, *pieces: bytes, half_close: bool = False, wait_s: float = _RESPONSE_S) -> bytes:
         """Send on a connection of its own, and return what comes, beginning within `wait_s`."""
-        answer = b""
+        response = b""
         with contextlib.suppress(OSError):
             async with self.connection() as (reader, writer):
                 for piece in pieces:
@@ -55,10 +55,10 @@ class Abuse:
                 if half_close:
                     writer.write_eof()
                 with contextlib.suppress(TimeoutError):
-                    while part := await asyncio.wait_for(reader.read(65536), _MORE_S if answer else wait_s):
-                        answer += part
-        self.answers.update(int(status) for status in _STATUS.findall(answer))
-        return answer
+                    while part := await asyncio.wait_for(reader.read(65536), _MORE_S if response else wait_s):
+                        response += part
+        self.responses.update(int(status) for status in _STATUS.findall(response))
+        return response
 
     async def send_all(self, requests: Sequence[bytes], *, half_close: bool = False, at_once: int = 50) -> None:
         """Send each on a connection of its own, `at_once` at a time."""
@@ -263,7 +263,7 @@ class Abuse:
         pop = b"GET /topics/%b/pop?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
         await self.send_all([pop] * count, at_once=count)
 
-    async def take_no_answers(self) -> None:
+    async def read_no_responses(self) -> None:
         """Ask for a lot, and read nothing of it."""
         async with self.connection() as (_reader, writer):
             writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
@@ -287,7 +287,7 @@ class Abuse:
             self.cut_at_every_byte(),
             self.send_random_bytes(),
             self.leave_parked_pops(),
-            self.take_no_answers(),
+            self.read_no_responses(),
             self.stop_halfway(),
             self.open_and_drop(dropped),
         )

@@ -139,7 +139,7 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProce
             for task in (working, attacking):
                 task.cancel()
             await asyncio.wait((working, attacking))
-        responses += abuse.answers
+        responses += abuse.responses
         assert honest.done > 0
         assert [] == await left_open(pid, files_at_first), f"round {round_number}"
         memory.append(resident_bytes(pid))
@@ -232,7 +232,7 @@ async def test_floods_by_keys_with_quotas_fill_no_memory_and_slow_nobody_down(tm
                         f"{resident_bytes(service.process.pid) / 1e6:.1f} MB"
                     )
                     assert p99_s < BYSTANDER_P99_S
-                    assert not [status for status in outcome.answers if status >= "500"], outcome
+                    assert not [status for status in outcome.responses if status >= "500"], outcome
                 held.append(used_memory(store))
                 memory.append(resident_bytes(service.process.pid))
         finally:

@@ -90,7 +90,7 @@ def test_it_hands_on_requests_for_names_of_its_own(proxied: str, host: str) -> N
     ["rebound.example.com", "rebound.example.net:8000", "example.org", "127.0.0.1.example.net", "1.2.3.4.nip.io"],
 )
 def test_it_refuses_requests_for_other_names(proxied: str, host: str) -> None:
-    answer = httpx.get(f"{proxied}/topics", headers={"Host": host})
-    assert (answer.status_code, answer.headers["content-type"]) == (421, "application/problem+json")
-    assert answer.json()["status"] == 421
-    assert "DEFERD_ALLOWED_HOST" in answer.json()["detail"]
+    response = httpx.get(f"{proxied}/topics", headers={"Host": host})
+    assert (response.status_code, response.headers["content-type"]) == (421, "application/problem+json")
+    assert response.json()["status"] == 421
+    assert "DEFERD_ALLOWED_HOST" in response.json()["detail"]

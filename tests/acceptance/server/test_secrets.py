@@ -62,7 +62,7 @@ def test_a_service_shows_no_secret(tmp_path: Path, workers: str, keys_are_in: st
         {"DEFERD_KEYS": keys.text()} if keys_are_in == "environment" else {"DEFERD_KEYS_FILE": str(keys.path)}
     )
     acl = (f"user {USER} on >{PASSWORD} ~* &* +@all", "user default on nopass -@all +ping +info +shutdown")
-    answers: list[str] = []
+    responses: list[str] = []
 
     with StoreServer(tmp_path / "store", lines=acl) as store:
         environment["DEFERD_REDIS_URL"] = store_url(store.port)
@@ -71,9 +71,9 @@ def test_a_service_shows_no_secret(tmp_path: Path, workers: str, keys_are_in: st
 
             def ask(method: str, path: str, authorization: str | None = f"Bearer {token}", json: Any = None) -> int:
                 headers = {} if authorization is None else {"Authorization": authorization}
-                answer = client.request(method, path, headers=headers, json=json)
-                answers.append(f"{answer.headers}\n{answer.text}")
-                return answer.status_code
+                response = client.request(method, path, headers=headers, json=json)
+                responses.append(f"{response.headers}\n{response.text}")
+                return response.status_code
 
             def ask_for_everything() -> set[int]:
                 job = {"topic": "orders", "body": 1}
@@ -100,7 +100,7 @@ def test_a_service_shows_no_secret(tmp_path: Path, workers: str, keys_are_in: st
             assert 503 == ask("GET", "/readyz", None)
             assert 200 == ask("GET", "/metrics")
             client.close()
-    assert [] == shown("\n".join(answers), hidden)
+    assert [] == shown("\n".join(responses), hidden)
     assert [] == shown(service.output(), hidden)
     assert "Traceback" not in service.output()
     assert "deferd.audit" in service.output()

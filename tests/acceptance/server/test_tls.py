@@ -103,13 +103,13 @@ async def test_the_limits_hold_over_https(service: ServiceProcess, files: TlsFil
     async with connected(service.port, files.trust()) as wire:
         for at in range(0, len(raw), piece):
             wire.send(raw[at : at + piece])
-        assert (await wire.answer()).status == 431
+        assert (await wire.read_response()).status == 431
 
 
 async def test_a_slow_request_times_out_over_https(service: ServiceProcess, files: TlsFiles) -> None:
     async with connected(service.port, files.trust()) as wire:
         wire.send(request("GET", "/healthz"), b"GET /hea")
-        assert [200, 408] == [(await wire.answer()).status, (await wire.answer()).status]
+        assert [200, 408] == [(await wire.read_response()).status, (await wire.read_response()).status]
         assert await wire.is_closed()
 
 

@@ -199,8 +199,8 @@ class TestReplicated:
         await asyncio.sleep(0)
         for one in puts[::2]:
             one.cancel()
-        answers = await asyncio.gather(*puts, return_exceptions=True)
-        assert answers[1::2] == ["replicated:1"] * 5
+        responses = await asyncio.gather(*puts, return_exceptions=True)
+        assert responses[1::2] == ["replicated:1"] * 5
 
     async def test_puts_that_wait_for_replicas_fail_when_the_service_closes(self, pair: Pair) -> None:
         async with engine_on(pair.primary.url, confirm_s=30) as engine:

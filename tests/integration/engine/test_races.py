@@ -56,16 +56,16 @@ async def race(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
     Which call the event loop starts first changes from race to race.
     """
 
-    async def answer(index: int) -> None:
+    async def response(index: int) -> None:
         try:
-            answers[index] = await calls[index]
+            responses[index] = await calls[index]
         except DeferdError as exc:
-            answers[index] = type(exc)
+            responses[index] = type(exc)
 
-    answers: list[Any] = [None] * len(calls)
+    responses: list[Any] = [None] * len(calls)
     order = random.sample(range(len(calls)), len(calls))
-    await asyncio.gather(*map(answer, order))
-    return answers
+    await asyncio.gather(*map(response, order))
+    return responses
 
 
 async def promote(by: Scripts, topic: str) -> None:
@@ -101,13 +101,13 @@ async def test_a_cancel_that_respects_the_holder_wins_or_leaves_the_job(
     winners: Counter[str] = Counter()
     for _ in range(ROUNDS):
         await driver.put()
-        popped, answer = await race(driver.pop(), rival.queue.cancel(TOPIC, "a", refuse_reserved=True))
+        popped, response = await race(driver.pop(), rival.queue.cancel(TOPIC, "a", refuse_reserved=True))
         winners["pop" if popped else "cancel"] += 1
         if popped:
-            assert answer is JobReserved
+            assert response is JobReserved
             await driver.queue.finish(TOPIC, "a", popped[0].receipt)
         else:
-            assert answer is JobState.READY
+            assert response is JobState.READY
         assert await driver.counts() == {}
     assert both_sides_won(winners)
 
@@ -154,10 +154,10 @@ async def test_only_one_of_two_finishes_with_one_receipt_finds_the_job(
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop_one()
-        answers = await race(
+        responses = await race(
             driver.queue.finish(TOPIC, "a", held.receipt), rival.queue.finish(TOPIC, "a", held.receipt)
         )
-        assert sorted(answers, key=str) == [JobNotFound, None]
+        assert sorted(responses, key=str) == [JobNotFound, None]
 
 
 async def test_only_one_of_two_releases_with_one_receipt_counts(driver: EngineDriver, rival: EngineDriver) -> None:
@@ -168,7 +168,7 @@ async def test_only_one_of_two_releases_with_one_receipt_counts(driver: EngineDr
             driver.queue.release(TOPIC, "a", held.receipt, delay_ms=0),
             rival.queue.release(TOPIC, "a", held.receipt, delay_ms=0),
         )
-        assert [isinstance(answer, Released) for answer in (one, two)].count(True) == 1
+        assert [isinstance(response, Released) for response in (one, two)].count(True) == 1
         assert ReceiptStale in {one, two}
         await driver.run_timer()
         assert (await driver.queue.get(TOPIC, "a")).attempts == number + 1
@@ -246,8 +246,8 @@ async def test_only_one_of_two_puts_of_one_id_creates_it(
     second = {"reject": JobExists, "keep": "kept", "replace": "replaced"}[on_conflict]
     for number in range(ROUNDS):
         outcomes = [
-            answer.outcome if isinstance(answer, PutOutcome) else answer
-            for answer in await race(
+            response.outcome if isinstance(response, PutOutcome) else response
+            for response in await race(
                 driver.queue.put(job(f"j{number}", on_conflict=on_conflict)),
                 rival.queue.put(job(f"j{number}", on_conflict=on_conflict)),
             )

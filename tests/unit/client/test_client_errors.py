@@ -42,10 +42,10 @@ ONLY_HTTP = {
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: error.code)
 def test_an_error_survives_the_round_trip_over_http(error: errors.DeferdError) -> None:
-    answer = problem_details.response(error)
-    headers = {name.decode(): value.decode() for name, value in answer.raw_headers}
+    response = problem_details.response(error)
+    headers = {name.decode(): value.decode() for name, value in response.raw_headers}
     retry_after = headers.get("retry-after")
-    read = read_problem(answer.status_code, bytes(answer.body), None if retry_after is None else int(retry_after))
+    read = read_problem(response.status_code, bytes(response.body), None if retry_after is None else int(retry_after))
     assert type(error) is type(read)
     assert str(error) == str(read)
     facts = {name: value for name, value in vars(error).items() if name != "timed_out"}

@@ -23,12 +23,12 @@ class LedJob:
     Of a share of `lost_answers` its clients see nothing.
     """
 
-    def __init__(self, chance: random.Random, *, lost_answers: float) -> None:
+    def __init__(self, chance: random.Random, *, lost_responses: float) -> None:
         self.chance = chance
-        self.lost_answers = lost_answers
+        self.lost_responses = lost_responses
         self.now_ms = 10_000
         self.operations: list[Operation] = []
-        self.unanswered_pops_s: list[float] = []
+        self.pops_without_response_s: list[float] = []
         self.state: State = "gone"
         self.tag = ""
         self.since_ms = 0
@@ -101,7 +101,7 @@ class LedJob:
         call_s = (self.now_ms - self.chance.randrange(2, 900)) / 1000
         end_s = (self.now_ms + self.chance.randrange(2, 900)) / 1000
         seen = replace(Operation(kind, "t", "job", call_s, end_s, outcome), at_ms=known_ms, **facts)
-        if kind != "deliver" and self.chance.random() < self.lost_answers:
+        if kind != "deliver" and self.chance.random() < self.lost_responses:
             seen = replace(seen, end_s=None, outcome=UNKNOWN, at_ms=None, due_ms=0)
         self.operations.append(seen)
 
@@ -181,7 +181,7 @@ class LedJob:
         self.deliveries += 1
         self.state, self.since_ms = "held", self.now_ms + TTR_MS
         if self.chance.random() < 0.2:
-            self.unanswered_pops_s.append((self.now_ms - 5) / 1000)
+            self.pops_without_response_s.append((self.now_ms - 5) / 1000)
             return
         self.is_known = True
         self.see(
@@ -257,9 +257,9 @@ class LedJob:
         return shuffled
 
 
-def lead(seed: int, steps: int, *, lost_answers: float) -> LedJob:
+def lead(seed: int, steps: int, *, lost_responses: float) -> LedJob:
     """A job led for so many steps."""
-    job = LedJob(random.Random(seed), lost_answers=lost_answers)
+    job = LedJob(random.Random(seed), lost_responses=lost_responses)
     for _ in range(steps):
         job.step()
     return job

@@ -20,8 +20,8 @@ from tests.unit.faults.wrong_histories import WRONG
 CLOCK = StoreClock(offset_ms=0, uncertainty_ms=0)
 
 
-def check(*operations: Operation, unanswered_pops_s: Sequence[float] = ()) -> Verdict:
-    return check_job(operations, CLOCK, unanswered_pops_s)
+def check(*operations: Operation, pops_without_response_s: Sequence[float] = ()) -> Verdict:
+    return check_job(operations, CLOCK, pops_without_response_s)
 
 
 @pytest.mark.parametrize("history", WRONG.values(), ids=WRONG.keys())
@@ -33,16 +33,16 @@ def test_a_wrong_history_is_refused(history: list[Operation]) -> None:
 
 @pytest.mark.parametrize("history", RIGHT.values(), ids=RIGHT.keys())
 def test_a_right_history_is_accepted(history: list[Operation]) -> None:
-    verdict = check(*history, unanswered_pops_s=[0.5])
+    verdict = check(*history, pops_without_response_s=[0.5])
     assert verdict.is_right, verdict.explain(history)
 
 
 def test_an_unanswered_pop_may_have_counted_an_attempt_but_only_one() -> None:
     history = [put(0, 1), deliver(2, 9, 8000, attempt=2), finish(9, 10, receipt="first.2"), gone()]
-    assert check(*history, unanswered_pops_s=[2]).is_right
-    assert not check(*history, unanswered_pops_s=[8.5]).is_right
+    assert check(*history, pops_without_response_s=[2]).is_right
+    assert not check(*history, pops_without_response_s=[8.5]).is_right
     assert not check(*history).is_right
-    assert not check(history[0], deliver(2, 9, 8000, attempt=3), unanswered_pops_s=[2]).is_right
+    assert not check(history[0], deliver(2, 9, 8000, attempt=3), pops_without_response_s=[2]).is_right
 
 
 def test_the_uncertainty_of_the_clock_is_allowed_for() -> None:
@@ -64,16 +64,16 @@ def test_a_search_that_is_too_long_is_no_verdict() -> None:
 @settings(max_examples=counted(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 24))
 def test_every_history_of_a_job_that_was_led_by_the_rules_is_accepted(seed: int, steps: int) -> None:
-    job = lead(seed, steps, lost_answers=0.2)
+    job = lead(seed, steps, lost_responses=0.2)
     operations = job.end()
-    verdict = check_job(operations, CLOCK, job.unanswered_pops_s)
+    verdict = check_job(operations, CLOCK, job.pops_without_response_s)
     assert verdict.is_right, verdict.explain(operations)
 
 
 @settings(max_examples=counted(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 20), st.sampled_from(["lost", "twice", "ghost", "early"]))
 def test_a_history_with_one_wrong_thing_added_is_refused(seed: int, steps: int, wrong: str) -> None:
-    job = lead(seed, steps, lost_answers=0)  # for what was lost may explain much
+    job = lead(seed, steps, lost_responses=0)  # for what was lost may explain much
     at_ms = job.now_ms + 5000
     at_s = at_ms / 1000
     last = "last"
@@ -90,7 +90,7 @@ def test_a_history_with_one_wrong_thing_added_is_refused(seed: int, steps: int, 
     }[wrong]
     operations = [*job.operations, *added]
     job.chance.shuffle(operations)
-    verdict = check_job(operations, CLOCK, job.unanswered_pops_s)
+    verdict = check_job(operations, CLOCK, job.pops_without_response_s)
     assert verdict.is_decided
     assert not verdict.is_right
 
@@ -121,7 +121,7 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
     assert ("cancel", UNKNOWN, None) == (cancel.kind, cancel.outcome, cancel.end_s)
     assert ("deliver", "two", 8) == (pop.kind, pop.tag, pop.at_ms)
     assert ("put", "created", 8, None) == (two.kind, two.outcome, two.at_ms, two.end_s)
-    [unanswered] = history.unanswered_pops
+    [unanswered] = history.pops_without_response
     assert unanswered.call_s == pop.call_s, "the answer may be that of the first try"
 
 
