@@ -136,16 +136,16 @@ def run_preloaded(
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run` with captured text; `folder` is the working directory."""
     with (
-        tempfile.TemporaryFile("w+") as given,
+        tempfile.TemporaryFile("w+") as standard_input,
         tempfile.TemporaryFile("w+") as out,
         tempfile.TemporaryFile("w+") as err,
     ):
-        given.write(stdin)
-        given.seek(0)
+        standard_input.write(stdin)
+        standard_input.seek(0)
         process = PreloadedProcess(
             words,
             environment=environment,
-            stdin=given.fileno(),
+            stdin=standard_input.fileno(),
             stdout=out.fileno(),
             stderr=err.fileno(),
             folder=folder,

@@ -61,7 +61,7 @@ class Http:
         await self.reserve(job_id, **fields)
         ok(await self.post(self.job_path(job_id, "bury"), json={"error": "no use"}))
 
-    async def look(self, job_id: str) -> Json:
+    async def get_job(self, job_id: str) -> Json:
         return ok(await self.get(self.job_path(job_id)))
 
     async def has_job(self, job_id: str) -> bool:
@@ -98,9 +98,9 @@ def problem(response: httpx.Response, status: int, code: str) -> Json:
 
 def refusal(response: httpx.Response, field: str) -> str:
     """The message by which a validation problem refuses `field`, and nothing else."""
-    (fault,) = problem(response, 422, "validation")["errors"]
-    assert fault["field"] == field
-    message: str = fault["message"]
+    (field_error,) = problem(response, 422, "validation")["errors"]
+    assert field_error["field"] == field
+    message: str = field_error["message"]
     return message
 
 

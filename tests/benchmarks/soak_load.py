@@ -18,7 +18,7 @@ from deferd.contract.model import JobState
 
 TOPIC = "bench.soak"
 BATCH = 50
-CANCELLED, GIVEN_BACK = 0, 1
+CANCELLED, RELEASED = 0, 1
 """The fate of a job, by its number modulo ten; the other eight are finished at the first delivery."""
 SOONEST_S, LATEST_S = 0.5, 2.5
 """Delays of jobs."""
@@ -36,7 +36,7 @@ class Ledger:
         self.put = 0
         self.finished = 0
         self.cancelled = 0
-        self.given_back = 0
+        self.released = 0
         self.twice = 0
         self.delivered_after_cancel = 0
         self.refused: list[str] = []
@@ -119,7 +119,7 @@ class Producer:
             "body": {"number": number, "due_s": due_s},
             "ttr": TTR_S,
         }
-        return {**job, "backoff": BACKOFF} if number % 10 == GIVEN_BACK else job
+        return {**job, "backoff": BACKOFF} if number % 10 == RELEASED else job
 
     async def _cancel(self, client: AsyncClient, number: int) -> None:
         cancelled = await client.cancel(TOPIC, f"soak-{number}")
@@ -138,8 +138,8 @@ def make_worker(ledger: Ledger, urls: Sequence[str], name: str) -> Worker:
     async def handle(body: dict[str, Any], context: Context) -> None:
         number, attempt = body["number"], context.job.attempt
         ledger.delivered(number, body["due_s"], attempt)
-        if number % 10 == GIVEN_BACK and attempt == 1:
-            ledger.given_back += 1
+        if number % 10 == RELEASED and attempt == 1:
+            ledger.released += 1
             raise Retry
         ledger.done(number)
 

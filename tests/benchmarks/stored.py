@@ -101,11 +101,11 @@ class Filler:
                 left = BATCH
                 while left > 0:
                     popped = await connection.call("GET", f"/topics/{DUE_TOPIC}/pop?wait=5&count={left}")
-                    given = [{"id": job["id"], "receipt": job["receipt"]} for job in popped["jobs"]]
-                    if not given:
+                    items = [{"id": job["id"], "receipt": job["receipt"]} for job in popped["jobs"]]
+                    if not items:
                         raise SystemExit("a due job did not come")
-                    await connection.call("POST", f"/topics/{DUE_TOPIC}/finish", {"jobs": given})
-                    left -= len(given)
+                    await connection.call("POST", f"/topics/{DUE_TOPIC}/finish", {"jobs": items})
+                    left -= len(items)
                 done += BATCH
 
         await asyncio.gather(*map(cycle_over, self.connections[:4]))

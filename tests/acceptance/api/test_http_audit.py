@@ -56,10 +56,10 @@ def test_damage_is_reported_and_changed_only_by_a_repair(broken: BreakableServic
         assert all(one["meaning"] and one["repair"] for one in found["damage"])
         assert {"a", "b", topic} == {example["subject"] for example in found["examples"]}
 
-    mended = call(broken, "POST", f"/topics/{topic}/repair")
-    assert mended.status_code == 200
-    assert mended.json()["repaired"]
-    assert mended.json()["sums"]["lost"] == 1
+    repaired = call(broken, "POST", f"/topics/{topic}/repair")
+    assert repaired.status_code == 200
+    assert repaired.json()["repaired"]
+    assert repaired.json()["sums"]["lost"] == 1
     assert call(broken, "GET", f"/topics/{topic}/audit").json()["clean"]
     [job] = call(broken, "GET", f"/topics/{topic}/pop", params={"wait": 0, "count": 10}).json()["jobs"]
     assert job["id"] == "a"

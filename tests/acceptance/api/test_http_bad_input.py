@@ -139,9 +139,9 @@ async def test_invalid_requests_about_a_delivery_change_nothing(
     http: Http, verb: str, body: dict[str, Any], field: str
 ) -> None:
     await http.reserve("held")
-    before = await http.look("held")
+    before = await http.get_job("held")
     refusal(await http.post(http.job_path("held", verb), json=body), field)
-    assert await http.look("held") == before
+    assert await http.get_job("held") == before
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ async def test_invalid_requests_about_a_delivery_change_nothing(
 async def test_each_verb_checks_its_own_fields(http: Http, verb: str, body: dict[str, Any], field: str) -> None:
     await http.reserve("held")
     refusal(await http.post(http.job_path("held", verb), json=body), field)
-    assert (await http.look("held"))["state"] == "reserved"
+    assert (await http.get_job("held"))["state"] == "reserved"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_each_verb_checks_its_own_fields(http: Http, verb: str, body: dict
 async def test_a_bad_change_changes_nothing(http: Http, body: dict[str, Any], field: str) -> None:
     job = await http.put_job("same", delay=60)
     refusal(await http.patch(http.job_path("same"), json=body), field)
-    assert await http.look("same") == job
+    assert await http.get_job("same") == job
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ async def test_the_fast_path_and_asgi_respond_alike(
     responses = []
     for through_asgi in (False, True):
         await http.put_job("taken", delay=1000)
-        given = body if isinstance(body, bytes | None) else json.dumps(body).replace("{topic}", http.topic).encode()
-        raw = request(method, path.replace("{topic}", http.topic), given, *headers, through_asgi=through_asgi)
+        raw_body = body if isinstance(body, bytes | None) else json.dumps(body).replace("{topic}", http.topic).encode()
+        raw = request(method, path.replace("{topic}", http.topic), raw_body, *headers, through_asgi=through_asgi)
         wire.send(raw)
         response = await wire.read_response()
         responses.append((response.status, sorted(response.headers), without_instants(response.json())))

@@ -41,7 +41,7 @@ async def test_post_takes_no_fields(http: Http) -> None:
     await http.put_job("mine")
     response = await http.post(http.topic_path("pop"), params={"wait": 0}, json={"count": 1})
     assert refusal(response, "body.count") == "is not a known field"
-    assert (await http.look("mine"))["state"] == "ready"
+    assert (await http.get_job("mine"))["state"] == "ready"
 
 
 async def test_the_answer_is_never_cached(http: Http) -> None:
@@ -54,7 +54,7 @@ async def test_head_does_not_pop(http: Http) -> None:
     response = await http.client.head(http.topic_path("pop"))
     assert response.status_code == 405
     assert response.headers["allow"] == "GET, POST"
-    assert (await http.look("mine"))["state"] == "ready"
+    assert (await http.get_job("mine"))["state"] == "ready"
 
 
 async def test_jobs_come_in_the_order_in_which_they_became_due(http: Http) -> None:
@@ -142,7 +142,7 @@ async def test_a_job_whose_lease_ends_comes_back_with_a_new_receipt(http: Http) 
 async def test_a_job_not_delivered_within_its_ttl_is_dead(http: Http) -> None:
     await http.put_job("old", ttl=0.001)
     assert await http.pop(wait=0.2) == []
-    job = await http.look("old")
+    job = await http.get_job("old")
     assert (job["state"], job["reason"], job["attempts"]) == ("dead", "expired", 0)
 
 
@@ -195,7 +195,7 @@ async def test_a_consumer_that_hangs_up_strands_nothing(http: Http, shared_servi
 async def test_a_bad_parameter_is_refused(http: Http, query: dict[str, str], field: str, message: str) -> None:
     await http.put_job("untouched")
     assert refusal(await http.get(http.topic_path("pop"), params=query), field) == message
-    assert (await http.look("untouched"))["state"] == "ready"
+    assert (await http.get_job("untouched"))["state"] == "ready"
 
 
 @pytest.mark.parametrize("name", ["consumer", "request_id"])

@@ -22,7 +22,7 @@ SHARDS = 3
 def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys = KeysFile(tmp_path_factory.mktemp("keys") / "keys.toml")
     keys.add("admin", "admin")
-    for name in ("full", "many", "again", "others", "dead", "retained", "told"):
+    for name in ("full", "many", "again", "others", "dead", "retained", "reported"):
         keys.add(name, "put", "pop", "cancel", topics=(f"{name}.*",), more=f"max_jobs_total = {MOST}")
     keys.add("bytes", "put", "pop", topics=("bytes.*",), more=f"max_bytes_total = {MOST_BYTES}")
     for how in ("finish", "finish_batch", "release", "bury"):
@@ -141,13 +141,13 @@ async def test_jobs_that_are_kept_after_their_end_count(
 
 @pytest.mark.slow
 async def test_what_is_kept_of_cancelled_deliveries_counts(service: ServiceProcess, keys: KeysFile) -> None:
-    told = Caller(service, keys, "told")
-    assert 200 == await told.put_batch("told.a", MOST)
-    held = (await told("POST", f"/topics/told.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
+    reported = Caller(service, keys, "reported")
+    assert 200 == await reported.put_batch("reported.a", MOST)
+    held = (await reported("POST", f"/topics/reported.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
     for job in held:
-        assert 200 == (await told("DELETE", f"/jobs/told.a/{job['id']}")).status
+        assert 200 == (await reported("DELETE", f"/jobs/reported.a/{job['id']}")).status
     await asyncio.sleep(1.5)  # counted once more by then
-    assert 429 == (await told.put("told.a")).status
+    assert 429 == (await reported.put("reported.a")).status
 
 
 async def test_the_bytes_of_all_topics_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
@@ -213,9 +213,9 @@ async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess
         ):
             response = await caller("POST", path, body)
             assert 422 == response.status
-            [fault] = response.json()["errors"]
-            assert at.replace("[1]", ".1") == fault["field"].replace("[1]", ".1")
-            assert f"must be at most {most} seconds, the limit of key 'times'" == fault["message"]
+            [field_error] = response.json()["errors"]
+            assert at.replace("[1]", ".1") == field_error["field"].replace("[1]", ".1")
+            assert f"must be at most {most} seconds, the limit of key 'times'" == field_error["message"]
         assert 201 == (await caller.put("times.a", id=field, **{field: most})).status
     nulls: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("POST", "/jobs", {"topic": "times.a", "ttl": None}),

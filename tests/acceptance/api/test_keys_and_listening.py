@@ -192,22 +192,22 @@ async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_
     keys.add("slow", "read", more="requests_per_second = 0.1\nburst = 3")
     with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
 
-        async def ask(name: str, path: str = "/topics") -> Any:
+        async def send(name: str, path: str = "/topics") -> Any:
             return await call(service, "GET", path, token=keys.tokens[name], through_asgi=through_asgi)
 
-        passed = [await ask("slow"), await ask("slow", "/topics/none"), await ask("slow", "/topics/none/pop")]
+        passed = [await send("slow"), await send("slow", "/topics/none"), await send("slow", "/topics/none/pop")]
         assert [response.status for response in passed] == [200, 404, 403]
         assert [response.headers["ratelimit-policy"] for response in passed] == ['"requests";q=3;w=30'] * 3
         assert [re.sub(r"t=\d+", "t", response.headers["ratelimit"]) for response in passed] == [
             f'"requests";r={left};t' for left in (2, 1, 0)
         ]
         for path in ("/topics", "/openapi.json", "/nowhere"):
-            limited = await ask("slow", path)
+            limited = await send("slow", path)
             assert (limited.status, limited.json()["code"]) == (429, "rate_limited")
             assert 1 <= int(limited.headers["retry-after"]) <= 10
             assert limited.headers["ratelimit-policy"] == '"requests";q=3;w=30'
             assert limited.headers["ratelimit"].startswith('"requests";r=0;t=')
-        other = await ask("read")
+        other = await send("read")
         assert other.status == 200
         assert "ratelimit" not in other.headers
         wait_until(lambda: bool(audit_lines(service)), WITHIN_S, "the audit log is written")
@@ -250,15 +250,15 @@ async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_an
         keys.add(name, "pop")
     with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
 
-        async def ask(name: str, method: str, path: str, body: Any = None) -> WireResponse:
+        async def send(name: str, method: str, path: str, body: Any = None) -> WireResponse:
             return await call(service, method, path, body, token=keys.tokens[name], through_asgi=through_asgi)
 
         async def is_let_in(name: str) -> bool:
-            return (await ask(name, "GET", f"/topics/{topic}.none/pop?wait=0")).status == 200
+            return (await send(name, "GET", f"/topics/{topic}.none/pop?wait=0")).status == 200
 
-        parked = {name: asyncio.create_task(ask(name, "GET", f"/topics/{topic}.{name}/pop?wait=50")) for name in names}
+        parked = {name: asyncio.create_task(send(name, "GET", f"/topics/{topic}.{name}/pop?wait=50")) for name in names}
         async with asyncio.timeout(WITHIN_S):
-            while b"deferd_parked_consumers 4.0" not in (await ask("read", "GET", "/metrics")).body:
+            while b"deferd_parked_consumers 4.0" not in (await send("read", "GET", "/metrics")).body:
                 await asyncio.sleep(0.02)
             keys.remove("withdrawn")
             keys.add("other-topics", "pop", topics=("elsewhere.*",))
@@ -267,12 +267,12 @@ async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_an
             while await is_let_in("other-scope"):
                 await asyncio.sleep(0.02)
             for name in names:
-                await ask("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
+                await send("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
             responses = {name: await task for name, task in parked.items()}
         assert names == {name: response.status for name, response in responses.items()}
         assert ["as-before"] == [job["id"] for job in responses["as-before"].json()["jobs"]]
         for name in ("withdrawn", "other-topics", "other-scope"):
-            [job] = (await ask("pop", "GET", f"/topics/{topic}.{name}/pop?wait=5")).json()["jobs"]
+            [job] = (await send("pop", "GET", f"/topics/{topic}.{name}/pop?wait=5")).json()["jobs"]
             assert (name, 1) == (job["id"], job["attempt"])
 
         def refusals() -> set[tuple[str, str]]:

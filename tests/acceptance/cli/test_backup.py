@@ -109,8 +109,8 @@ def test_jobs_in_every_state_go_on_after_a_restore(service: ServiceProcess, fold
     service.stop()
 
     restored = service.folder / "restored"
-    [told] = shell.json("restore", str(folder), *text_of(restored))
-    assert (told["counts"], told["topics"], told["old_data"]) == (made["counts"], 3, None)
+    [reported] = shell.json("restore", str(folder), *text_of(restored))
+    assert (reported["counts"], reported["topics"], reported["old_data"]) == (made["counts"], 3, None)
     shutil.rmtree(service.data_dir)
     restored.rename(service.data_dir)
     service.start()
@@ -260,9 +260,9 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
         1, "restore", str(saved), *data_dir
     )
 
-    [told] = shell.json("restore", str(saved), *data_dir, "--force")
-    assert told["counts"]["delayed"] == 1
-    old_data = Path(told["old_data"])
+    [reported] = shell.json("restore", str(saved), *data_dir, "--force")
+    assert reported["counts"]["delayed"] == 1
+    old_data = Path(reported["old_data"])
     service.start()
     with Client(service.url) as client:
         assert [job.id for job in client.jobs("orders")] == ["saved"]

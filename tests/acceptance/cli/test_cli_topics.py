@@ -131,16 +131,16 @@ def test_a_purge_asks_on_a_terminal_and_wants_yes_elsewhere(shell: Shell, topic:
     seed(shell, topic, {"id": "a"}, {"id": "b", "delay": 60})
     assert "give --yes" in shell.refused(2, "purge", topic)
 
-    with terminal(shell.url, "purge", topic, "--state", "ready") as asked:
-        asked.wait_for(r"Remove 1 job \(1 ready\) of .* for good\? \[y/N\] ")
-        asked.press("\n")
-        assert 130 == asked.end()
-        assert "nothing was removed" in asked.text
-    with terminal(shell.url, "purge", topic) as asked:
-        asked.wait_for(r"Remove 2 jobs \(1 delayed, 1 ready\)")
-        asked.press("y\n")
-        assert 0 == asked.end()
-        assert f"2 jobs of {topic} removed" in asked.text
+    with terminal(shell.url, "purge", topic, "--state", "ready") as purge:
+        purge.wait_for(r"Remove 1 job \(1 ready\) of .* for good\? \[y/N\] ")
+        purge.press("\n")
+        assert 130 == purge.end()
+        assert "nothing was removed" in purge.text
+    with terminal(shell.url, "purge", topic) as purge:
+        purge.wait_for(r"Remove 2 jobs \(1 delayed, 1 ready\)")
+        purge.press("y\n")
+        assert 0 == purge.end()
+        assert f"2 jobs of {topic} removed" in purge.text
 
     seed(shell, topic, {"id": "a"})
     assert [{"removed": 1}] == shell.json("purge", topic, "--yes")

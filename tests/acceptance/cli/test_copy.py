@@ -169,9 +169,9 @@ def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
 def test_wrong_arguments_and_stores_are_reported_in_one_line(
     shell: Shell, words: list[str], code: int, text: str
 ) -> None:
-    told = shell.refused(code, "copy", *words)
-    assert text in told
-    assert "sesame" not in told
+    message = shell.refused(code, "copy", *words)
+    assert text in message
+    assert "sesame" not in message
 
 
 @pytest.mark.slow
@@ -185,20 +185,20 @@ ONE_LESS = Inventory({"t": {JobState.READY: 1}}, {"pool": 1, "topics": 1})
 
 
 @pytest.mark.parametrize(
-    ("report", "told"),
+    ("report", "message"),
     [
         (CopyReport(COUNTED, COUNTED, ONE_LESS, 1), "b does not hold what a holds (pool: 1 instead of 2)"),
         (CopyReport(COUNTED, ONE_LESS, COUNTED, 1), "a changed while it was copied: stop the services that use it"),
     ],
 )
 def test_counts_that_do_not_add_up_end_with_1_and_are_shown(
-    report: CopyReport, told: str, capsys: pytest.CaptureFixture[str]
+    report: CopyReport, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_table(report)
     assert conclude(report, "a", "b") == 1
 
     shown = capsys.readouterr()
-    assert told in shown.err
+    assert message in shown.err
     rows = [line.split() for line in shown.out.splitlines()[1:]]
     copied = "1 of 2" if report.target == ONE_LESS else "2"
     assert rows[0] == ["t", "0", *copied.split(), "0", "0", "0", *("all" if copied == "2" else "NOT ALL").split()]

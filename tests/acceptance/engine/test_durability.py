@@ -61,7 +61,7 @@ class TestHttp:
         assert (taken["code"], taken["durability"]) == ("job_exists", "fsync")
         members = problem(await http.post("/jobs", json={"topic": http.topic, "id": "a"}), 409, "job_exists")
         assert members["durability"] == "fsync"
-        assert "durability" not in await http.look("a")
+        assert "durability" not in await http.get_job("a")
 
     async def test_what_the_store_cannot_give_is_refused_with_what_it_can(self, http: Http) -> None:
         job = {"topic": http.topic, "id": "a", "durability": "replicated:1"}
@@ -126,7 +126,9 @@ class TestHttp:
         began = time.monotonic()
         response = await shop.post("/jobs", json=job)
         assert time.monotonic() - began < SLACK_S
-        assert "1 of 2 replicas are in sync; nothing was stored" in problem(response, 503, "store_unavailable")["detail"]
+        assert (
+            "1 of 2 replicas are in sync; nothing was stored" in problem(response, 503, "store_unavailable")["detail"]
+        )
         assert not await shop.has_job("a")
 
 

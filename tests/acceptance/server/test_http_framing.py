@@ -18,7 +18,7 @@ from tests.acceptance.wire import Wire, connected, request
 HEALTH = request("GET", "/healthz")
 CHUNKED = b"Transfer-Encoding: chunked"
 both_ways = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-ASKS_FOR_ANOTHER = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
+UPGRADE_HEADERS = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
 """The headers that Java's client sends with its first request over plain HTTP."""
 
 
@@ -115,10 +115,10 @@ async def test_a_head_with_an_ambiguous_end_is_refused(wire: Wire, head: bytes) 
     assert await wire.is_closed()
 
 
-@pytest.mark.parametrize("given", [b"Content-Length: 0%d", b"Content-Length: \t%d  ", b"content-length:%d"])
-async def test_the_next_request_begins_after_a_length_in_a_rare_form(http: Http, wire: Wire, given: bytes) -> None:
+@pytest.mark.parametrize("length", [b"Content-Length: 0%d", b"Content-Length: \t%d  ", b"content-length:%d"])
+async def test_the_next_request_begins_after_a_length_in_a_rare_form(http: Http, wire: Wire, length: bytes) -> None:
     body = put(http.topic, "j")
-    wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % (given % len(body)) + body + HEALTH)
+    wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % (length % len(body)) + body + HEALTH)
     assert [201, 200] == [(await wire.read_response()).status, (await wire.read_response()).status]
 
 
@@ -207,7 +207,7 @@ async def test_a_request_with_an_upgrade_is_read_with_its_body(
     http: Http, wire: Wire, through_asgi: bool, piece: int
 ) -> None:
     raw = b"".join(
-        request("POST", "/jobs", put(http.topic, f"j{n}"), *ASKS_FOR_ANOTHER, through_asgi=through_asgi)
+        request("POST", "/jobs", put(http.topic, f"j{n}"), *UPGRADE_HEADERS, through_asgi=through_asgi)
         for n in range(3)
     )
     raw += HEALTH
@@ -231,7 +231,7 @@ async def test_the_body_of_a_request_with_an_upgrade_is_not_read_as_a_request(ht
 
 
 async def test_a_head_with_an_upgrade_must_keep_to_the_limits(wire: Wire) -> None:
-    wire.send(request("GET", "/healthz", None, *ASKS_FOR_ANOTHER, *(f"A{n}: b" for n in range(100))))
+    wire.send(request("GET", "/healthz", None, *UPGRADE_HEADERS, *(f"A{n}: b" for n in range(100))))
     assert 431 == (await wire.read_response()).status
     assert await wire.is_closed()
 

@@ -18,15 +18,15 @@ from deferd.contract import limits
 from deferd.server.http_server import RESERVED_FILES
 from tests.acceptance.server.tls_files import TlsFiles
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.wire import WireResponse, Wire, connected, request
+from tests.acceptance.wire import Wire, WireResponse, connected, request
 
 HEAD_TIMEOUT_S, BODY_TIMEOUT_S, RESPONSE_TIMEOUT_S = 0.6, 1.2, 1.5
 HEAD_BYTES = 16 * 1024
 CONNECTIONS = 40
-LOOK_S = 1.0
+CHECK_EVERY_S = 1.0
 """How often the service looks for what is overdue."""
 CHUNKED = b"POST /jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-both_doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+both_entry_points = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ async def wire(service: ServiceProcess) -> AsyncIterator[Wire]:
         yield wire
 
 
-async def ask(service: ServiceProcess, method: str, path: str, body: Any = None) -> WireResponse:
+async def send(service: ServiceProcess, method: str, path: str, body: Any = None) -> WireResponse:
     """The answer to a call on a connection of its own."""
     async with connected(service.port) as wire:
         wire.send(request(method, path, body))
@@ -106,11 +106,11 @@ async def test_a_head_that_comes_drop_by_drop_has_no_more_time(wire: Wire) -> No
 
 @pytest.mark.slow
 async def test_a_body_that_does_not_come_as_a_whole_is_given_up(service: ServiceProcess, topic: str) -> None:
-    async def give_up(door: str, through_asgi: bool) -> None:
-        raw = request("POST", door, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
+    async def give_up(path: str, through_asgi: bool) -> None:
+        raw = request("POST", path, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
         async with connected(service.port) as wire:
             wire.send(raw[:-3])
-            if door == "/jobs":
+            if path == "/jobs":
                 assert await refusal(wire, 408, "request_timeout") == "the request's body did not arrive within 1.2 s"
             else:  # what needs no body is answered at once; the rest of the body is still waited for in vain
                 assert (await wire.read_response()).status == 404
@@ -118,7 +118,7 @@ async def test_a_body_that_does_not_come_as_a_whole_is_given_up(service: Service
 
     cases = itertools.product(("/jobs", "/nowhere"), (False, True))
     await asyncio.gather(*itertools.starmap(give_up, cases))  # at once, for each takes as long as the limit
-    assert (await ask(service, "GET", f"/topics/{topic}")).status == 404
+    assert (await send(service, "GET", f"/topics/{topic}")).status == 404
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ async def test_a_request_in_pieces_that_come_in_time_is_answered(wire: Wire, top
         wire.send(raw[at : at + 40])
         await asyncio.sleep(0.02)
     assert (await wire.read_response()).status == 201
-    await asyncio.sleep(BODY_TIMEOUT_S + LOOK_S)  # nothing is awaited on this connection any longer
+    await asyncio.sleep(BODY_TIMEOUT_S + CHECK_EVERY_S)  # nothing is awaited on this connection any longer
     wire.send(request("GET", "/healthz"))
     assert (await wire.read_response()).status == 200
 
@@ -157,8 +157,8 @@ async def test_a_pop_that_waits_keeps_its_answer_when_the_next_request_comes_in_
         pop = request("POST", f"/topics/{of_its_own}/pop?wait=20", through_asgi=through_asgi)
         async with connected(service.port) as wire:
             wire.send(pop, request("GET", "/healthz") * between, behind)
-            await asyncio.sleep(max(HEAD_TIMEOUT_S, BODY_TIMEOUT_S) + LOOK_S + 0.2)
-            assert (await ask(service, "POST", "/jobs", {"topic": of_its_own, "id": "j"})).status == 201
+            await asyncio.sleep(max(HEAD_TIMEOUT_S, BODY_TIMEOUT_S) + CHECK_EVERY_S + 0.2)
+            assert (await send(service, "POST", "/jobs", {"topic": of_its_own, "id": "j"})).status == 201
             responses = [await wire.read_response() for _ in range(1 + between)]
             assert ["j"] == [job["id"] for job in responses[0].json()["jobs"]]
             assert [200] * (1 + between) == [response.status for response in responses]
@@ -177,7 +177,7 @@ async def test_clients_that_stop_within_a_request_cost_the_others_nothing(servic
         for number, wire in enumerate(slow):
             wire.send(request("POST", "/jobs", {"topic": topic})[: 10 + number * 4])
         for number in range(50):
-            assert (await ask(service, "POST", "/jobs", {"topic": topic, "id": f"j{number}"})).status == 201
+            assert (await send(service, "POST", "/jobs", {"topic": topic, "id": f"j{number}"})).status == 201
         assert [408] * len(slow) == [(await wire.read_response()).status for wire in slow]
 
 
@@ -192,9 +192,9 @@ async def test_an_answer_that_is_not_taken_is_given_up(service: ServiceProcess, 
         reader.settimeout(10)
         reader.connect(("127.0.0.1", service.port))
         reader.sendall(request("GET", f"/topics/{topic}/pop?ttr=1"))
-        await asyncio.sleep(RESPONSE_TIMEOUT_S + LOOK_S + 0.5)
+        await asyncio.sleep(RESPONSE_TIMEOUT_S + CHECK_EVERY_S + 0.5)
         assert await asyncio.to_thread(taken_until_the_end, reader) < 5_000_000
-    jobs = (await ask(service, "GET", f"/topics/{topic}/pop?wait=5")).json()["jobs"]
+    jobs = (await send(service, "GET", f"/topics/{topic}/pop?wait=5")).json()["jobs"]
     assert 2 == jobs[0]["attempt"]  # the lease ended; none is lost
 
 
@@ -213,7 +213,7 @@ async def test_an_answer_that_is_taken_slowly_but_in_time_arrives(service: Servi
 
 async def put_large_job(service: ServiceProcess, topic: str) -> None:
     job = {"topic": topic, "body": "x" * 7_000_000}
-    assert (await ask(service, "POST", "/jobs", job)).status == 201
+    assert (await send(service, "POST", "/jobs", job)).status == 201
 
 
 def taken_until_the_end(reader: socket.socket) -> int:
@@ -228,7 +228,7 @@ def taken_until_the_end(reader: socket.socket) -> int:
 # Too much
 
 
-@both_doors
+@both_entry_points
 async def test_the_longest_url_is_read_and_a_longer_one_is_refused(
     service: ServiceProcess, wire: Wire, through_asgi: bool
 ) -> None:
@@ -239,7 +239,7 @@ async def test_the_longest_url_is_read_and_a_longer_one_is_refused(
     assert await refusal(wire, 414, "uri_too_long") == f"the URL is longer than {limits.URL_MAX_BYTES} bytes"
 
 
-@both_doors
+@both_entry_points
 async def test_as_many_headers_as_may_be_are_read_and_more_are_refused(
     service: ServiceProcess, wire: Wire, through_asgi: bool
 ) -> None:
@@ -251,7 +251,7 @@ async def test_as_many_headers_as_may_be_are_read_and_more_are_refused(
     assert "more than 100 headers" in await refusal(wire, 431, "request_header_fields_too_large")
 
 
-@both_doors
+@both_entry_points
 @pytest.mark.parametrize("piece", [100_000, 1000], ids=["at once", "in pieces"])
 async def test_a_head_over_the_limit_is_refused(wire: Wire, through_asgi: bool, piece: int) -> None:
     for filling, status in ((HEAD_BYTES - 200, 200), (HEAD_BYTES, 431)):
@@ -342,7 +342,7 @@ async def test_a_flood_of_connections_leaves_the_service_well(service: ServicePr
             for one in flood:
                 one.close()
     async with asyncio.timeout(10):  # they are closed here, and the service learns of it
-        while (await ask(service, "GET", "/readyz")).status != 200:
+        while (await send(service, "GET", "/readyz")).status != 200:
             await asyncio.sleep(0.05)
 
 
@@ -394,7 +394,7 @@ async def test_very_many_requests_sent_ahead_are_answered_in_order(
     wire.send(request("GET", f"/topics/{topic}/pop?wait=20"))
     wire.send(*(request("GET", f"/jobs/{topic}/n{number}") for number in range(ahead)))
     wire.send(request("POST", "/jobs", {"topic": topic, "id": "last", "body": "x" * 100_000}))
-    assert (await ask(service, "POST", "/jobs", {"topic": topic, "id": "j"})).status == 201
+    assert (await send(service, "POST", "/jobs", {"topic": topic, "id": "j"})).status == 201
     assert ["j"] == [job["id"] for job in (await wire.read_response()).json()["jobs"]]
     for number in range(ahead):
         assert f"n{number}" == (await wire.read_response()).json()["id"]
@@ -410,7 +410,7 @@ async def test_requests_sent_ahead_hold_little_memory_and_do_not_keep_the_servic
             for wire in wires:
                 wire.send(request("GET", "/topics/t/pop?wait=30"), request("GET", "/healthz") * 20_000)
             for _ in range(10):
-                assert (await ask(service, "GET", "/readyz")).status == 200
+                assert (await send(service, "GET", "/readyz")).status == 200
                 await asyncio.sleep(0.05)
             assert resident_bytes(service) - before < 25_000_000
             assert await asyncio.to_thread(service.stop) == 0

@@ -17,7 +17,7 @@ from deferd.client import AsyncClient, Client
 from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.server.tls_files import TlsFiles
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.wire import WireResponse, Wire, connected, cut, request
+from tests.acceptance.wire import Wire, WireResponse, connected, cut, request
 
 MOST_BYTES = 16 * 1024 * 1024
 JOB_BYTES = 8_000_000
@@ -144,8 +144,8 @@ async def test_a_key_over_its_share_is_refused_and_others_are_not(
         assert "retry-after" in refused.headers
         small = await call(service, "POST", "/jobs", {"topic": f"{topic}-c"}, token=greedy)
         assert 201 == small.status
-        given = (await whole_response(service, pop(f"{topic}-b", other))).json()["jobs"]
-        assert [1] * JOBS == [job["attempt"] for job in given]  # the refused pop was taken back
+        jobs = (await whole_response(service, pop(f"{topic}-b", other))).json()["jobs"]
+        assert [1] * JOBS == [job["attempt"] for job in jobs]  # the refused pop was taken back
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ async def test_without_a_permission_every_call_is_a_503_that_names_it(
     done = PreloadedShell(service.url).run("audit", "--repair")
     assert done.returncode in {0, 6}, done.stderr
     assert PreloadedShell(service.url).run("audit").returncode == 0
-    assert (await shop.look("before"))["state"] == "delayed"
+    assert (await shop.get_job("before"))["state"] == "delayed"
 
 
 @pytest.mark.slow

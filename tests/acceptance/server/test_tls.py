@@ -231,10 +231,10 @@ def test_a_certificate_that_is_too_weak_is_refused(tmp_path: Path) -> None:
     assert f"--tls-cert (DEFERD_TLS_CERT) {cert} is too weak: ee key too small" == str(caught.value)
 
 
-@pytest.mark.parametrize("given", ["tls_cert", "tls_key"])
-def test_a_certificate_needs_a_key_and_a_key_a_certificate(files: TlsFiles, given: str) -> None:
+@pytest.mark.parametrize("setting", ["tls_cert", "tls_key"])
+def test_a_certificate_needs_a_key_and_a_key_a_certificate(files: TlsFiles, setting: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        load_settings({given: str(getattr(files, given.removeprefix("tls_")))})
+        load_settings({setting: str(getattr(files, setting.removeprefix("tls_")))})
     [sentence] = caught.value.problems
     assert "HTTPS takes a certificate and its key" in sentence
     for name in ("--tls-cert (DEFERD_TLS_CERT)", "--tls-key (DEFERD_TLS_KEY)"):

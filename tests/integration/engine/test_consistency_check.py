@@ -181,15 +181,15 @@ async def test_each_kind_of_damage_is_found_and_left_unchanged(driver: EngineDri
     before = driver.server.command("DBSIZE")
     found = await audit(driver)
     assert not found.clean
-    told = kinds(found)
+    counted = kinds(found)
     if "wrong_type" in plant.kinds:  # other findings are reported after the repair
         assert found.unchecked is not None
-        assert told == {"wrong_type": 1}
+        assert counted == {"wrong_type": 1}
     else:
-        assert told == plant.kinds
-    assert {finding.kind.value for finding in found.findings.examples} == set(told)
+        assert counted == plant.kinds
+    assert {finding.kind.value for finding in found.findings.examples} == set(counted)
     again = await audit(driver)
-    assert kinds(again) == told
+    assert kinds(again) == counted
     assert driver.server.command("DBSIZE") == before
 
 
@@ -198,14 +198,14 @@ async def test_each_kind_of_damage_is_mended_so_that_the_jobs_can_be_finished(
     driver: EngineDriver, plant: Plant
 ) -> None:
     await break_it(driver, plant)
-    mended = await audit(driver, repair=True)
+    repaired = await audit(driver, repair=True)
     # A missing record makes the tally wrong; so does one that the repair moved aside.
-    assert kinds(mended) | {"tally_off": 1} == plant.kinds | {"tally_off": 1}
-    assert mended.unchecked is None
+    assert kinds(repaired) | {"tally_off": 1} == plant.kinds | {"tally_off": 1}
+    assert repaired.unchecked is None
     again = await audit(driver)
     assert kinds(again) == {}
     assert again.sums["put"] == sum(count for outcome, count in again.sums.items() if outcome != "put")
-    assert again.sums == mended.sums
+    assert again.sums == repaired.sums
     survey = await driver.engine.consistency.check_store()
     assert (survey.findings.counts, survey.unlisted, survey.stray_keys) == ({}, [], [])
     handed_out = await finish_what_there_is(driver)
@@ -224,8 +224,8 @@ async def test_examples_show_what_was_found(driver: EngineDriver) -> None:
     driver.server.command("ZADD", f"{KEY}:delay", FAR_MS, "delayed", FAR_MS, "dead")
     driver.server.command("HSET", f"{KEY}:holders", "ready", "worker-4000000000000")
     due = (await driver.queue.get(TOPIC, "delayed")).due_at_ms
-    told = {finding.subject: finding.detail for finding in (await audit(driver)).findings.examples}
-    assert told == {
+    counted = {finding.subject: finding.detail for finding in (await audit(driver)).findings.examples}
+    assert counted == {
         "delayed": f"2096-10-02T07:06:40.000Z, its record says {instant(due)}",
         "dead": "dead, delayed",
         "ready": "ready, and held by worker-4000000000000",
@@ -238,12 +238,12 @@ async def test_data_that_a_repair_removes_is_moved_aside(driver: EngineDriver) -
     driver.server.command("HSET", "deferd:{0}:settings", TOPIC, "{{")
     driver.server.command("DEL", f"{KEY}:holders")
     driver.server.command("SET", f"{KEY}:holders", "x")
-    mended = await audit(driver, repair=True)
+    repaired = await audit(driver, repair=True)
     aside = driver.server.command("HGETALL", f"{KEY}:aside")
     assert sorted(aside.values()) == [b"broken", b"{{"]
-    [moved] = [finding for finding in mended.findings.examples if finding.kind is FindingKind.WRONG_TYPE]
+    [moved] = [finding for finding in repaired.findings.examples if finding.kind is FindingKind.WRONG_TYPE]
     assert driver.server.command("GET", moved.detail.removeprefix("a string, now at ")) == b"x"
-    assert mended.sums["lost"] == 1
+    assert repaired.sums["lost"] == 1
 
 
 async def test_a_dead_job_stays_dead_and_a_finished_one_finished(driver: EngineDriver) -> None:
@@ -376,9 +376,9 @@ async def test_a_repairing_survey_renames_keys_of_the_wrong_type(driver: EngineD
     driver.server.command("DEL", "deferd:{0}:settings")
     driver.server.command("SET", "deferd:{0}:settings", "x")
     assert (await driver.engine.consistency.check_store()).findings.counts == {FindingKind.WRONG_TYPE: 1}
-    mended = await driver.engine.consistency.check_store(repair=True)
-    assert mended.findings.counts == {FindingKind.WRONG_TYPE: 1}
-    assert mended.unlisted == [TOPIC]
+    repaired = await driver.engine.consistency.check_store(repair=True)
+    assert repaired.findings.counts == {FindingKind.WRONG_TYPE: 1}
+    assert repaired.unlisted == [TOPIC]
     assert kinds(await audit(driver, repair=True)) == {"unknown_topic": 1}
     assert (await audit(driver)).clean
 

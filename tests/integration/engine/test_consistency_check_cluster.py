@@ -42,8 +42,8 @@ async def test_each_shard_is_surveyed_and_repaired_on_its_node(clustered_store: 
     assert survey.findings.counts == {FindingKind.WRONG_TYPE: SHARDS}
     assert survey.unlisted == TOPICS
     for topic in TOPICS:
-        mended = await engine.consistency.check_topic(topic, repair=True)
-        assert mended.findings.counts == {FindingKind.UNKNOWN_TOPIC: 1, FindingKind.IN_NO_PLACE: 1}
+        repaired = await engine.consistency.check_topic(topic, repair=True)
+        assert repaired.findings.counts == {FindingKind.UNKNOWN_TOPIC: 1, FindingKind.IN_NO_PLACE: 1}
         assert (await engine.consistency.check_topic(topic)).clean
     assert (await engine.consistency.check_store()).clean
     await engine.close()

@@ -276,8 +276,8 @@ class TestReplicated:
         ):
             with pytest.raises(StoreUnavailable) as refused:
                 await producer.queue.put_many(batch)
-            says_none = "nothing was stored" in str(refused.value)
-            assert says_none == (stored_ids(pair.primary).isdisjoint(one.id for one in batch))
+            reports_none = "nothing was stored" in str(refused.value)
+            assert reports_none == (stored_ids(pair.primary).isdisjoint(one.id for one in batch))
         pair.replica.unpause()
         assert stored_ids(pair.primary) == {"warm", "a"}
 

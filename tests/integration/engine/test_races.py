@@ -187,9 +187,9 @@ async def test_either_release_or_the_end_of_the_lease_ends_a_delivery(
             driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000), promote(rival_scripts, TOPIC)
         )
         winners["timer" if released is ReceiptStale else "release"] += 1
-        looked = await driver.queue.get(TOPIC, "a")
-        assert looked.state is (JobState.READY if released is ReceiptStale else JobState.DELAYED)
-        assert looked.attempts == number + 1
+        stored = await driver.queue.get(TOPIC, "a")
+        assert stored.state is (JobState.READY if released is ReceiptStale else JobState.DELAYED)
+        assert stored.attempts == number + 1
         await driver.pass_time(6)
     assert both_sides_won(winners)
 
@@ -287,9 +287,9 @@ async def test_return_to_queue_and_cancel_both_take_effect(driver: EngineDriver,
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop()
-        given_back, was = await race(driver.queue.return_to_queue(held), rival.queue.cancel(TOPIC, "a"))
+        returned, was = await race(driver.queue.return_to_queue(held), rival.queue.cancel(TOPIC, "a"))
         winners[was] += 1
-        assert (given_back, was) in {(1, JobState.READY), (0, JobState.RESERVED)}
+        assert (returned, was) in {(1, JobState.READY), (0, JobState.RESERVED)}
         assert await driver.pop() == []
     assert both_sides_won(winners)
 

@@ -172,10 +172,10 @@ def test_only_the_live_receipt_changes_a_job(engine_of_examples: Engine, run: Ru
         await queue.pop("t", [PopRequest(1)])
         live = (await queue.get("t", "a")).receipt
         near = text.removeprefix("near")
-        given_text = str(Receipt(live.nonce + int(near), live.attempt)) if near != text else text
-        if given_text == str(live):
+        text_sent = str(Receipt(live.nonce + int(near), live.attempt)) if near != text else text
+        if text_sent == str(live):
             return
-        receipt = Receipt.of(given_text)
+        receipt = Receipt.of(text_sent)
         for change in (
             queue.finish("t", "a", receipt, None),
             queue.release("t", "a", receipt),

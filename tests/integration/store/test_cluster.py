@@ -106,11 +106,11 @@ async def test_a_subscription_receives_what_is_published(clustered_store: Store)
     await subscription.subscribe("news")
     await clustered_store.client.execute_command("PUBLISH", "news", "first")
 
-    heard: Any = await subscription.get_message(timeout=2)
-    while heard is not None and heard["type"] != "message":
-        heard = await subscription.get_message(timeout=2)
+    message: Any = await subscription.get_message(timeout=2)
+    while message is not None and message["type"] != "message":
+        message = await subscription.get_message(timeout=2)
 
-    assert heard["data"] == b"first"
+    assert message["data"] == b"first"
     await subscription.aclose()
 
 

@@ -24,8 +24,8 @@ TOKEN = "deferd_a-token"
 
 def entry(**fields: str) -> str:
     """One key; the fields are TOML, an empty one is omitted."""
-    given = {"name": '"shop"', "hash": f'"{hash_of(TOKEN)}"', "scopes": '["put"]', **fields}
-    return "[[key]]\n" + "".join(f"{name} = {value}\n" for name, value in given.items() if value)
+    values = {"name": '"shop"', "hash": f'"{hash_of(TOKEN)}"', "scopes": '["put"]', **fields}
+    return "[[key]]\n" + "".join(f"{name} = {value}\n" for name, value in values.items() if value)
 
 
 def refusal(text: str) -> str:

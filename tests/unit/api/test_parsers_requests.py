@@ -190,18 +190,18 @@ def test_bytes_are_an_object_or_refused_and_what_is_read_can_be_written(raw: byt
 
 
 @drawn(200)
-@given(given_pairs=st.dictionaries(plain_texts, plain_texts, max_size=5))
-def test_a_query_is_read_as_it_was_written(given_pairs: dict[str, str]) -> None:
+@given(pairs=st.dictionaries(plain_texts, plain_texts, max_size=5))
+def test_a_query_is_read_as_it_was_written(pairs: dict[str, str]) -> None:
     [pop] = [operation for operation in OPERATIONS if operation.name == "pop_jobs"]
-    query = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in given_pairs.items()).encode()
+    query = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in pairs.items()).encode()
     bound = bind(pop, sent_request({"topic": "t"}, query=query))
     if isinstance(bound, InvalidInput):
-        assert {field_error.path[1] for field_error in bound.field_errors} <= given_pairs.keys()
+        assert {field_error.path[1] for field_error in bound.field_errors} <= pairs.keys()
         for field_error in bound.field_errors:
             if field_error.value is not None:
-                assert given_pairs[str(field_error.path[1])] == field_error.value
+                assert pairs[str(field_error.path[1])] == field_error.value
     else:
-        assert not given_pairs.keys() - {"wait", "count", "ttr", "consumer", "request_id"}
+        assert not pairs.keys() - {"wait", "count", "ttr", "consumer", "request_id"}
 
 
 hexadecimal = st.text("0123456789abcdef", min_size=1, max_size=33)

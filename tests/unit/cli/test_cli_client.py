@@ -154,12 +154,12 @@ def test_every_error_of_the_client_has_its_exit_code() -> None:
 
 
 def modules_after(words: list[str]) -> set[str]:
-    look = (
+    program = (
         "import sys, contextlib\nfrom deferd.cli.main import main\n"
         f"with contextlib.suppress(SystemExit): main({words!r})\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -193,8 +193,8 @@ def test_without_the_extra_it_says_what_to_install(words: str, package: str, wha
 
     command = words.split("'")[1]
     assert (1, "") == (done.returncode, done.stdout)
-    told = f"deferd: `deferd {command}` needs {what}, and {package} is missing: pip install 'deferd[{extra}]'\n"
-    assert told == done.stderr
+    message = f"deferd: `deferd {command}` needs {what}, and {package} is missing: pip install 'deferd[{extra}]'\n"
+    assert message == done.stderr
 
 
 def config_json(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, dict[str, tuple[object, str]]]:

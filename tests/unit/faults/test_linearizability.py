@@ -100,8 +100,8 @@ def test_a_history_with_one_wrong_thing_added_is_refused(seed: int, steps: int, 
 
 def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.jsonl")
-    answered = recorder.begin("put", "t", "job", tag="one", delay_ms=5, ttr_ms=TTR_MS)
-    recorder.end(answered, "created", at_ms=7)
+    number = recorder.begin("put", "t", "job", tag="one", delay_ms=5, ttr_ms=TTR_MS)
+    recorder.end(number, "created", at_ms=7)
     recorder.begin("cancel", "t", "job")
     recorder.end(recorder.begin("finish", "t", "job", receipt="r"), NOT_SENT)
     recorder.end(recorder.begin("pop", "t", request="again"), UNKNOWN)
@@ -121,8 +121,8 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
     assert ("cancel", UNKNOWN, None) == (cancel.kind, cancel.outcome, cancel.end_s)
     assert ("deliver", "two", 8) == (pop.kind, pop.tag, pop.at_ms)
     assert ("put", "created", 8, None) == (two.kind, two.outcome, two.at_ms, two.end_s)
-    [unanswered] = history.pops_without_response
-    assert unanswered.call_s == pop.call_s, "the answer may be that of the first try"
+    [without_response] = history.pops_without_response
+    assert without_response.call_s == pop.call_s, "the answer may be that of the first try"
 
 
 @pytest.mark.parametrize(
