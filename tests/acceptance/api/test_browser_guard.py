@@ -75,7 +75,7 @@ async def test_an_image_of_a_page_pops_nothing_where_browsers_send_few_headers(
 
 @both_entry_points
 @pytest.mark.parametrize("host", ["rebound.example.com", "Rebound.Example.COM.:8000", "127.0.0.1.example.com", "a.b:1"])
-async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
+async def test_a_site_whose_name_resolves_to_loopback_reads_and_changes_nothing(
     http: Http, shared_service: ServiceProcess, host: str, through_asgi: bool
 ) -> None:
     await http.put_job("j")

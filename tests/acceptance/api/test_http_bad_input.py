@@ -84,14 +84,14 @@ async def test_half_a_surrogate_pair_is_refused(http: Http) -> None:
     assert await nothing_is_stored(http)
 
 
-async def test_deep_nesting_is_refused_with_the_bound(http: Http) -> None:
+async def test_deep_nesting_is_refused_with_the_limit(http: Http) -> None:
     raw = f'{{"topic": "{http.topic}", "body": ' + "[" * 10_000 + "]" * 10_000 + "}"
     message = refusal(await http.post("/jobs", content=raw, headers=_JSON), "body")
     assert message == "is nested deeper than 200 levels"
     assert await nothing_is_stored(http)
 
 
-async def test_nesting_up_to_the_bound_comes_back_as_it_was(http: Http) -> None:
+async def test_nesting_up_to_the_limit_comes_back_as_it_was(http: Http) -> None:
     body: Any = 1
     for _ in range(198):
         body = [body]

@@ -43,7 +43,7 @@ async def test_a_retained_record_keeps_its_id_taken(http: Http) -> None:
     problem(await http.post("/jobs", json={"topic": http.topic, "id": "kept"}), 409, "job_exists")
 
 
-async def test_finishing_again_with_the_same_receipt_is_fine_while_the_record_is_kept(http: Http) -> None:
+async def test_finishing_again_with_the_same_receipt_succeeds_while_the_record_is_kept(http: Http) -> None:
     job = await http.reserve("kept", retain=60)
     for _ in range(2):
         ok(await http.post(http.job_path("kept", "finish"), json={"receipt": job["receipt"]}))

@@ -84,7 +84,7 @@ async def test_each_field_of_a_waiting_job_can_change(http: Http, change: dict[s
     assert await http.get_job("job") == before | change
 
 
-async def test_null_removes_bounds(http: Http) -> None:
+async def test_null_removes_limits(http: Http) -> None:
     await http.put_job("bounded", ttl=100, max_attempts=3)
     changed = ok(await http.patch(http.job_path("bounded"), json={"ttl": None, "max_attempts": None}))
     assert (changed["ttl"], changed["max_attempts"]) == (None, None)

@@ -37,14 +37,14 @@ async def test_post_does_the_same_as_get(http: Http, body: dict[str, str] | None
     assert response.headers["cache-control"] == "no-store"
 
 
-async def test_post_takes_no_fields(http: Http) -> None:
+async def test_post_accepts_no_fields(http: Http) -> None:
     await http.put_job("mine")
     response = await http.post(http.topic_path("pop"), params={"wait": 0}, json={"count": 1})
     assert refusal(response, "body.count") == "is not a known field"
     assert (await http.get_job("mine"))["state"] == "ready"
 
 
-async def test_the_answer_is_never_cached(http: Http) -> None:
+async def test_the_response_is_never_cached(http: Http) -> None:
     response = await http.get(http.topic_path("pop"), params={"wait": 0})
     assert response.headers["cache-control"] == "no-store"
 
@@ -163,7 +163,7 @@ async def test_a_repeated_request_does_not_get_what_it_has_finished(http: Http) 
     assert [job["id"] for job in await http.pop(request_id="r-1")] == ["b"]
 
 
-async def test_a_consumer_that_hangs_up_strands_nothing(http: Http, shared_service: ServiceProcess) -> None:
+async def test_a_consumer_that_disconnects_strands_no_job(http: Http, shared_service: ServiceProcess) -> None:
     async with httpx.AsyncClient(base_url=shared_service.url, timeout=30, trust_env=False) as impatient:
         pop = asyncio.create_task(impatient.get(http.topic_path("pop"), params={"wait": 20}))
         await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
@@ -215,6 +215,6 @@ async def test_a_topic_named_twice_is_refused(http: Http) -> None:
     assert refusal(await http.get("/topics/a,b,a/pop"), "path.topic") == "must name each topic once"
 
 
-async def test_32_topics_are_taken(http: Http) -> None:
+async def test_32_topics_are_accepted(http: Http) -> None:
     topics = ",".join(f"{http.topic}.{number}" for number in range(32))
     assert ok(await http.get(f"/topics/{topics}/pop", params={"wait": 0})) == {"jobs": []}

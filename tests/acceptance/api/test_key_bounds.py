@@ -154,7 +154,7 @@ async def test_a_batch_is_put_as_far_as_the_key_has_room(caller: Caller, topic: 
     assert {"topic_full"} == {result["code"] for result in results[1:]}
 
 
-async def test_the_smaller_of_the_bounds_of_key_and_topic_applies(caller: Caller, topic: str) -> None:
+async def test_the_smaller_of_the_limits_of_key_and_topic_applies(caller: Caller, topic: str) -> None:
     await caller("free", "PUT", f"/topics/{topic}", {"max_jobs": 2})
     assert [201, 201, 429] == [(await caller.put("few", topic, f"j{number}")).status for number in range(3)]
     response = await caller.put("few", topic, "late")
@@ -215,7 +215,7 @@ async def until_refused(caller: Caller, topic: str) -> None:
 
 
 @pytest.mark.slow
-async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
+async def test_a_key_at_all_its_limits_does_not_slow_the_others(
     service: ServiceProcess, keys: KeysFile, topic: str
 ) -> None:
     caller = Caller(service, keys, through_asgi=False)
@@ -252,7 +252,7 @@ async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
 
 
 @pytest.mark.slow
-async def test_waiting_pops_still_count_after_a_reload_of_bounds(
+async def test_waiting_pops_still_count_after_a_reload_of_limits(
     service: ServiceProcess, keys: KeysFile, topic: str
 ) -> None:
     caller = Caller(service, keys, through_asgi=False)

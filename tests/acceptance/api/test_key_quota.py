@@ -22,7 +22,7 @@ SHARDS = 3
 def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys = KeysFile(tmp_path_factory.mktemp("keys") / "keys.toml")
     keys.add("admin", "admin")
-    for name in ("full", "many", "again", "others", "dead", "retained", "reported"):
+    for name in ("full", "many", "again", "others", "dead", "retained", "cancelled"):
         keys.add(name, "put", "pop", "cancel", topics=(f"{name}.*",), more=f"max_jobs_total = {MOST}")
     keys.add("bytes", "put", "pop", topics=("bytes.*",), more=f"max_bytes_total = {MOST_BYTES}")
     for how in ("finish", "finish_batch", "release", "bury"):
@@ -92,7 +92,7 @@ async def test_a_batch_for_which_there_is_no_room_is_refused_whole(service: Serv
 
 
 @pytest.mark.slow
-async def test_jobs_that_come_and_go_are_never_too_many(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_jobs_that_come_and_go_never_exceed_the_quota(service: ServiceProcess, keys: KeysFile) -> None:
     again = Caller(service, keys, "again")
     for number in range(3 * MOST):
         topic = f"again.{number % 7}"
@@ -101,7 +101,7 @@ async def test_jobs_that_come_and_go_are_never_too_many(service: ServiceProcess,
         assert 200 == (await again("POST", f"/jobs/{topic}/{job['id']}/finish", {})).status
 
 
-async def test_jobs_put_at_the_same_time_are_never_more_than_the_quota(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_jobs_put_at_the_same_time_never_exceed_the_quota(service: ServiceProcess, keys: KeysFile) -> None:
     others = Caller(service, keys, "others")
     puts = (others.put(f"others.{number % 9}", delay=60) for number in range(3 * MOST))
     stored = [response.status for response in await asyncio.gather(*puts)].count(201)
@@ -140,14 +140,14 @@ async def test_jobs_that_are_kept_after_their_end_count(
 
 
 @pytest.mark.slow
-async def test_what_is_kept_of_cancelled_deliveries_counts(service: ServiceProcess, keys: KeysFile) -> None:
-    reported = Caller(service, keys, "reported")
-    assert 200 == await reported.put_batch("reported.a", MOST)
-    held = (await reported("POST", f"/topics/reported.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
+async def test_tombstones_of_cancelled_deliveries_count(service: ServiceProcess, keys: KeysFile) -> None:
+    caller = Caller(service, keys, "cancelled")
+    assert 200 == await caller.put_batch("cancelled.a", MOST)
+    held = (await caller("POST", f"/topics/cancelled.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
     for job in held:
-        assert 200 == (await reported("DELETE", f"/jobs/reported.a/{job['id']}")).status
+        assert 200 == (await caller("DELETE", f"/jobs/cancelled.a/{job['id']}")).status
     await asyncio.sleep(1.5)  # counted once more by then
-    assert 429 == (await reported.put("reported.a")).status
+    assert 429 == (await caller.put("cancelled.a")).status
 
 
 async def test_the_bytes_of_all_topics_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
@@ -204,7 +204,7 @@ async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: Keys
 
 
 @pytest.mark.slow
-async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_the_retention_of_its_jobs_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "times")
     for field, most in (("retain", 60), ("ttl", 30)):
         for path, body, at in (

@@ -48,7 +48,7 @@ def status(service: ServiceProcess, token: str) -> int:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "::ffff:0.0.0.0"])  # noqa: S104 (it is refused)
-def test_without_keys_it_listens_for_this_machine_alone(tmp_path: Path, host: str) -> None:
+def test_without_keys_it_refuses_addresses_that_others_can_reach(tmp_path: Path, host: str) -> None:
     line = refused("--host", host, folder=tmp_path)
     assert f"--host (DEFERD_HOST) is {host}, which others can reach, and no key is asked for" in line
     for way_out in ("--keys-file (DEFERD_KEYS_FILE)", "DEFERD_KEYS", "deferd key new", "127.0.0.1", "--insecure"):
@@ -62,7 +62,7 @@ def test_without_keys_it_listens_on_addresses_of_this_machine(tmp_path: Path, ho
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "127.1", "::1", "::ffff:127.0.0.1"])
-def test_all_addresses_that_only_this_machine_reaches_are_known(host: str) -> None:
+def test_without_keys_it_listens_on_every_form_of_loopback(host: str) -> None:
     if ":" in host and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     with listen(host, 0, allow_public=False) as listener:
@@ -85,7 +85,7 @@ def test_with_keys_it_listens_everywhere(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_keys_can_stand_in_the_environment(tmp_path: Path, workers: int) -> None:
+def test_keys_can_be_set_in_the_environment(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "unused.toml")
     flags = ("--workers", str(workers))
     with running_service(*flags, DEFERD_KEYS=keys.text(), data_dir=tmp_path) as service:
@@ -117,7 +117,7 @@ def test_keys_that_are_missing_are_refused_at_the_start(tmp_path: Path) -> None:
     assert "none.toml is not readable: No such file" in line
 
 
-def test_keys_are_in_one_place(tmp_path: Path) -> None:
+def test_keys_and_a_keys_file_exclude_each_other(tmp_path: Path) -> None:
     done = serve("--keys-file", "keys.toml", DEFERD_KEYS="[[key]]", folder=tmp_path)
     assert done.returncode == 2
     assert "--keys (DEFERD_KEYS) cannot be combined with --keys-file" in done.stderr
@@ -125,7 +125,7 @@ def test_keys_are_in_one_place(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -> None:
+def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     flags = ("--keys-file", str(keys.path), "--workers", str(workers))
     with running_service(*flags, data_dir=tmp_path) as service:
@@ -187,7 +187,7 @@ def test_at_the_first_start_there_are_no_last_good_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_path: Path, through_asgi: bool) -> None:
+async def test_a_key_over_its_rate_gets_a_retry_after_and_others_are_served(tmp_path: Path, through_asgi: bool) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.1\nburst = 3")
     with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
@@ -215,7 +215,7 @@ async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_
 
 
 @pytest.mark.slow
-async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
+async def test_a_reload_does_not_refill_a_rate_limit(tmp_path: Path) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.001\nburst = 2")
     with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
@@ -228,7 +228,7 @@ async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: Path) -> None:
+def test_a_revoked_key_is_refused_on_an_open_connection(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     with (
         running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service,
@@ -241,7 +241,7 @@ def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_any_more(
+async def test_a_waiting_pop_gets_no_job_once_its_key_is_no_longer_accepted(
     tmp_path: Path, topic: str, through_asgi: bool
 ) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
@@ -298,7 +298,7 @@ def test_admin_actions_are_recorded_without_keys_too(tmp_path: Path) -> None:
     ]
 
 
-def test_an_admin_action_without_an_answer_of_the_store_is_recorded_as_unknown(tmp_path: Path) -> None:
+def test_an_admin_action_without_a_response_of_the_store_is_recorded_as_unknown(tmp_path: Path) -> None:
     flags = ("--log-format", "json", "--store-timeout", "0.3")
     with running_service(*flags, data_dir=tmp_path) as service:
         store_pid = service.store_pid()
@@ -346,7 +346,7 @@ def test_a_revoked_key_is_refused_by_a_running_service(tmp_path: Path) -> None:
         assert status(service, made["other"][1]) == 200
 
 
-def test_a_new_key_has_the_bounds_that_it_is_given() -> None:
+def test_a_new_key_has_the_limits_of_its_flags() -> None:
     bounds = {"max_jobs": 9, "max_parked_pops": 5, "max_body_bytes": 700, "max_batch": 3, "max_depth": 4}
     flags = [word for name, bound in bounds.items() for word in (f"--{name.replace('_', '-')}", str(bound))]
     entry, _ = new_key("--name", "shop", "--scope", "put", *flags)

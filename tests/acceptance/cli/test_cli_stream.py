@@ -109,7 +109,7 @@ def test_each_line_may_name_its_topic(shell: Shell, topic: str) -> None:
     ]
 
 
-def test_what_was_written_is_put_before_the_next_line_comes(shell: Shell, topic: str) -> None:
+def test_a_line_is_put_before_the_next_one_arrives(shell: Shell, topic: str) -> None:
     process, stdin, stdout = start_put(shell, topic)
     for line in (1, 2, 3):
         stdin.write(f"{line}\n")

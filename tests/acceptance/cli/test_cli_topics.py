@@ -127,7 +127,7 @@ def test_dead_jobs_are_redriven(shell: Shell, topic: str) -> None:
     assert [] == shell.json("jobs", topic, "--state", "dead")
 
 
-def test_a_purge_asks_on_a_terminal_and_wants_yes_elsewhere(shell: Shell, topic: str) -> None:
+def test_a_purge_prompts_on_a_terminal_and_requires_yes_elsewhere(shell: Shell, topic: str) -> None:
     seed(shell, topic, {"id": "a"}, {"id": "b", "delay": 60})
     assert "give --yes" in shell.refused(2, "purge", topic)
 

@@ -81,7 +81,7 @@ def test_a_naive_datetime_is_refused_before_it_is_sent(client: Client, topic: st
         client.topic(topic)
 
 
-def test_an_invalid_input_names_field_value_and_bound(client: Client, topic: str) -> None:
+def test_an_invalid_input_names_field_value_and_limit(client: Client, topic: str) -> None:
     with pytest.raises(InvalidInput, match=r"ttr") as refused:
         client.put(topic, ttr=0.01)
     [field_error] = refused.value.field_errors

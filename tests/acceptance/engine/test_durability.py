@@ -63,7 +63,7 @@ class TestHttp:
         assert members["durability"] == "fsync"
         assert "durability" not in await http.get_job("a")
 
-    async def test_what_the_store_cannot_give_is_refused_with_what_it_can(self, http: Http) -> None:
+    async def test_an_unsupported_level_is_refused_with_the_supported_ones(self, http: Http) -> None:
         job = {"topic": http.topic, "id": "a", "durability": "replicated:1"}
         for response in (await http.post("/jobs", json=job), await http.post("/jobs/batch", json={"jobs": [job, job]})):
             members = problem(response, 422, "durability_unavailable")
@@ -76,7 +76,7 @@ class TestHttp:
         assert (put["status"], put["durability"]) == (201, "fsync")
 
     @pytest.mark.parametrize("value", ["disk", "replicated", "replicated:0", "replicated:10", "FSYNC", 1, ""])
-    async def test_a_level_that_there_is_not_is_refused(self, http: Http, value: object) -> None:
+    async def test_an_unknown_level_is_refused(self, http: Http, value: object) -> None:
         for response in (
             await http.post("/jobs", json={"topic": http.topic, "durability": value}),
             await http.put(http.topic_path(), json={"durability": value}),
@@ -85,7 +85,7 @@ class TestHttp:
             assert "memory, fsync, or replicated:N with N from 1 to 9" in message or message == "must be a string"
 
     @pytest.mark.slow
-    async def test_a_job_is_on_the_replica_when_its_put_is_answered(self, shop: Http, pair: Pair) -> None:
+    async def test_a_job_is_on_the_replica_when_its_put_returns(self, shop: Http, pair: Pair) -> None:
         for n in range(10):
             job = {"topic": shop.topic, "id": f"j{n}", "durability": "replicated:1"}
             assert ok(await shop.post("/jobs", json=job), 201)["durability"] == "replicated:1"
@@ -121,7 +121,7 @@ class TestHttp:
         assert ok(response)["durability"] == "replicated:1"
         assert replica_has(pair, shop.topic, "a")
 
-    async def test_more_replicas_than_there_are_are_not_waited_for(self, shop: Http) -> None:
+    async def test_a_put_does_not_wait_for_more_replicas_than_there_are(self, shop: Http) -> None:
         job = {"topic": shop.topic, "id": "a", "durability": "replicated:2"}
         began = time.monotonic()
         response = await shop.post("/jobs", json=job)
@@ -133,7 +133,7 @@ class TestHttp:
 
 
 class TestClient:
-    def test_a_put_says_what_it_has_reached(self, client: Client, topic: str) -> None:
+    def test_a_put_reports_the_level_that_it_reached(self, client: Client, topic: str) -> None:
         assert client.put(topic, durability="replicated:1").durability == "replicated:1"
         assert client.put(topic).durability == "memory"
         [result] = client.put_batch([{"topic": topic, "id": "a", "durability": "replicated:1"}])
@@ -144,7 +144,7 @@ class TestClient:
             client.put(topic, id="a", durability="replicated:1")
         assert taken.value.durability == "replicated:1"
 
-    def test_what_the_store_cannot_give_is_an_error_with_its_facts(self, client: Client, topic: str) -> None:
+    def test_an_unsupported_level_is_an_error_with_its_facts(self, client: Client, topic: str) -> None:
         with pytest.raises(DurabilityUnavailable, match="appendonly is no") as refused:
             client.put(topic, durability="fsync")
         assert (refused.value.durability, refused.value.available) == ("fsync", ["memory", "replicated:N"])
@@ -153,7 +153,7 @@ class TestClient:
             client.put(topic)
 
     @pytest.mark.parametrize("own_id", [None, "a"])
-    def test_a_put_whose_answer_was_lost_is_done_when_its_repetition_is_confirmed(
+    def test_a_put_with_a_lost_response_is_done_when_its_repeat_is_confirmed(
         self, replicated_service: ServiceProcess, pair: Pair, topic: str, own_id: str | None
     ) -> None:
         with lossy_proxy(replicated_service.url) as proxy, Client(proxy.url, timeout=5) as client:
@@ -166,7 +166,7 @@ class TestClient:
         assert replica_has(pair, topic, job.id)
 
     @pytest.mark.slow
-    def test_a_put_in_doubt_is_asked_again_until_the_replica_has_it(
+    def test_an_unconfirmed_put_is_repeated_until_the_replica_has_it(
         self, client: Client, pair: Pair, topic: str
     ) -> None:
         client.put(topic, durability="replicated:1")
@@ -197,7 +197,7 @@ class TestClient:
 
 
 class TestCommandLine:
-    def test_a_put_and_a_topic_take_a_level(
+    def test_a_put_and_a_topic_accept_a_level(
         self, shared_service: ServiceProcess, replicated_service: ServiceProcess, topic: str
     ) -> None:
         shell, replicated = Shell(shared_service.url), Shell(replicated_service.url)

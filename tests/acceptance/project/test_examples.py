@@ -147,7 +147,7 @@ class TestDeleteIn24Hours:
 
 
 class TestPaymentNotices:
-    def test_notices_end_when_the_merchant_answers(self, service: ServiceForTests, client: Client) -> None:
+    def test_notices_end_when_the_merchant_responds(self, service: ServiceForTests, client: Client) -> None:
         sent: list[str] = []
 
         def send(url: str, payment: str) -> None:
@@ -167,7 +167,7 @@ class TestPaymentNotices:
         assert sent == [f"p-1 to {MERCHANT}"] * 3
         assert not any(client.topic(payment_notices.TOPIC).counts.values())
 
-    def test_a_merchant_that_never_answers_gets_eight_notices_and_the_job_is_dead(
+    def test_a_merchant_that_never_responds_gets_eight_notices_and_the_job_is_dead(
         self, service: ServiceForTests, client: Client
     ) -> None:
         sent_at = []

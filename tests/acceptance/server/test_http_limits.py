@@ -72,7 +72,7 @@ async def refusal(wire: Wire, status: int, code: str) -> str:
 # Slow requests
 
 
-async def test_a_head_that_does_not_come_as_a_whole_is_given_up(service: ServiceProcess) -> None:
+async def test_an_incomplete_head_times_out(service: ServiceProcess) -> None:
     async def refused(begin: bytes) -> str:
         async with connected(service.port) as wire:
             wire.send(begin)
@@ -83,13 +83,13 @@ async def test_a_head_that_does_not_come_as_a_whole_is_given_up(service: Service
     assert {"the request's head did not arrive within 0.6 s"} == set(details)
 
 
-async def test_a_head_behind_an_answered_request_has_its_time_too(wire: Wire) -> None:
+async def test_an_incomplete_head_behind_a_request_times_out(wire: Wire) -> None:
     wire.send(request("GET", "/healthz"), b"GET /healthz HTT")
     assert (await wire.read_response()).status == 200
     await refusal(wire, 408, "request_timeout")
 
 
-async def test_a_head_that_comes_drop_by_drop_has_no_more_time(wire: Wire) -> None:
+async def test_a_head_that_arrives_in_drops_gets_no_more_time(wire: Wire) -> None:
     async def drip() -> None:
         wire.send(b"GET /healthz HTTP/1.1\r\n")
         while True:
@@ -105,7 +105,7 @@ async def test_a_head_that_comes_drop_by_drop_has_no_more_time(wire: Wire) -> No
 
 
 @pytest.mark.slow
-async def test_a_body_that_does_not_come_as_a_whole_is_given_up(service: ServiceProcess, topic: str) -> None:
+async def test_an_incomplete_body_times_out(service: ServiceProcess, topic: str) -> None:
     async def give_up(path: str, through_asgi: bool) -> None:
         raw = request("POST", path, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
         async with connected(service.port) as wire:
@@ -137,7 +137,7 @@ async def test_a_body_over_the_limit_is_not_read_for_ever(wire: Wire) -> None:
 
 
 @pytest.mark.slow
-async def test_a_request_in_pieces_that_come_in_time_is_answered(wire: Wire, topic: str) -> None:
+async def test_a_request_whose_pieces_arrive_in_time_gets_its_response(wire: Wire, topic: str) -> None:
     raw = request("POST", "/jobs", {"topic": topic, "id": "j"})
     for at in range(0, len(raw), 40):
         wire.send(raw[at : at + 40])
@@ -149,7 +149,7 @@ async def test_a_request_in_pieces_that_come_in_time_is_answered(wire: Wire, top
 
 
 @pytest.mark.slow
-async def test_a_pop_that_waits_keeps_its_answer_when_the_next_request_comes_in_part(
+async def test_a_waiting_pop_gets_its_response_when_the_next_request_is_incomplete(
     service: ServiceProcess, topic: str
 ) -> None:
     async def keep(number: int, through_asgi: bool, between: int, behind: bytes) -> None:
@@ -171,7 +171,7 @@ async def test_a_pop_that_waits_keeps_its_answer_when_the_next_request_comes_in_
 
 
 @pytest.mark.slow
-async def test_clients_that_stop_within_a_request_cost_the_others_nothing(service: ServiceProcess, topic: str) -> None:
+async def test_clients_that_stop_within_a_request_do_not_slow_the_others(service: ServiceProcess, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         slow = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS // 2)]
         for number, wire in enumerate(slow):
@@ -185,7 +185,7 @@ async def test_clients_that_stop_within_a_request_cost_the_others_nothing(servic
 
 
 @pytest.mark.slow
-async def test_an_answer_that_is_not_taken_is_given_up(service: ServiceProcess, topic: str) -> None:
+async def test_a_response_that_is_not_read_in_time_is_aborted(service: ServiceProcess, topic: str) -> None:
     await put_large_job(service, topic)
     with contextlib.closing(socket.socket()) as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
@@ -198,7 +198,7 @@ async def test_an_answer_that_is_not_taken_is_given_up(service: ServiceProcess, 
     assert 2 == jobs[0]["attempt"]  # the lease ended; none is lost
 
 
-async def test_an_answer_that_is_taken_slowly_but_in_time_arrives(service: ServiceProcess, topic: str) -> None:
+async def test_a_response_that_is_read_slowly_but_in_time_arrives(service: ServiceProcess, topic: str) -> None:
     await put_large_job(service, topic)
     async with connected(service.port) as wire:
         wire.send(request("GET", f"/topics/{topic}/pop"))
@@ -240,7 +240,7 @@ async def test_the_longest_url_is_read_and_a_longer_one_is_refused(
 
 
 @both_entry_points
-async def test_as_many_headers_as_may_be_are_read_and_more_are_refused(
+async def test_the_most_headers_are_read_and_more_are_refused(
     service: ServiceProcess, wire: Wire, through_asgi: bool
 ) -> None:
     of_the_request = 2 if through_asgi else 1
@@ -275,7 +275,7 @@ async def test_a_head_over_the_limit_is_refused(wire: Wire, through_asgi: bool, 
     ],
     ids=["url", "header", "headers", "chunk extension", "trailers", "trailer"],
 )
-async def test_what_never_ends_is_refused_soon(wire: Wire, begin: bytes, more: bytes, status: int) -> None:
+async def test_an_endless_request_is_refused_soon(wire: Wire, begin: bytes, more: bytes, status: int) -> None:
     wire.send(begin)
     for _ in range(100):
         wire.send(more)
@@ -291,12 +291,12 @@ async def test_a_body_in_the_smallest_chunks_is_read(wire: Wire, topic: str) -> 
     assert (await wire.read_response()).status == 201
 
 
-async def test_what_is_no_http_is_told_so_by_a_problem(wire: Wire) -> None:
+async def test_a_request_that_is_not_http_gets_a_problem_document(wire: Wire) -> None:
     wire.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\nno header\r\n\r\n")
     await refusal(wire, 400, "bad_request")
 
 
-async def test_an_invalid_chunk_is_told_so_in_place_of_an_answer(wire: Wire, topic: str) -> None:
+async def test_an_invalid_chunk_is_reported_in_place_of_the_response(wire: Wire, topic: str) -> None:
     wire.send(CHUNKED, b"zz\r\n")
     await refusal(wire, 400, "bad_request")
 
@@ -304,7 +304,7 @@ async def test_an_invalid_chunk_is_told_so_in_place_of_an_answer(wire: Wire, top
 # Too many
 
 
-async def test_a_connection_too_many_is_refused_until_another_ends(service: ServiceProcess, topic: str) -> None:
+async def test_a_connection_over_the_limit_is_refused_until_another_ends(service: ServiceProcess, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS)]
         for wire in wires:  # each is answered, so each is open
@@ -329,7 +329,7 @@ async def test_a_connection_too_many_is_refused_until_another_ends(service: Serv
             assert (await next_one.read_response()).status == 200
 
 
-async def test_a_flood_of_connections_leaves_the_service_well(service: ServiceProcess) -> None:
+async def test_a_flood_of_connections_leaves_the_service_working(service: ServiceProcess) -> None:
     async with contextlib.AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS)]
         for wire in wires:
@@ -363,7 +363,7 @@ def count_of_open_files(service: ServiceProcess) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_service(
+async def test_silent_sockets_block_nobody_and_leave_file_descriptors_to_the_service(
     tmp_path: Path, topic: str, tls: bool
 ) -> None:
     files = TlsFiles(tmp_path / "tls")
@@ -387,7 +387,7 @@ async def test_sockets_that_stay_silent_keep_nobody_out_and_leave_files_to_the_s
 # Sent ahead
 
 
-async def test_very_many_requests_sent_ahead_are_answered_in_order(
+async def test_very_many_pipelined_requests_get_their_responses_in_order(
     wire: Wire, service: ServiceProcess, topic: str
 ) -> None:
     ahead = 3000
@@ -402,7 +402,7 @@ async def test_very_many_requests_sent_ahead_are_answered_in_order(
 
 
 @pytest.mark.slow
-async def test_requests_sent_ahead_hold_little_memory_and_do_not_keep_the_service_from_ending(tmp_path: Path) -> None:
+async def test_pipelined_requests_hold_little_memory_and_do_not_delay_the_shutdown(tmp_path: Path) -> None:
     with running_service(data_dir=tmp_path) as service:
         before = resident_bytes(service)
         async with contextlib.AsyncExitStack() as stack:

@@ -173,7 +173,7 @@ async def test_without_room_a_large_response_is_refused_until_a_stalled_client_i
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_a_client_that_has_ended_its_side_still_gets_the_rest(
+async def test_a_half_closed_client_still_gets_the_rest(
     open_service: ServiceProcess, topic: str, through_asgi: bool
 ) -> None:
     await put_large_jobs(open_service, topic)
@@ -226,7 +226,7 @@ class HalfClosingTls:
         return b"".join(pieces)
 
 
-def test_a_client_that_has_ended_its_side_over_tls_still_gets_the_rest(tmp_path: Path, topic: str) -> None:
+def test_a_half_closed_client_over_tls_still_gets_the_rest(tmp_path: Path, topic: str) -> None:
     files = TlsFiles(tmp_path / "files")
     with running_service(*files.flags(), *FLAGS, data_dir=tmp_path) as service, socket.socket() as raw:
         with Client(f"https://127.0.0.1:{service.port}", tls=files.trust()) as client:
@@ -263,7 +263,7 @@ async def test_nothing_is_popped_behind_a_response_that_is_not_read(open_service
 
 
 @pytest.mark.slow
-async def test_what_is_not_read_over_tls_counts(tmp_path: Path, topic: str) -> None:
+async def test_unread_bytes_over_tls_count(tmp_path: Path, topic: str) -> None:
     files = TlsFiles(tmp_path / "files")
     with running_service(*files.flags(), *FLAGS, data_dir=tmp_path) as service:
         url = f"https://127.0.0.1:{service.port}"

@@ -81,7 +81,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *("a.b.example.org", "printer.local", "host.docker.internal:8000", "jobs.test", "nas.home.arpa"),
     ],
 )
-def test_it_hands_on_requests_for_names_of_its_own(proxied: str, host: str) -> None:
+def test_it_forwards_requests_for_its_own_names(proxied: str, host: str) -> None:
     assert httpx.get(f"{proxied}/topics", headers={"Host": host}).status_code == 200
 
 

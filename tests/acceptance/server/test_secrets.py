@@ -136,7 +136,7 @@ def test_settings_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [] == shown(repr(refused.value), SECRETS)
 
 
-def test_what_a_service_works_with_shows_no_secret() -> None:
+def test_the_context_of_a_service_shows_no_secret() -> None:
     with socket.socket() as listener:
         assert [] == shown(repr(ServeContext(listener, store_url(6379), "greeting", {})), SECRETS)
 
@@ -167,7 +167,7 @@ async def test_objects_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.slow
-def test_a_key_that_a_file_holds_by_mistake_is_not_shown_when_it_is_read_anew(tmp_path: Path) -> None:
+def test_a_key_that_a_file_holds_by_mistake_is_not_shown_when_it_is_read_again(tmp_path: Path) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("all", "admin")
     token = keys.tokens["all"]

@@ -78,7 +78,9 @@ def unfinished_request(service: ServiceProcess) -> Iterator[None]:
 
 
 @workers
-def test_it_logs_where_it_listens_and_exits_with_0_after_answering_waiting_pops(tmp_path: Path, workers: int) -> None:
+def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_waiting_pops(
+    tmp_path: Path, workers: int
+) -> None:
     with ServiceProcess(tmp_path, "--workers", str(workers)) as service:
         [greeting] = service.lines
         assert f"listening on {service.url}  docs: {service.url}/docs  store: embedded valkey " in greeting

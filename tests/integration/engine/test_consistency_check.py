@@ -194,7 +194,7 @@ async def test_each_kind_of_damage_is_found_and_left_unchanged(driver: EngineDri
 
 
 @every_plant
-async def test_each_kind_of_damage_is_mended_so_that_the_jobs_can_be_finished(
+async def test_each_kind_of_damage_is_repaired_so_that_the_jobs_can_be_finished(
     driver: EngineDriver, plant: Plant
 ) -> None:
     await break_it(driver, plant)

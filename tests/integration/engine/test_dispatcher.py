@@ -222,7 +222,7 @@ async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
 
 
 @pytest.mark.parametrize("topic", ["a", "b", "c"])
-async def test_whichever_of_its_topics_has_something_first_serves_a_waiter(engine: Engine, topic: str) -> None:
+async def test_a_waiter_is_served_by_the_first_of_its_topics_that_has_a_job(engine: Engine, topic: str) -> None:
     waiting = waiting_pop(engine, "a", "b", "c")
     await parked(engine, 1)
     await engine.queue.put(PutJob(topic=topic, id="x"))
@@ -262,7 +262,7 @@ async def test_a_consumer_that_disconnects_while_parked_strands_no_job(engine: E
     assert popped.attempts == 1
 
 
-async def test_jobs_popped_for_a_consumer_that_hung_up_go_back_to_the_head(engine: Engine) -> None:
+async def test_jobs_popped_for_a_consumer_that_disconnected_return_to_the_head(engine: Engine) -> None:
     """Cancel a pop at every moment of it: no job is lost and no attempt counts."""
     await engine.queue.put_many([job(f"j{number}") for number in range(3)])
     for turns in range(60):

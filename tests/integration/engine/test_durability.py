@@ -124,7 +124,7 @@ class TestReplicated:
             pair.replica.unpause()
 
     @pytest.mark.slow
-    async def test_a_store_that_hangs_after_a_slow_confirmation_is_given_up_in_time(self, pair: Pair) -> None:
+    async def test_a_store_that_hangs_after_a_slow_confirmation_fails_the_put_in_time(self, pair: Pair) -> None:
         async with engine_on(pair.primary.url, confirm_s=8) as engine:
             await put(engine, "a", "replicated:1")
             pair.replica.pause()

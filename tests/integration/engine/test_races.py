@@ -80,7 +80,7 @@ def both_sides_won(winners: Counter[Any]) -> bool:
     return len(winners) == 2 and min(winners.values()) >= ROUNDS // 20
 
 
-async def test_of_cancel_and_pop_one_wins(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_either_cancel_or_pop_wins(driver: EngineDriver, rival: EngineDriver) -> None:
     winners: Counter[JobState] = Counter()
     for _ in range(ROUNDS):
         await driver.put()
@@ -207,7 +207,7 @@ async def test_either_touch_or_the_end_of_the_lease_wins(driver: EngineDriver, r
     assert both_sides_won(winners)
 
 
-async def test_two_timers_at_once_lose_nothing_and_double_nothing(
+async def test_two_timers_at_once_lose_and_duplicate_no_job(
     driver: EngineDriver, store: Store, rival_scripts: Scripts
 ) -> None:
     timers = (Scripts(store, movable_clock=True), rival_scripts)

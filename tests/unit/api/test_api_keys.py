@@ -50,7 +50,7 @@ def test_the_default_is_all_topics_and_no_limit() -> None:
     assert key.limit is None
 
 
-def test_the_bounds_of_a_key_are_read() -> None:
+def test_the_limits_of_a_key_are_read() -> None:
     bounds = {
         "max_jobs": 1,
         "max_jobs_total": 2,

@@ -102,7 +102,7 @@ def test_without_the_service_installed_it_says_what_to_install() -> None:
     )
 
 
-def test_asking_for_the_version_imports_nothing_of_the_service() -> None:
+def test_printing_the_version_imports_nothing_of_the_service() -> None:
     program = (
         "import sys, contextlib\nfrom deferd.cli.main import main\n"
         "with contextlib.suppress(SystemExit): main(['--version'])\n"

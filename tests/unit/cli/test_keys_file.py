@@ -56,7 +56,7 @@ def comments(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("#")]
 
 
-def test_the_list_shows_names_scopes_topics_and_bounds_and_no_hash(
+def test_the_list_shows_names_scopes_topics_and_limits_and_no_hash(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["key", "list", "--keys-file", str(file)]) == 0

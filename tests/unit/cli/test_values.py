@@ -50,7 +50,7 @@ def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
         values.duration(text)
 
 
-def test_none_lifts_a_bound() -> None:
+def test_none_lifts_a_limit() -> None:
     assert (values.duration_or_none("none"), values.duration_or_none("1m")) == (None, 60)
     assert (values.whole_or_none("none"), values.whole_or_none("3")) == (None, 3)
     with pytest.raises(click.BadParameter, match="'no' is neither a whole number nor none"):

@@ -66,7 +66,7 @@ def test_every_code_of_the_service_has_an_error() -> None:
         (b"\xff\xfe", "status 500: "),
     ],
 )
-def test_other_content_is_quoted_in_an_unexpected_answer(content: bytes, shown: str) -> None:
+def test_other_content_is_quoted_by_the_error(content: bytes, shown: str) -> None:
     read = read_problem(500, content, None)
     assert isinstance(read, UnexpectedAnswer)
     assert read.status == 500

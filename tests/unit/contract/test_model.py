@@ -106,7 +106,7 @@ def test_ids_may_be_longer_than_topics() -> None:
         ),
     ],
 )
-def test_a_refusal_names_the_field_and_the_bound(fields: dict[str, Any], field: str, message: str) -> None:
+def test_a_refusal_names_the_field_and_the_limit(fields: dict[str, Any], field: str, message: str) -> None:
     assert error_of(PutJob, {"topic": "t", **fields}) == (field, message)
 
 

@@ -37,7 +37,7 @@ def test_a_right_history_is_accepted(history: list[Operation]) -> None:
     assert verdict.is_right, verdict.explain(history)
 
 
-def test_an_unanswered_pop_may_have_counted_an_attempt_but_only_one() -> None:
+def test_a_pop_without_response_may_have_counted_an_attempt_but_only_one() -> None:
     history = [put(0, 1), deliver(2, 9, 8000, attempt=2), finish(9, 10, receipt="first.2"), gone()]
     assert check(*history, pops_without_response_s=[2]).is_right
     assert not check(*history, pops_without_response_s=[8.5]).is_right
@@ -63,7 +63,7 @@ def test_a_search_that_is_too_long_is_no_verdict() -> None:
 
 @settings(max_examples=counted(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 24))
-def test_every_history_of_a_job_that_was_led_by_the_rules_is_accepted(seed: int, steps: int) -> None:
+def test_every_history_that_follows_the_rules_is_accepted(seed: int, steps: int) -> None:
     job = lead(seed, steps, lost_responses=0.2)
     operations = job.end()
     verdict = check_job(operations, CLOCK, job.pops_without_response_s)
@@ -145,7 +145,7 @@ def test_broken_promises_are_counted_without_the_search_too(wrong: str, broken: 
     assert {broken} == {name for name, found in counts.items() if found}
 
 
-def test_receipts_that_are_given_again_are_counted() -> None:
+def test_receipts_that_are_issued_twice_are_counted() -> None:
     history = [
         put(0, 1),
         deliver(2, 3, 2500),

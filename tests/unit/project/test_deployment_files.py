@@ -387,7 +387,7 @@ def kubernetes() -> dict[str, dict[str, Any]]:
     return {one["kind"]: one for one in objects}
 
 
-def test_the_kubernetes_manifest_has_the_fields_that_its_schema_asks_for() -> None:
+def test_the_kubernetes_manifest_has_the_fields_that_its_schema_requires() -> None:
     objects = kubernetes()
     deployment, service = objects["Deployment"], objects["Service"]
     template = deployment["spec"]["template"]

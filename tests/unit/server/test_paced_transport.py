@@ -68,7 +68,7 @@ async def test_a_large_response_takes_a_turn_of_the_loop_for_each_piece() -> Non
     assert transport.paced.get_write_buffer_size() == 0
 
 
-async def test_what_follows_a_large_response_comes_behind_it() -> None:
+async def test_data_after_a_large_response_is_sent_after_it() -> None:
     transport = RecordingTransport()
     transport.paced.write(LARGE)
     transport.paced.write(b"next")
