@@ -1,4 +1,4 @@
-"""Requests written byte for byte on connections of their own, and what is answered."""
+"""Requests written byte for byte on connections of their own, and their responses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def connected(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterat
 
 
 async def cut(writer: asyncio.StreamWriter) -> None:
-    """End the connection now; after a mere `close` one over TLS still has a goodbye to say, and outlives the loop."""
+    """End the connection now; after a mere `close` TLS still sends its close_notify, and outlives the loop."""
     writer.transport.abort()
     async with asyncio.timeout(_TIMEOUT_S):
         with contextlib.suppress(ConnectionError):

@@ -1,7 +1,7 @@
 """What a caller with a key and quotas can do to fill the memory of a service and its store, over HTTPS.
 
 Each flood goes on for a time, in a process of its own so that it does not slow down who measures. It counts the
-statuses of its answers, and asks on when it is refused.
+statuses of the responses, and continues when it is refused.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Flood:
         return request(method, path, body, f"Authorization: Bearer {self.token}")
 
     async def call(self, wire: Wire, method: str, path: str, body: Any = None) -> Any:
-        """What the service answers, None when it refuses."""
+        """The JSON of the service's response, None when it refuses."""
         wire.send(self.raw(method, path, body))
         response = await wire.read_response()
         self.responses[response.status] += 1
@@ -81,7 +81,7 @@ class Flood:
 
 
 class Outcome(NamedTuple):
-    """How often a flood took its step, and how often it was answered with each status."""
+    """How often a flood took its step, and how often it got each status."""
 
     steps: int
     responses: dict[str, int]
@@ -104,7 +104,7 @@ async def run_flood(name: str, port: int, authority: Path, token: str, *, second
 
 
 async def churn_ready_jobs(flood: Flood, wire: Wire) -> None:
-    """A ready job is put off, and is ready again, by a caller that may only put."""
+    """A ready job is rescheduled, and is ready again, by a caller that may only put."""
     job_id = f"j{flood.number % 50}"
     await flood.put(wire, "t", id=job_id, on_conflict="replace", delay=60)
     await flood.put(wire, "t", id=job_id, on_conflict="replace")
@@ -146,7 +146,7 @@ async def use_new_topics(flood: Flood, wire: Wire) -> None:
 
 
 async def read_no_repeated_pops(flood: Flood, wire: Wire) -> None:
-    """One large pop, asked for again on many connections that do not read it."""
+    """One large pop, repeated on many connections that do not read it."""
     if not await flood.call(wire, "GET", f"/jobs/{flood.prefix}.t/large0"):
         for number in range(LARGE_JOBS):
             await flood.put(wire, "t", id=f"large{number}", body="x" * LARGE_JOB_BYTES, on_conflict="keep")

@@ -1,4 +1,4 @@
-"""A client that `openapi-python-client` makes from openapi/openapi.yaml works, as a stranger's would."""
+"""A client that `openapi-python-client` makes from openapi/openapi.yaml works."""
 
 from __future__ import annotations
 

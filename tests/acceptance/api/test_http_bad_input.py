@@ -1,4 +1,4 @@
-"""Invalid input to every operation: the error names the field and the bound, and nothing is stored."""
+"""Invalid input to every operation: the error names the field and the limit, and nothing is stored."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ async def test_a_retained_job_shows_its_result(http: Http) -> None:
 async def test_a_retained_record_ends_with_its_retention(http: Http) -> None:
     await http.reserve("brief", retain=0.1)
     ok(await http.post(http.job_path("brief", "finish")))
-    # The next due job is promoted by the turn of the timer that comes after the retention's end.
+    # The next due job is promoted by the first run of the timer after the retention's end.
     await http.put_job("after", delay=0.3)
     await http.pop_one()
     assert not await http.has_job("brief")

@@ -1,4 +1,4 @@
-"""The bounds of a key's requests; a key at its bounds does not slow down others."""
+"""The limits of a key's requests; a key at its limits does not slow down others."""
 
 from __future__ import annotations
 
@@ -136,10 +136,10 @@ async def test_a_put_is_refused_while_the_topic_holds_the_maximum_of_the_key(cal
     assert 200 == (await caller.put("few", topic, "j0", on_conflict="replace")).status
     assert 409 == (await caller.put("few", topic, "j0")).status
     assert 201 == (await caller.put("few", f"{topic}.other", "late")).status
-    assert 201 == (await caller.put("free", topic, "k")).status  # the bound is the key's and not the topic's
+    assert 201 == (await caller.put("free", topic, "k")).status  # the limit is the key's and not the topic's
     for _ in range(2):
         [job] = (await caller("few", "POST", f"/topics/{topic}/pop?wait=0")).json()["jobs"]
-        assert 429 == (await caller.put("few", topic, "late")).status  # a held job lives
+        assert 429 == (await caller.put("few", topic, "late")).status  # a held job counts
         assert 200 == (await caller("few", "POST", f"/jobs/{topic}/{job['id']}/finish", {})).status
     assert 201 == (await caller.put("few", topic, "late")).status
 

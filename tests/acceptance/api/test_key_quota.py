@@ -1,4 +1,4 @@
-"""What all topics of a key may hold together: jobs in any state, bytes, topics, and for how long."""
+"""The quotas of a key for all of its topics together: jobs in any state, bytes, topics, and retention."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Caller:
         return (await self("POST", "/jobs/batch", {"jobs": [{"topic": topic}] * count})).status
 
     async def put_when_counted(self, topic: str) -> None:
-        """Put one as soon as the topics are found to have room again."""
+        """Put one as soon as a count finds that the topics have room again."""
         async with asyncio.timeout(10):
             while (await self.put(topic)).status != 201:
                 await asyncio.sleep(0.1)
@@ -74,11 +74,11 @@ async def test_a_put_is_refused_while_all_topics_together_are_full(service: Serv
         "jobs in use: 20, needed: 1 more" == response.json()["detail"]
     )
     assert 404 == (await admin("GET", "/topics/full.new")).status
-    assert 201 == (await admin.put("full.new")).status  # the bound is the key's
+    assert 201 == (await admin.put("full.new")).status  # the limit is the key's
     assert 201 == (await Caller(service, keys, "others").put("others.new")).status
     assert 200 == (await full("DELETE", "/jobs/full.0/j")).status
     assert 200 == (await full("DELETE", "/jobs/full.1/j")).status
-    await full.put_when_counted("full.new")  # so they have been counted, the one of the other key among them
+    await full.put_when_counted("full.new")  # so they have been counted, with the one of the other key
     assert 429 == (await full.put("full.new")).status
 
 
@@ -109,7 +109,7 @@ async def test_jobs_put_at_the_same_time_never_exceed_the_quota(service: Service
 
 
 async def put_until_refused(caller: Caller, topic: str, **fields: Any) -> int:
-    """How many puts of one topic are taken until one is refused for the quota; each is taken out of the live jobs."""
+    """How many puts to one topic succeed until one is refused for the quota; each job is ended after its put."""
     for stored in range(3 * MOST):
         response = await caller.put(topic, **fields)
         if response.status == 429:
@@ -198,7 +198,7 @@ async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: Keys
     assert "max_topics" in response.json()["detail"]
     assert 404 == (await Caller(service, keys, "admin")("GET", "/topics/topics.more")).status
     assert 201 == (await caller.put("topics.0")).status
-    await asyncio.sleep(2.5)  # counted by then, and nothing asks for another count but the puts below
+    await asyncio.sleep(2.5)  # counted by then, and only the puts below cause another count
     await Caller(service, keys, "admin")("DELETE", "/topics/topics.0")
     await caller.put_when_counted("topics.more")
 
@@ -229,6 +229,6 @@ async def test_the_retention_of_its_jobs_is_bounded(service: ServiceProcess, key
     held = (await caller("POST", "/topics/times.a/pop?wait=0&count=2")).json()["jobs"]
     assert 2 == len(held)
     assert 200 == (await caller("POST", "/jobs/times.a/ttl/bury", {})).status
-    async with asyncio.timeout(10):  # kept for 2 s and not for the service's 30 days
+    async with asyncio.timeout(10):  # kept for 2 s, not for the service's 30 days
         while (await caller("GET", "/jobs/times.a/ttl")).status == 200:
             await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Keys of a running service: read anew, limited, recorded; and where a service without keys listens."""
+"""Keys of a running service: reloads, limits, audit log; and where a service without keys listens."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ WITHIN_S = 10.0
 
 
 def serve(*flags: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A service that does not come to serve."""
+    """Run a service that does not start."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
     words = ("serve", "--port", "0", "--data-dir", str(folder / "data"), *flags)
     return run_preloaded(*words, environment={**bare, **environment}, timeout=START_S)
 
 
 def refused(*flags: str, folder: Path, **environment: str) -> str:
-    """The one line in which a service says that it cannot start; it ends with exit code 1."""
+    """The one log line of a service that cannot start; its exit code is 1."""
     done = serve(*flags, folder=folder, **environment)
     assert done.returncode == 1, done.stderr
     [line] = done.stderr.splitlines()
-    assert not (folder / "data" / "valkey.log").exists(), "its store was started before it knew"
+    assert not (folder / "data" / "valkey.log").exists(), "its store was started before the error was found"
     return line
 
 
@@ -137,18 +137,18 @@ def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) 
         keys.add("late", "read")
         wait_until(lambda: everywhere("late", 200), WITHIN_S, "the new key is known")
         keys.remove("read")
-        wait_until(lambda: everywhere("read", 401), WITHIN_S, "the old key is known no more")
+        wait_until(lambda: everywhere("read", 401), WITHIN_S, "the old key is no longer known")
 
         keys.write("[[key]]\n")
         said = "the keys stay as they were: --keys-file"
-        wait_until(lambda: service.output().count(said) == workers, WITHIN_S, "it says what is wrong")
+        wait_until(lambda: service.output().count(said) == workers, WITHIN_S, "it logs the error")
         keys.path.unlink()
-        wait_until(lambda: service.output().count(said) == 2 * workers, WITHIN_S, "it says that the file is gone")
+        wait_until(lambda: service.output().count(said) == 2 * workers, WITHIN_S, "it logs that the file is missing")
         assert everywhere("late", 200)
         assert everywhere("read", 401)
 
         keys.add("later", "read")
-        wait_until(lambda: everywhere("later", 200), WITHIN_S, "it reads on")
+        wait_until(lambda: everywhere("later", 200), WITHIN_S, "it continues to read the file")
         assert service.output().count(said) == 2 * workers
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
@@ -175,8 +175,8 @@ def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_
 
         keys.remove("read")
         keys.add("late", "read")
-        wait_until(lambda: status(service, keys.tokens["late"]) == 200, WITHIN_S, "they read on")
-        wait_until(lambda: status(service, keys.tokens["read"]) == 401, WITHIN_S, "they read on")
+        wait_until(lambda: status(service, keys.tokens["late"]) == 200, WITHIN_S, "they continue to read the file")
+        wait_until(lambda: status(service, keys.tokens["read"]) == 401, WITHIN_S, "they continue to read the file")
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
 
@@ -224,7 +224,7 @@ async def test_a_reload_does_not_refill_a_rate_limit(tmp_path: Path) -> None:
         wait_until(lambda: status(service, keys.tokens["other"]) == 200, WITHIN_S, "the file is read")
         assert status(service, keys.tokens["slow"]) == 429
         keys.add("slow", "read", more="requests_per_second = 1000")
-        wait_until(lambda: status(service, keys.tokens["slow"]) == 200, WITHIN_S, "the new limit counts")
+        wait_until(lambda: status(service, keys.tokens["slow"]) == 200, WITHIN_S, "the new limit applies")
 
 
 @pytest.mark.slow
@@ -236,7 +236,7 @@ def test_a_revoked_key_is_refused_on_an_open_connection(tmp_path: Path) -> None:
     ):
         assert client.get("/topics").status_code == 200
         keys.remove("read")
-        wait_until(lambda: client.get("/topics").status_code == 401, WITHIN_S, "the key is known no more")
+        wait_until(lambda: client.get("/topics").status_code == 401, WITHIN_S, "the key is no longer known")
 
 
 @pytest.mark.slow
@@ -245,7 +245,7 @@ async def test_a_waiting_pop_gets_no_job_once_its_key_is_no_longer_accepted(
     tmp_path: Path, topic: str, through_asgi: bool
 ) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
-    names = {"withdrawn": 401, "other-topics": 403, "other-scope": 403, "as-before": 200}
+    names = {"revoked": 401, "other-topics": 403, "other-scope": 403, "as-before": 200}
     for name in names:
         keys.add(name, "pop")
     with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
@@ -253,32 +253,32 @@ async def test_a_waiting_pop_gets_no_job_once_its_key_is_no_longer_accepted(
         async def send(name: str, method: str, path: str, body: Any = None) -> WireResponse:
             return await call(service, method, path, body, token=keys.tokens[name], through_asgi=through_asgi)
 
-        async def is_let_in(name: str) -> bool:
+        async def is_accepted(name: str) -> bool:
             return (await send(name, "GET", f"/topics/{topic}.none/pop?wait=0")).status == 200
 
         parked = {name: asyncio.create_task(send(name, "GET", f"/topics/{topic}.{name}/pop?wait=50")) for name in names}
         async with asyncio.timeout(WITHIN_S):
             while b"deferd_parked_consumers 4.0" not in (await send("read", "GET", "/metrics")).body:
                 await asyncio.sleep(0.02)
-            keys.remove("withdrawn")
+            keys.remove("revoked")
             keys.add("other-topics", "pop", topics=("elsewhere.*",))
             keys.add("as-before", "pop")
-            keys.add("other-scope", "put")  # the last word: what is read then is all of it
-            while await is_let_in("other-scope"):
+            keys.add("other-scope", "put")  # the last change: once it applies, all do
+            while await is_accepted("other-scope"):
                 await asyncio.sleep(0.02)
             for name in names:
                 await send("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
             responses = {name: await task for name, task in parked.items()}
         assert names == {name: response.status for name, response in responses.items()}
         assert ["as-before"] == [job["id"] for job in responses["as-before"].json()["jobs"]]
-        for name in ("withdrawn", "other-topics", "other-scope"):
+        for name in ("revoked", "other-topics", "other-scope"):
             [job] = (await send("pop", "GET", f"/topics/{topic}.{name}/pop?wait=5")).json()["jobs"]
             assert (name, 1) == (job["id"], job["attempt"])
 
         def refusals() -> set[tuple[str, str]]:
             return {(line["key"], line["outcome"]) for line in audit_lines(service) if f"{topic}.none" != line["topic"]}
 
-        expected = {("withdrawn", "unauthorized"), ("other-topics", "forbidden"), ("other-scope", "forbidden")}
+        expected = {("revoked", "unauthorized"), ("other-topics", "forbidden"), ("other-scope", "forbidden")}
         wait_until(lambda: expected <= refusals(), WITHIN_S, "the audit log is written")
 
 
@@ -313,7 +313,7 @@ def test_an_admin_action_without_a_response_of_the_store_is_recorded_as_unknown(
 
 
 def new_key(*flags: str) -> tuple[str, str]:
-    """The entry and the token that `deferd key new` gives."""
+    """The entry and the token that `deferd key new` prints."""
     done = run_preloaded("key", "new", *flags, environment=os.environ)
     done.check_returncode()
     return done.stdout, done.stderr.rsplit(maxsplit=1)[-1]

@@ -35,7 +35,7 @@ OF_A_DELIVERY = ("finish_job", "release_job", "touch_job", "bury_job")
 TTL_LEAST_S = 60
 NOT_OF_CHAINS = [
     positive_data_acceptance,  # see test_schemathesis
-    negative_data_rejection,  # checked there: here links put good values in the place of bad ones
+    negative_data_rejection,  # checked there: here links replace bad values by good ones
     ensure_resource_availability,  # a finish removes the job that was put
     use_after_free,  # a cancelled job may be put again
 ]
@@ -125,7 +125,7 @@ def with_links(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def due_soon(body: Any) -> Any:
-    """A put that is mostly due at once and does not expire at once: a job due in years is never popped."""
+    """A put that is mostly due at once and does not expire at once: a job that is due in years is never popped."""
     if not isinstance(body, dict):
         return body
     jobs = body.get("jobs")
@@ -177,17 +177,17 @@ def test_sequences_of_requests_get_documented_responses(shared_service: ServiceP
                 raise
 
         def teardown(self) -> None:
-            for topic in self.topics:  # so that the next chain finds it as this one did
+            for topic in self.topics:  # so that the next chain finds an empty store too
                 for method, path in (("DELETE", ""), ("POST", "/resume")):
                     httpx.request(method, f"{shared_service.url}/topics/{topic}{path}", timeout=10)
 
     while outcomes.total() < CALLS and not failures:
-        # Chains cannot be repeated to the letter: the service makes ids and receipts, and schemathesis draws apart.
+        # Chains cannot be repeated exactly: the service makes ids and receipts, and schemathesis draws by itself.
         with contextlib.suppress(FlakyStrategyDefinition):
             Chains.run(settings=SETTINGS)
     if failures:
         raise failures[0]
-    print("answers:", *(f"{name} {status}: {count}" for (name, status), count in sorted(outcomes.items())))
+    print("responses:", *(f"{name} {status}: {count}" for (name, status), count in sorted(outcomes.items())))
     assert sum(outcomes[operation_id, 200] for operation_id in OF_A_DELIVERY) > 0, "no receipt has reached its job"
     assert "Traceback" not in shared_service.output()
 

@@ -1,4 +1,4 @@
-"""Jobs in every state with all that belongs to them, and whether they are still so in another place."""
+"""Jobs in every state, and checks that another store has them unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BIG_BODIES = {f"big-{number}": chr(ord("a") + number) * 400_000 for number in ra
 
 @dataclass(frozen=True)
 class Filled:
-    """What was put into a service: deliveries that live, one that was cancelled, and all that the service shows."""
+    """What was put into a service: live deliveries, a cancelled one, and everything that the service shows."""
 
     held: Delivery
     requested: Delivery
@@ -61,7 +61,7 @@ def shown_by(client: Client) -> dict[str, Any]:
 
 
 def assert_goes_on(client: Client, filled: Filled) -> None:
-    """All is there as it was, receipts fit, jobs come in their order, and the audit finds no damage."""
+    """Everything is unchanged, receipts are valid, jobs come in their order, and the audit finds no damage."""
     assert shown_by(client) == filled.shown
     assert_sound(client)
     [again] = client.pop(TOPIC, wait=0, request_id=REQUEST)

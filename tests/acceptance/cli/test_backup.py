@@ -102,7 +102,7 @@ def test_jobs_in_every_state_go_on_after_a_restore(service: ServiceProcess, fold
     with Client(service.url) as client:
         filled = fill(client)
         made = shell.json("backup", str(folder), *text_of(service.data_dir))[0]
-        # What comes after the backup is not in it, and the service goes on.
+        # Jobs put after the backup are not in it, and the service continues.
         assert_goes_on(client, filled)
     assert made["counts"] == {"delayed": 7, "ready": 31, "reserved": 2, "dead": 1, "finished": 1}
     assert (made["topics"], made["shards"]) == (3, 1)
@@ -281,7 +281,7 @@ def test_a_restore_is_refused_while_a_store_of_a_killed_service_runs(
     pid, reaper = service.store_pid(), service.reaper_pid()
     assert pid is not None
     assert reaper is not None
-    os.kill(reaper, signal.SIGSTOP)  # else it would end the store
+    os.kill(reaper, signal.SIGSTOP)  # otherwise it would end the store
     service.kill()
 
     assert f"a store (process {pid}) that a service left behind" in shell.refused(

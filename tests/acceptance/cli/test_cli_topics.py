@@ -1,4 +1,4 @@
-"""The commands that look after topics."""
+"""The commands for topics."""
 
 from __future__ import annotations
 

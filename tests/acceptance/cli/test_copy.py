@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Iterator[StoreServer]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> tuple[str, Filled]:
-    """The data folder of a stopped service with jobs in every state."""
+    """The data directory of a stopped service with jobs in every state."""
     with running_service(data_dir=tmp_path / "service") as service, Client(service.url) as client:
         filled = fill(client)
     return str(service.data_dir), filled

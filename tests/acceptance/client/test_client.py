@@ -1,4 +1,4 @@
-"""The client against a real service: what each method does. For its errors see test_client_trouble.py."""
+"""The client against a real service: what each method does. For its errors see test_client_errors.py."""
 
 from __future__ import annotations
 

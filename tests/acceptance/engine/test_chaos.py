@@ -74,7 +74,7 @@ class ChaosWorker:
         return self.lives[-1].with_suffix(".log")
 
     def kill_at_work(self) -> None:
-        """Kill it when it notes a run, so while it holds jobs; after 3 s if it has none."""
+        """Kill it when it records a run, so while it holds jobs; after 3 s if it has none."""
         deadline, size = time.monotonic() + 3, self._noted_bytes()
         while self._noted_bytes() == size and time.monotonic() < deadline:
             time.sleep(0.005)

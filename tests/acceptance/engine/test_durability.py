@@ -1,4 +1,4 @@
-"""What a put has reached, over HTTP, in the client and on the command line."""
+"""The durability level of a put, over HTTP, in the client and on the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.store.store_servers import Pair
 
 REPLICATION_TIMEOUT_S = 1.0
 SLACK_S = 1.5
-"""What a loaded machine may add."""
+"""Added for a loaded machine."""
 
 
 @pytest.fixture(scope="module")

@@ -174,7 +174,7 @@ class TestPaymentNotices:
 
         def send(url: str, payment: str) -> None:
             sent_at.append(service.clock.now())
-            raise payment_notices.NoResponseFromMerchant(f"{url} answered 503")
+            raise payment_notices.NoResponseFromMerchant(f"{url} responded with 503")
 
         payment_notices.announce(client, "p-1", MERCHANT)
         assert payment_notices.send_what_is_due(client, send, wait=0) == 1
@@ -190,7 +190,7 @@ class TestPaymentNotices:
         assert [round(waited / timedelta(minutes=1)) for waited in waits] == [2, 10, 10, 60, 120, 360, 900]
         job = client.look(payment_notices.TOPIC, "p-1")
         assert (job.state, job.reason, job.attempts) == (JobState.DEAD, DeadReason.SCHEDULE, 8)
-        assert job.last_error == f"{MERCHANT} answered 503"
+        assert job.last_error == f"{MERCHANT} responded with 503"
 
     def test_notices_begin_again_when_the_merchant_is_back(self, service: ServiceForTests, client: Client) -> None:
         def fail(url: str, payment: str) -> None:

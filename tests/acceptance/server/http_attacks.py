@@ -1,6 +1,6 @@
 """Ways to abuse an HTTP service: each opens connections, sends what it should not, and closes them again.
 
-None of them expects a particular answer; `Abuse` notes the statuses that came, and the test asks that none is a 500.
+None of them expects a particular response; `Abuse` counts the statuses, and the test checks that none is a 500.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import AsyncIterator, Sequence
 HOST = "127.0.0.1"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _RESPONSE_S, _MORE_S = 1.5, 0.1
-"""How long an attack looks for an answer, since many get none, and for more of it."""
+"""How long an attack waits for a response, since many get none, and for more of it."""
 _PUT = b'{"topic": "%b", "id": "a", "on_conflict": "keep"}'
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Abuse:
-    """One client that means harm: where to, with which topic of its own, and what it was answered."""
+    """A hostile client: the port, its own topic, and the statuses of its responses."""
 
     def __init__(self, port: int, topic: str, seed: int) -> None:
         self.port = port
@@ -98,10 +98,10 @@ class Abuse:
             [b"", GET, GET * 3, GET[:20], pop, pop + GET, put, put[:-5], put + put[:30]], half_close=True
         )
 
-    async def send_ahead(self) -> None:
-        """A hundred requests in one segment, with waiting pops among them; hung up with the answers under way."""
+    async def pipeline(self) -> None:
+        """A hundred requests in one segment, with waiting pops among them; the client disconnects before all responses."""
         pop = b"GET /topics/%b/pop?wait=0.2 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
-        # With more than a few requests behind it, that its client is gone is noticed when a pop's wait is over.
+        # With more than a few requests behind a pop, its disconnect is noticed only when its wait is over.
         parked = b"GET /topics/%b/pop?wait=3 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
         many = [self.random.choice([GET, self.put()]) for _ in range(98)]
         await self.send(b"".join([many[0], pop, *many[1:49], pop, *many[49:]]), wait_s=3)
@@ -264,13 +264,13 @@ class Abuse:
         await self.send_all([pop] * count, at_once=count)
 
     async def read_no_responses(self) -> None:
-        """Ask for a lot, and read nothing of it."""
+        """Request a lot, and read nothing of it."""
         async with self.connection() as (_reader, writer):
             writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
             await asyncio.sleep(0.5)
 
     async def stop_halfway(self) -> None:
-        """Half of a head, and half of a body, on connections that stay open until the service has had enough."""
+        """Half of a head, and half of a body, on connections that stay open until the service closes them."""
         put = self.put()
         await asyncio.gather(*(self.send(part, wait_s=5) for part in (GET[:-2], put[:30], put[:-3], GET + put[:-3])))
 
@@ -279,7 +279,7 @@ class Abuse:
         await asyncio.gather(
             self.send_byte_by_byte(),
             self.close_half(),
-            self.send_ahead(),
+            self.pipeline(),
             self.send_large_heads(),
             self.send_bad_chunks(),
             self.send_wrong_lengths(),

@@ -106,7 +106,7 @@ def resident_bytes(pid: int) -> int:
 
 
 async def left_open(pid: int, files_at_first: list[str]) -> list[str]:
-    """Files that the process still has open after it had time to close them; none if all is well."""
+    """Files that the process still has open after it had time to close them; none if it leaks none."""
     end_s = time.monotonic() + QUIET_S
     while len(open_files(pid)) > len(files_at_first) and time.monotonic() < end_s:
         await asyncio.sleep(0.1)

@@ -198,7 +198,7 @@ async def test_http_1_0_may_omit_the_host_but_not_repeat_it(shared_service: Serv
             assert await wire.is_closed()
 
 
-# Upgrade: no other protocol is spoken here, and a request that asks for one is read like any other (RFC 9110, 7.8).
+# Upgrade: there is no other protocol, and a request for one is read like any other (RFC 9110, section 7.8).
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["length", "chunks"])

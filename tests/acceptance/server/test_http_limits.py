@@ -1,4 +1,4 @@
-"""What a connection may do: how much it sends, how long it takes, how many there are; none costs others anything."""
+"""The limits of connections: sizes, times and their number; a connection at a limit does not slow down others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAD_TIMEOUT_S, BODY_TIMEOUT_S, RESPONSE_TIMEOUT_S = 0.6, 1.2, 1.5
 HEAD_BYTES = 16 * 1024
 CONNECTIONS = 40
 CHECK_EVERY_S = 1.0
-"""How often the service looks for what is overdue."""
+"""How often the service checks for overdue connections."""
 CHUNKED = b"POST /jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 both_entry_points = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 
@@ -52,14 +52,14 @@ async def wire(service: ServiceProcess) -> AsyncIterator[Wire]:
 
 
 async def send(service: ServiceProcess, method: str, path: str, body: Any = None) -> WireResponse:
-    """The answer to a call on a connection of its own."""
+    """The response to a request on a connection of its own."""
     async with connected(service.port) as wire:
         wire.send(request(method, path, body))
         return await wire.read_response()
 
 
 async def refusal(wire: Wire, status: int, code: str) -> str:
-    """The detail of the problem by which the service refuses, and behind which it hangs up."""
+    """The detail of the problem with which the service refuses; it then closes the connection."""
     response = await wire.read_response()
     assert (response.status, response.json()["code"]) == (status, code)
     assert response.headers["content-type"] == "application/problem+json"
@@ -106,18 +106,18 @@ async def test_a_head_that_arrives_in_drops_gets_no_more_time(wire: Wire) -> Non
 
 @pytest.mark.slow
 async def test_an_incomplete_body_times_out(service: ServiceProcess, topic: str) -> None:
-    async def give_up(path: str, through_asgi: bool) -> None:
+    async def send_incomplete(path: str, through_asgi: bool) -> None:
         raw = request("POST", path, {"topic": topic, "id": "j"}, through_asgi=through_asgi)
         async with connected(service.port) as wire:
             wire.send(raw[:-3])
             if path == "/jobs":
                 assert await refusal(wire, 408, "request_timeout") == "the request's body did not arrive within 1.2 s"
-            else:  # what needs no body is answered at once; the rest of the body is still waited for in vain
+            else:  # a request that needs no body gets its response at once; the rest of the body never comes
                 assert (await wire.read_response()).status == 404
                 assert await wire.is_closed()
 
     cases = itertools.product(("/jobs", "/nowhere"), (False, True))
-    await asyncio.gather(*itertools.starmap(give_up, cases))  # at once, for each takes as long as the limit
+    await asyncio.gather(*itertools.starmap(send_incomplete, cases))  # at once, for each takes as long as the limit
     assert (await send(service, "GET", f"/topics/{topic}")).status == 404
 
 
@@ -193,7 +193,7 @@ async def test_a_response_that_is_not_read_in_time_is_aborted(service: ServicePr
         reader.connect(("127.0.0.1", service.port))
         reader.sendall(request("GET", f"/topics/{topic}/pop?ttr=1"))
         await asyncio.sleep(RESPONSE_TIMEOUT_S + CHECK_EVERY_S + 0.5)
-        assert await asyncio.to_thread(taken_until_the_end, reader) < 5_000_000
+        assert await asyncio.to_thread(received_until_the_end, reader) < 5_000_000
     jobs = (await send(service, "GET", f"/topics/{topic}/pop?wait=5")).json()["jobs"]
     assert 2 == jobs[0]["attempt"]  # the lease ended; none is lost
 
@@ -216,8 +216,8 @@ async def put_large_job(service: ServiceProcess, topic: str) -> None:
     assert (await send(service, "POST", "/jobs", job)).status == 201
 
 
-def taken_until_the_end(reader: socket.socket) -> int:
-    """How many bytes there are before the connection ends, in whatever way."""
+def received_until_the_end(reader: socket.socket) -> int:
+    """How many bytes there are before the connection ends, orderly or not."""
     taken = 0
     with contextlib.suppress(ConnectionError):
         while piece := reader.recv(100_000):
@@ -307,7 +307,7 @@ async def test_an_invalid_chunk_is_reported_in_place_of_the_response(wire: Wire,
 async def test_a_connection_over_the_limit_is_refused_until_another_ends(service: ServiceProcess, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(connected(service.port)) for _ in range(CONNECTIONS)]
-        for wire in wires:  # each is answered, so each is open
+        for wire in wires:  # each gets a response, so each is open
             wire.send(request("GET", "/healthz"))
             assert (await wire.read_response()).status == 200
         async with connected(service.port) as late:
@@ -384,7 +384,7 @@ async def test_silent_sockets_block_nobody_and_leave_file_descriptors_to_the_ser
         assert await asyncio.to_thread(service.stop) == 0
 
 
-# Sent ahead
+# Pipelined
 
 
 async def test_very_many_pipelined_requests_get_their_responses_in_order(

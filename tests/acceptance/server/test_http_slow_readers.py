@@ -1,4 +1,4 @@
-"""Clients that ask for large responses and do not read them: they cost a bounded memory, and others nothing."""
+"""Clients that do not read large responses: they take a bounded memory, and do not slow down others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicePr
 
 @contextlib.asynccontextmanager
 async def slow_reader(service: ServiceProcess, tls: ssl.SSLContext | None = None) -> AsyncIterator[Wire]:
-    """A connection whose client takes little before it is asked to."""
+    """A connection whose client receives little before the test reads."""
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     raw.setblocking(False)
@@ -80,7 +80,7 @@ async def put_large_jobs(service: ServiceProcess, topic: str, token: str | None 
 
 
 async def whole_response(service: ServiceProcess, raw: bytes) -> WireResponse:
-    """The answer to a client that reads it."""
+    """The response to a client that reads it."""
     async with connected(service.port) as wire:
         wire.send(raw)
         return await wire.read_response()
@@ -145,7 +145,7 @@ async def test_a_key_over_its_share_is_refused_and_others_are_not(
         small = await call(service, "POST", "/jobs", {"topic": f"{topic}-c"}, token=greedy)
         assert 201 == small.status
         jobs = (await whole_response(service, pop(f"{topic}-b", other))).json()["jobs"]
-        assert [1] * JOBS == [job["attempt"] for job in jobs]  # the refused pop was taken back
+        assert [1] * JOBS == [job["attempt"] for job in jobs]  # the refused pop was undone
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ async def test_a_half_closed_client_still_gets_the_rest(
 
 
 class HalfClosingTls:
-    """A blocking TLS connection that can end its own side and read on, which `ssl.SSLSocket` cannot."""
+    """A blocking TLS connection that can end its own side and continue to read, which `ssl.SSLSocket` cannot."""
 
     def __init__(self, raw: socket.socket, trust: ssl.SSLContext) -> None:
         self._raw = raw

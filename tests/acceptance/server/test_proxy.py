@@ -54,7 +54,7 @@ def running_proxy(service: ServiceProcess, folder: Path, environment: dict[str, 
         return False
 
     try:
-        wait_until(is_ready, START_S, "the proxy hands requests on")
+        wait_until(is_ready, START_S, "the proxy forwards requests")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()

@@ -1,4 +1,4 @@
-"""No secret is shown: in no log at any level, no answer, no metric, no command, no repr."""
+"""No secret is shown: in no log at any level, no response, no metric, no command, no repr."""
 
 from __future__ import annotations
 

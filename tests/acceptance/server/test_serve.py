@@ -123,7 +123,7 @@ def test_a_second_service_on_the_same_directory_or_port_is_refused(tmp_path: Pat
 
         assert f"in use by another deferd service (process {first.process.pid})" in same_directory
         assert f"cannot listen on 127.0.0.1 port {first.port}" in same_port
-        assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before it knew"
+        assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before the error was found"
 
 
 @pytest.mark.slow

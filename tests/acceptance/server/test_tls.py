@@ -182,7 +182,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, topic: 
         assert is_shown(renewed)
 
         again = files.renew("again")
-        wait_until(lambda: is_shown(again), WITHIN_S, "it reads on")
+        wait_until(lambda: is_shown(again), WITHIN_S, "it continues to read the files")
         assert workers == service.output().count(refused_once)
     assert "Traceback" not in service.output()
 
@@ -201,7 +201,7 @@ def test_server_processes_restarted_with_a_broken_certificate_file_use_the_last_
         assert "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)" in service.output()
 
         again = files.renew("again")
-        wait_until(lambda: shown_certificate(service, files) == again, WITHIN_S, "they read on")
+        wait_until(lambda: shown_certificate(service, files) == again, WITHIN_S, "they continue to read the files")
     assert "Traceback" not in service.output()
     assert "did not start to serve" not in service.output()
 

@@ -75,7 +75,7 @@ def test_a_service_ends_when_its_tests_are_killed() -> None:
         "import sys, time\nfrom deferd.testing import start_service\n"
         "with start_service('--workers', '2') as service:\n    print(service.log, flush=True)\n    time.sleep(60)\n"
     )
-    with tempfile.TemporaryDirectory() as temporary:  # who is killed leaves a folder behind
+    with tempfile.TemporaryDirectory() as temporary:  # a killed service leaves a folder behind
         environment = {**os.environ, "TMPDIR": temporary}
         with subprocess.Popen(
             [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True

@@ -298,7 +298,7 @@ async def test_a_plain_handler_past_its_time_limit_keeps_its_slot_until_it_retur
     async with serving(worker):
         released = await in_state(client, topic, "slow", "delayed")
         assert released.last_error == "the time limit of 0.05 s has passed"
-        await until(saw_it.is_set, "the handler saw that it is cancelled")
+        await until(saw_it.is_set, "the handler knows that it is cancelled")
         await client.put(topic, "next", id="next", retain=60)
         await asyncio.sleep(0.2)  # with a free slot it would start within a few milliseconds
         assert (ran, (await client.look(topic, "next")).state) == (["slow"], "ready")

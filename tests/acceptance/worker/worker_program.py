@@ -16,7 +16,7 @@ from deferd.worker import event_loop, worker_run
 
 
 def main() -> int:
-    """Work on the topics below TOPIC; a job runs for as many seconds as its body says.
+    """Work on the topics below TOPIC; the body of a job is the number of seconds for which it runs.
 
     Handlers write a line when they begin, when they end and when they are cancelled. Those of `TOPIC.stubborn` and
     `TOPIC.stubborn-plain` ignore that they are cancelled.
