@@ -64,7 +64,7 @@ class Pipeline:
     """One raw socket. Each method writes all its commands at once and then reads all the replies, in bulk.
 
     `body` is the body of every job, ready as bytes; replies are counted and checked, ids are taken out, and nothing
-    more is done with them, so that next to no time goes by on this side. Bodies must not hold a line end.
+    more is done with them, so that the client takes almost no time. Bodies must not hold a line end.
     """
 
     def __init__(self, port: int, body: bytes) -> None:

@@ -145,7 +145,7 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 class DiskMeter:
-    """How long a small durable write takes during the block, measured ten times a second.
+    """The duration of a small durable write during the block, measured ten times a second.
 
     Figures with `appendfsync always` depend on this. It differs between machines and with other load on the disk.
     """

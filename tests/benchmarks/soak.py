@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, help="jobs per second, instead of half of the top rate")
     options = parser.parse_args()
     end_in_order()
-    logging.getLogger("deferd").setLevel(logging.CRITICAL)  # the workers tell of each restart
+    logging.getLogger("deferd").setLevel(logging.CRITICAL)  # the workers log each restart
     with store_and_services() as (store, services), asyncio.Runner(loop_factory=new_event_loop) as runner:
         verdict = runner.run(measure(Soak(store, services), options))
     print("soak: " + (f"{verdict.missed} targets MISSED" if verdict.missed else "all targets met"))

@@ -84,7 +84,7 @@ class Producer:
                 while len(self.ledger.under_way) > UNDER_WAY_MAX or len(self._tasks) > 8:
                     await asyncio.sleep(0.001)
             else:
-                next_s = max(next_s + BATCH / rate, time.monotonic() - 1)  # what was missed is caught up within bounds
+                next_s = max(next_s + BATCH / rate, time.monotonic() - 1)  # some missed puts are caught up
                 await asyncio.sleep(max(next_s - time.monotonic(), 0))
 
     async def settle(self, client: AsyncClient | None = None) -> None:

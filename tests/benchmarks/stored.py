@@ -81,7 +81,7 @@ class Filler:
             nonlocal cancelled
             for number in victims:
                 response = await connection.send(raw_http.request_bytes("DELETE", f"/jobs/{TOPIC}/order-{number}"))
-                if response.status == 200:  # 404: it was chosen in an earlier step as well
+                if response.status == 200:  # 404: it was cancelled in an earlier step
                     cancelled += 1
                 if time.perf_counter() - began >= seconds:
                     return

@@ -71,7 +71,7 @@ def check_job(
     hides_any: bool = False,
     most_steps: int = MOST_STEPS,
 ) -> Verdict:
-    """Search for an order. `unanswered_pops_s` are the call times of pops that may have taken this job unseen.
+    """Search for an order. `pops_without_response_s` are the call times of pops that may have taken this job unseen.
 
     With `hides_any` there were consumers whose pops were not recorded.
     """

@@ -123,7 +123,7 @@ async def leave_finished_jobs(flood: Flood, wire: Wire) -> None:
 
 
 async def leave_request_records(flood: Flood, wire: Wire) -> None:
-    """What the service remembers of a pop with a request id, each id a new one and as long as may be."""
+    """What the service remembers of a pop with a request id, each a new id of the maximum length."""
     await flood.put_many(wire, "t", 20)
     jobs = await flood.pop(wire, "t", f"count=20&request_id={secrets.token_hex(127)}")
     finishes = {"jobs": [{"id": job["id"]} for job in jobs]}

@@ -95,21 +95,21 @@ def test_keys_can_be_set_in_the_environment(tmp_path: Path, workers: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("[[key", "is not valid TOML (at "),
         ("", "is invalid: it has 0 keys"),
         ('[[key]]\nname = "a"', "invalid: key 1 (a): `hash`"),
     ],
 )
-def test_keys_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path, text: str, says: str) -> None:
+def test_keys_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "keys.toml"
     file.write_text(text, encoding="utf-8")
     line = refused("--keys-file", str(file), folder=tmp_path)
     assert f"--keys-file (DEFERD_KEYS_FILE) {file} is " in line
-    assert says in line
+    assert message in line
     if text:
-        assert says in refused(DEFERD_KEYS=text, folder=tmp_path)
+        assert message in refused(DEFERD_KEYS=text, folder=tmp_path)
 
 
 def test_keys_that_are_missing_are_refused_at_the_start(tmp_path: Path) -> None:
@@ -140,16 +140,18 @@ def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) 
         wait_until(lambda: everywhere("read", 401), WITHIN_S, "the old key is no longer known")
 
         keys.write("[[key]]\n")
-        said = "the keys stay as they were: --keys-file"
-        wait_until(lambda: service.output().count(said) == workers, WITHIN_S, "it logs the error")
+        error_line = "the keys stay as they were: --keys-file"
+        wait_until(lambda: service.output().count(error_line) == workers, WITHIN_S, "it logs the error")
         keys.path.unlink()
-        wait_until(lambda: service.output().count(said) == 2 * workers, WITHIN_S, "it logs that the file is missing")
+        wait_until(
+            lambda: service.output().count(error_line) == 2 * workers, WITHIN_S, "it logs that the file is missing"
+        )
         assert everywhere("late", 200)
         assert everywhere("read", 401)
 
         keys.add("later", "read")
         wait_until(lambda: everywhere("later", 200), WITHIN_S, "it continues to read the file")
-        assert service.output().count(said) == 2 * workers
+        assert service.output().count(error_line) == 2 * workers
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
 
@@ -365,7 +367,7 @@ def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "message"),
     [
         (("--name", "a b", "--scope", "put"), "`name` must be 1 to 64"),
         (("--name", "a", "--scope", "put", "--topic", "a b"), "`topics` must be a list of patterns"),
@@ -374,8 +376,8 @@ def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:
         (("--name", "a"), "--scope"),
     ],
 )
-def test_a_key_that_the_service_would_refuse_is_not_made(flags: tuple[str, ...], says: str) -> None:
+def test_a_key_that_the_service_would_refuse_is_not_made(flags: tuple[str, ...], message: str) -> None:
     done = run_preloaded("key", "new", *flags, environment=os.environ)
     assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr

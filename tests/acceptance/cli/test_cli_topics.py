@@ -63,10 +63,10 @@ def test_a_topic_is_set_in_part_or_as_a_whole(shell: Shell, topic: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [(["jobs", "{topic}"], "{topic} has no jobs"), (["ls", "{topic}", "--state", "dead"], "{topic} has no dead jobs")],
 )
-def test_an_empty_list_says_so_on_a_terminal_only(shell: Shell, topic: str, words: list[str], said: str) -> None:
+def test_an_empty_list_says_so_on_a_terminal_only(shell: Shell, topic: str, words: list[str], message: str) -> None:
     shell.json("topic", topic, "--set", "{}")
     words = [word.replace("{topic}", topic) for word in words]
 
@@ -74,7 +74,7 @@ def test_an_empty_list_says_so_on_a_terminal_only(shell: Shell, topic: str, word
     assert [] == shell.json(*words)
     with terminal(shell.url, *words) as shown:
         assert 0 == shown.end()
-        assert said.replace("{topic}", topic) == shown.text.strip()
+        assert message.replace("{topic}", topic) == shown.text.strip()
     with terminal(shell.url, *words, "--json") as shown:
         assert (0, "") == (shown.end(), shown.text)
 

@@ -99,7 +99,7 @@ class Abuse:
         )
 
     async def pipeline(self) -> None:
-        """A hundred requests in one segment, with waiting pops among them; the client disconnects before all responses."""
+        """A hundred requests in one segment, some of them waiting pops; the client disconnects before all responses."""
         pop = b"GET /topics/%b/pop?wait=0.2 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
         # With more than a few requests behind a pop, its disconnect is noticed only when its wait is over.
         parked = b"GET /topics/%b/pop?wait=3 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
@@ -138,7 +138,7 @@ class Abuse:
         await self.send_all([head % name + good + b"0\r\n\r\n" for name in names])
 
     async def send_wrong_lengths(self) -> None:
-        """Lengths that are short, long, given twice, negative, no number; and with chunks as well (smuggling)."""
+        """Lengths that are short, long, repeated, negative, no number; and with chunks as well (smuggling)."""
         size = len(_PUT % self.topic)
         lengths = (
             b"1",

@@ -1,4 +1,4 @@
-"""A store that revokes a permission, or was emptied, under real services: a 503 that says what to do, never a 500."""
+"""A store that revokes a permission, or was emptied, under real services: a 503 that explains it, never a 500."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class EngineAndModel(RuleBasedStateMachine):
         for job_id in JOB_IDS:
             job = model.jobs.get(job_id)
             if job is not None and versions.get(job_id) == job.version:
-                assert contents.of_job(job_id) == before.of_job(job_id), "changed by what was done to others"
+                assert contents.of_job(job_id) == before.of_job(job_id), "changed by calls for other jobs"
                 continue
             if job is None and job_id not in before.pool:
                 continue

@@ -42,7 +42,7 @@ def store_now_ms(server: StoreServer) -> int:
 
 
 def timer_turns() -> float:
-    """How many turns this process's timers have had while holding the lock."""
+    """How many runs this process's timers have had while holding the lock."""
     return REGISTRY.get_sample_value("deferd_timer_turns_total", {"held": "yes"}) or 0
 
 

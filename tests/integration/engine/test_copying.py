@@ -1,4 +1,4 @@
-"""Copies of one store into another: every element of every key, in steps, and the refusals."""
+"""Copies of one store into another: every element of every key, in steps, and what is refused."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
 @pytest.fixture
 def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
     """A healthy, empty cluster."""
-    wait_until(lambda: all(map(is_well, running_cluster.masters)), SETTLE_S, "the cluster is well")
+    wait_until(lambda: all(map(is_well, running_cluster.masters)), SETTLE_S, "the cluster is healthy")
     for node in running_cluster.masters:
         node.command("FLUSHALL")
     yield running_cluster
@@ -300,7 +300,7 @@ async def test_a_service_starts_with_the_shards_that_can_be_reached(cluster: Clu
     guard = cluster.holder_of("deferd:shards")
     failing = next(node for node in cluster.masters if node is not guard)
     getattr(failing, how)()
-    for url in map(cluster.url_from, range(len(cluster.masters))):  # whichever node is queried first
+    for url in map(cluster.url_from, range(len(cluster.masters))):  # for each node that may be queried first
         store = await connect(url, timeout_s=STORE_TIMEOUT_S)
         await check(store, shards=SHARDS)
         await store.close()

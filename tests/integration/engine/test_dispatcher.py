@@ -40,7 +40,7 @@ def store_calls(server: StoreServer) -> int:
 
 @pytest.fixture
 async def second(server: StoreServer) -> AsyncIterator[Engine]:
-    """The engine of another process, as far as the store can tell."""
+    """An engine with connections of its own, like that of another process."""
     async with started_engine(server.url) as engine:
         yield engine
 
@@ -211,7 +211,7 @@ async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(engine.queue, "pop", lambda *_args: asyncio.sleep(60))
         waiting = waiting_pop(engine, "a", "b", request_id="r")
-        await asyncio.sleep(0.01)  # it looks for an earlier answer by then
+        await asyncio.sleep(0.01)  # by then it checks for an earlier reply
         waiting.cancel()
         await engine.dispatcher.close()
         await asyncio.wait((waiting,))

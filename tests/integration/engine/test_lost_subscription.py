@@ -146,10 +146,10 @@ async def test_a_node_that_leaves_the_cluster_is_noticed(tmp_path: Path, caplog:
                 await served_within_bound(consumer, producer)
                 await asyncio.to_thread(cluster.remove, node)
                 await asyncio.gather(*(finds_its_shards(engine) for engine in (consumer, producer)))
-                for number in range(SHARDS):  # on every shard, on whichever node it is now
+                for number in range(SHARDS):  # on every shard, whose node may have changed
                     await served_within_bound(consumer, producer, f"topic{number}")
                 await logged(caplog, BACK)
                 await until(lambda: not has_subscriber(node), "the node has no subscriber", within_s=BOUND_S + SLACK_S)
-                await until(lambda: caplog.text.count(LOST) == caplog.text.count(BACK), "all listen again")
+                await until(lambda: caplog.text.count(LOST) == caplog.text.count(BACK), "all are subscribed again")
                 for number in range(SHARDS):
                     await woken_at_once(consumer, producer, f"topic{number}")

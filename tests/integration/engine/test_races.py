@@ -1,7 +1,7 @@
 """Real races: two engines, each with its own connections, make two calls to one store at the same time.
 
-Every race is run many times, so that each side wins some. Whichever wins, the two results must agree with each other
-and with the store's contents afterwards.
+Every race is run many times, so that each side wins some. With either winner, the two results must agree with each
+other and with the store's contents afterwards.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def race(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 async def promote(by: Scripts, topic: str) -> None:
-    """Visit one topic as a timer does, whoever holds the lock; promote.lua documents the arguments."""
+    """Visit one topic as a timer does, but without the lock; promote.lua documents the arguments."""
     most_jobs, dead_retention_ms, mark, most_topics, timer, lock_ms = 500, 3_600_000, "timer-1", 8, "timer-1", 2500
     keys = (*KEYS.of_topic(topic), KEYS.of_shard(0, "lock"))
     await by.run("promote", keys, (topic, most_jobs, dead_retention_ms, mark, most_topics, timer, lock_ms))

@@ -249,8 +249,8 @@ def test_any_name_raises_job_not_found_and_no_other_error(
 ) -> None:
     """The HTTP API refuses them earlier, but the engine must handle them too."""
 
-    async def look() -> None:
+    async def get_job() -> None:
         with pytest.raises((JobNotFound, DeferdError, UnicodeEncodeError)):
             await engine_of_examples.queue.get(topic or "t", job_id)
 
-    run(look())
+    run(get_job())

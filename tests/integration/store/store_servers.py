@@ -67,7 +67,7 @@ class StoreServer:
 
     @property
     def url(self) -> str:
-        """Its URL, `redis://` or `unix://`, with the password if `requirepass` was given."""
+        """Its URL, `redis://` or `unix://`, with the password if `requirepass` is set."""
         login = f":{self.config['requirepass']}@" if "requirepass" in self.config else ""
         return (
             f"redis://{login}127.0.0.1:{self.port}" if self.socket_path is None else f"unix://{login}{self.socket_path}"
@@ -127,7 +127,7 @@ class StoreServer:
             return client.execute_command(*arguments)
 
     def used_before(self, shards: int = 1) -> Self:
-        """As a store is that a service has used: the next service does not wait before its first use."""
+        """Mark the store as used by a service, so that the next service does not wait before its first use."""
         self.command("SET", SHARDS_KEY, shards)
         return self
 
@@ -191,7 +191,7 @@ class Pair:
         self.replica = StoreServer(folder / "b", repl_diskless_sync_delay=0, replicaof=source)
 
     def start(self) -> Self:
-        """Start both and wait until they are in step, which takes a second."""
+        """Start both and wait until they are in sync, which takes a second."""
         try:
             self.primary.start()
             self.replica.start()
@@ -207,7 +207,7 @@ class Pair:
         self.primary.kill()
 
     def is_well(self) -> bool:
-        """Whether both run as they did at the start, and are in step; what is paused goes on."""
+        """Whether both run in their original roles and are in sync; resumes paused ones."""
         if not (self.primary.running and self.replica.running):
             return False
         self.primary.unpause()

@@ -30,7 +30,7 @@ CHECK_INTERVAL_S = 0.2
 
 @pytest.fixture(autouse=True)
 def checks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is looked at more often than in use, where it is once a second."""
+    """The store is checked more often than in production, where it is once a second."""
     monkeypatch.setattr(shard_guard, "CHECK_INTERVAL_S", CHECK_INTERVAL_S)
 
 

@@ -79,7 +79,7 @@ def test_the_default_burst_is_one_second_of_requests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "it has 0 keys and must have 1 to"),
         ("[[key]", "not valid TOML (at line 1, column"),
@@ -118,8 +118,8 @@ def test_the_default_burst_is_one_second_of_requests() -> None:
         (entry() + entry(name='"other"'), "the keys 'shop' and 'other' have the same hash"),
     ],
 )
-def test_an_invalid_entry_is_refused_with_the_reason(text: str, says: str) -> None:
-    assert says in refusal(text)
+def test_an_invalid_entry_is_refused_with_the_reason(text: str, message: str) -> None:
+    assert message in refusal(text)
 
 
 def test_the_number_of_keys_is_bounded() -> None:

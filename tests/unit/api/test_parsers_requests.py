@@ -1,4 +1,4 @@
-"""Whatever a request says, it is bound to a call or refused by an error that can be shown."""
+"""Any request is bound to a call, or refused by an error that can be shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPERATIONS = [route for route in SERVICE.routes if isinstance(route, Operation)]
 def sent_request(
     path_values: dict[str, str], *, query: bytes = b"", body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> AsgiRequest:
-    """A request whose body has come."""
+    """A request whose body has arrived."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body}
@@ -157,7 +157,7 @@ def test_an_object_with_known_fields_is_bound_or_refused(operation: Operation, d
 
 
 def can_be_sent_to_the_store(value: Any) -> None:
-    """What was understood has a form in which scripts get it."""
+    """Parsed values can be encoded for scripts."""
     match value:
         case model.PutJob():
             script_arguments.put_args(value, value.id or script_arguments.new_id())

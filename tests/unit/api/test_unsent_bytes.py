@@ -12,7 +12,7 @@ LARGE = 2 * LARGE_BYTES
 
 
 class SlowClient:
-    """A client of which the test says how much it has not read."""
+    """A client whose unread bytes the test sets."""
 
     def __init__(self, unsent: int) -> None:
         self.unsent = unsent

@@ -1,4 +1,4 @@
-"""The command line: its flags are the settings, and it says what is wrong in one line."""
+"""The command line: its flags are the settings, and it reports an error in one line."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_version_and_help_are_commands_too(capsys: pytest.CaptureFixture[str]) -
 
 def shown_by(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     code = cli.main(words)
-    said = capsys.readouterr()
-    assert (code, said.err) == (0, "")
-    return said.out
+    captured = capsys.readouterr()
+    assert (code, captured.err) == (0, "")
+    return captured.out
 
 
 def test_without_a_command_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,9 +113,9 @@ def test_wrong_usage_ends_with_2_and_one_line(
         monkeypatch.setattr("sys.stdin", nothing)
         code = cli.main(words)
 
-    said = capsys.readouterr()
-    assert (2, "") == (code, said.out)
-    [shown] = said.err.splitlines()
+    captured = capsys.readouterr()
+    assert (2, "") == (code, captured.out)
+    [shown] = captured.err.splitlines()
     assert line in shown
     assert shown.startswith("deferd: ")
 
@@ -233,9 +233,9 @@ def test_config_shows_no_secret(
 
     assert cli.main(["config", *form, "--redis-url", "redis://:sesame@db"]) == 2  # a URL with a password is refused
 
-    said = capsys.readouterr()
-    assert "sesame" not in said.out + said.err
-    assert "DEFERD_REDIS_URL" in said.out
+    captured = capsys.readouterr()
+    assert "sesame" not in captured.out + captured.err
+    assert "DEFERD_REDIS_URL" in captured.out
 
 
 def test_config_reports_wrong_and_unknown_settings(
@@ -247,12 +247,12 @@ def test_config_reports_wrong_and_unknown_settings(
 
     assert cli.main(["config"]) == 2
 
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert [
         "deferd: the environment variable DEFERD_PROT is not a setting of deferd; did you mean DEFERD_PORT?",
         "deferd: --port (DEFERD_PORT) is 'x', but must be a whole number from 0 to 65535",
-    ] == said.err.splitlines()
-    assert ["--port", "x", "env", "DEFERD_PORT"] in [line.split() for line in said.out.splitlines()]
+    ] == captured.err.splitlines()
+    assert ["--port", "x", "env", "DEFERD_PORT"] in [line.split() for line in captured.out.splitlines()]
 
 
 def test_config_without_the_service_installed_shows_the_clients_settings() -> None:

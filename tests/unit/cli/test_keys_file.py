@@ -61,14 +61,14 @@ def test_the_list_shows_names_scopes_topics_and_limits_and_no_hash(
 ) -> None:
     assert cli.main(["key", "list", "--keys-file", str(file)]) == 0
 
-    said = capsys.readouterr().out
-    assert [line.split() for line in said.splitlines()] == [
+    output = capsys.readouterr().out
+    assert [line.split() for line in output.splitlines()] == [
         ["NAME", "SCOPES", "TOPICS", "BOUNDS"],
         ["shop", "put,", "cancel", "orders.*", "requests_per_second", "50"],
         ["closer", "pop", "*", "-"],
         ["ops", "admin", "*", "-"],
     ]
-    assert "sha256" not in said
+    assert "sha256" not in output
 
 
 def test_a_new_key_is_appended_to_a_file_without_a_final_newline(
@@ -175,6 +175,6 @@ def test_an_invalid_file_is_refused_by_name(
 
     assert cli.main(["key", *words, "--keys-file", str(file)]) == 2
 
-    said = capsys.readouterr()
-    assert said.err.startswith(f"deferd: --keys-file (DEFERD_KEYS_FILE) {file} is ")
-    assert "sesame-token" not in said.out + said.err
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"deferd: --keys-file (DEFERD_KEYS_FILE) {file} is ")
+    assert "sesame-token" not in captured.out + captured.err

@@ -16,7 +16,7 @@ from deferd.cli.ndjson import BadLine, Batch, JobLines
 
 
 class Pipe:
-    """What is written is what JobLines reads."""
+    """A pipe; JobLines reads what is written to it."""
 
     def __init__(self) -> None:
         self.reading, self.writing = os.pipe()

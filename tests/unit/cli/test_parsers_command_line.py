@@ -1,4 +1,4 @@
-"""What people type or pipe into the command line: values that are right, or a usage error."""
+"""Input that people type or pipe into the command line is parsed, or is a usage error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people write on the command line: durations, instants, backoffs, JSON, where the service is."""
+"""Values on the command line: durations, instants, backoffs, JSON, URLs of the service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from deferd.contract.model import Backoff
     [
         ("90", 90),
         ("0", 0),
-        ("-5", -5),  # refused by the service, which names the bound
+        ("-5", -5),  # refused by the service, which names the limit
         ("1.5", 1.5),
         ("250ms", 0.25),
         ("90s", 90),

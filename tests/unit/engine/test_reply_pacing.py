@@ -13,7 +13,7 @@ from deferd.engine.reply_pacing import BYTES_PER_S, LARGE_BYTES, ReplyPacing
 
 
 class Clock:
-    """Goes on when somebody sleeps, by as much as that takes."""
+    """A clock that advances when somebody sleeps, by the length of the sleep."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -26,7 +26,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What ReplyPacing takes for the time."""
+    """The clock that ReplyPacing reads."""
     clock = Clock()
     monkeypatch.setattr(reply_pacing, "_sleep", clock.sleep)
     monkeypatch.setattr(reply_pacing, "_now_s", lambda: clock.now_s)

@@ -14,7 +14,7 @@ from tests.faults.history import NOT_SENT, UNKNOWN, History, Operation, Recorder
 from tests.faults.linearizability import StoreClock, Verdict, check_job
 from tests.faults.promises import broken_promises
 from tests.unit.faults.job_histories import RIGHT, deliver, finish, gone, op, put
-from tests.unit.faults.led_job import TTR_MS, lead
+from tests.unit.faults.led_job import TTR_MS, simulate
 from tests.unit.faults.wrong_histories import WRONG
 
 CLOCK = StoreClock(offset_ms=0, uncertainty_ms=0)
@@ -58,14 +58,14 @@ def test_a_search_that_is_too_long_is_no_verdict() -> None:
     assert not verdict.is_decided
 
 
-# Histories made by a job that is really led through its life
+# Histories of a simulated job
 
 
 @settings(max_examples=counted(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 24))
 def test_every_history_that_follows_the_rules_is_accepted(seed: int, steps: int) -> None:
-    job = lead(seed, steps, lost_responses=0.2)
-    operations = job.end()
+    job = simulate(seed, steps, lost_responses=0.2)
+    operations = job.history()
     verdict = check_job(operations, CLOCK, job.pops_without_response_s)
     assert verdict.is_right, verdict.explain(operations)
 
@@ -73,11 +73,11 @@ def test_every_history_that_follows_the_rules_is_accepted(seed: int, steps: int)
 @settings(max_examples=counted(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 20), st.sampled_from(["lost", "twice", "ghost", "early"]))
 def test_a_history_with_one_wrong_thing_added_is_refused(seed: int, steps: int, wrong: str) -> None:
-    job = lead(seed, steps, lost_responses=0)  # for what was lost may explain much
+    job = simulate(seed, steps, lost_responses=0)  # since lost responses can explain a wrong operation
     at_ms = job.now_ms + 5000
     at_s = at_ms / 1000
     last = "last"
-    if job.state != "gone":  # so that the end is the same whatever was before
+    if job.state != "gone":  # so that the end is the same in all examples
         was = {"held": "reserved", "waiting": "ready"}.get(job.state, job.state)
         job.operations.append(op("cancel", at_s - 3, at_s - 2.9, was))
     new = put(at_s - 1, at_s - 0.9, tag=last, at_ms=at_ms - 950, delay_ms=900 if wrong == "early" else 0)
@@ -95,7 +95,7 @@ def test_a_history_with_one_wrong_thing_added_is_refused(seed: int, steps: int, 
     assert not verdict.is_right
 
 
-# What is written down
+# Recorded histories
 
 
 def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
     assert ("deliver", "two", 8) == (pop.kind, pop.tag, pop.at_ms)
     assert ("put", "created", 8, None) == (two.kind, two.outcome, two.at_ms, two.end_s)
     [without_response] = history.pops_without_response
-    assert without_response.call_s == pop.call_s, "the answer may be that of the first try"
+    assert without_response.call_s == pop.call_s, "the response may be that of the first attempt"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
         ("a delivery after an acknowledged cancel", "delivered_after_cancel"),
         ("a second delivery under a lease that was extended", "overlapping_leases"),
         ("a delivery after an acknowledged finish", "delivered_after_finish"),
-        ("a delivery after a finish of whichever was live", "delivered_after_finish"),
+        ("a delivery after a finish without a receipt", "delivered_after_finish"),
         ("a retained job that is delivered", "delivered_after_finish"),
         ("a finished job that was not kept", "forgotten"),
         ("a retained job whose id is free", "forgotten"),

@@ -23,7 +23,7 @@ README_BYTES_MAX = 6000
 DIALECT = re.compile(
     r"\b(anew|mend(s|ed|ing)?|trouble|hangs? up|hung up|put off|what is no|to be had|takes? back)\b", re.IGNORECASE
 )
-"""Words of an earlier dialect, which the glossary replaced."""
+"""Words that the glossary replaced."""
 
 
 def text_of(path: Path) -> str:

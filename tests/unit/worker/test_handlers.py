@@ -39,7 +39,7 @@ class Point:
 
 
 def result_of(function: Callable[..., Any], body: Any) -> Any:
-    """What the function returns when a worker calls it."""
+    """The return value of the function when a worker calls it."""
     positional, named = Handler("t", function).arguments(body, context_of(body))
     return function(*positional, **named)
 
