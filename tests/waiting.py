@@ -14,7 +14,7 @@ async def until(holds: Callable[[], bool], what: str, *, within_s: float = 20.0)
     """
     end_s = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < end_s, f"waited {within_s:g} s in vain until {what}"
+        assert time.monotonic() < end_s, f"not so after {within_s:g} s: {what}"
         await asyncio.sleep(0.002)
 
 
@@ -23,5 +23,5 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
     end = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {timeout_s} s in vain until {what}")
+            raise TimeoutError(f"not so after {timeout_s} s: {what}")
         time.sleep(0.01)

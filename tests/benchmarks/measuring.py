@@ -182,11 +182,11 @@ class DiskMeter:
 
 def show_target(what: str, measured: float, *, at_least: float | None = None, at_most: float | None = None) -> None:
     """Print a figure, its target, and whether the target was met."""
-    bounds: Sequence[tuple[str, float | None, Callable[[float, float], bool]]] = (
+    targets: Sequence[tuple[str, float | None, Callable[[float, float], bool]]] = (
         (">=", at_least, float.__ge__),
         ("<=", at_most, float.__le__),
     )
-    for sign, bound, holds in bounds:
-        if bound is not None:
-            verdict = "met" if holds(float(measured), float(bound)) else "MISSED"
-            print(f"  {what}: {measured:.2f}  (target {sign} {bound:g}: {verdict})")
+    for sign, target, holds in targets:
+        if target is not None:
+            verdict = "met" if holds(float(measured), float(target)) else "MISSED"
+            print(f"  {what}: {measured:.2f}  (target {sign} {target:g}: {verdict})")

@@ -273,7 +273,7 @@ async def settle_accounts(soak: Soak, far: int, rate: float, verdict: Verdict) -
     """Compare the clients' counts with the service's counters, and audit the topic."""
     ledger = soak.ledger
     print(
-        f"  {ledger.put} put, {ledger.finished} finished, {ledger.cancelled} cancelled, {ledger.given_back} released "
+        f"  {ledger.put} put, {ledger.finished} finished, {ledger.cancelled} cancelled, {ledger.released} released "
         f"first, {ledger.twice} finished twice, {soak.restarts} restarts"
     )
     for refusal in ledger.refused[:10]:

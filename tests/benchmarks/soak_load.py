@@ -72,10 +72,10 @@ class Producer:
     async def run(self, rate: float | None, stop: asyncio.Event) -> None:
         """Put `rate` jobs per second until `stop`; with None as many as possible, due at once."""
         next_s = time.monotonic()
-        turn = 0
+        iteration = 0
         while not stop.is_set():
-            turn += 1
-            client = self.clients[turn % len(self.clients)]
+            iteration += 1
+            client = self.clients[iteration % len(self.clients)]
             task = asyncio.create_task(self._put(client, at_once=rate is None))
             self._tasks[task] = client
             task.add_done_callback(self._done)

@@ -214,9 +214,9 @@ def check_store_contents(topic: str, contents: Contents, history: History) -> li
         ("finished", "finish", _finishes),
         ("cancelled", "cancel", _cancels),
     ):
-        bounds = [known(operations) for operations in of_ids]
-        at_least = sum(least for least, _ in bounds)
-        at_most = sum(most for _, most in bounds)
+        counts = [known(operations) for operations in of_ids]
+        at_least = sum(least for least, _ in counts)
+        at_most = sum(most for _, most in counts)
         at_most += sum(one.kind == kind and one.outcome == UNKNOWN for operations in of_ids for one in operations)
         if not at_least <= tally[counted] <= at_most:
             errors.append(f"{counted}: the store counted {tally[counted]}, clients know of {at_least} to {at_most}")

@@ -164,7 +164,7 @@ async def _drain(deployment: Deployment, seed: int, began_s: float) -> Path:
 
 
 async def _audit(deployment: Deployment, outcome: Outcome, topics: Sequence[str]) -> None:
-    """Run the service's own consistency check while the load goes on."""
+    """Run the service's own consistency check while the load continues."""
     async with AsyncClient(deployment.urls) as client:
         for topic in topics:
             audit = await client.audit(topic)

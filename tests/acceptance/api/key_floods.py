@@ -1,6 +1,6 @@
 """What a caller with a key and quotas can do to fill the memory of a service and its store, over HTTPS.
 
-Each flood goes on for a time, in a process of its own so that it does not slow down who measures. It counts the
+Each flood runs for a time, in a process of its own so that it does not slow down the measuring one. It counts the
 statuses of the responses, and continues when it is refused.
 """
 

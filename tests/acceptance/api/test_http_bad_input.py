@@ -18,7 +18,7 @@ async def nothing_is_stored(http: Http) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("fields", "field", "bound"),
+    ("fields", "field", "message"),
     [
         ({"id": "a/b"}, "body.id", "1 to 255"),
         ({"id": "x" * 256}, "body.id", "1 to 255"),
@@ -46,13 +46,13 @@ async def nothing_is_stored(http: Http) -> bool:
     ],
 )
 async def test_a_bad_job_is_refused_alone_and_in_a_batch(
-    http: Http, fields: dict[str, Any], field: str, bound: str
+    http: Http, fields: dict[str, Any], field: str, message: str
 ) -> None:
     job = {"topic": http.topic, **fields}
-    assert bound in refusal(await http.post("/jobs", json=job), field)
+    assert message in refusal(await http.post("/jobs", json=job), field)
     batch = {"jobs": [{"topic": http.topic}, job]}
     in_batch = field.replace("body", "body.jobs.1", 1)
-    assert bound in refusal(await http.post("/jobs/batch", json=batch), in_batch)
+    assert message in refusal(await http.post("/jobs/batch", json=batch), in_batch)
     assert await nothing_is_stored(http)
 
 

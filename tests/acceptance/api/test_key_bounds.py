@@ -29,7 +29,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys.add("shallow", "put", more=f"max_depth = {MAX_DEPTH}")
     keys.add("parks", "pop", more=f"max_parked_pops = {MAX_PARKED}")
     keys.add(
-        "bound",
+        "limited",
         *("put", "pop"),
         more="max_jobs = 1\nmax_parked_pops = 1\nmax_body_bytes = 500\nrequests_per_second = 0.01\nburst = 8",
     )
@@ -227,13 +227,13 @@ async def test_a_key_at_all_its_limits_does_not_slow_the_others(
         while not stop.is_set():
             number += 1
             responses = await asyncio.gather(
-                caller.put("bound", topic, f"x{number}"), caller.put("bound", topic, f"y{number}", body="x" * 600)
+                caller.put("limited", topic, f"x{number}"), caller.put("limited", topic, f"y{number}", body="x" * 600)
             )
             refusals.extend(response.status for response in responses)
 
     async def pop() -> None:
         while not stop.is_set():
-            await caller("bound", "GET", f"/topics/{topic}/pop?wait=1&count=1000")
+            await caller("limited", "GET", f"/topics/{topic}/pop?wait=1&count=1000")
 
     pressing = asyncio.gather(put_too_much(), pop())
     number = 0
@@ -266,5 +266,5 @@ async def test_waiting_pops_still_count_after_a_reload_of_limits(
     await asyncio.to_thread(wait_until, lambda: status(pop) == 200, 10, "the key is known")
     async with caller.parked("later", topic):
         keys.add("later", "pop", more="max_parked_pops = 1")
-        await asyncio.to_thread(wait_until, lambda: status(pop) == 429, 10, "the new bound counts")
+        await asyncio.to_thread(wait_until, lambda: status(pop) == 429, 10, "the new limit applies")
     await asyncio.to_thread(wait_until, lambda: status(pop) == 200, 10, "the pop that waited is gone")

@@ -143,13 +143,13 @@ def test_backups_while_one_rewrite_follows_the_other_have_all_that_was_acknowled
 ) -> None:
     acknowledged: list[list[str]] = []
     with Load(service.url) as load, rewriting_all_the_time(service):
-        for turn in range(2):
+        for iteration in range(2):
             acknowledged.append(list(load.acknowledged))
-            shell.good("backup", str(folder / str(turn)), *text_of(service.data_dir))
+            shell.good("backup", str(folder / str(iteration)), *text_of(service.data_dir))
 
-    for turn, ids in enumerate(acknowledged):
-        shell.good("restore", str(folder / str(turn)), *text_of(tmp_path / str(turn) / "data"))
-        with running_service(data_dir=tmp_path / str(turn)) as restored:
+    for iteration, ids in enumerate(acknowledged):
+        shell.good("restore", str(folder / str(iteration)), *text_of(tmp_path / str(iteration) / "data"))
+        with running_service(data_dir=tmp_path / str(iteration)) as restored:
             assert_has(restored.url, ids)
 
 

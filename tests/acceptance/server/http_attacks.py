@@ -62,10 +62,10 @@ class Abuse:
 
     async def send_all(self, requests: Sequence[bytes], *, half_close: bool = False, at_once: int = 50) -> None:
         """Send each on a connection of its own, `at_once` at a time."""
-        turns = asyncio.Semaphore(at_once)
+        slots = asyncio.Semaphore(at_once)
 
         async def one(request: bytes) -> None:
-            async with turns:
+            async with slots:
                 await self.send(request, half_close=half_close)
 
         await asyncio.gather(*map(one, requests))
@@ -120,7 +120,7 @@ class Abuse:
         await self.send_all([b"y" * 2_000_000, b"\r\n" * 100_000, b"G" * 100_000, b"\0" * 100_000])
 
     async def send_bad_chunks(self) -> None:
-        """Sizes that are none, negative, beyond 64 bits; extensions and trailers without end; chunks cut short."""
+        """Sizes that are no number, negative, beyond 64 bits; extensions and trailers without end; chunks cut short."""
         body = _PUT % self.topic
         good = b"%x\r\n%b\r\n" % (len(body), body)
         chunks = [
@@ -168,7 +168,7 @@ class Abuse:
         )
 
     async def send_bad_lines(self) -> None:
-        """Methods, versions, URLs and headers that are none, with every kind of byte in them."""
+        """Malformed methods, versions, URLs and headers, with every kind of byte in them."""
         targets = [
             *(b"http://x/healthz", b"http://x:99999/healthz", b"https://", b"//", b"*", b"x", b"/%", b"/%zz", b"/%00"),
             *(b"/jobs/%2f/a", b"/jobs/../healthz", b"/\\", b"/?%ff", b"/#x", b"/jobs/a/" + b"b" * 300, b"/\xff\xfe"),
@@ -244,10 +244,10 @@ class Abuse:
 
     async def open_and_drop(self, count: int) -> None:
         """Connections that are opened and dropped at once, some after a few bytes, some by a reset."""
-        turns = asyncio.Semaphore(100)
+        slots = asyncio.Semaphore(100)
 
         async def one(number: int) -> None:
-            async with turns:
+            async with slots:
                 with contextlib.suppress(OSError):
                     async with self.connection() as (_reader, writer):
                         if number % 3 == 0:

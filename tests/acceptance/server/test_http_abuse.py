@@ -145,7 +145,7 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProce
         memory.append(resident_bytes(pid))
         print(
             f"round {round_number}, seed {seed + round_number}: {honest.done} honest jobs, the slowest in "
-            f"{honest.longest_s:.2f} s; {memory[-1] / 1e6:.1f} MB; responses {sorted(abuse.answers.items())}"
+            f"{honest.longest_s:.2f} s; {memory[-1] / 1e6:.1f} MB; responses {sorted(abuse.responses.items())}"
         )
     assert (pid, store_pid) == (abused.process.pid, abused.store_pid())
     assert abused.process.poll() is None
@@ -226,7 +226,7 @@ async def test_floods_by_keys_with_quotas_fill_no_memory_and_slow_nobody_down(tm
                     assert not bystander.done(), f"the bystander failed: {bystander.exception()!r}"
                     p99_s = honest.p99_s(so_far)
                     print(
-                        f"round {round_number}, {name}: {outcome.steps} steps, responses {outcome.answers}; "
+                        f"round {round_number}, {name}: {outcome.steps} steps, responses {outcome.responses}; "
                         f"bystander's p99 {p99_s * 1000:.1f} ms, {p99_s / alone_s:.1f} times that of before; the store "
                         f"{(used_memory(store) - before) / 1e3:+.0f} kB; the service "
                         f"{resident_bytes(service.process.pid) / 1e6:.1f} MB"

@@ -336,8 +336,8 @@ async def test_bulk_calls_to_a_dead_shard_delay_no_others(deployment: Deployment
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     failing = [asyncio.create_task(deployment.engine.queue.put_many([PutJob(topic=dead)] * 60)) for _ in range(20)]
     await asyncio.sleep(0)
-    for turn in range(5):
-        jobs = [PutJob(topic=healthy, id=f"{turn}-{number}") for number in range(60)]
+    for iteration in range(5):
+        jobs = [PutJob(topic=healthy, id=f"{iteration}-{number}") for number in range(60)]
         results = await deployment.engine.queue.put_many(jobs)
         assert {result.status for result in results} == {201}
     assert not any(task.done() for task in failing)

@@ -87,16 +87,16 @@ async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
 
 async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None:
     """Forty consumers wait; seventeen jobs and six newcomers arrive at the same time, more than one call serves."""
-    for turn in range(30):
+    for iteration in range(30):
         waiting = []
         for number in range(40):
             waiting.append(waiting_pop(engine, consumer=f"w{number}"))
             await asyncio.sleep(0)
         await parked(engine, 40)
-        putting = asyncio.create_task(engine.queue.put_many([job(f"{turn}-{number}") for number in range(17)]))
-        for _ in range(turn % 10):  # they arrive at any moment of the put and of the pops that it causes
-            await asyncio.sleep(0.0002 if turn % 3 else 0)
-        request_ids: list[dict[str, object]] = [{}, {"request_id": f"r{turn}"}]
+        putting = asyncio.create_task(engine.queue.put_many([job(f"{iteration}-{number}") for number in range(17)]))
+        for _ in range(iteration % 10):  # they arrive at any moment of the put and of the pops that it causes
+            await asyncio.sleep(0.0002 if iteration % 3 else 0)
+        request_ids: list[dict[str, object]] = [{}, {"request_id": f"r{iteration}"}]
         newcomers = [waiting_pop(engine, consumer=f"n{number}", **request_ids[number % 2]) for number in range(6)]
         await putting
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -265,11 +265,11 @@ async def test_a_consumer_that_disconnects_while_parked_strands_no_job(engine: E
 async def test_jobs_popped_for_a_consumer_that_disconnected_return_to_the_head(engine: Engine) -> None:
     """Cancel a pop at every moment of it: no job is lost and no attempt counts."""
     await engine.queue.put_many([job(f"j{number}") for number in range(3)])
-    for turns in range(60):
+    for iteration in range(60):
         gone = waiting_pop(engine, count=2)
-        for _ in range(turns % 20):
+        for _ in range(iteration % 20):
             await asyncio.sleep(0)
-        await asyncio.sleep(0.0001 * (turns // 20))
+        await asyncio.sleep(0.0001 * (iteration // 20))
         if gone.done():
             await engine.queue.return_to_queue(gone.result())
         gone.cancel()

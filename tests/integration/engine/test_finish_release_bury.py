@@ -187,10 +187,10 @@ async def test_attempts_end_in_dead(driver: EngineDriver) -> None:
 async def test_a_release_can_set_its_delay_and_an_error(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one(consumer="worker-1")
-    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=30_000, error="no answer")
+    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=30_000, error="no response")
     assert (released.state, released.attempts) == (JobState.DELAYED, 1)
     stored = await driver.queue.get(TOPIC, "a")
-    assert (stored.last_error, stored.attempts, stored.reserved_by) == ("no answer", 1, None)
+    assert (stored.last_error, stored.attempts, stored.reserved_by) == ("no response", 1, None)
     assert stored.due_at_ms == released.due_at_ms
     await driver.pass_time(29)
     assert await driver.pop() == []
@@ -198,7 +198,7 @@ async def test_a_release_can_set_its_delay_and_an_error(driver: EngineDriver) ->
     held = await driver.pop_one()
     await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=0)
     await driver.run_timer()
-    assert (await driver.pop_one()).last_error == "no answer"
+    assert (await driver.pop_one()).last_error == "no response"
 
 
 async def test_the_last_attempt_ends_in_dead_even_with_an_explicit_delay(driver: EngineDriver) -> None:

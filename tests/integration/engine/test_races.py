@@ -219,8 +219,8 @@ async def test_two_timers_at_once_lose_and_duplicate_no_job(
                 [PutJob(topic=topic, id=job_id, delay=10) for job_id in ids[start : start + 1000]]
             )
     driver.move_clock(11)
-    turns = [promote(by, topic) for topic in topics for _ in range(5) for by in timers]
-    assert set(await race(*turns)) == {None}
+    visits = [promote(by, topic) for topic in topics for _ in range(5) for by in timers]
+    assert set(await race(*visits)) == {None}
     await driver.run_timer()
     for topic in topics:
         ready = driver.server.command("ZRANGE", f"deferd:{{0}}:{topic}:ready", 0, -1)

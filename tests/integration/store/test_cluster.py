@@ -121,10 +121,10 @@ async def test_a_failed_node_affects_only_its_own_keys(cluster: ClusterSet, clus
     own, others = held(cluster, cluster.masters[1])
     getattr(cluster.masters[1], how)()
 
-    for turn in range(2, 5):
+    for iteration in range(2, 5):
         failed, worked = await asyncio.gather(counted(clustered_store, own), counted(clustered_store, others))
         assert all(isinstance(reply, RedisError) for reply in failed)
-        assert worked == [turn] * len(others)
+        assert worked == [iteration] * len(others)
 
     sent_before = 4
     if how == "pause":

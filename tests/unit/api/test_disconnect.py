@@ -150,7 +150,7 @@ async def test_after_a_disconnect_no_work_begins(client: Client) -> None:
 
 async def test_an_error_reaches_a_client_that_waits(client: Client) -> None:
     async def fail() -> None:
-        raise StoreUnavailable("the store does not answer")
+        raise StoreUnavailable("the store does not respond")
 
     with pytest.raises(StoreUnavailable):
         await client.request.cancel_on_disconnect(fail())
@@ -162,7 +162,7 @@ async def test_an_error_for_a_client_that_is_gone_is_dropped(client: Client) -> 
         try:
             await asyncio.sleep(60)
         finally:
-            raise StoreUnavailable("the store does not answer")
+            raise StoreUnavailable("the store does not respond")
 
     working = asyncio.create_task(client.request.cancel_on_disconnect(fail_when_cancelled()))
     await asyncio.sleep(0)
@@ -188,7 +188,7 @@ async def test_jobs_that_cannot_return_are_left_to_their_leases(caplog: pytest.L
         class queue:  # noqa: N801 (an attribute of an Engine)
             @staticmethod
             async def return_to_queue(jobs: list[JobRecord]) -> None:
-                raise StoreUnavailable("the store does not answer")
+                raise StoreUnavailable("the store does not respond")
 
     await _return_to_queue(cast("Engine", cast("Any", EngineOverNoStore())), [_JOB])
     assert "1 jobs of a refused pop become ready only when their leases end" in caplog.text

@@ -44,7 +44,7 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     errors.DurabilityUnavailable("replicated:1", ["memory"], "there are no replicas"),
     errors.TopicFull("t", 5),
     errors.RateLimited("too many requests", 7),
-    errors.StoreUnavailable("the store does not answer"),
+    errors.StoreUnavailable("the store does not respond"),
     problem_details.UnknownPath("/nowhere"),
     problem_details.MethodNotAllowed("PUT", ["GET", "POST"]),
     problem_details.UnsupportedMediaType("Content-Type is 'text/plain'"),

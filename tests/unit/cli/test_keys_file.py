@@ -19,7 +19,7 @@ FILE = f"""# Keys of the shop's service.
 [[key]]
 name = "shop"  # shown in logs
 hash = "{hash_of("shop-secret")}"
-# may take back what it put
+# may cancel what it put
 scopes = ["put", "cancel"]
 topics = ["orders.*"]
 requests_per_second = 50
@@ -98,7 +98,7 @@ def test_a_revoked_key_is_removed_and_all_else_stays(file: Path, name: str, caps
 
     assert capsys.readouterr().out == f"{name} revoked\n"
     assert names(file) == [other for other in ("shop", "closer", "ops") if other != name]
-    kept = [comment for comment in comments(FILE) if name != "shop" or comment != "# may take back what it put"]
+    kept = [comment for comment in comments(FILE) if name != "shop" or comment != "# may cancel what it put"]
     assert comments(file.read_text(encoding="utf-8")) == kept
     assert hash_of(f"{name}-secret") not in file.read_text(encoding="utf-8")
     assert stat.S_IMODE(file.stat().st_mode) == 0o640

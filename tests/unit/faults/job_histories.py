@@ -59,7 +59,7 @@ RIGHT = {
     "nothing": [],
     "put, delivered, finished": [put(0, 1, at_ms=500), deliver(1, 3, 2500), finish(3, 4), gone()],
     "a delivery that ends before its put": [put(0, 9), deliver(1, 3, 2500), finish(4, 5), gone()],
-    "a put of which nobody knows": [put(0, None, UNKNOWN), gone()],
+    "an unseen put": [put(0, None, UNKNOWN), gone()],
     "a put that took effect late": [put(0, None, UNKNOWN), gone(2), deliver(5, 6, 5500), finish(7, 8), gone()],
     "a lost response to a cancel": [put(0, 1), op("cancel", 2, None, UNKNOWN), gone()],
     "a lost response to a finish": [put(0, 1), deliver(2, 3, 2500), finish(3, None, UNKNOWN), gone()],
@@ -79,7 +79,7 @@ RIGHT = {
         finish(6, 7, receipt="first.2"),
         gone(),
     ],
-    "a finish after the lease, that nobody got in between": [put(0, 1), deliver(2, 3, 2500), finish(8, 9), gone()],
+    "a finish after the lease, without a delivery in between": [put(0, 1), deliver(2, 3, 2500), finish(8, 9), gone()],
     "a finish refused when the lease was over": [
         put(0, 1),
         deliver(2, 3, 2500),
@@ -151,14 +151,14 @@ RIGHT = {
         op("cancel", 2, 3, "dead"),
         gone(),
     ],
-    "a change after a delivery to nobody": [
+    "a change after an unseen delivery": [
         put(0, 1, at_ms=500),
         op("change", 3, 4, at_ms=3500, delay_ms=500),
         deliver(4, 5, 4500, attempt=2),
         finish(5, 6, receipt="first.2"),
         gone(),
     ],
-    "a job that died in hands that nobody knows of": [put(0, 1, at_ms=500, max_attempts=1), gone()],
+    "a job that died after an unseen delivery": [put(0, 1, at_ms=500, max_attempts=1), gone()],
     "a job in the place of another": [
         put(0, 1, delay_ms=9000),
         put(2, 3, "stored", tag="second", on_conflict="replace"),
@@ -185,7 +185,7 @@ RIGHT = {
         finish(9, 10, "not found"),
         gone(11),
     ],
-    "a retained job that was finished in hands that nobody knows of": [
+    "a retained job that was finished after an unseen delivery": [
         put(0, 1, at_ms=500, retain_ms=5000),
         finish(2, 3, receipt="", result="one"),
         look(4, 5, "finished", result="one"),

@@ -98,7 +98,7 @@ WRONG = {
         deliver(2, 4, 3000),
     ],
     "a change of a held job": [put(0, 1), deliver(2, 3, 2500), op("change", 2.6, 2.7, at_ms=2650, delay_ms=0)],
-    "a change refused for a holder that is none": [put(0, 1), op("change", 2, 3, "held", delay_ms=0)],
+    "a change refused as held without a holder": [put(0, 1), op("change", 2, 3, "held", delay_ms=0)],
     "a change that did not find the job": [put(0, 1), op("change", 2, 3, "not found", delay_ms=0)],
     "a delivery after an acknowledged bury": [
         put(0, 1),
@@ -157,7 +157,7 @@ WRONG = {
         put(2, 3, "stored", tag="second", on_conflict="replace"),
         deliver(4, 5, 4500),
     ],
-    "a put refused for a holder that is none": [put(0, 1), put(2, 3, "held", tag="second", on_conflict="replace")],
+    "a put refused as held without a holder": [put(0, 1), put(2, 3, "held", tag="second", on_conflict="replace")],
     "a finished job that was not kept": [put(0, 1, retain_ms=5000), deliver(2, 3, 2500), finish(3, 3.2), gone(4)],
     "a retained job that is not kept for long enough": [
         put(0, 1, retain_ms=5000),
@@ -287,5 +287,5 @@ WRONG = {
         look(5, 6),
     ],
     "a look that finds a job where it was not": [put(0, 1, delay_ms=9000), look(2, 3, "dead")],
-    "a look that finds nobody's job": [op("look", 2, 3, "there")],
+    "a look that finds a job that was never put": [op("look", 2, 3, "there")],
 }
