@@ -36,7 +36,7 @@ def announce(client: Client, payment: str, merchant_url: str) -> None:
     client.put(TOPIC, {"payment": payment, "url": merchant_url}, id=payment, backoff=_BACKOFF, on_conflict="keep")
 
 
-def send_what_is_due(client: Client, send: Callable[[str, str], None], *, wait: float = 20) -> int:
+def send_due_notice(client: Client, send: Callable[[str, str], None], *, wait: float = 20) -> int:
     """Wait until a notice is due and send it. Returns the number of notices, 0 or 1.
 
     `send(merchant_url, payment)` posts it, or raises NoAnswerFromMerchant, within 60 seconds, the job's lease. If the

@@ -119,7 +119,7 @@ def _forgotten(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
         found += [
             delivery.tag
             for one in operations
-            if _shows_gone(one)
+            if _shows_absence(one)
             and one.call_s > min(done_s, default=inf)
             and clock.latest(one.end_s) < until_ms
             and not any(
@@ -131,11 +131,11 @@ def _forgotten(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
     return found
 
 
-def _shows_gone(one: Operation) -> bool:
+def _shows_absence(one: Operation) -> bool:
     """Whether the response shows that no job has the id."""
     if one.kind == "put":
         return one.outcome == "created"
-    return one.outcome == "not found" and one.kind != "change"  # which a finished job gives, too
+    return one.outcome == "not found" and one.kind != "change"  # which a finished job causes, too
 
 
 def _is_overlapping(

@@ -31,7 +31,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 
 @contextlib.contextmanager
-def site(html: str, *, redirect_to: str | None = None) -> Iterator[str]:
+def html_site(html: str, *, redirect_to: str | None = None) -> Iterator[str]:
     """The address of another site on this machine, all of whose addresses show `html` or redirect."""
 
     class Page(http.server.BaseHTTPRequestHandler):
@@ -58,7 +58,7 @@ def site(html: str, *, redirect_to: str | None = None) -> Iterator[str]:
             thread.join()
 
 
-def opened(address: str, profile: Path) -> str:
+def page_shown(address: str, profile: Path) -> str:
     """The page that the browser shows after it has opened an address."""
     assert BROWSER is not None
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
@@ -86,8 +86,8 @@ def test_no_way_to_open_a_pop_in_a_browser_reserves_a_job(
         "frame": f'<iframe src="{pop}"></iframe>',
         "image": f'<img src="{pop}">',
     }.get(way, "")
-    with site(html, redirect_to=pop if way == "redirect" else None) as elsewhere:
-        shown = opened(pop if way == "typed" else elsewhere, tmp_path)
+    with html_site(html, redirect_to=pop if way == "redirect" else None) as elsewhere:
+        shown = page_shown(pop if way == "typed" else elsewhere, tmp_path)
     wait_until(lambda: refused_pops(service, topic) == 1, WITHIN_S, "the browser sent a pop, and was refused")
     if way in ("typed", "redirect"):
         assert "has effects" in shown
@@ -97,4 +97,4 @@ def test_no_way_to_open_a_pop_in_a_browser_reserves_a_job(
 
 def test_a_person_may_read_in_a_browser(service: ServiceProcess, topic: str, tmp_path: Path) -> None:
     put_job(service, topic)
-    assert '"ready":1' in opened(f"http://localhost:{service.port}/topics/{topic}", tmp_path)
+    assert '"ready":1' in page_shown(f"http://localhost:{service.port}/topics/{topic}", tmp_path)

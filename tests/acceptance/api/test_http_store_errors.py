@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Iterator[StoreServer]:
     folder = tmp_path / "store"
     folder.mkdir()
     with StoreServer(folder, appendonly="yes", appendfsync="always") as store:
-        yield store.used_before()
+        yield store.mark_used()
 
 
 @pytest.fixture

@@ -130,14 +130,14 @@ def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) 
     flags = ("--keys-file", str(keys.path), "--workers", str(workers))
     with running_service(*flags, data_dir=tmp_path) as service:
 
-        def everywhere(name: str, wanted: int) -> bool:  # new connections reach one worker or the other
+        def gets_status(name: str, wanted: int) -> bool:  # new connections reach one worker or the other
             return all(status(service, keys.tokens[name]) == wanted for _ in range(8))
 
-        assert everywhere("read", 200)
+        assert gets_status("read", 200)
         keys.add("late", "read")
-        wait_until(lambda: everywhere("late", 200), WITHIN_S, "the new key is known")
+        wait_until(lambda: gets_status("late", 200), WITHIN_S, "the new key is known")
         keys.remove("read")
-        wait_until(lambda: everywhere("read", 401), WITHIN_S, "the old key is no longer known")
+        wait_until(lambda: gets_status("read", 401), WITHIN_S, "the old key is no longer known")
 
         keys.write("[[key]]\n")
         error_line = "the keys stay as they were: --keys-file"
@@ -146,11 +146,11 @@ def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) 
         wait_until(
             lambda: service.output().count(error_line) == 2 * workers, WITHIN_S, "it logs that the file is missing"
         )
-        assert everywhere("late", 200)
-        assert everywhere("read", 401)
+        assert gets_status("late", 200)
+        assert gets_status("read", 401)
 
         keys.add("later", "read")
-        wait_until(lambda: everywhere("later", 200), WITHIN_S, "it continues to read the file")
+        wait_until(lambda: gets_status("later", 200), WITHIN_S, "it continues to read the file")
         assert service.output().count(error_line) == 2 * workers
     assert not [token for token in keys.tokens.values() if token in service.output()]
 

@@ -48,6 +48,6 @@ def breakable_service(folder: Path) -> Iterator[BreakableService]:
     (folder / "store").mkdir()
     with (
         StoreServer(folder / "store") as store,
-        running_service("--redis-url", store.used_before().url, data_dir=folder / "service") as service,
+        running_service("--redis-url", store.mark_used().url, data_dir=folder / "service") as service,
     ):
         yield BreakableService(service, store)

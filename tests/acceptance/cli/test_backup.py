@@ -21,7 +21,7 @@ import redis
 from deferd import Client
 from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from tests.acceptance.cli.command_line import Shell, environment
-from tests.acceptance.cli.every_state import assert_goes_on, assert_sound, fill
+from tests.acceptance.cli.every_state import assert_sound, assert_unchanged, fill
 from tests.acceptance.cli.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
@@ -103,7 +103,7 @@ def test_jobs_in_every_state_go_on_after_a_restore(service: ServiceProcess, fold
         filled = fill(client)
         made = shell.json("backup", str(folder), *text_of(service.data_dir))[0]
         # Jobs put after the backup are not in it, and the service continues.
-        assert_goes_on(client, filled)
+        assert_unchanged(client, filled)
     assert made["counts"] == {"delayed": 7, "ready": 31, "reserved": 2, "dead": 1, "finished": 1}
     assert (made["topics"], made["shards"]) == (3, 1)
     service.stop()
@@ -115,7 +115,7 @@ def test_jobs_in_every_state_go_on_after_a_restore(service: ServiceProcess, fold
     restored.rename(service.data_dir)
     service.start()
     with Client(service.url) as client:
-        assert_goes_on(client, filled)
+        assert_unchanged(client, filled)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from deferd.contract.model import JobState
 from deferd.engine.store_copy import CopyReport
 from deferd.engine.store_inventory import Inventory
 from tests.acceptance.cli.command_line import Shell
-from tests.acceptance.cli.every_state import BIG, PAUSED, TOPIC, Filled, assert_goes_on, fill
+from tests.acceptance.cli.every_state import BIG, PAUSED, TOPIC, StoredJobs, assert_unchanged, fill
 from tests.acceptance.cli.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import running_service
 from tests.integration.store import store_servers
@@ -38,11 +38,11 @@ def shell() -> Shell:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StoreServer]:
     with StoreServer(tmp_path / "store") as store:
-        yield store.used_before()
+        yield store.mark_used()
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> tuple[str, Filled]:
+def source(tmp_path: Path) -> tuple[str, StoredJobs]:
     """The data directory of a stopped service with jobs in every state."""
     with running_service(data_dir=tmp_path / "service") as service, Client(service.url) as client:
         filled = fill(client)
@@ -51,7 +51,7 @@ def source(tmp_path: Path) -> tuple[str, Filled]:
 
 @pytest.mark.slow
 def test_an_embedded_store_is_moved_to_a_server_and_back(
-    source: tuple[str, Filled], shell: Shell, store: StoreServer, tmp_path: Path
+    source: tuple[str, StoredJobs], shell: Shell, store: StoreServer, tmp_path: Path
 ) -> None:
     data_dir, filled = source
     *topics, total = shell.json("copy", "--from", data_dir, "--to", store.url)
@@ -69,13 +69,13 @@ def test_an_embedded_store_is_moved_to_a_server_and_back(
 
     for folder, flags in (("s", ("--redis-url", store.url)), ("back", ())):
         with running_service(*flags, data_dir=tmp_path / folder) as service, Client(service.url) as client:
-            assert_goes_on(client, filled)
+            assert_unchanged(client, filled)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(DEBIAN_REDIS is None, reason="there is no redis-server on this machine")
 def test_an_embedded_store_is_moved_to_an_older_redis(
-    source: tuple[str, Filled], shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: tuple[str, StoredJobs], shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data_dir, filled = source
     monkeypatch.setattr(store_servers, "get_binary_path", lambda: DEBIAN_REDIS)
@@ -86,19 +86,19 @@ def test_an_embedded_store_is_moved_to_an_older_redis(
             running_service("--redis-url", redis.url, data_dir=tmp_path / "s") as service,
             Client(service.url) as client,
         ):
-            assert_goes_on(client, filled)
+            assert_unchanged(client, filled)
 
 
 @pytest.mark.slow
-def test_an_embedded_store_is_moved_to_a_cluster(source: tuple[str, Filled], shell: Shell, tmp_path: Path) -> None:
+def test_an_embedded_store_is_moved_to_a_cluster(source: tuple[str, StoredJobs], shell: Shell, tmp_path: Path) -> None:
     data_dir, filled = source
     with ClusterSet(tmp_path / "cluster") as cluster:
-        cluster.used_before(shards=5)
+        cluster.mark_used(shards=5)
         *_, total = shell.json("copy", "--from", data_dir, "--to", cluster.url, "--shards", "5")
         assert (total["to"], total["shards"]) == (TOTALS, 5)
         flags = ("--redis-url", cluster.url, "--shards", "5")
         with running_service(*flags, data_dir=tmp_path / "s") as service, Client(service.url) as client:
-            assert_goes_on(client, filled)
+            assert_unchanged(client, filled)
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_a_store_that_is_served_is_refused(shell: Shell, store: StoreServer, tmp
 
 @pytest.mark.slow
 def test_a_target_with_jobs_is_refused_and_keeps_them(
-    source: tuple[str, Filled], shell: Shell, store: StoreServer
+    source: tuple[str, StoredJobs], shell: Shell, store: StoreServer
 ) -> None:
     shell.good("copy", "--from", source[0], "--to", store.url)
     keys = set(store.command("KEYS", "*"))
@@ -175,7 +175,7 @@ def test_wrong_arguments_and_stores_are_reported_in_one_line(
 
 
 @pytest.mark.slow
-def test_the_stores_may_come_from_variables(source: tuple[str, Filled], shell: Shell, store: StoreServer) -> None:
+def test_the_stores_may_come_from_variables(source: tuple[str, StoredJobs], shell: Shell, store: StoreServer) -> None:
     done = shell.run("copy", "--json", DEFERD_COPY_FROM=source[0], DEFERD_COPY_TO=store.url)
     assert (done.returncode, done.stderr) == (0, "")
 

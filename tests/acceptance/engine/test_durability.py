@@ -30,7 +30,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def replicated_service(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    flags = ("--redis-url", pair.primary.used_before().url, "--replication-timeout", str(REPLICATION_TIMEOUT_S))
+    flags = ("--redis-url", pair.primary.mark_used().url, "--replication-timeout", str(REPLICATION_TIMEOUT_S))
     with running_service(*flags, data_dir=tmp_path_factory.mktemp("service")) as service:
         yield service
 

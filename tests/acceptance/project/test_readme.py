@@ -1,4 +1,4 @@
-"""The README and the pages of docs/ are true: their snippets run as they stand, and their commands exist."""
+"""The README and the pages of docs/ are correct: their snippets run unchanged, and their commands exist."""
 
 from __future__ import annotations
 

@@ -218,11 +218,11 @@ async def put_large_job(service: ServiceProcess, topic: str) -> None:
 
 def received_until_the_end(reader: socket.socket) -> int:
     """How many bytes there are before the connection ends, orderly or not."""
-    taken = 0
+    received = 0
     with contextlib.suppress(ConnectionError):
         while piece := reader.recv(100_000):
-            taken += len(piece)
-    return taken
+            received += len(piece)
+    return received
 
 
 # Too much

@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[StoreServer]:
 
 @pytest.fixture
 def service(store: StoreServer, tmp_path: Path) -> Iterator[ServiceProcess]:
-    store.used_before()
+    store.mark_used()
     with running_service("--redis-url", as_user(store.url), data_dir=tmp_path / "service") as service:
         yield service
 

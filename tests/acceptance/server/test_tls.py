@@ -126,14 +126,14 @@ async def test_the_last_response_of_a_connection_may_be_read_slowly_over_https(
     reader, writer = await asyncio.open_connection(sock=raw, ssl=files.trust(), server_hostname="localhost")
     try:
         writer.write(request("GET", f"/topics/{topic}/pop", None, "Connection: close"))
-        taken = bytearray()
+        received = bytearray()
         for _ in range(14):  # what the system's buffers do not hold
-            taken += await reader.readexactly(250_000)
+            received += await reader.readexactly(250_000)
             await asyncio.sleep(0.25)
-        taken += await reader.read()
+        received += await reader.read()
     finally:
         await cut(writer)
-    head, _, body = bytes(taken).partition(b"\r\n\r\n")
+    head, _, body = bytes(received).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
     assert 1 == len(json.loads(body)["jobs"])
 

@@ -45,7 +45,7 @@ def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
 @pytest.fixture
 def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
     """A healthy, empty cluster."""
-    wait_until(lambda: all(map(is_well, running_cluster.masters)), SETTLE_S, "the cluster is healthy")
+    wait_until(lambda: all(map(is_healthy, running_cluster.masters)), SETTLE_S, "the cluster is healthy")
     for node in running_cluster.masters:
         node.command("FLUSHALL")
     yield running_cluster
@@ -53,7 +53,7 @@ def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
         bring_back(node)
 
 
-def is_well(node: StoreServer) -> bool:
+def is_healthy(node: StoreServer) -> bool:
     info = node.command("CLUSTER INFO")
     return info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == 16384
 
@@ -181,7 +181,7 @@ async def test_a_topic_that_is_back_is_polled_without_a_message(deployment: Depl
     waiting = deployment.waiting_pop(dead, healthy)
     await until(lambda: deployment.engine.dispatcher.parked == 1, "it waits")
     await asyncio.to_thread(deployment.failing.start)
-    await asyncio.to_thread(wait_until, lambda: is_well(deployment.failing), SETTLE_S, "the node is back")
+    await asyncio.to_thread(wait_until, lambda: is_healthy(deployment.failing), SETTLE_S, "the node is back")
     async with asyncio.timeout(2 * STORE_TIMEOUT_S + 2 * RETRY_S):
         assert [job.topic for job in await waiting] == [dead]
 

@@ -34,8 +34,8 @@ DEBIAN_REDIS = shutil.which("redis-server")
 
 
 @pytest.fixture(scope="module")
-def unharmed() -> Iterator[list[Pair]]:
-    """Pairs that tests have left as they found them: a new one takes a second."""
+def free_pairs() -> Iterator[list[Pair]]:
+    """Pairs in their original state, for the next test: a new one takes a second."""
     pairs: list[Pair] = []
     yield pairs
     for pair in pairs:
@@ -43,14 +43,14 @@ def unharmed() -> Iterator[list[Pair]]:
 
 
 @pytest.fixture
-def pair(unharmed: list[Pair], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    pair = unharmed.pop() if unharmed else Pair(tmp_path_factory.mktemp("pair")).start()
+def pair(free_pairs: list[Pair], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    pair = free_pairs.pop() if free_pairs else Pair(tmp_path_factory.mktemp("pair")).start()
     try:
         yield pair
     finally:
-        if pair.is_well():
+        if pair.is_healthy():
             pair.clear()
-            unharmed.append(pair)
+            free_pairs.append(pair)
         else:
             pair.stop()
 

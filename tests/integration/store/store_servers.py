@@ -126,7 +126,7 @@ class StoreServer:
         with self.client() as client:
             return client.execute_command(*arguments)
 
-    def used_before(self, shards: int = 1) -> Self:
+    def mark_used(self, shards: int = 1) -> Self:
         """Mark the store as used by a service, so that the next service does not wait before its first use."""
         self.command("SET", SHARDS_KEY, shards)
         return self
@@ -206,7 +206,7 @@ class Pair:
         self.replica.kill()
         self.primary.kill()
 
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether both run in their original roles and are in sync; resumes paused ones."""
         if not (self.primary.running and self.replica.running):
             return False
@@ -391,17 +391,17 @@ class ClusterSet:
             "the node is forgotten",
         )
 
-    def take_back(self, master: StoreServer) -> None:
+    def rejoin(self, master: StoreServer) -> None:
         """Let a removed node join again, as a primary without slots."""
         self.masters[0].command("CLUSTER MEET", "127.0.0.1", master.port, master.config["cluster_port"])
         wait_until(lambda: all(map(self._sees_all, self.nodes)), SETTLE_S, "the node has joined")
 
-    def used_before(self, shards: int) -> Self:
-        """As `StoreServer.used_before`."""
-        self.holder_of(SHARDS_KEY).used_before(shards)
+    def mark_used(self, shards: int) -> Self:
+        """As `StoreServer.mark_used`."""
+        self.holder_of(SHARDS_KEY).mark_used(shards)
         return self
 
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether each running node sees that all slots are served."""
         infos = [node.command("CLUSTER INFO") for node in self.nodes if node.running]
         return all(info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == 16384 for info in infos)

@@ -40,13 +40,13 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_version_and_help_are_commands_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown_by(["--version"], capsys) == shown_by(["version"], capsys) == f"deferd {cli.version()}\n"
-    assert shown_by(["--help"], capsys) == shown_by(["help"], capsys) == shown_by(["help", "help"], capsys)
+    assert output_of(["--version"], capsys) == output_of(["version"], capsys) == f"deferd {cli.version()}\n"
+    assert output_of(["--help"], capsys) == output_of(["help"], capsys) == output_of(["help", "help"], capsys)
     for command in ("put", "serve", "bench", "key"):
-        assert shown_by([command, "--help"], capsys) == shown_by(["help", command], capsys)
+        assert output_of([command, "--help"], capsys) == output_of(["help", command], capsys)
 
 
-def shown_by(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def output_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     code = cli.main(words)
     captured = capsys.readouterr()
     assert (code, captured.err) == (0, "")
