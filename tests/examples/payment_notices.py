@@ -39,7 +39,7 @@ def announce(client: Client, payment: str, merchant_url: str) -> None:
 def send_due_notice(client: Client, send: Callable[[str, str], None], *, wait: float = 20) -> int:
     """Wait until a notice is due and send it. Returns the number of notices, 0 or 1.
 
-    `send(merchant_url, payment)` posts it, or raises NoAnswerFromMerchant, within 60 seconds, the job's lease. If the
+    `send(merchant_url, payment)` posts it, or raises NoResponseFromMerchant, within 60 seconds, the job's lease. If the
     consumer dies, another one gets the job after that time.
     """
     jobs = client.pop(TOPIC, wait=wait)
