@@ -11,9 +11,9 @@ from tests.drawn_input import FULL
 
 settings.register_profile(FULL)
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has its background jobs do, and what they start
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells do for background jobs and their children
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup; what tests start must not inherit that
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup; child processes of tests must not inherit that
     signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
 

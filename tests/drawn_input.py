@@ -1,4 +1,4 @@
-"""What the fuzz tests draw: texts, bytes and JSON values that people, clients and attackers may send.
+"""Strategies of the fuzz tests: texts, bytes and JSON values that people, clients and attackers may send.
 
 The draws are the same in each run. A plain run draws a tenth of them, ``--hypothesis-profile full`` all, and
 ``DEFERD_FUZZ=N`` N times as many, other ones in each run::
@@ -51,7 +51,7 @@ def drawn(examples: int = 300) -> settings:
 
 
 def outcome(read: Callable[[], Value], refusal: type[Refusal]) -> tuple[Value | None, Refusal | None]:
-    """What `read` gives, or the refusal that it raises; any other exception gets through."""
+    """The result of `read`, or the refusal that it raises; any other exception propagates."""
     try:
         return read(), None
     except refusal as refused:
@@ -60,7 +60,7 @@ def outcome(read: Callable[[], Value], refusal: type[Refusal]) -> tuple[Value | 
 
 letters = st.characters(codec="utf-8")
 plain_texts = st.text(letters, max_size=30)
-"""What JSON can carry: no half of a surrogate pair."""
+"""Text that JSON can carry: no half of a surrogate pair."""
 awkward_texts = st.sampled_from(
     ["", " ", "\0", "٣", "²", "-0", "+1", "1_0", "1e999", "NaN", "inf", "%2F", "%zz", "\r\n", "a,b", "\u202e", "😀"]
 )

@@ -12,7 +12,7 @@ START_S = STOP_S = 5.0
 
 
 class Server(Protocol):
-    """What can run so. `stop` may be called from any thread."""
+    """A server that can run in a thread. `stop` may be called from any thread."""
 
     async def serve(self, ready: threading.Event) -> None:
         """Set `ready` when clients can connect, and serve until `stop`."""

@@ -11,7 +11,7 @@ CHECK_S = 50
 
 
 def mypy_errors(programs: Mapping[str, str], folder: Path) -> list[str]:
-    """What mypy says about programs, by name and source: ``name.py:3: error: ...``. Empty: they are right."""
+    """The errors that mypy reports in programs, given by name and source: ``name.py:3: error: ...``; empty for none."""
     for name, source in programs.items():
         (folder / f"{name}.py").write_text(source, encoding="utf-8")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-color-output", "--no-error-summary"]

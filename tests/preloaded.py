@@ -32,7 +32,7 @@ _RUN_S = 40.0
 
 
 class Process(Protocol):
-    """What tests use of a `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that tests use."""
 
     @property
     def pid(self) -> int:
@@ -136,16 +136,16 @@ def run_preloaded(
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run` with captured text; `folder` is the working directory."""
     with (
-        tempfile.TemporaryFile("w+") as given,
+        tempfile.TemporaryFile("w+") as standard_input,
         tempfile.TemporaryFile("w+") as out,
         tempfile.TemporaryFile("w+") as err,
     ):
-        given.write(stdin)
-        given.seek(0)
+        standard_input.write(stdin)
+        standard_input.seek(0)
         process = PreloadedProcess(
             words,
             environment=environment,
-            stdin=given.fileno(),
+            stdin=standard_input.fileno(),
             stdout=out.fileno(),
             stderr=err.fileno(),
             folder=folder,
@@ -214,7 +214,7 @@ class _Preloader:
                     connection.sendall(b"%d\n" % ended[1])
 
     def _become(self, request: dict[str, object], status: int, streams: list[int]) -> None:
-        """Look like a new process."""
+        """Give the child what a new process has."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
@@ -249,7 +249,7 @@ def _main() -> None:
         if not module.name.endswith(("__main__", "pytest_plugin", "serving", "reaper_process", "server_process")):
             importlib.import_module(module.name)
     gc.collect()
-    gc.freeze()  # a child does not look through, and thereby copy, what was imported
+    gc.freeze()  # so that collections in a child do not touch, and thereby copy, the imported objects
     if _Preloader(socket.socket(fileno=int(sys.argv[1]))).serve():
         runpy.run_module("deferd", run_name="__main__", alter_sys=True)
 

@@ -1,4 +1,4 @@
-"""Tests wait for what they expect to come about, and not for a time in which it should have."""
+"""Wait for a condition, instead of sleeping for as long as it should take."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Callable
 
 
 async def until(holds: Callable[[], bool], what: str, *, within_s: float = 20.0) -> None:
-    """Return as soon as `holds()` is true, asking every 2 ms, while tasks of this loop go on.
+    """Return as soon as `holds()` is true, checked every 2 ms, while tasks of this loop continue.
 
     Raises AssertionError with `what` when it is still false after `within_s` seconds.
     """
     end_s = time.monotonic() + within_s
     while not holds():
-        assert time.monotonic() < end_s, f"waited {within_s:g} s in vain until {what}"
+        assert time.monotonic() < end_s, f"not so after {within_s:g} s: {what}"
         await asyncio.sleep(0.002)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """The same where nothing else has to go on, asking every 10 ms; it blocks, and TimeoutError names `what`."""
+    """The same for blocking code, checked every 10 ms; a TimeoutError names `what`."""
     end = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {timeout_s} s in vain until {what}")
+            raise TimeoutError(f"not so after {timeout_s} s: {what}")
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Calls to the service, as a client makes them, and what is asked of their answers."""
+"""Calls to the service over HTTP, and checks of their responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 class Http:
-    """A client of the service with a topic of the test's own. Calls that must succeed say so themselves."""
+    """A client of the service with a topic of the test's own. Helpers assert that their calls succeed."""
 
     def __init__(self, client: httpx.AsyncClient, topic: str) -> None:
         self.client = client
@@ -32,16 +32,16 @@ class Http:
         return f"/topics/{self.topic}{verb and '/'}{verb}"
 
     async def put_job(self, job_id: str | None = None, **fields: Any) -> Json:
-        """Put a job that the topic does not have yet; it comes back as a look would show it."""
+        """Put a job that the topic does not have yet; returns it as GET shows it."""
         named = {} if job_id is None else {"id": job_id}
         job = ok(await self.post("/jobs", json={"topic": self.topic, **named, **fields}), 201)
         assert job.pop("durability") in {"memory", "fsync", fields.get("durability")}
         return job
 
     async def pop(self, **query: Any) -> list[Json]:
-        """Pop; without a `wait` the answer comes at once."""
-        answer = await self.get(self.topic_path("pop"), params={"wait": 0, **query})
-        jobs: list[Json] = ok(answer)["jobs"]
+        """Pop; without a `wait` the response comes at once."""
+        response = await self.get(self.topic_path("pop"), params={"wait": 0, **query})
+        jobs: list[Json] = ok(response)["jobs"]
         return jobs
 
     async def pop_one(self, **query: Any) -> Json:
@@ -61,7 +61,7 @@ class Http:
         await self.reserve(job_id, **fields)
         ok(await self.post(self.job_path(job_id, "bury"), json={"error": "no use"}))
 
-    async def look(self, job_id: str) -> Json:
+    async def get_job(self, job_id: str) -> Json:
         return ok(await self.get(self.job_path(job_id)))
 
     async def has_job(self, job_id: str) -> bool:
@@ -69,47 +69,47 @@ class Http:
 
     async def counts(self) -> dict[str, int]:
         """Jobs by state; a topic that does not exist has none."""
-        answer = await self.get(self.topic_path())
-        if answer.status_code == 404:
+        response = await self.get(self.topic_path())
+        if response.status_code == 404:
             return {}
-        counts: dict[str, int] = ok(answer)["counts"]
+        counts: dict[str, int] = ok(response)["counts"]
         return {state: count for state, count in counts.items() if count}
 
 
-def ok(answer: httpx.Response, status: int = 200) -> Json:
-    """The JSON of an answer that must be well."""
-    assert answer.status_code == status, answer.text[:500]
-    assert answer.headers["content-type"] == "application/json"
-    members: Json = answer.json()
+def ok(response: httpx.Response, status: int = 200) -> Json:
+    """The JSON of a response that must have this status."""
+    assert response.status_code == status, response.text[:500]
+    assert response.headers["content-type"] == "application/json"
+    members: Json = response.json()
     return members
 
 
-def problem(answer: httpx.Response, status: int, code: str) -> Json:
-    """The members of an answer that must be this problem."""
-    assert answer.status_code == status, answer.text[:500]
-    assert answer.headers["content-type"] == "application/problem+json"
-    members: Json = answer.json()
-    assert members["code"] == code, answer.text[:500]
+def problem(response: httpx.Response, status: int, code: str) -> Json:
+    """The members of a response that must be this problem."""
+    assert response.status_code == status, response.text[:500]
+    assert response.headers["content-type"] == "application/problem+json"
+    members: Json = response.json()
+    assert members["code"] == code, response.text[:500]
     assert members["status"] == status
     assert {"type", "title", "detail"} <= members.keys()
-    assert ("retry-after" in answer.headers) is (status in (429, 503))
+    assert ("retry-after" in response.headers) is (status in (429, 503))
     return members
 
 
-def refusal(answer: httpx.Response, field: str) -> str:
+def refusal(response: httpx.Response, field: str) -> str:
     """The message by which a validation problem refuses `field`, and nothing else."""
-    (fault,) = problem(answer, 422, "validation")["errors"]
-    assert fault["field"] == field
-    message: str = fault["message"]
+    (field_error,) = problem(response, 422, "validation")["errors"]
+    assert field_error["field"] == field
+    message: str = field_error["message"]
     return message
 
 
 def moment(text: str) -> float:
-    """An instant of an answer, in seconds since the epoch."""
+    """An instant of a response, in seconds since the epoch."""
     assert _INSTANT.fullmatch(text), text
     return datetime.fromisoformat(text).timestamp()
 
 
 def seconds_from_now(text: str) -> float:
-    """How far ahead an instant of an answer is. The store of these tests runs on this machine's clock."""
+    """How far ahead an instant of a response is. The store of these tests runs on this machine's clock."""
     return moment(text) - time.time()

@@ -177,7 +177,7 @@ class ServiceProcess:
 
 
 def _pids_of(wanted: Callable[[str], bool]) -> list[int]:
-    """Ids of the processes whose command line, joined by spaces, is wanted."""
+    """Ids of the processes whose command line, joined by spaces, matches."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return [pid for pid in pids if wanted(_read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace"))]
 

@@ -1,4 +1,4 @@
-"""Requests written byte for byte on connections of their own, and what is answered."""
+"""Requests written byte for byte on connections of their own, and their responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 _TIMEOUT_S = 10.0
 
 
-class Answer(NamedTuple):
+class WireResponse(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -35,12 +35,12 @@ class Wire:
         async with asyncio.timeout(_TIMEOUT_S):
             return (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
 
-    async def answer(self) -> Answer:
+    async def read_response(self) -> WireResponse:
         async with asyncio.timeout(_TIMEOUT_S):
             status_line, *lines = (await self.head()).rstrip().split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
             body = await self.reader.readexactly(int(headers["content-length"]))
-        return Answer(int(status_line.split()[1]), headers, body)
+        return WireResponse(int(status_line.split()[1]), headers, body)
 
     async def is_closed(self) -> bool:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -58,7 +58,7 @@ async def connected(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterat
 
 
 async def cut(writer: asyncio.StreamWriter) -> None:
-    """End the connection now; after a mere `close` one over TLS still has a goodbye to say, and outlives the loop."""
+    """End the connection now; after a mere `close` TLS still sends its close_notify, and outlives the loop."""
     writer.transport.abort()
     async with asyncio.timeout(_TIMEOUT_S):
         with contextlib.suppress(ConnectionError):

@@ -132,7 +132,7 @@ class Program:
                 self._facts.put(json.loads(line))
         self._facts.put(None)
 
-    def hear(self, fact: str) -> Any:
+    def wait_for(self, fact: str) -> Any:
         """Wait for a fact. Raises PeerFailed when the program ends first, or after 180 s."""
         deadline = time.monotonic() + STEP_S
         while True:
@@ -167,7 +167,7 @@ def measure(command: Sequence[str], url: str, store: StoreServer, jobs: int, env
 
     def enqueue(count: int, due: float) -> float:
         with running(command, environment, "enqueue", url, count, due) as program:
-            return float(program.hear("seconds"))
+            return float(program.wait_for("seconds"))
 
     trial = max(jobs // TRIAL_SHARE, 1)
     trial_s = enqueue(trial, float(int(time.time()) + 3600))
@@ -175,10 +175,10 @@ def measure(command: Sequence[str], url: str, store: StoreServer, jobs: int, env
     due = float(int(time.time() + 1.5 * trial_s * jobs / trial + jobs / READ_AHEAD_JOBS_PER_S + START_S))
     enqueue_s = enqueue(jobs, due)
     with running(command, environment, "work", url, jobs, due) as program:
-        program.hear("ready")
+        program.wait_for("ready")
         if time.time() > due:
             raise PeerFailed("had not put its jobs, or not started its worker, when the jobs were due")
-        process_s = float(program.hear("ended_at")) - due
+        process_s = float(program.wait_for("ended_at")) - due
     return Rates(jobs / enqueue_s, jobs / process_s)
 
 

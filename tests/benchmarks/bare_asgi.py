@@ -58,9 +58,9 @@ class BareApplication:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         if body:
-            given = orjson.loads(body)
+            sent = orjson.loads(body)
             if call == "put":
-                content = {**content, "topic": given["topic"], "body": given["body"]}
+                content = {**content, "topic": sent["topic"], "body": sent["body"]}
         raw = orjson.dumps(content)
         length = (b"content-length", b"%d" % len(raw))
         await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})

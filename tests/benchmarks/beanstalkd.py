@@ -13,7 +13,7 @@ from tests.integration.store.store_servers import free_port
 from tests.waiting import wait_until
 
 START_S = 10.0
-ANSWER_S = 60.0
+RESPONSE_TIMEOUT_S = 60.0
 _CHUNK = 1 << 20
 
 
@@ -57,19 +57,19 @@ class Beanstalkd:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         assert self._process is not None
         self._process.terminate()
-        self._process.wait(ANSWER_S)
+        self._process.wait(RESPONSE_TIMEOUT_S)
 
 
 class Pipeline:
     """One raw socket. Each method writes all its commands at once and then reads all the replies, in bulk.
 
     `body` is the body of every job, ready as bytes; replies are counted and checked, ids are taken out, and nothing
-    more is done with them, so that next to no time goes by on this side. Bodies must not hold a line end.
+    more is done with them, so that the client takes almost no time. Bodies must not hold a line end.
     """
 
     def __init__(self, port: int, body: bytes) -> None:
         self._put = b"put 0 0 60 %d\r\n%s\r\n" % (len(body), body)
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=RESPONSE_TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def put(self, count: int) -> None:

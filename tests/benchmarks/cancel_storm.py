@@ -94,8 +94,8 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> tupl
         loader, len(stored), lambda number: {"topic": TOPIC, "id": stored[number], "delay": 3600, "body": {"order": 1}}
     )
     puts, cancels = Storm("put", 201, service), Storm("cancel", 200, service)
-    for turn in range(options.parts):
-        new = [f"order-{turn}-{number}" for number in range(part)]
+    for iteration in range(options.parts):
+        new = [f"order-{iteration}-{number}" for number in range(part)]
         await puts.run(
             connections,
             [

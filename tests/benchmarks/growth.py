@@ -119,9 +119,9 @@ class Side:
         async def pop_and_finish() -> None:
             for _ in range(0, calls, AT_ONCE):
                 reply = await queue.pop(TOPIC, [PopRequest(1)] * AT_ONCE)
-                given = [job for jobs in reply.jobs for job in jobs]
-                assert len(given) == AT_ONCE, "a due job was not promoted"
-                await in_groups(given, lambda job: queue.finish(TOPIC, job.id, Receipt.of(str(job.receipt))))
+                popped = [job for jobs in reply.jobs for job in jobs]
+                assert len(popped) == AT_ONCE, "a due job was not promoted"
+                await in_groups(popped, lambda job: queue.finish(TOPIC, job.id, Receipt.of(str(job.receipt))))
 
         await self.measure("put", calls, put)
         await self.measure("cancel", calls, cancel)

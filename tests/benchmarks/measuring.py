@@ -145,7 +145,7 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 class DiskMeter:
-    """How long a small durable write takes during the block, measured ten times a second.
+    """The duration of a small durable write during the block, measured ten times a second.
 
     Figures with `appendfsync always` depend on this. It differs between machines and with other load on the disk.
     """
@@ -182,11 +182,11 @@ class DiskMeter:
 
 def show_target(what: str, measured: float, *, at_least: float | None = None, at_most: float | None = None) -> None:
     """Print a figure, its target, and whether the target was met."""
-    bounds: Sequence[tuple[str, float | None, Callable[[float, float], bool]]] = (
+    targets: Sequence[tuple[str, float | None, Callable[[float, float], bool]]] = (
         (">=", at_least, float.__ge__),
         ("<=", at_most, float.__le__),
     )
-    for sign, bound, holds in bounds:
-        if bound is not None:
-            verdict = "met" if holds(float(measured), float(bound)) else "MISSED"
-            print(f"  {what}: {measured:.2f}  (target {sign} {bound:g}: {verdict})")
+    for sign, target, holds in targets:
+        if target is not None:
+            verdict = "met" if holds(float(measured), float(target)) else "MISSED"
+            print(f"  {what}: {measured:.2f}  (target {sign} {target:g}: {verdict})")

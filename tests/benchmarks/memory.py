@@ -33,10 +33,10 @@ def job(number: int) -> dict[str, Any]:
     }
 
 
-def given_bytes(number: int) -> int:
+def payload_bytes(number: int) -> int:
     """Bytes of id and body. The delay is not counted: the due time is part of the service's overhead."""
-    given = job(number)
-    return len(given["id"]) + len(orjson.dumps(given["body"]))
+    one_job = job(number)
+    return len(one_job["id"]) + len(orjson.dumps(one_job["body"]))
 
 
 def store_memory(service: MeasuredService) -> tuple[int, int]:
@@ -56,11 +56,11 @@ async def measure(service: MeasuredService, jobs: int) -> None:
     await raw_http.put_in_batches(connection, jobs, job)
     after, resident_after = store_memory(service)
     full_bytes = resident_bytes(service.pid)
-    given = sum(map(given_bytes, range(jobs))) / jobs
+    payload_mean = sum(map(payload_bytes, range(jobs))) / jobs
     each, resident_each = (after - before) / jobs, (resident_after - resident_before) / jobs
     print(f"{jobs} delayed jobs: {each:.0f} bytes each as reported by the store, {resident_each:.0f} resident")
-    print(f"  id and body are {given:.0f} bytes of them")
-    show_target("bytes per job beyond id and body", each - given, at_most=150)
+    print(f"  id and body are {payload_mean:.0f} bytes of them")
+    show_target("bytes per job beyond id and body", each - payload_mean, at_most=150)
     print(f"  the service: {warm_bytes / 1e6:.1f} MB with {warm_up} jobs stored, {full_bytes / 1e6:.1f} MB with {jobs}")
     show_target("growth of the service, MB", (full_bytes - warm_bytes) / 1e6, at_most=5)
 

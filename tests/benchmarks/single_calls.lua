@@ -24,7 +24,7 @@ local function next_of_cycle()
   return wrk.format('POST', '/jobs', JSON, PUT_READY)
 end
 
-local function hear(status, _, body)
+local function on_response(status, _, body)
   if status == 201 then
     stored = stored + 1
     return
@@ -42,7 +42,7 @@ end
 
 function init(args)
   if args[1] == 'cycle' then
-    request, response = next_of_cycle, hear
+    request, response = next_of_cycle, on_response
   else
     wrk.method, wrk.body = 'POST', PUT_DELAYED
     wrk.headers['Content-Type'] = JSON['Content-Type']

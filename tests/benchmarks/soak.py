@@ -12,7 +12,7 @@ The first fifth after a warm-up is compared with the last fifth: memory of the f
 of samples), and lateness from the due time until a handler runs (medians over windows of 5 s, so that one disturbance
 or restart does not decide). At the end every job must be finished or cancelled, and the topic is audited.
 
-All processes share the machine's cores. The run ends at the latest three minutes after its time is over.
+All processes share the machine's cores. The run ends no later than three minutes after its time is over.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def windows(ledger: Ledger, from_s: float, to_s: float) -> list[list[float]]:
     return [window for window in found if window]
 
 
-def usual(found: list[list[float]], share: float) -> float:
+def median_of_windows(found: list[list[float]], share: float) -> float:
     """The median over the windows of a percentile."""
     return statistics.median(percentile(window, share) for window in found)
 
@@ -243,7 +243,7 @@ class Verdict:
         print(f"  {what}: {measured:.2f}  (target <= {at_most:.2f}: {'met' if is_met else 'MISSED'})")
 
 
-def judge(soak: Soak, from_s: float, to_s: float) -> Verdict:
+def evaluate(soak: Soak, from_s: float, to_s: float) -> Verdict:
     """Compare the first fifth after the warm-up with the last fifth."""
     warm_s = from_s + WARM_UP_SHARE * (to_s - from_s)
     fifth_s = (to_s - warm_s) / 5
@@ -262,18 +262,18 @@ def judge(soak: Soak, from_s: float, to_s: float) -> Verdict:
         verdict.show(f"growth of the {what} ({before:.1f} to {after:.1f} MB), MB", after - before, most)
     begin, end = (windows(soak.ledger, *part) for part in (first, last))
     for share, times, slack_ms in ((0.5, P50_TIMES, P50_SLACK_MS), (0.99, P99_TIMES, P99_SLACK_MS)):
-        before, after = usual(begin, share), usual(end, share)
+        before, after = median_of_windows(begin, share), median_of_windows(end, share)
         verdict.show(
             f"lateness p{100 * share:.0f} ({before:.1f} to {after:.1f} ms), ms", after, before * times + slack_ms
         )
     return verdict
 
 
-async def settle_accounts(soak: Soak, far: int, rate: float, verdict: Verdict) -> None:
+async def compare_counts(soak: Soak, far: int, rate: float, verdict: Verdict) -> None:
     """Compare the clients' counts with the service's counters, and audit the topic."""
     ledger = soak.ledger
     print(
-        f"  {ledger.put} put, {ledger.finished} finished, {ledger.cancelled} cancelled, {ledger.given_back} released "
+        f"  {ledger.put} put, {ledger.finished} finished, {ledger.cancelled} cancelled, {ledger.released} released "
         f"first, {ledger.twice} finished twice, {soak.restarts} restarts"
     )
     for refusal in ledger.refused[:10]:
@@ -306,8 +306,8 @@ async def measure(soak: Soak, options: argparse.Namespace) -> Verdict:
         await soak.run(rate, seconds)
         to_s = from_s + seconds
         show_table(soak, from_s, to_s)
-        verdict = judge(soak, from_s, to_s)
-        await settle_accounts(soak, options.stored, rate, verdict)
+        verdict = evaluate(soak, from_s, to_s)
+        await compare_counts(soak, options.stored, rate, verdict)
         await soak.end()
     return verdict
 
@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, help="jobs per second, instead of half of the top rate")
     options = parser.parse_args()
     end_in_order()
-    logging.getLogger("deferd").setLevel(logging.CRITICAL)  # the workers tell of each restart
+    logging.getLogger("deferd").setLevel(logging.CRITICAL)  # the workers log each restart
     with store_and_services() as (store, services), asyncio.Runner(loop_factory=new_event_loop) as runner:
         verdict = runner.run(measure(Soak(store, services), options))
     print("soak: " + (f"{verdict.missed} targets MISSED" if verdict.missed else "all targets met"))

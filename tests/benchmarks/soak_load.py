@@ -18,7 +18,7 @@ from deferd.contract.model import JobState
 
 TOPIC = "bench.soak"
 BATCH = 50
-CANCELLED, GIVEN_BACK = 0, 1
+CANCELLED, RELEASED = 0, 1
 """The fate of a job, by its number modulo ten; the other eight are finished at the first delivery."""
 SOONEST_S, LATEST_S = 0.5, 2.5
 """Delays of jobs."""
@@ -36,7 +36,7 @@ class Ledger:
         self.put = 0
         self.finished = 0
         self.cancelled = 0
-        self.given_back = 0
+        self.released = 0
         self.twice = 0
         self.delivered_after_cancel = 0
         self.refused: list[str] = []
@@ -72,10 +72,10 @@ class Producer:
     async def run(self, rate: float | None, stop: asyncio.Event) -> None:
         """Put `rate` jobs per second until `stop`; with None as many as possible, due at once."""
         next_s = time.monotonic()
-        turn = 0
+        iteration = 0
         while not stop.is_set():
-            turn += 1
-            client = self.clients[turn % len(self.clients)]
+            iteration += 1
+            client = self.clients[iteration % len(self.clients)]
             task = asyncio.create_task(self._put(client, at_once=rate is None))
             self._tasks[task] = client
             task.add_done_callback(self._done)
@@ -84,7 +84,7 @@ class Producer:
                 while len(self.ledger.under_way) > UNDER_WAY_MAX or len(self._tasks) > 8:
                     await asyncio.sleep(0.001)
             else:
-                next_s = max(next_s + BATCH / rate, time.monotonic() - 1)  # what was missed is caught up within bounds
+                next_s = max(next_s + BATCH / rate, time.monotonic() - 1)  # some missed puts are caught up
                 await asyncio.sleep(max(next_s - time.monotonic(), 0))
 
     async def settle(self, client: AsyncClient | None = None) -> None:
@@ -119,7 +119,7 @@ class Producer:
             "body": {"number": number, "due_s": due_s},
             "ttr": TTR_S,
         }
-        return {**job, "backoff": BACKOFF} if number % 10 == GIVEN_BACK else job
+        return {**job, "backoff": BACKOFF} if number % 10 == RELEASED else job
 
     async def _cancel(self, client: AsyncClient, number: int) -> None:
         cancelled = await client.cancel(TOPIC, f"soak-{number}")
@@ -138,8 +138,8 @@ def make_worker(ledger: Ledger, urls: Sequence[str], name: str) -> Worker:
     async def handle(body: dict[str, Any], context: Context) -> None:
         number, attempt = body["number"], context.job.attempt
         ledger.delivered(number, body["due_s"], attempt)
-        if number % 10 == GIVEN_BACK and attempt == 1:
-            ledger.given_back += 1
+        if number % 10 == RELEASED and attempt == 1:
+            ledger.released += 1
             raise Retry
         ledger.done(number)
 

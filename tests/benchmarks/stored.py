@@ -81,7 +81,7 @@ class Filler:
             nonlocal cancelled
             for number in victims:
                 response = await connection.send(raw_http.request_bytes("DELETE", f"/jobs/{TOPIC}/order-{number}"))
-                if response.status == 200:  # 404: it was chosen in an earlier step as well
+                if response.status == 200:  # 404: it was cancelled in an earlier step
                     cancelled += 1
                 if time.perf_counter() - began >= seconds:
                     return
@@ -101,11 +101,11 @@ class Filler:
                 left = BATCH
                 while left > 0:
                     popped = await connection.call("GET", f"/topics/{DUE_TOPIC}/pop?wait=5&count={left}")
-                    given = [{"id": job["id"], "receipt": job["receipt"]} for job in popped["jobs"]]
-                    if not given:
+                    items = [{"id": job["id"], "receipt": job["receipt"]} for job in popped["jobs"]]
+                    if not items:
                         raise SystemExit("a due job did not come")
-                    await connection.call("POST", f"/topics/{DUE_TOPIC}/finish", {"jobs": given})
-                    left -= len(given)
+                    await connection.call("POST", f"/topics/{DUE_TOPIC}/finish", {"jobs": items})
+                    left -= len(items)
                 done += BATCH
 
         await asyncio.gather(*map(cycle_over, self.connections[:4]))

@@ -36,7 +36,7 @@ PAUSE_S = 0.03
 """The mean time between two jobs."""
 
 
-class Crowd:
+class WaitingConsumers:
     """Waiting consumers, and when each job arrived, by id."""
 
     def __init__(self, connections: list[raw_http.Connection], topics: int) -> None:
@@ -82,21 +82,21 @@ async def all_parked(putter: raw_http.Connection, consumers: int) -> None:
         await asyncio.sleep(0.5)
 
 
-async def hand_over(putter: raw_http.Connection, crowd: Crowd, jobs: int) -> list[float]:
+async def measure_handover(putter: raw_http.Connection, consumers: WaitingConsumers, jobs: int) -> list[float]:
     """Put jobs one by one; returns how long each took to its consumer, in ms."""
     put_s: dict[str, float] = {}
     for number in range(jobs):
         await asyncio.sleep(random.uniform(0, 2 * PAUSE_S))
         job_id = f"order-{number}"
-        put = {"topic": random.choice(crowd.topics), "id": job_id, "body": {"order": number}}
+        put = {"topic": random.choice(consumers.topics), "id": job_id, "body": {"order": number}}
         request = raw_http.request_bytes("POST", "/jobs", put)
         put_s[job_id] = time.perf_counter()
         (await putter.send(request)).json()
     await asyncio.sleep(1)
-    missing = put_s.keys() - crowd.came_s.keys()
+    missing = put_s.keys() - consumers.came_s.keys()
     if missing:
         raise SystemExit(f"{len(missing)} jobs reached no consumer within a second")
-    return [(crowd.came_s[job_id] - at_s) * 1000 for job_id, at_s in put_s.items()]
+    return [(consumers.came_s[job_id] - at_s) * 1000 for job_id, at_s in put_s.items()]
 
 
 async def measure(service: MeasuredService, options: argparse.Namespace) -> None:
@@ -104,9 +104,9 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> None
     putter = await raw_http.connect(service.port)
     await parked(putter)
     bytes_before = resident_bytes(service.pid)
-    crowd = Crowd(await raw_http.connect_many(service.port, options.consumers), options.topics)
+    consumers = WaitingConsumers(await raw_http.connect_many(service.port, options.consumers), options.topics)
     with CpuMeter(service.pid, service.store_pid) as parking:
-        crowd.wait()
+        consumers.wait()
         await raw_http.bounded(all_parked(putter, options.consumers), PARK_S, f"{options.consumers} pops wait")
     await asyncio.sleep(1)
     with CpuMeter(service.pid, service.store_pid) as idle:
@@ -115,8 +115,8 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> None
     if await parked(putter) < options.consumers:
         raise SystemExit("consumers stopped waiting")
     with DiskMeter() as disk:
-        took_ms = await hand_over(putter, crowd, options.jobs)
-    await crowd.leave()
+        took_ms = await measure_handover(putter, consumers, options.jobs)
+    await consumers.leave()
     print(f"{options.consumers} consumers wait on {options.topics} topics")
     print(f"  the service has {bytes_before / 1e6:.0f} MB without them, {bytes_waiting / 1e6:.0f} MB with them")
     show_target("memory of the service, MB", bytes_waiting / 1e6, at_most=500)

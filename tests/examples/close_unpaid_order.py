@@ -38,7 +38,7 @@ def pay(client: Client, orders: Orders, order: str) -> bool:
     return True
 
 
-def close_what_is_unpaid(client: Client, orders: Orders, *, wait: float = 20) -> list[str]:
+def close_unpaid_orders(client: Client, orders: Orders, *, wait: float = 20) -> list[str]:
     """Close up to 100 orders whose time is over, waiting for the first. Returns the closed orders.
 
     Runs in a loop, in any number of processes. If one dies before it has finished a job, the job is delivered again

@@ -72,7 +72,7 @@ def undo(client: Client, resource: str) -> int:
     return cancelled
 
 
-def do_what_is_due(client: Client, resources: Resources, *, wait: float = 20) -> int:
+def run_due_job(client: Client, resources: Resources, *, wait: float = 20) -> int:
     """Wait for one job and execute it. Returns the number of jobs, 0 or 1."""
     jobs = client.pop(TOPIC, wait=wait)
     for job in jobs:

@@ -27,7 +27,7 @@ WAITS = (
 _BACKOFF = ScheduleBackoff(seconds=[wait.total_seconds() for wait in WAITS], then="dead")
 
 
-class NoAnswerFromMerchant(Exception):
+class NoResponseFromMerchant(Exception):
     """The merchant's server is unreachable or does not confirm."""
 
 
@@ -36,17 +36,17 @@ def announce(client: Client, payment: str, merchant_url: str) -> None:
     client.put(TOPIC, {"payment": payment, "url": merchant_url}, id=payment, backoff=_BACKOFF, on_conflict="keep")
 
 
-def send_what_is_due(client: Client, send: Callable[[str, str], None], *, wait: float = 20) -> int:
+def send_due_notice(client: Client, send: Callable[[str, str], None], *, wait: float = 20) -> int:
     """Wait until a notice is due and send it. Returns the number of notices, 0 or 1.
 
-    `send(merchant_url, payment)` posts it, or raises NoAnswerFromMerchant, within 60 seconds, the job's lease. If the
+    `send(merchant_url, payment)` posts it, or raises NoResponseFromMerchant, within 60 seconds, the job's lease. If the
     consumer dies, another one gets the job after that time.
     """
     jobs = client.pop(TOPIC, wait=wait)
     for job in jobs:
         try:
             send(job.body["url"], job.body["payment"])
-        except NoAnswerFromMerchant as error:
+        except NoResponseFromMerchant as error:
             client.release(job, error=str(error))
         else:
             client.finish(job)

@@ -174,7 +174,7 @@ class Clients:
         delay_ms, ttr_ms = self._chance.choice(DELAYS_MS), self._chance.choice(TTRS_MS)
         terms: dict[str, Any] = {"ttr": ttr_ms / 1000}
         known: dict[str, Any] = {"tag": f"{self._name}/{self._puts}", "ttr_ms": ttr_ms}
-        if self._chance.random() < 0.3:  # an instant must mean the same whatever the services' clocks show
+        if self._chance.random() < 0.3:  # an instant must mean the same on all of the services' clocks
             known["run_at_ms"] = int(time.time() * 1000) + delay_ms
             terms["run_at"] = datetime.fromtimestamp(known["run_at_ms"] / 1000, UTC)
         else:

@@ -148,7 +148,7 @@ async def _shard_dies(cluster: ClusterSet, load: _Load, chance: random.Random) -
     ended_s = time.monotonic()
     for server in (cluster.masters[0], cluster.replicas[0]):
         await asyncio.to_thread(server.start)
-    await asyncio.to_thread(wait_until, cluster.is_well, SETTLE_S, "the cluster is healthy again")
+    await asyncio.to_thread(wait_until, cluster.is_healthy, SETTLE_S, "the cluster is healthy again")
     back_s = time.monotonic()
     await load.wait_for_recovery(dead, "after a shard came back")
     meanwhile = [one for one in load.handled.values() if one.topic in healthy and died_s < one.from_s < ended_s]
@@ -170,7 +170,7 @@ async def _node_leaves(cluster: ClusterSet, load: _Load) -> NodeRemoval:
     silent = _subscribers(leaving)
     await asyncio.sleep(max(removed_s + BOUND_S - time.monotonic(), 0))  # pops must be woken in this time
     woken = [one for one in load.woken.values() if one.from_s > removed_s]
-    await asyncio.to_thread(cluster.take_back, leaving)
+    await asyncio.to_thread(cluster.rejoin, leaving)
     return NodeRemoval(slots, subscribers, silent, len(woken), _slowest_s(woken))
 
 

@@ -108,7 +108,7 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
                 primary, replica = stores.master, stores.replica
                 for number in range(count):
                     await asyncio.sleep(chance.uniform(0.2, 1))
-                    in_doubt = await asyncio.to_thread(leave_behind, primary, replica, POOL)
+                    in_doubt = await asyncio.to_thread(make_replica_lag, primary, replica, POOL)
                     killed_s = time.monotonic()
                     seen.never_replicated.append(await asyncio.to_thread(_fail_over, primary, replica, in_doubt))
                     primary, replica = replica, primary
@@ -127,7 +127,7 @@ async def run_failovers(folder: Path, seed: int, count: int) -> Failovers:
     return seen
 
 
-def leave_behind(primary: StoreServer, replica: StoreServer, pool: str) -> set[str]:
+def make_replica_lag(primary: StoreServer, replica: StoreServer, pool: str) -> set[str]:
     """Freeze the replica and wait for puts that only the primary has; returns their ids, if there are any.
 
     A frozen process still receives what fits into the buffers of its connection, so these are filled first.

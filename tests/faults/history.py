@@ -63,7 +63,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class UnansweredPop:
+class PopWithoutResponse:
     """A pop without a response, which may have taken jobs that nobody received."""
 
     topic: str
@@ -107,7 +107,7 @@ class History:
 
     lines: Sequence[dict[str, Any]]
     of_job: dict[tuple[str, str], list[Operation]]
-    unanswered_pops: list[UnansweredPop]
+    pops_without_response: list[PopWithoutResponse]
 
 
 def read_history(files: Iterable[Path]) -> History:
@@ -121,7 +121,7 @@ def read_history(files: Iterable[Path]) -> History:
             request = line["request"]
             first_call_s[request] = min(line["call_s"], first_call_s.get(request, line["call_s"]))
     of_job: dict[tuple[str, str], list[Operation]] = defaultdict(list)
-    unanswered: list[UnansweredPop] = []
+    without_response: list[PopWithoutResponse] = []
     for line in lines:
         if line["outcome"] == NOT_SENT:
             continue
@@ -129,13 +129,13 @@ def read_history(files: Iterable[Path]) -> History:
             of_job[line["topic"], line["job"]].append(_operation(line))
             continue
         if line["outcome"] == UNKNOWN:
-            unanswered.append(UnansweredPop(line["topic"], line["call_s"]))
+            without_response.append(PopWithoutResponse(line["topic"], line["call_s"]))
         for job in line.get("jobs", ()):
             # A response to a repeated request may have been made for the first attempt.
             made = {**line, **job, "kind": "deliver", "call_s": first_call_s[line["request"]], "outcome": "done"}
             of_job[line["topic"], job["job"]].append(_operation(made))
     completed = {key: _completed_by_deliveries(operations) for key, operations in of_job.items()}
-    return History(lines, completed, unanswered)
+    return History(lines, completed, without_response)
 
 
 def _completed_by_deliveries(operations: list[Operation]) -> list[Operation]:

@@ -66,16 +66,16 @@ def _shown(operation: Operation) -> str:
 def check_job(
     operations: Sequence[Operation],
     clock: StoreClock,
-    unanswered_pops_s: Sequence[float] = (),
+    pops_without_response_s: Sequence[float] = (),
     *,
     hides_any: bool = False,
     most_steps: int = MOST_STEPS,
 ) -> Verdict:
-    """Search for an order. `unanswered_pops_s` are the call times of pops that may have taken this job unseen.
+    """Search for an order. `pops_without_response_s` are the call times of pops that may have taken this job unseen.
 
     With `hides_any` there were consumers whose pops were not recorded.
     """
-    return _Search(_with_instants(operations), clock, unanswered_pops_s, hides_any, most_steps).run()
+    return _Search(_with_instants(operations), clock, pops_without_response_s, hides_any, most_steps).run()
 
 
 def _with_instants(operations: Sequence[Operation]) -> list[Operation]:
@@ -104,14 +104,14 @@ class _Search:
         self,
         operations: Sequence[Operation],
         clock: StoreClock,
-        unanswered_pops_s: Sequence[float],
+        pops_without_response_s: Sequence[float],
         hides_any: bool,
         most_steps: int,
     ) -> None:
         self._operations = operations
         self._from_ms = [clock.earliest(one.call_s) if one.at_ms is None else one.at_ms for one in operations]
         self._to_ms = [clock.latest(one.end_s) if one.at_ms is None else one.at_ms for one in operations]
-        self._pops_ms = [] if hides_any else sorted(clock.earliest(call_s) for call_s in unanswered_pops_s)
+        self._pops_ms = [] if hides_any else sorted(clock.earliest(call_s) for call_s in pops_without_response_s)
         self._hides_any = hides_any
         self._most_steps = most_steps
         self._must = sum(1 << at for at, one in enumerate(operations) if one.outcome != UNKNOWN)

@@ -19,7 +19,7 @@ class Progress:
         self._kinds: dict[tuple[Path, int], str] = {}
         for _ in self._new_lines():
             pass  # earlier lines do not count
-        self.answered: Counter[str] = Counter()
+        self.succeeded: Counter[str] = Counter()
         self.failed_calls = 0
 
     def update(self) -> Counter[str]:
@@ -31,8 +31,8 @@ class Progress:
             elif entry["outcome"] in {UNKNOWN, NOT_SENT}:
                 self.failed_calls += "worker" not in file.name  # the worker does not record how its calls ended
             else:
-                self.answered[self._kinds.get((file, entry["n"]), "begun earlier")] += 1
-        return self.answered
+                self.succeeded[self._kinds.get((file, entry["n"]), "begun earlier")] += 1
+        return self.succeeded
 
     def _new_lines(self) -> Iterable[tuple[Path, bytes]]:
         for file in self._files():

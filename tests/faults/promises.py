@@ -119,7 +119,7 @@ def _forgotten(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
         found += [
             delivery.tag
             for one in operations
-            if _shows_gone(one)
+            if _shows_absence(one)
             and one.call_s > min(done_s, default=inf)
             and clock.latest(one.end_s) < until_ms
             and not any(
@@ -131,11 +131,11 @@ def _forgotten(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
     return found
 
 
-def _shows_gone(one: Operation) -> bool:
+def _shows_absence(one: Operation) -> bool:
     """Whether the response shows that no job has the id."""
     if one.kind == "put":
         return one.outcome == "created"
-    return one.outcome == "not found" and one.kind != "change"  # which a finished job gives, too
+    return one.outcome == "not found" and one.kind != "change"  # which a finished job causes, too
 
 
 def _is_overlapping(
@@ -214,9 +214,9 @@ def check_store_contents(topic: str, contents: Contents, history: History) -> li
         ("finished", "finish", _finishes),
         ("cancelled", "cancel", _cancels),
     ):
-        bounds = [known(operations) for operations in of_ids]
-        at_least = sum(least for least, _ in bounds)
-        at_most = sum(most for _, most in bounds)
+        counts = [known(operations) for operations in of_ids]
+        at_least = sum(least for least, _ in counts)
+        at_most = sum(most for _, most in counts)
         at_most += sum(one.kind == kind and one.outcome == UNKNOWN for operations in of_ids for one in operations)
         if not at_least <= tally[counted] <= at_most:
             errors.append(f"{counted}: the store counted {tally[counted]}, clients know of {at_least} to {at_most}")

@@ -110,12 +110,12 @@ async def run(folder: Path, seed: int, plan: Sequence[Fault], *, until_s: float 
         for number, service in enumerate(deployment.services):
             if (at := service.output().find("Traceback")) >= 0:
                 outcome.violations.append(f"service {number} logged:\n{service.output()[max(at - 500, 0) : at + 3000]}")
-        contents, look_s = await asyncio.to_thread(_look, deployment.store)
+        contents, read_s = await asyncio.to_thread(_read_store, deployment.store)
         offset_ms, half_trip_ms = await asyncio.to_thread(_clock_offset, deployment.store)
         files = [*deployment.files, drained]
     clock = StoreClock((offset_ms + offset_before_ms) / 2, half_trip_ms + abs(offset_ms - offset_before_ms))
     outcome.uncertainty_ms = clock.uncertainty_ms
-    await asyncio.to_thread(_check, outcome, read_history(files), contents, look_s, clock)
+    await asyncio.to_thread(_check, outcome, read_history(files), contents, read_s, clock)
     outcome.took_s = time.monotonic() - began_s
     return outcome
 
@@ -136,12 +136,12 @@ async def _wait_for_recovery(deployment: Deployment, progress: Progress, when: s
     """Wait until enough calls of each kind have succeeded."""
     end_s = time.monotonic() + RECOVERY_S
     while not (
-        all(progress.answered[kind] >= count for kind, count in CALLS_BETWEEN_FAULTS.items())
+        all(progress.succeeded[kind] >= count for kind, count in CALLS_BETWEEN_FAULTS.items())
         and all(process.is_at_work() for process in deployment.users)
     ):
         if time.monotonic() > end_s:
             output = "\n".join(service.output()[-2000:] for service in deployment.services)
-            raise TimeoutError(f"{when}: only {dict(progress.answered)} succeeded within {RECOVERY_S} s\n{output}")
+            raise TimeoutError(f"{when}: only {dict(progress.succeeded)} succeeded within {RECOVERY_S} s\n{output}")
         for process in deployment.processes:
             if process.process.poll() is not None:
                 raise RuntimeError(f"{when}: a process exited unexpectedly:\n{process.output()[-3000:]}")
@@ -156,7 +156,7 @@ async def _drain(deployment: Deployment, seed: int, began_s: float) -> Path:
     end_s = time.monotonic() + DRAIN_S
     while time.monotonic() < end_s:
         await asyncio.gather(*map(clients.finish_remaining, TOPICS))
-        contents, _ = await asyncio.to_thread(_look, deployment.store)
+        contents, _ = await asyncio.to_thread(_read_store, deployment.store)
         if not any(of_topic.pool for of_topic in contents.values()):
             break
     await clients.close()
@@ -164,7 +164,7 @@ async def _drain(deployment: Deployment, seed: int, began_s: float) -> Path:
 
 
 async def _audit(deployment: Deployment, outcome: Outcome, topics: Sequence[str]) -> None:
-    """Run the service's own consistency check while the load goes on."""
+    """Run the service's own consistency check while the load continues."""
     async with AsyncClient(deployment.urls) as client:
         for topic in topics:
             audit = await client.audit(topic)
@@ -177,7 +177,7 @@ async def _audit(deployment: Deployment, outcome: Outcome, topics: Sequence[str]
             outcome.audit.append(f"{store_audit.fields}")
 
 
-def _look(store: FaultyStore) -> tuple[dict[str, Contents], tuple[float, float]]:
+def _read_store(store: FaultyStore) -> tuple[dict[str, Contents], tuple[float, float]]:
     """What is left in the store, and from when to when it was read."""
     began_s = time.monotonic()
     with store.client() as client:
@@ -190,27 +190,29 @@ def _clock_offset(store: FaultyStore) -> tuple[float, float]:
     samples = []
     with store.client() as client:
         for _ in range(20):
-            asked_s = time.monotonic()
+            sent_s = time.monotonic()
             seconds, microseconds = client.time()
             received_s = time.monotonic()
-            middle_s = (asked_s + received_s) / 2
-            samples.append(((received_s - asked_s) * 500, seconds * 1000 + microseconds / 1000 - middle_s * 1000))
+            middle_s = (sent_s + received_s) / 2
+            samples.append(((received_s - sent_s) * 500, seconds * 1000 + microseconds / 1000 - middle_s * 1000))
     half_trip_ms, offset_ms = min(samples)
     return offset_ms, half_trip_ms
 
 
 def _check(
-    outcome: Outcome, history: History, contents: dict[str, Contents], look_s: tuple[float, float], clock: StoreClock
+    outcome: Outcome, history: History, contents: dict[str, Contents], read_s: tuple[float, float], clock: StoreClock
 ) -> None:
     outcome.left = sum(len(of_topic.pool) for of_topic in contents.values())
     for (topic, job), operations in history.of_job.items():
         there = "there" if job in contents[topic].pool else "not found"
-        operations.append(Operation("look", topic, job, *look_s, there))
+        operations.append(Operation("look", topic, job, *read_s, there))
     outcome.operations = count_outcomes(history)
     outcome.broken = broken_promises(history, clock)
     outcome.wrong_responses = wrong_responses(history)
     outcome.audit += [error for topic in ALL_TOPICS for error in check_store_contents(topic, contents[topic], history)]
-    pops_s = {topic: [pop.call_s for pop in history.unanswered_pops if pop.topic == topic] for topic in ALL_TOPICS}
+    pops_s = {
+        topic: [pop.call_s for pop in history.pops_without_response if pop.topic == topic] for topic in ALL_TOPICS
+    }
     for (topic, job), operations in history.of_job.items():
         verdict = check_job(operations, clock, pops_s[topic], hides_any=topic == WORKER_TOPIC)
         outcome.jobs_checked += 1

@@ -15,7 +15,7 @@ from tests.integration.store.store_servers import StoreServer
 
 @pytest.fixture(autouse=True)
 def first_use_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else uses these stores. In acceptance/server/test_store_refused.py services wait as they do in use."""
+    """Nobody else uses these stores. In acceptance/server/test_store_refused.py services wait as in production."""
     monkeypatch.setattr(shard_guard, "FIRST_WRITE_DELAY_S", 0.0)
 
 

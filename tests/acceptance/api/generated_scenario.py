@@ -44,7 +44,7 @@ def service_without_store(folder: Path) -> Iterator[ServiceProcess]:
     store_folder.mkdir()
     with (
         StoreServer(store_folder) as store,
-        running_service("--redis-url", store.used_before().url, data_dir=folder / "service") as service,
+        running_service("--redis-url", store.mark_used().url, data_dir=folder / "service") as service,
     ):
         store.kill()
         yield service

@@ -1,7 +1,7 @@
 """What a caller with a key and quotas can do to fill the memory of a service and its store, over HTTPS.
 
-Each flood goes on for a time, in a process of its own so that it does not slow down who measures. It counts the
-statuses of its answers, and asks on when it is refused.
+Each flood runs for a time, in a process of its own so that it does not slow down the measuring one. It counts the
+statuses of the responses, and continues when it is refused.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class Flood:
         self.trust = trust
         self.token = token
         self.prefix = prefix
-        self.answers: Counter[int] = Counter()
+        self.responses: Counter[int] = Counter()
         self.number = 0
 
     def raw(self, method: str, path: str, body: Any = None) -> bytes:
         return request(method, path, body, f"Authorization: Bearer {self.token}")
 
     async def call(self, wire: Wire, method: str, path: str, body: Any = None) -> Any:
-        """What the service answers, None when it refuses."""
+        """The JSON of the service's response, None when it refuses."""
         wire.send(self.raw(method, path, body))
-        answer = await wire.answer()
-        self.answers[answer.status] += 1
-        if answer.status == 429:
+        response = await wire.read_response()
+        self.responses[response.status] += 1
+        if response.status == 429:
             await asyncio.sleep(_REFUSED_PAUSE_S)
-        return answer.json() if answer.status < 300 else None
+        return response.json() if response.status < 300 else None
 
     async def put(self, wire: Wire, topic: str, **fields: Any) -> Any:
         return await self.call(wire, "POST", "/jobs", {"topic": f"{self.prefix}.{topic}", **fields})
@@ -81,10 +81,10 @@ class Flood:
 
 
 class Outcome(NamedTuple):
-    """How often a flood took its step, and how often it was answered with each status."""
+    """How often a flood took its step, and how often it got each status."""
 
     steps: int
-    answers: dict[str, int]
+    responses: dict[str, int]
 
 
 async def run_flood(name: str, port: int, authority: Path, token: str, *, seconds: float) -> Outcome:
@@ -104,7 +104,7 @@ async def run_flood(name: str, port: int, authority: Path, token: str, *, second
 
 
 async def churn_ready_jobs(flood: Flood, wire: Wire) -> None:
-    """A ready job is put off, and is ready again, by a caller that may only put."""
+    """A ready job is rescheduled, and is ready again, by a caller that may only put."""
     job_id = f"j{flood.number % 50}"
     await flood.put(wire, "t", id=job_id, on_conflict="replace", delay=60)
     await flood.put(wire, "t", id=job_id, on_conflict="replace")
@@ -123,7 +123,7 @@ async def leave_finished_jobs(flood: Flood, wire: Wire) -> None:
 
 
 async def leave_request_records(flood: Flood, wire: Wire) -> None:
-    """What the service remembers of a pop with a request id, each id a new one and as long as may be."""
+    """What the service remembers of a pop with a request id, each a new id of the maximum length."""
     await flood.put_many(wire, "t", 20)
     jobs = await flood.pop(wire, "t", f"count=20&request_id={secrets.token_hex(127)}")
     finishes = {"jobs": [{"id": job["id"]} for job in jobs]}
@@ -146,7 +146,7 @@ async def use_new_topics(flood: Flood, wire: Wire) -> None:
 
 
 async def read_no_repeated_pops(flood: Flood, wire: Wire) -> None:
-    """One large pop, asked for again on many connections that do not read it."""
+    """One large pop, repeated on many connections that do not read it."""
     if not await flood.call(wire, "GET", f"/jobs/{flood.prefix}.t/large0"):
         for number in range(LARGE_JOBS):
             await flood.put(wire, "t", id=f"large{number}", body="x" * LARGE_JOB_BYTES, on_conflict="keep")
@@ -191,7 +191,7 @@ async def _main(name: str, port: int, authority: str, token: str, seconds: float
     flood = Flood(port, ssl.create_default_context(cafile=authority), token, name)
     end_s = time.monotonic() + seconds
     await asyncio.gather(*(flood.repeat(FLOODS[name], end_s) for _ in range(_AT_ONCE)))
-    print(json.dumps([flood.number, flood.answers]))
+    print(json.dumps([flood.number, flood.responses]))
 
 
 if __name__ == "__main__":

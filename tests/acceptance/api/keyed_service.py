@@ -1,4 +1,4 @@
-"""A service with keys: who holds which, and calls with them through either door."""
+"""A service with keys: the keys file, and calls with its keys through either entry point."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from deferd.api.auth.api_keys import Scope, hash_of
 from tests.acceptance.service_process import ServiceProcess
-from tests.acceptance.wire import Answer, connected, request
+from tests.acceptance.wire import WireResponse, connected, request
 
 Record = dict[str, Any]
 
@@ -32,16 +32,16 @@ class KeysFile:
         self.write()
 
     def remove(self, name: str) -> None:
-        """Take a key out of the file."""
+        """Remove a key from the file."""
         del self._entries[name]
         self.write()
 
     def text(self) -> str:
-        """What is in the file."""
+        """The content of the file."""
         return "\n".join(self._entries.values())
 
     def write(self, more: str = "") -> None:
-        """Write the file anew, and `more` behind the keys; it is there as a whole or as it was."""
+        """Rewrite the file atomically, with `more` after the keys."""
         new = self.path.with_name("new")
         new.write_text(self.text() + more, encoding="utf-8")
         new.replace(self.path)
@@ -63,16 +63,16 @@ async def call(
     *headers: str,
     token: str | None = None,
     through_asgi: bool = False,
-) -> Answer:
-    """The answer to one request on a connection of its own."""
+) -> WireResponse:
+    """The response to one request on a connection of its own."""
     if token is not None:
         headers = (*headers, f"Authorization: Bearer {token}")
     async with connected(service.port) as wire:
         wire.send(request(method, path, body, *headers, through_asgi=through_asgi))
-        return await wire.answer()
+        return await wire.read_response()
 
 
 def audit_lines(service: ServiceProcess) -> list[Record]:
-    """What a service that logs JSON has written into its audit log, in order."""
+    """The audit log of a service that logs JSON, in order."""
     records = [json.loads(line) for line in service.lines if line.startswith("{")]
     return [record for record in records if record["logger"] == "deferd.audit"]

@@ -31,8 +31,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 
 @contextlib.contextmanager
-def site(html: str, *, redirect_to: str | None = None) -> Iterator[str]:
-    """The address of another site on this machine, all of whose addresses show `html` or lead elsewhere."""
+def html_site(html: str, *, redirect_to: str | None = None) -> Iterator[str]:
+    """The address of another site on this machine, all of whose addresses show `html` or redirect."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -46,7 +46,7 @@ def site(html: str, *, redirect_to: str | None = None) -> Iterator[str]:
             self.wfile.write(html.encode())
 
         def log_message(self, *_arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -58,8 +58,8 @@ def site(html: str, *, redirect_to: str | None = None) -> Iterator[str]:
             thread.join()
 
 
-def opened(address: str, profile: Path) -> str:
-    """What the browser shows after it has opened an address."""
+def page_shown(address: str, profile: Path) -> str:
+    """The page that the browser shows after it has opened an address."""
     assert BROWSER is not None
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
     wait = ("--virtual-time-budget=3000", "--dump-dom")
@@ -86,9 +86,9 @@ def test_no_way_to_open_a_pop_in_a_browser_reserves_a_job(
         "frame": f'<iframe src="{pop}"></iframe>',
         "image": f'<img src="{pop}">',
     }.get(way, "")
-    with site(html, redirect_to=pop if way == "redirect" else None) as elsewhere:
-        shown = opened(pop if way == "typed" else elsewhere, tmp_path)
-    wait_until(lambda: refused_pops(service, topic) == 1, WITHIN_S, "the browser asked, and was refused")
+    with html_site(html, redirect_to=pop if way == "redirect" else None) as elsewhere:
+        shown = page_shown(pop if way == "typed" else elsewhere, tmp_path)
+    wait_until(lambda: refused_pops(service, topic) == 1, WITHIN_S, "the browser sent a pop, and was refused")
     if way in ("typed", "redirect"):
         assert "has effects" in shown
     job = httpx.get(f"{service.url}/jobs/{topic}/j").json()
@@ -97,4 +97,4 @@ def test_no_way_to_open_a_pop_in_a_browser_reserves_a_job(
 
 def test_a_person_may_read_in_a_browser(service: ServiceProcess, topic: str, tmp_path: Path) -> None:
     put_job(service, topic)
-    assert '"ready":1' in opened(f"http://localhost:{service.port}/topics/{topic}", tmp_path)
+    assert '"ready":1' in page_shown(f"http://localhost:{service.port}/topics/{topic}", tmp_path)

@@ -12,19 +12,19 @@ from tests.acceptance.http_calls import Http
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.wire import Wire, connected
 
-both_paths = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+both_entry_points = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 
 
-async def ask(wire: Wire, method: str, path: str, *headers: str, through_asgi: bool = False) -> tuple[int, str]:
+async def send(wire: Wire, method: str, path: str, *headers: str, through_asgi: bool = False) -> tuple[int, str]:
     """The status and the detail of the response."""
     chunked = ("Transfer-Encoding: chunked",) if through_asgi else ()
     head = "\r\n".join((f"{method} {path} HTTP/1.1", *headers, *chunked, "", ""))
     wire.send(head.encode(), b"0\r\n\r\n" if through_asgi else b"")
-    response = await wire.answer()
+    response = await wire.read_response()
     return response.status, response.json().get("detail", "") if response.body.startswith(b"{") else ""
 
 
-@both_paths
+@both_entry_points
 @pytest.mark.parametrize(
     "headers",
     [
@@ -46,11 +46,11 @@ async def test_a_page_of_another_site_pops_nothing(
     await http.put_job("j")
     async with connected(shared_service.port) as wire:
         for method in ("GET", "POST"):
-            status, detail = await ask(
+            status, detail = await send(
                 wire, method, f"/topics/{http.topic}/pop?wait=0", *headers, through_asgi=through_asgi
             )
             assert (status, "refuses requests of web pages of other sites" in detail) == (403, True)
-    assert (await http.look("j"))["attempts"] == 0
+    assert (await http.get_job("j"))["attempts"] == 0
     assert (await http.pop_one())["attempt"] == 1
 
 
@@ -58,7 +58,7 @@ BROWSER = ("User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101
 """The headers of any browser; with a GET to a host that it does not know as this machine it may send no others."""
 
 
-@both_paths
+@both_entry_points
 @pytest.mark.parametrize("referer", [(), ("Referer: http://shop.example.com/",), ("Referer: nothing",)], ids=" ".join)
 @pytest.mark.parametrize("host", ["0.0.0.0:8000", "vm", "kubernetes.docker.internal:8000", "localhost"])
 async def test_an_image_of_a_page_pops_nothing_where_browsers_send_few_headers(
@@ -68,29 +68,29 @@ async def test_an_image_of_a_page_pops_nothing_where_browsers_send_few_headers(
     async with connected(shared_service.port) as wire:
         path = f"/topics/{http.topic}/pop?wait=0"
         headers = (f"Host: {host}", *BROWSER, *referer)
-        assert (await ask(wire, "GET", path, *headers, through_asgi=through_asgi))[0] == 403
-        assert (await ask(wire, "GET", f"/jobs/{http.topic}/j", *headers, through_asgi=through_asgi))[0] == 200
-    assert (await http.look("j"))["attempts"] == 0
+        assert (await send(wire, "GET", path, *headers, through_asgi=through_asgi))[0] == 403
+        assert (await send(wire, "GET", f"/jobs/{http.topic}/j", *headers, through_asgi=through_asgi))[0] == 200
+    assert (await http.get_job("j"))["attempts"] == 0
 
 
-@both_paths
+@both_entry_points
 @pytest.mark.parametrize("host", ["rebound.example.com", "Rebound.Example.COM.:8000", "127.0.0.1.example.com", "a.b:1"])
-async def test_a_site_whose_name_leads_to_loopback_learns_and_changes_nothing(
+async def test_a_site_whose_name_resolves_to_loopback_reads_and_changes_nothing(
     http: Http, shared_service: ServiceProcess, host: str, through_asgi: bool
 ) -> None:
     await http.put_job("j")
     async with connected(shared_service.port) as wire:
         for path in (f"/topics/{http.topic}/pop?wait=0", f"/jobs/{http.topic}/j", "/topics", "/metrics", "/docs"):
-            status, detail = await ask(
+            status, detail = await send(
                 wire, "GET", path, f"Host: {host}", "Sec-Fetch-Site: same-origin", through_asgi=through_asgi
             )
             assert (status, f"public name such as {host}" in detail) == (403, True), path
             assert "--keys-file" in detail
             assert "--allowed-host (DEFERD_ALLOWED_HOST)" in detail
-    assert (await http.look("j"))["attempts"] == 0
+    assert (await http.get_job("j"))["attempts"] == 0
 
 
-@both_paths
+@both_entry_points
 @pytest.mark.parametrize(
     "headers",
     [
@@ -116,9 +116,9 @@ async def test_other_programs_on_the_machine_are_served(
     await http.put_job("j")
     async with connected(shared_service.port) as wire:
         for path in (f"/topics/{http.topic}/pop?wait=0", "/docs"):
-            status, _ = await ask(wire, "GET", path, *headers, through_asgi=through_asgi)
+            status, _ = await send(wire, "GET", path, *headers, through_asgi=through_asgi)
             assert status == 200
-    assert (await http.look("j"))["state"] == "reserved"
+    assert (await http.get_job("j"))["state"] == "reserved"
 
 
 async def test_the_docs_page_refuses_to_be_framed(http: Http) -> None:
@@ -128,15 +128,15 @@ async def test_the_docs_page_refuses_to_be_framed(http: Http) -> None:
 async def test_pages_may_be_linked_to_and_health_is_public(shared_service: ServiceProcess) -> None:
     async with connected(shared_service.port) as wire:
         link = ("Host: localhost", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate")
-        assert (await ask(wire, "GET", "/docs", *link))[0] == 200
+        assert (await send(wire, "GET", "/docs", *link))[0] == 200
         for path in ("/healthz", "/readyz"):
-            assert (await ask(wire, "GET", path, "Host: jobs.example.com"))[0] == 200
+            assert (await send(wire, "GET", path, "Host: jobs.example.com"))[0] == 200
 
 
 async def test_refusals_are_in_the_audit_log(tmp_path: Path, topic: str) -> None:
     with running_service("--log-format", "json", data_dir=tmp_path) as service:
         async with connected(service.port) as wire:
-            await ask(wire, "POST", f"/topics/{topic}/pop", "Host: rebound.example.com")
+            await send(wire, "POST", f"/topics/{topic}/pop", "Host: rebound.example.com")
     [line] = audit_lines(service)
     assert (line["outcome"], line["call"], line["topic"]) == ("forbidden", "POST /topics/{topic}/pop", topic)
 
@@ -144,7 +144,7 @@ async def test_refusals_are_in_the_audit_log(tmp_path: Path, topic: str) -> None
 OPENED = ("Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
 
 
-@both_paths
+@both_entry_points
 @pytest.mark.parametrize("site", ["none", "same-origin", "same-site"])
 @pytest.mark.parametrize(
     "how",
@@ -171,11 +171,11 @@ async def test_addresses_that_a_browser_opens_or_loads_into_a_page_have_no_effec
             ("POST", f"/topics/{http.topic}/pause"),
             ("DELETE", f"/jobs/{http.topic}/j"),
         ):
-            status, detail = await ask(wire, method, path, *headers, through_asgi=through_asgi)
+            status, detail = await send(wire, method, path, *headers, through_asgi=through_asgi)
             assert (status, "has effects" in detail) == (403, True), (method, path)
         for path in (f"/topics/{http.topic}", f"/jobs/{http.topic}/j", f"/topics/{http.topic}/audit", "/metrics"):
-            assert (await ask(wire, "GET", path, *headers, through_asgi=through_asgi))[0] == 200, path
-    job = await http.look("j")
+            assert (await send(wire, "GET", path, *headers, through_asgi=through_asgi))[0] == 200, path
+    job = await http.get_job("j")
     assert (job["state"], job["attempts"]) == ("ready", 0)
 
 
@@ -183,17 +183,17 @@ async def test_an_unknown_page_of_the_same_site_has_no_effect(http: Http, shared
     await http.put_job("j")
     headers = ("Host: localhost", "Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty")
     async with connected(shared_service.port) as wire:
-        assert (await ask(wire, "GET", f"/topics/{http.topic}/pop?wait=0", *headers))[0] == 403
-        assert (await ask(wire, "GET", f"/jobs/{http.topic}/j", *headers))[0] == 200
-    assert (await http.look("j"))["attempts"] == 0
+        assert (await send(wire, "GET", f"/topics/{http.topic}/pop?wait=0", *headers))[0] == 403
+        assert (await send(wire, "GET", f"/jobs/{http.topic}/j", *headers))[0] == 200
+    assert (await http.get_job("j"))["attempts"] == 0
 
 
 async def test_a_page_of_the_service_itself_may_fetch(http: Http, shared_service: ServiceProcess) -> None:
     await http.put_job("j")
     headers = ("Host: localhost", "Sec-Fetch-Site: same-origin", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty")
     async with connected(shared_service.port) as wire:
-        assert (await ask(wire, "GET", f"/topics/{http.topic}/pop?wait=0", *headers))[0] == 200
-    assert (await http.look("j"))["attempts"] == 1
+        assert (await send(wire, "GET", f"/topics/{http.topic}/pop?wait=0", *headers))[0] == 200
+    assert (await http.get_job("j"))["attempts"] == 1
 
 
 async def test_insecure_alone_allows_no_public_name(tmp_path: Path, topic: str) -> None:
@@ -201,10 +201,10 @@ async def test_insecure_alone_allows_no_public_name(tmp_path: Path, topic: str) 
         async with connected(service.port) as wire:
             path = f"/topics/{topic}/pop?wait=0"
             for host in ("localhost", "192.168.7.1:8000", "deferd"):
-                assert (await ask(wire, "GET", path, f"Host: {host}"))[0] == 200
+                assert (await send(wire, "GET", path, f"Host: {host}"))[0] == 200
             for url in (path, "/docs"):
-                assert (await ask(wire, "GET", url, "Host: jobs.example.com"))[0] == 403
-            assert (await ask(wire, "GET", path, "Host: localhost", "Sec-Fetch-Site: cross-site"))[0] == 403
+                assert (await send(wire, "GET", url, "Host: jobs.example.com"))[0] == 403
+            assert (await send(wire, "GET", path, "Host: localhost", "Sec-Fetch-Site: cross-site"))[0] == 403
 
 
 @pytest.mark.parametrize(
@@ -232,15 +232,15 @@ async def test_allowed_hosts_are_served_but_not_pages_of_other_sites(
         async with connected(service.port) as wire:
             for url in ("/topics/t/pop?wait=0", "/docs"):
                 for host in allowed:
-                    assert (await ask(wire, "GET", url, f"Host: {host}"))[0] == 200, host
+                    assert (await send(wire, "GET", url, f"Host: {host}"))[0] == 200, host
                 for host in refused:
-                    assert (await ask(wire, "GET", url, f"Host: {host}"))[0] == 403, host
+                    assert (await send(wire, "GET", url, f"Host: {host}"))[0] == 403, host
             for elsewhere in (
                 ("Sec-Fetch-Site: cross-site",),
                 ("Sec-Fetch-Site: same-site", "Origin: https://user-pages.example.com"),
             ):
                 headers = (f"Host: {allowed[0]}", *elsewhere)
-                assert (await ask(wire, "GET", "/topics/t/pop?wait=0", *headers))[0] == 403
+                assert (await send(wire, "GET", "/topics/t/pop?wait=0", *headers))[0] == 403
 
 
 async def test_with_keys_only_the_key_matters(tmp_path: Path, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""What people and machines are shown while a shard of a cluster is dead: what can be read, and what cannot."""
+"""Views while a shard of a cluster is dead: they show what can be read and name what cannot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = Keys(SHARDS)
 
 def test_a_dead_shard_is_named_wherever_topics_are_shown(tmp_path: Path) -> None:
     with ClusterSet(tmp_path / "cluster") as cluster:
-        cluster.used_before(SHARDS)
+        cluster.mark_used(SHARDS)
         failing = cluster.holder_of(KEYS.of_shard(0, "due"))
         shards = [shard for shard in range(SHARDS) if cluster.holder_of(KEYS.of_shard(shard, "due")) is failing]
         names = [f"t{number}" for number in range(20)]
@@ -41,8 +41,8 @@ def test_a_dead_shard_is_named_wherever_topics_are_shown(tmp_path: Path) -> None
             assert f"unavailable: {', '.join(dead)}" in listed.stderr
             assert listed.returncode == 1
 
-            looked = shell.run("top", "--json", "--interval", "0.2")
-            view = json.loads(looked.stdout)
+            stored = shell.run("top", "--json", "--interval", "0.2")
+            view = json.loads(stored.stdout)
             assert sorted(topic["topic"] for topic in view["topics"]) == healthy
             assert (view["unavailable"], view["unreadable_shards"]) == (dead, shards)
 

@@ -1,4 +1,4 @@
-"""A client that `openapi-python-client` makes from openapi/openapi.yaml works, as a stranger's would."""
+"""A client that `openapi-python-client` makes from openapi/openapi.yaml works."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_lease_is_extended_and_a_result_kept(generated: Part, client: Any, top
     assert (kept.state, kept.result) == (models.JobState.FINISHED, "closed")
 
 
-def test_a_job_is_taken_back(generated: Part, client: Any, topic: str) -> None:
+def test_a_job_is_cancelled(generated: Part, client: Any, topic: str) -> None:
     models = generated("models")
     batch = models.PutBatch(jobs=[models.PutJob(topic=topic, id=name, delay=60.0) for name in "ab"])
     results = generated("api.jobs.put_jobs").sync(client=client, body=batch).results

@@ -88,7 +88,7 @@ def test_an_audit_ends_when_its_client_disconnects(broken: BreakableService, top
                 before = steps(broken)
                 caller.sendall(f"GET /topics/{topic}/audit HTTP/1.1\r\nHost: x\r\n\r\n".encode())
                 wait_until(lambda: steps(broken) > before, 10, "the audit has begun")
-            client.audit(f"{topic}.small")  # which has its turn when the other has ended
+            client.audit(f"{topic}.small")  # which runs when the other has ended
 
         assert steps_of(broken, disconnect) < whole / 2
 

@@ -1,4 +1,4 @@
-"""Invalid input to every operation: the error names the field and the bound, and nothing is stored."""
+"""Invalid input to every operation: the error names the field and the limit, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def nothing_is_stored(http: Http) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("fields", "field", "bound"),
+    ("fields", "field", "message"),
     [
         ({"id": "a/b"}, "body.id", "1 to 255"),
         ({"id": "x" * 256}, "body.id", "1 to 255"),
@@ -46,13 +46,13 @@ async def nothing_is_stored(http: Http) -> bool:
     ],
 )
 async def test_a_bad_job_is_refused_alone_and_in_a_batch(
-    http: Http, fields: dict[str, Any], field: str, bound: str
+    http: Http, fields: dict[str, Any], field: str, message: str
 ) -> None:
     job = {"topic": http.topic, **fields}
-    assert bound in refusal(await http.post("/jobs", json=job), field)
+    assert message in refusal(await http.post("/jobs", json=job), field)
     batch = {"jobs": [{"topic": http.topic}, job]}
     in_batch = field.replace("body", "body.jobs.1", 1)
-    assert bound in refusal(await http.post("/jobs/batch", json=batch), in_batch)
+    assert message in refusal(await http.post("/jobs/batch", json=batch), in_batch)
     assert await nothing_is_stored(http)
 
 
@@ -84,14 +84,14 @@ async def test_half_a_surrogate_pair_is_refused(http: Http) -> None:
     assert await nothing_is_stored(http)
 
 
-async def test_deep_nesting_is_refused_with_the_bound(http: Http) -> None:
+async def test_deep_nesting_is_refused_with_the_limit(http: Http) -> None:
     raw = f'{{"topic": "{http.topic}", "body": ' + "[" * 10_000 + "]" * 10_000 + "}"
     message = refusal(await http.post("/jobs", content=raw, headers=_JSON), "body")
     assert message == "is nested deeper than 200 levels"
     assert await nothing_is_stored(http)
 
 
-async def test_nesting_up_to_the_bound_comes_back_as_it_was(http: Http) -> None:
+async def test_nesting_up_to_the_limit_comes_back_as_it_was(http: Http) -> None:
     body: Any = 1
     for _ in range(198):
         body = [body]
@@ -139,9 +139,9 @@ async def test_invalid_requests_about_a_delivery_change_nothing(
     http: Http, verb: str, body: dict[str, Any], field: str
 ) -> None:
     await http.reserve("held")
-    before = await http.look("held")
+    before = await http.get_job("held")
     refusal(await http.post(http.job_path("held", verb), json=body), field)
-    assert await http.look("held") == before
+    assert await http.get_job("held") == before
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ async def test_invalid_requests_about_a_delivery_change_nothing(
 async def test_each_verb_checks_its_own_fields(http: Http, verb: str, body: dict[str, Any], field: str) -> None:
     await http.reserve("held")
     refusal(await http.post(http.job_path("held", verb), json=body), field)
-    assert (await http.look("held"))["state"] == "reserved"
+    assert (await http.get_job("held"))["state"] == "reserved"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_each_verb_checks_its_own_fields(http: Http, verb: str, body: dict
 async def test_a_bad_change_changes_nothing(http: Http, body: dict[str, Any], field: str) -> None:
     job = await http.put_job("same", delay=60)
     refusal(await http.patch(http.job_path("same"), json=body), field)
-    assert await http.look("same") == job
+    assert await http.get_job("same") == job
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ async def test_a_retained_job_shows_its_result(http: Http) -> None:
     job = await http.reserve("kept", body="b", retain=60)
     result = {"total": 12.5, "items": [1, None]}
     ok(await http.post(http.job_path("kept", "finish"), json={"receipt": job["receipt"], "result": result}))
-    kept = await http.look("kept")
+    kept = await http.get_job("kept")
     assert (kept["state"], kept["result"], kept["body"]) == ("finished", result, "b")
     assert -5 < seconds_from_now(kept["finished_at"]) <= 0
     assert "reserved_until" not in kept
@@ -31,7 +31,7 @@ async def test_a_retained_job_shows_its_result(http: Http) -> None:
 async def test_a_retained_record_ends_with_its_retention(http: Http) -> None:
     await http.reserve("brief", retain=0.1)
     ok(await http.post(http.job_path("brief", "finish")))
-    # The next due job is promoted by the turn of the timer that comes after the retention's end.
+    # The next due job is promoted by the first run of the timer after the retention's end.
     await http.put_job("after", delay=0.3)
     await http.pop_one()
     assert not await http.has_job("brief")
@@ -43,7 +43,7 @@ async def test_a_retained_record_keeps_its_id_taken(http: Http) -> None:
     problem(await http.post("/jobs", json={"topic": http.topic, "id": "kept"}), 409, "job_exists")
 
 
-async def test_finishing_again_with_the_same_receipt_is_fine_while_the_record_is_kept(http: Http) -> None:
+async def test_finishing_again_with_the_same_receipt_succeeds_while_the_record_is_kept(http: Http) -> None:
     job = await http.reserve("kept", retain=60)
     for _ in range(2):
         ok(await http.post(http.job_path("kept", "finish"), json={"receipt": job["receipt"]}))
@@ -60,10 +60,10 @@ async def test_without_a_receipt_the_current_delivery_ends(http: Http, verb: str
 @pytest.mark.parametrize("receipt", ["nonsense", "", "000000000001.1", "x" * 64])
 async def test_a_receipt_of_no_delivery_changes_nothing(http: Http, verb: str, receipt: str) -> None:
     await http.reserve("held")
-    before = await http.look("held")
+    before = await http.get_job("held")
     members = problem(await http.post(http.job_path("held", verb), json={"receipt": receipt}), 409, "receipt_stale")
     assert (members["topic"], members["id"]) == (http.topic, "held")
-    assert await http.look("held") == before
+    assert await http.get_job("held") == before
 
 
 @pytest.mark.parametrize("verb", _VERBS)
@@ -78,9 +78,9 @@ async def test_the_receipt_of_an_earlier_job_with_the_same_id_changes_nothing(ht
     earlier = await http.reserve("again")
     ok(await http.post(http.job_path("again", "finish")))
     await http.reserve("again")
-    before = await http.look("again")
+    before = await http.get_job("again")
     problem(await http.post(http.job_path("again", verb), json={"receipt": earlier["receipt"]}), 409, "receipt_stale")
-    assert await http.look("again") == before
+    assert await http.get_job("again") == before
 
 
 @pytest.mark.parametrize("verb", _VERBS)
@@ -93,7 +93,7 @@ async def test_a_job_that_no_consumer_holds_has_no_current_delivery(http: Http, 
     await http.put_job("waiting", delay=60)
     response = await http.post(http.job_path("waiting", verb))
     assert response.status_code in (404, 409), response.text
-    assert (await http.look("waiting"))["state"] == "delayed"
+    assert (await http.get_job("waiting"))["state"] == "delayed"
 
 
 async def test_a_released_job_waits_its_backoff(http: Http) -> None:
@@ -101,7 +101,7 @@ async def test_a_released_job_waits_its_backoff(http: Http) -> None:
     released = ok(await http.post(http.job_path("again", "release"), json={"error": "try later"}))
     assert (released["state"], released["attempts"]) == ("delayed", 1)
     assert 1.5 < seconds_from_now(released["due_at"]) <= 2
-    job = await http.look("again")
+    job = await http.get_job("again")
     assert (job["state"], job["last_error"], job["due_at"]) == ("delayed", "try later", released["due_at"])
 
 
@@ -125,14 +125,14 @@ async def test_a_schedule_ends_in_dead(http: Http) -> None:
     assert ok(await http.post(http.job_path("plan", "release")))["state"] == "delayed"
     await http.pop_one()
     assert ok(await http.post(http.job_path("plan", "release"))) == {"state": "dead", "attempts": 2}
-    assert (await http.look("plan"))["reason"] == "schedule_ended"
+    assert (await http.get_job("plan"))["reason"] == "schedule_ended"
 
 
 async def test_the_last_attempt_ends_in_dead(http: Http) -> None:
     await http.reserve("last", max_attempts=1)
     released = ok(await http.post(http.job_path("last", "release"), json={"error": "no luck"}))
     assert released == {"state": "dead", "attempts": 1}
-    job = await http.look("last")
+    job = await http.get_job("last")
     assert (job["reason"], job["last_error"]) == ("attempts_exhausted", "no luck")
 
 
@@ -141,7 +141,7 @@ async def test_touching_extends_the_lease_by_the_jobs_ttr(http: Http) -> None:
     touched = ok(await http.post(http.job_path("long", "touch"), json={"receipt": job["receipt"]}))
     assert touched.keys() == {"reserved_until"}
     assert moment(touched["reserved_until"]) >= moment(job["reserved_until"])
-    assert (await http.look("long"))["reserved_until"] == touched["reserved_until"]
+    assert (await http.get_job("long"))["reserved_until"] == touched["reserved_until"]
 
 
 async def test_a_touch_can_set_the_lease(http: Http) -> None:
@@ -154,7 +154,7 @@ async def test_a_buried_job_is_dead_and_not_handed_out(http: Http) -> None:
     job = await http.reserve("bad")
     response = await http.post(http.job_path("bad", "bury"), json={"receipt": job["receipt"], "error": "no such order"})
     assert ok(response) == {"state": "dead"}
-    dead = await http.look("bad")
+    dead = await http.get_job("bad")
     assert (dead["state"], dead["reason"], dead["last_error"]) == ("dead", "buried", "no such order")
     assert await http.pop() == []
 
@@ -200,4 +200,4 @@ async def test_a_thousand_jobs_are_put_popped_and_finished_by_three_requests(htt
 async def test_a_bad_batch_finish_is_refused_whole(http: Http, jobs: list[dict[str, str]], field: str) -> None:
     await http.reserve("a")
     refusal(await http.post(http.topic_path("finish"), json={"jobs": jobs}), field)
-    assert (await http.look("a"))["state"] == "reserved"
+    assert (await http.get_job("a"))["state"] == "reserved"

@@ -65,10 +65,10 @@ async def test_the_fast_path_and_asgi_respond_alike(
     responses = []
     for through_asgi in (False, True):
         await http.put_job("taken", delay=1000)
-        given = body if isinstance(body, bytes | None) else json.dumps(body).replace("{topic}", http.topic).encode()
-        raw = request(method, path.replace("{topic}", http.topic), given, *headers, through_asgi=through_asgi)
+        raw_body = body if isinstance(body, bytes | None) else json.dumps(body).replace("{topic}", http.topic).encode()
+        raw = request(method, path.replace("{topic}", http.topic), raw_body, *headers, through_asgi=through_asgi)
         wire.send(raw)
-        response = await wire.answer()
+        response = await wire.read_response()
         responses.append((response.status, sorted(response.headers), without_instants(response.json())))
         await http.client.delete(f"/topics/{http.topic}")
     assert responses[0] == responses[1]
@@ -79,7 +79,7 @@ async def test_a_request_that_arrives_byte_by_byte_is_read(http: Http, wire: Wir
         wire.send(bytes((byte,)))
         await wire.writer.drain()
         await asyncio.sleep(0)
-    assert (await wire.answer()).status == 201
+    assert (await wire.read_response()).status == 201
     assert await http.has_job("j")
 
 
@@ -90,19 +90,19 @@ async def test_a_large_body_in_pieces_is_read(http: Http, wire: Wire) -> None:
         wire.send(raw[at : at + 100_000])
         await wire.writer.drain()
         await asyncio.sleep(0.001)
-    assert (await wire.answer()).json()["body"] == body["body"]
+    assert (await wire.read_response()).json()["body"] == body["body"]
 
 
 async def test_pipelined_requests_get_their_responses_in_order(http: Http, wire: Wire) -> None:
     wire.send(*(request("POST", "/jobs", {"topic": http.topic, "id": f"j{n}", "delay": 1000}) for n in range(20)))
-    responses = [await wire.answer() for _ in range(20)]
+    responses = [await wire.read_response() for _ in range(20)]
     assert [f"j{n}" for n in range(20)] == [response.json()["id"] for response in responses]
 
 
 async def test_one_connection_may_alternate_between_fast_path_and_asgi(http: Http, wire: Wire) -> None:
     for n in range(6):
         wire.send(request("POST", "/jobs", {"topic": http.topic, "id": f"j{n}"}, through_asgi=n % 2 == 1))
-        assert (await wire.answer()).status == 201
+        assert (await wire.read_response()).status == 201
 
 
 async def test_a_request_that_expects_100_continue_gets_it(http: Http, wire: Wire) -> None:
@@ -111,21 +111,21 @@ async def test_a_request_that_expects_100_continue_gets_it(http: Http, wire: Wir
     wire.send(head)
     assert (await wire.head()).startswith("HTTP/1.1 100")
     wire.send(body)
-    assert (await wire.answer()).status == 201
+    assert (await wire.read_response()).status == 201
 
 
 @pytest.mark.parametrize("through_asgi", [False, True])
 async def test_a_connection_closes_when_the_client_asks_for_it(http: Http, wire: Wire, through_asgi: bool) -> None:
     body = {"topic": http.topic}
     wire.send(request("POST", "/jobs", body, "Connection: close", through_asgi=through_asgi))
-    response = await wire.answer()
+    response = await wire.read_response()
     assert (response.status, response.headers["connection"]) == (201, "close")
     assert await wire.is_closed()
 
 
 async def test_a_client_of_http_1_0_is_served(http: Http, wire: Wire) -> None:
     wire.send(f"GET /topics/{http.topic}/pop?wait=0 HTTP/1.0\r\n\r\n".encode())
-    assert (await wire.answer()).json() == {"jobs": []}
+    assert (await wire.read_response()).json() == {"jobs": []}
     assert await wire.is_closed()
 
 
@@ -159,7 +159,7 @@ async def test_a_pop_with_a_pipelined_request_behind_it_holds_up_no_job(
 
 async def test_a_response_is_sent_even_if_garbage_follows_the_request(http: Http, wire: Wire) -> None:
     wire.send(request("POST", "/jobs", {"topic": http.topic, "id": "j"}), b"BLA\x00 nonsense\r\n\r\n")
-    response = await wire.answer()
+    response = await wire.read_response()
     assert (response.status, response.headers["connection"]) == (201, "close")
     assert await wire.is_closed()
 
@@ -173,11 +173,11 @@ async def test_a_pop_that_waits_does_not_end_when_more_is_sent(
     wire.send(request("GET", "/healthz"))
     await asyncio.sleep(0.1)
     await http.put_job("j")
-    assert [job["id"] for job in (await wire.answer()).json()["jobs"]] == ["j"]
-    assert (await wire.answer()).json() == {"status": "ok"}
+    assert [job["id"] for job in (await wire.read_response()).json()["jobs"]] == ["j"]
+    assert (await wire.read_response()).json() == {"status": "ok"}
 
 
 async def test_a_malformed_request_gets_a_400(wire: Wire) -> None:
     wire.send(b"BLA\x00 /jobs HTTP/1.1\r\n\r\n")
-    assert (await wire.answer()).status == 400
+    assert (await wire.read_response()).status == 400
     assert await wire.is_closed()

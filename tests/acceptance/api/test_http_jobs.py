@@ -12,8 +12,8 @@ from tests.acceptance.http_calls import Http, moment, ok, problem, seconds_from_
 
 async def test_getting_a_job_changes_nothing(http: Http) -> None:
     job = await http.put_job("seen", delay=60)
-    assert await http.look("seen") == job
-    assert await http.look("seen") == job
+    assert await http.get_job("seen") == job
+    assert await http.get_job("seen") == job
 
 
 async def test_an_unknown_job_is_not_found(http: Http) -> None:
@@ -27,7 +27,7 @@ async def test_an_unknown_job_is_not_found(http: Http) -> None:
 async def test_a_reserved_job_shows_its_consumer_and_lease(http: Http) -> None:
     await http.put_job("held", ttr=30)
     await http.pop_one(consumer="worker-1")
-    job = await http.look("held")
+    job = await http.get_job("held")
     assert (job["state"], job["reserved_by"], job["attempts"]) == ("reserved", "worker-1", 1)
     assert 25 < seconds_from_now(job["reserved_until"]) <= 30
     assert "receipt" not in job
@@ -81,10 +81,10 @@ async def test_a_ready_job_given_a_delay_is_delayed_again(http: Http) -> None:
 async def test_each_field_of_a_waiting_job_can_change(http: Http, change: dict[str, Any], delay: int) -> None:
     before = await http.put_job("job", body="old", delay=delay)
     assert ok(await http.patch(http.job_path("job"), json=change)) == before | change
-    assert await http.look("job") == before | change
+    assert await http.get_job("job") == before | change
 
 
-async def test_null_removes_bounds(http: Http) -> None:
+async def test_null_removes_limits(http: Http) -> None:
     await http.put_job("bounded", ttl=100, max_attempts=3)
     changed = ok(await http.patch(http.job_path("bounded"), json={"ttl": None, "max_attempts": None}))
     assert (changed["ttl"], changed["max_attempts"]) == (None, None)
@@ -98,7 +98,7 @@ async def test_an_empty_change_changes_nothing(http: Http) -> None:
 async def test_a_job_that_a_consumer_holds_cannot_change(http: Http) -> None:
     await http.reserve("held", body=1)
     problem(await http.patch(http.job_path("held"), json={"body": 2}), 409, "job_reserved")
-    assert (await http.look("held"))["body"] == 1
+    assert (await http.get_job("held"))["body"] == 1
 
 
 async def test_a_dead_or_finished_job_cannot_change(http: Http) -> None:

@@ -12,10 +12,10 @@ import pytest
 from deferd.api.auth.api_keys import Scope
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.wire import Answer, connected, request
+from tests.acceptance.wire import WireResponse, connected, request
 from tests.waiting import wait_until
 
-both_doors = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+both_entry_points = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
 JOB = "/jobs/{topic}/j"
 TOPIC = "/topics/{topic}"
 CALLS: list[tuple[str, str, str, Any]] = [
@@ -48,7 +48,7 @@ CALLS: list[tuple[str, str, str, Any]] = [
     ("admin", "POST", "/testing/clock", {"advance": 0}),
 ]
 PAGES = ["/docs", "/openapi.json", "/docs/swagger-ui.css"]
-every_call = pytest.mark.parametrize("asked", CALLS, ids=lambda asked: f"{asked[1]} {asked[2]}")
+every_call = pytest.mark.parametrize("api_call", CALLS, ids=lambda api_call: f"{api_call[1]} {api_call[2]}")
 
 
 @pytest.fixture(scope="module")
@@ -75,61 +75,61 @@ def filled_in(value: Any, topic: str) -> Any:
     return value.replace("{topic}", topic) if isinstance(value, str) else value
 
 
-async def ask(
-    service: ServiceProcess, asked: tuple[str, str, str, Any], topic: str, token: str | None, *, through_asgi: bool
-) -> Answer:
-    _, method, path, body = asked
+async def send_api_call(
+    service: ServiceProcess, api_call: tuple[str, str, str, Any], topic: str, token: str | None, *, through_asgi: bool
+) -> WireResponse:
+    _, method, path, body = api_call
     return await call(
         service, method, filled_in(path, topic), filled_in(body, topic), token=token, through_asgi=through_asgi
     )
 
 
-def is_unauthorized(response: Answer) -> bool:
+def is_unauthorized(response: WireResponse) -> bool:
     refused = response.status == 401 and response.json()["code"] == "unauthorized"
     assert not refused or response.headers["www-authenticate"] == "Bearer"
     return refused
 
 
-@both_doors
+@both_entry_points
 @every_call
 async def test_a_request_without_a_known_key_is_refused(
-    service: ServiceProcess, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+    service: ServiceProcess, topic: str, api_call: tuple[str, str, str, Any], through_asgi: bool
 ) -> None:
     for token in (None, "", "unknown", "x" * 2000):
-        assert is_unauthorized(await ask(service, asked, topic, token, through_asgi=through_asgi))
+        assert is_unauthorized(await send_api_call(service, api_call, topic, token, through_asgi=through_asgi))
 
 
-@both_doors
+@both_entry_points
 @every_call
 async def test_a_key_allows_the_operations_of_its_scope_only(
-    service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+    service: ServiceProcess, keys: KeysFile, topic: str, api_call: tuple[str, str, str, Any], through_asgi: bool
 ) -> None:
     for scope in Scope:
-        response = await ask(service, asked, topic, keys.tokens[scope], through_asgi=through_asgi)
-        if scope in (asked[0], "admin"):
+        response = await send_api_call(service, api_call, topic, keys.tokens[scope], through_asgi=through_asgi)
+        if scope in (api_call[0], "admin"):
             assert response.status not in (401, 403), response.body[:500]
         else:
             assert response.status == 403
             assert response.json()["code"] == "forbidden"
-            assert f"key '{scope}' does not have scope {asked[0]}" in response.json()["detail"]
-            if "{topic}" in asked[2]:
+            assert f"key '{scope}' does not have scope {api_call[0]}" in response.json()["detail"]
+            if "{topic}" in api_call[2]:
                 assert f"for topic '{topic}'" in response.json()["detail"]
 
 
-@both_doors
-@pytest.mark.parametrize("asked", [one for one in CALLS if "{topic}" in f"{one[2]}{one[3]}"], ids=lambda one: one[2])
+@both_entry_points
+@pytest.mark.parametrize("api_call", [one for one in CALLS if "{topic}" in f"{one[2]}{one[3]}"], ids=lambda one: one[2])
 async def test_a_key_is_for_its_topics_only(
-    service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+    service: ServiceProcess, keys: KeysFile, topic: str, api_call: tuple[str, str, str, Any], through_asgi: bool
 ) -> None:
     token = keys.tokens["all-of-ours"]
-    allowed = await ask(service, asked, f"ours.{topic}", token, through_asgi=through_asgi)
-    refused = await ask(service, asked, topic, token, through_asgi=through_asgi)
+    allowed = await send_api_call(service, api_call, f"ours.{topic}", token, through_asgi=through_asgi)
+    refused = await send_api_call(service, api_call, topic, token, through_asgi=through_asgi)
     assert allowed.status not in (401, 403)
     assert refused.status == 403
-    assert refused.json()["detail"] == f"key 'all-of-ours' does not have scope {asked[0]} for topic '{topic}'"
+    assert refused.json()["detail"] == f"key 'all-of-ours' does not have scope {api_call[0]} for topic '{topic}'"
 
 
-@both_doors
+@both_entry_points
 async def test_one_topic_of_several_is_enough_to_refuse(
     service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
 ) -> None:
@@ -144,24 +144,24 @@ async def test_one_topic_of_several_is_enough_to_refuse(
         assert response.status == 403
         assert f"for topic '{theirs}'" in response.json()["detail"]
     for name in (ours, theirs):  # nothing was stored
-        looked = await call(service, "GET", f"/jobs/{name}/j", token=keys.tokens["read"])
-        assert looked.status == 404
+        stored = await call(service, "GET", f"/jobs/{name}/j", token=keys.tokens["read"])
+        assert stored.status == 404
 
 
 ABOUT_ALL = [one for one in CALLS if "{topic}" not in f"{one[2]}{one[3]}" and one[2] != "/topics"]
 
 
-@both_doors
-@pytest.mark.parametrize("asked", ABOUT_ALL, ids=lambda one: f"{one[1]} {one[2]}")
+@both_entry_points
+@pytest.mark.parametrize("api_call", ABOUT_ALL, ids=lambda one: f"{one[1]} {one[2]}")
 async def test_operations_on_all_topics_require_a_key_for_all_topics(
-    service: ServiceProcess, keys: KeysFile, topic: str, asked: tuple[str, str, str, Any], through_asgi: bool
+    service: ServiceProcess, keys: KeysFile, topic: str, api_call: tuple[str, str, str, Any], through_asgi: bool
 ) -> None:
-    refused = await ask(service, asked, topic, keys.tokens["all-of-ours"], through_asgi=through_asgi)
+    refused = await send_api_call(service, api_call, topic, keys.tokens["all-of-ours"], through_asgi=through_asgi)
     assert refused.status == 403
-    assert refused.json()["detail"] == f"key 'all-of-ours' does not have scope {asked[0]} for all topics"
+    assert refused.json()["detail"] == f"key 'all-of-ours' does not have scope {api_call[0]} for all topics"
 
 
-@both_doors
+@both_entry_points
 async def test_health_and_readiness_are_public(service: ServiceProcess, keys: KeysFile, through_asgi: bool) -> None:
     for path in ("/healthz", "/readyz"):
         for token in (None, "unknown", keys.tokens["pop"]):
@@ -180,8 +180,8 @@ async def test_a_browser_may_send_the_token_as_a_password(service: ServiceProces
     def basic(password: str) -> str:
         return "Authorization: Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
 
-    asked = await call(service, "GET", page)
-    assert "in a browser, enter the token as the password, with any name" in asked.json()["detail"]
+    unauthorized = await call(service, "GET", page)
+    assert "in a browser, enter the token as the password, with any name" in unauthorized.json()["detail"]
     async with httpx.AsyncClient(base_url=service.url) as client:
         challenges = (await client.get(page)).headers.get_list("www-authenticate")
         assert ["Basic", "Bearer"] == [challenge.split()[0] for challenge in challenges]
@@ -201,7 +201,7 @@ async def test_unknown_paths_are_a_404_only_with_a_key(service: ServiceProcess, 
         assert is_unauthorized(await call(service, method, path))
 
 
-@both_doors
+@both_entry_points
 @pytest.mark.parametrize(
     "header",
     [
@@ -221,7 +221,7 @@ async def test_a_key_sent_in_another_way_is_ignored(
     assert is_unauthorized(await call(service, "GET", "/topics", None, sent, through_asgi=through_asgi))
 
 
-@both_doors
+@both_entry_points
 async def test_the_name_of_the_scheme_is_case_insensitive(
     service: ServiceProcess, keys: KeysFile, through_asgi: bool
 ) -> None:
@@ -241,9 +241,9 @@ async def test_the_key_is_checked_before_a_large_body_is_read(service: ServicePr
     raw = request("POST", "/jobs", {"topic": topic, "body": "x" * 500_000})
     async with connected(service.port) as wire:
         wire.send(raw[:-1000])
-        assert is_unauthorized(await wire.answer())
+        assert is_unauthorized(await wire.read_response())
         wire.send(raw[-1000:], request("GET", "/healthz"))
-        assert (await wire.answer()).status == 200
+        assert (await wire.read_response()).status == 200
 
 
 async def test_a_large_body_of_a_known_key_is_read(service: ServiceProcess, keys: KeysFile, topic: str) -> None:
@@ -251,7 +251,7 @@ async def test_a_large_body_of_a_known_key_is_read(service: ServiceProcess, keys
     assert (await call(service, "POST", "/jobs", body, token=keys.tokens["put"])).json()["body"] == body["body"]
 
 
-@both_doors
+@both_entry_points
 async def test_lists_of_topics_show_a_key_only_its_topics(
     service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
 ) -> None:
@@ -278,7 +278,7 @@ async def test_lists_of_topics_show_a_key_only_its_topics(
     assert {f"a.{topic}.0", f"z.{topic}.4"} <= {view["topic"] for view in everything}
 
 
-@both_doors
+@both_entry_points
 async def test_admin_actions_and_refusals_are_in_the_audit_log(
     service: ServiceProcess, keys: KeysFile, topic: str, through_asgi: bool
 ) -> None:
@@ -289,21 +289,21 @@ async def test_admin_actions_and_refusals_are_in_the_audit_log(
             if record["topic"] == topic
         ]
 
-    async def ask_for(method: str, path: str, token: str | None, body: Any = None) -> None:
+    async def send(method: str, path: str, token: str | None, body: Any = None) -> None:
         await call(service, method, path.replace("{topic}", topic), body, token=token, through_asgi=through_asgi)
 
     admin = keys.tokens["admin"]
-    await ask_for("POST", "/jobs", keys.tokens["put"], {"topic": topic})
-    await ask_for("POST", TOPIC + "/pause", admin)
-    await ask_for("POST", TOPIC + "/resume?nonsense=1", admin)
-    await ask_for("POST", TOPIC + "/repair", admin)
-    await ask_for("GET", TOPIC + "/audit", admin)
-    await ask_for("GET", TOPIC, admin)
-    await ask_for("POST", TOPIC + "/pause", keys.tokens["read"])
-    await ask_for("DELETE", TOPIC, "unknown")
-    await ask_for("GET", TOPIC, None)
-    await ask_for("POST", "/jobs", keys.tokens["all-of-ours"], {"topic": topic})
-    await ask_for("DELETE", TOPIC, admin)
+    await send("POST", "/jobs", keys.tokens["put"], {"topic": topic})
+    await send("POST", TOPIC + "/pause", admin)
+    await send("POST", TOPIC + "/resume?nonsense=1", admin)
+    await send("POST", TOPIC + "/repair", admin)
+    await send("GET", TOPIC + "/audit", admin)
+    await send("GET", TOPIC, admin)
+    await send("POST", TOPIC + "/pause", keys.tokens["read"])
+    await send("DELETE", TOPIC, "unknown")
+    await send("GET", TOPIC, None)
+    await send("POST", "/jobs", keys.tokens["all-of-ours"], {"topic": topic})
+    await send("DELETE", TOPIC, admin)
     expected = [
         ("admin", "POST /topics/{topic}/pause", "127.0.0.1", "done"),
         ("admin", "POST /topics/{topic}/repair", "127.0.0.1", "done"),

@@ -31,30 +31,30 @@ async def test_a_popped_job_carries_its_delivery(http: Http) -> None:
 @pytest.mark.parametrize("body", [None, {}], ids=["no body", "empty object"])
 async def test_post_does_the_same_as_get(http: Http, body: dict[str, str] | None) -> None:
     await http.put_job("mine")
-    answer = await http.post(http.topic_path("pop"), params={"wait": 0, "consumer": "me"}, json=body)
-    (job,) = ok(answer)["jobs"]
+    response = await http.post(http.topic_path("pop"), params={"wait": 0, "consumer": "me"}, json=body)
+    (job,) = ok(response)["jobs"]
     assert (job["id"], job["reserved_by"]) == ("mine", "me")
-    assert answer.headers["cache-control"] == "no-store"
+    assert response.headers["cache-control"] == "no-store"
 
 
-async def test_post_takes_no_fields(http: Http) -> None:
+async def test_post_accepts_no_fields(http: Http) -> None:
     await http.put_job("mine")
-    answer = await http.post(http.topic_path("pop"), params={"wait": 0}, json={"count": 1})
-    assert refusal(answer, "body.count") == "is not a known field"
-    assert (await http.look("mine"))["state"] == "ready"
+    response = await http.post(http.topic_path("pop"), params={"wait": 0}, json={"count": 1})
+    assert refusal(response, "body.count") == "is not a known field"
+    assert (await http.get_job("mine"))["state"] == "ready"
 
 
-async def test_the_answer_is_never_cached(http: Http) -> None:
-    answer = await http.get(http.topic_path("pop"), params={"wait": 0})
-    assert answer.headers["cache-control"] == "no-store"
+async def test_the_response_is_never_cached(http: Http) -> None:
+    response = await http.get(http.topic_path("pop"), params={"wait": 0})
+    assert response.headers["cache-control"] == "no-store"
 
 
 async def test_head_does_not_pop(http: Http) -> None:
     await http.put_job("mine")
-    answer = await http.client.head(http.topic_path("pop"))
-    assert answer.status_code == 405
-    assert answer.headers["allow"] == "GET, POST"
-    assert (await http.look("mine"))["state"] == "ready"
+    response = await http.client.head(http.topic_path("pop"))
+    assert response.status_code == 405
+    assert response.headers["allow"] == "GET, POST"
+    assert (await http.get_job("mine"))["state"] == "ready"
 
 
 async def test_jobs_come_in_the_order_in_which_they_became_due(http: Http) -> None:
@@ -142,7 +142,7 @@ async def test_a_job_whose_lease_ends_comes_back_with_a_new_receipt(http: Http) 
 async def test_a_job_not_delivered_within_its_ttl_is_dead(http: Http) -> None:
     await http.put_job("old", ttl=0.001)
     assert await http.pop(wait=0.2) == []
-    job = await http.look("old")
+    job = await http.get_job("old")
     assert (job["state"], job["reason"], job["attempts"]) == ("dead", "expired", 0)
 
 
@@ -163,7 +163,7 @@ async def test_a_repeated_request_does_not_get_what_it_has_finished(http: Http) 
     assert [job["id"] for job in await http.pop(request_id="r-1")] == ["b"]
 
 
-async def test_a_consumer_that_hangs_up_strands_nothing(http: Http, shared_service: ServiceProcess) -> None:
+async def test_a_consumer_that_disconnects_strands_no_job(http: Http, shared_service: ServiceProcess) -> None:
     async with httpx.AsyncClient(base_url=shared_service.url, timeout=30, trust_env=False) as impatient:
         pop = asyncio.create_task(impatient.get(http.topic_path("pop"), params={"wait": 20}))
         await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
@@ -195,7 +195,7 @@ async def test_a_consumer_that_hangs_up_strands_nothing(http: Http, shared_servi
 async def test_a_bad_parameter_is_refused(http: Http, query: dict[str, str], field: str, message: str) -> None:
     await http.put_job("untouched")
     assert refusal(await http.get(http.topic_path("pop"), params=query), field) == message
-    assert (await http.look("untouched"))["state"] == "ready"
+    assert (await http.get_job("untouched"))["state"] == "ready"
 
 
 @pytest.mark.parametrize("name", ["consumer", "request_id"])
@@ -215,6 +215,6 @@ async def test_a_topic_named_twice_is_refused(http: Http) -> None:
     assert refusal(await http.get("/topics/a,b,a/pop"), "path.topic") == "must name each topic once"
 
 
-async def test_32_topics_are_taken(http: Http) -> None:
+async def test_32_topics_are_accepted(http: Http) -> None:
     topics = ",".join(f"{http.topic}.{number}" for number in range(32))
     assert ok(await http.get(f"/topics/{topics}/pop", params={"wait": 0})) == {"jobs": []}

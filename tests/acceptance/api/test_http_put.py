@@ -49,7 +49,7 @@ async def test_a_job_is_shown_as_it_was_put(http: Http) -> None:
     assert moment(job["due_at"]) - moment(job["created_at"]) == pytest.approx(100.5, abs=0.0005)
     del fields["delay"]
     assert {name: job[name] for name in fields} == fields
-    assert await http.look("mine") == job
+    assert await http.get_job("mine") == job
 
 
 async def test_whole_seconds_are_written_without_decimals(http: Http) -> None:
@@ -75,7 +75,7 @@ async def test_a_run_at_in_a_leap_second_is_the_second_after_it(http: Http, run_
     assert changed["due_at"] == due_at
     batch = ok(await http.post("/jobs/batch", json={"jobs": [{"topic": http.topic, "id": "batch", "run_at": run_at}]}))
     assert batch["results"][0]["status"] == 201
-    assert (await http.look("batch"))["due_at"] == due_at
+    assert (await http.get_job("batch"))["due_at"] == due_at
 
 
 async def test_a_second_60_elsewhere_is_refused(http: Http) -> None:
@@ -106,7 +106,7 @@ async def test_a_taken_id_is_refused(http: Http) -> None:
     await http.put_job("twice", body=1)
     members = problem(await http.post("/jobs", json={"topic": http.topic, "id": "twice"}), 409, "job_exists")
     assert (members["topic"], members["id"]) == (http.topic, "twice")
-    assert (await http.look("twice"))["body"] == 1
+    assert (await http.get_job("twice"))["body"] == 1
 
 
 async def test_the_same_id_in_another_topic_is_another_job(http: Http) -> None:

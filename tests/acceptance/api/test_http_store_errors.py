@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Iterator[StoreServer]:
     folder = tmp_path / "store"
     folder.mkdir()
     with StoreServer(folder, appendonly="yes", appendfsync="always") as store:
-        yield store.used_before()
+        yield store.mark_used()
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def every_call(http: Http) -> list[tuple[httpx.Response, float]]:
     )
 
 
-def assert_all_say_unavailable(responses: list[tuple[httpx.Response, float]]) -> None:
+def assert_all_unavailable(responses: list[tuple[httpx.Response, float]]) -> None:
     for response, took_s in responses:
         problem(response, 503, "store_unavailable")
         assert int(response.headers["retry-after"]) >= 1
@@ -97,7 +97,7 @@ async def test_a_store_that_is_down_is_reported_soon_and_recovers_when_it_is_bac
 ) -> None:
     await shop.put_job("before", delay=600)
     store.kill()
-    assert_all_say_unavailable(await every_call(shop))
+    assert_all_unavailable(await every_call(shop))
     assert ok(await shop.get("/healthz")) == {"status": "ok"}
     metrics = await shop.get("/metrics")
     assert metrics.status_code == 200
@@ -108,7 +108,7 @@ async def test_a_store_that_is_down_is_reported_soon_and_recovers_when_it_is_bac
     problem(await shop.post("/jobs/batch", json=batch), 503, "store_unavailable")
     store.start()
     await assert_serves_again(shop)
-    assert (await shop.look("before"))["state"] == "delayed"
+    assert (await shop.get_job("before"))["state"] == "delayed"
     assert "Traceback" not in service.output()
 
 
@@ -117,7 +117,7 @@ async def test_a_store_that_hangs_is_reported_soon(shop: Http, store: StoreServe
     ok(await shop.get("/readyz"))
     os.kill(store.pid, signal.SIGSTOP)
     try:
-        assert_all_say_unavailable(await every_call(shop))
+        assert_all_unavailable(await every_call(shop))
     finally:
         os.kill(store.pid, signal.SIGCONT)
     await assert_serves_again(shop)
@@ -138,6 +138,6 @@ async def test_a_full_store_refuses_puts_and_allows_everything_else(shop: Http, 
     ok(await shop.patch(shop.job_path("waiting"), json={"delay": 0}))
     assert (await shop.pop_one())["id"] == "waiting"
     ok(await shop.delete(shop.job_path("ready")))
-    assert (await shop.look("waiting"))["state"] == "reserved"
+    assert (await shop.get_job("waiting"))["state"] == "reserved"
     store.command("CONFIG", "SET", "maxmemory", "0")
     await shop.put_job("room")

@@ -84,7 +84,7 @@ async def test_settings_apply_to_jobs_put_afterwards(http: Http) -> None:
     await http.put_job("before")
     ok(await http.put(http.topic_path(), json={"ttr": 5}))
     await http.put_job("after")
-    assert ((await http.look("before"))["ttr"], (await http.look("after"))["ttr"]) == (60, 5)
+    assert ((await http.get_job("before"))["ttr"], (await http.get_job("after"))["ttr"]) == (60, 5)
 
 
 async def test_a_paused_topic_hands_out_nothing_until_it_is_resumed(http: Http) -> None:
@@ -220,8 +220,8 @@ async def test_jobs_can_be_redriven_by_id(http: Http) -> None:
     await http.put_job("alive", delay=60)
     response = await http.post(http.topic_path("redrive"), json={"ids": ["b", "alive", "none"]})
     assert ok(response) == {"redriven": 1}
-    assert (await http.look("b"))["state"] == "ready"
-    assert (await http.look("a"))["state"] == "dead"
+    assert (await http.get_job("b"))["state"] == "ready"
+    assert (await http.get_job("a"))["state"] == "dead"
 
 
 async def test_the_number_of_redriven_jobs_can_be_limited(http: Http) -> None:

@@ -13,7 +13,7 @@ OTHER_TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 async def test_it_is_carried_from_the_put_to_the_consumer(http: Http) -> None:
     put = await http.put_job("j", traceparent=TRACE)
     assert put["traceparent"] == TRACE
-    assert (await http.look("j"))["traceparent"] == TRACE
+    assert (await http.get_job("j"))["traceparent"] == TRACE
     assert (await http.pop_one())["traceparent"] == TRACE
 
 
@@ -68,8 +68,8 @@ async def test_an_invalid_one_in_the_body_is_refused(http: Http, text: str) -> N
 async def test_each_job_of_a_batch_has_its_own_and_the_header_is_ignored(http: Http) -> None:
     jobs = [{"topic": http.topic, "id": "a", "traceparent": TRACE}, {"topic": http.topic, "id": "b"}]
     ok(await http.post("/jobs/batch", json={"jobs": jobs}, headers={"traceparent": OTHER_TRACE}))
-    assert (await http.look("a"))["traceparent"] == TRACE
-    assert "traceparent" not in await http.look("b")
+    assert (await http.get_job("a"))["traceparent"] == TRACE
+    assert "traceparent" not in await http.get_job("b")
 
 
 async def test_it_stays_through_all_that_happens_to_a_job(http: Http) -> None:
@@ -81,12 +81,12 @@ async def test_it_stays_through_all_that_happens_to_a_job(http: Http) -> None:
     ok(await http.post(http.job_path("j", "release"), json={"error": "not yet"}))
     await http.pop_one()
     ok(await http.post(http.job_path("j", "bury")))
-    dead = await http.look("j")
+    dead = await http.get_job("j")
     assert (dead["traceparent"], dead["last_error"], dead["reason"]) == (TRACE, "not yet", "buried")
     ok(await http.post(http.topic_path("redrive")))
     assert (await http.pop_one())["traceparent"] == TRACE
     ok(await http.post(http.job_path("j", "finish"), json={"result": {"done": True}}))
-    finished = await http.look("j")
+    finished = await http.get_job("j")
     assert (finished["traceparent"], finished["result"]) == (TRACE, {"done": True})
 
 

@@ -1,4 +1,4 @@
-"""The bounds of a key's requests; a key at its bounds does not slow down others."""
+"""The limits of a key's requests; a key at its limits does not slow down others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.wire import Answer, Wire, connected, request
+from tests.acceptance.wire import Wire, WireResponse, connected, request
 from tests.waiting import wait_until
 
 MAX_JOBS, MAX_PARKED, MAX_BODY_BYTES, MAX_BATCH, MAX_DEPTH = 5, 3, 2000, 4, 6
@@ -29,7 +29,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys.add("shallow", "put", more=f"max_depth = {MAX_DEPTH}")
     keys.add("parks", "pop", more=f"max_parked_pops = {MAX_PARKED}")
     keys.add(
-        "bound",
+        "limited",
         *("put", "pop"),
         more="max_jobs = 1\nmax_parked_pops = 1\nmax_body_bytes = 500\nrequests_per_second = 0.01\nburst = 8",
     )
@@ -51,11 +51,11 @@ class Caller:
         self._keys = keys
         self._through_asgi = through_asgi
 
-    async def __call__(self, key: str, method: str, path: str, body: Any = None) -> Answer:
+    async def __call__(self, key: str, method: str, path: str, body: Any = None) -> WireResponse:
         token = self._keys.tokens[key]
         return await call(self._service, method, path, body, token=token, through_asgi=self._through_asgi)
 
-    async def put(self, key: str, topic: str, job_id: str, **fields: Any) -> Answer:
+    async def put(self, key: str, topic: str, job_id: str, **fields: Any) -> WireResponse:
         return await self(key, "POST", "/jobs", {"topic": topic, "id": job_id, **fields})
 
     @contextlib.asynccontextmanager
@@ -69,43 +69,43 @@ class Caller:
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "asgi"])
-def ask(request: pytest.FixtureRequest, service: ServiceProcess, keys: KeysFile) -> Caller:
+def caller(request: pytest.FixtureRequest, service: ServiceProcess, keys: KeysFile) -> Caller:
     return Caller(service, keys, through_asgi=request.param)
 
 
-async def test_a_body_larger_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
-    response = await ask.put("small", topic, "j", body="x" * MAX_BODY_BYTES)
+async def test_a_body_larger_than_the_key_allows_is_refused(caller: Caller, topic: str) -> None:
+    response = await caller.put("small", topic, "j", body="x" * MAX_BODY_BYTES)
     assert (413, "payload_too_large") == (response.status, response.json()["code"])
     assert MAX_BODY_BYTES == response.json()["limit_bytes"]
-    assert 201 == (await ask.put("small", topic, "j", body="x" * (MAX_BODY_BYTES - 200))).status
-    assert 201 == (await ask.put("free", topic, "k", body="x" * MAX_BODY_BYTES)).status
+    assert 201 == (await caller.put("small", topic, "j", body="x" * (MAX_BODY_BYTES - 200))).status
+    assert 201 == (await caller.put("free", topic, "k", body="x" * MAX_BODY_BYTES)).status
 
 
-async def test_a_batch_of_more_jobs_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
+async def test_a_batch_of_more_jobs_than_the_key_allows_is_refused(caller: Caller, topic: str) -> None:
     jobs = [{"topic": topic, "id": f"j{number}"} for number in range(MAX_BATCH + 1)]
-    response = await ask("small", "POST", "/jobs/batch", {"jobs": jobs})
+    response = await caller("small", "POST", "/jobs/batch", {"jobs": jobs})
     assert 422 == response.status
     [field_error] = response.json()["errors"]
     assert ("body.jobs", "must have at most 4 items, the limit of key 'small'") == (
         field_error["field"],
         field_error["message"],
     )
-    assert 200 == (await ask("small", "POST", "/jobs/batch", {"jobs": jobs[:MAX_BATCH]})).status
-    assert 200 == (await ask("free", "POST", "/jobs/batch", {"jobs": jobs})).status
+    assert 200 == (await caller("small", "POST", "/jobs/batch", {"jobs": jobs[:MAX_BATCH]})).status
+    assert 200 == (await caller("free", "POST", "/jobs/batch", {"jobs": jobs})).status
     finish = {"jobs": [{"id": f"j{number}"} for number in range(MAX_BATCH + 1)]}
-    assert 422 == (await ask("few", "POST", f"/topics/{topic}/finish", finish)).status
+    assert 422 == (await caller("few", "POST", f"/topics/{topic}/finish", finish)).status
 
 
-async def test_json_nested_deeper_than_the_key_allows_is_refused(ask: Caller, topic: str) -> None:
+async def test_json_nested_deeper_than_the_key_allows_is_refused(caller: Caller, topic: str) -> None:
     deep: Any = "[[[[[[not nested]]]]]]"
     for _ in range(MAX_DEPTH - 2):
         deep = [deep, {}]
-    assert 201 == (await ask.put("small", topic, "j", body=deep)).status
-    response = await ask.put("small", topic, "k", body=[deep])
+    assert 201 == (await caller.put("small", topic, "j", body=deep)).status
+    response = await caller.put("small", topic, "k", body=[deep])
     assert 422 == response.status
     [field_error] = response.json()["errors"]
     assert "is nested deeper than 6 levels, the limit of key 'small'" == field_error["message"]
-    assert 201 == (await ask.put("free", topic, "k", body=[deep])).status
+    assert 201 == (await caller.put("free", topic, "k", body=[deep])).status
 
 
 @pytest.mark.parametrize(
@@ -126,45 +126,45 @@ async def test_checking_the_depth_of_a_body_keeps_no_other_request_waiting(
     assert [response.status_code for response in responses] == [422] * 3 + [200] * 20
 
 
-async def test_a_put_is_refused_while_the_topic_holds_the_maximum_of_the_key(ask: Caller, topic: str) -> None:
+async def test_a_put_is_refused_while_the_topic_holds_the_maximum_of_the_key(caller: Caller, topic: str) -> None:
     for number in range(MAX_JOBS):
-        assert 201 == (await ask.put("few", topic, f"j{number}")).status
-    response = await ask.put("few", topic, "late")
+        assert 201 == (await caller.put("few", topic, f"j{number}")).status
+    response = await caller.put("few", topic, "late")
     assert (429, "topic_full", MAX_JOBS) == (response.status, response.json()["code"], response.json()["max_jobs"])
     assert f"topic '{topic}' holds 5 live jobs, which is the limit for puts with this key" == response.json()["detail"]
     assert "retry-after" in response.headers
-    assert 200 == (await ask.put("few", topic, "j0", on_conflict="replace")).status
-    assert 409 == (await ask.put("few", topic, "j0")).status
-    assert 201 == (await ask.put("few", f"{topic}.other", "late")).status
-    assert 201 == (await ask.put("free", topic, "k")).status  # the bound is the key's and not the topic's
+    assert 200 == (await caller.put("few", topic, "j0", on_conflict="replace")).status
+    assert 409 == (await caller.put("few", topic, "j0")).status
+    assert 201 == (await caller.put("few", f"{topic}.other", "late")).status
+    assert 201 == (await caller.put("free", topic, "k")).status  # the limit is the key's and not the topic's
     for _ in range(2):
-        [job] = (await ask("few", "POST", f"/topics/{topic}/pop?wait=0")).json()["jobs"]
-        assert 429 == (await ask.put("few", topic, "late")).status  # a held job lives
-        assert 200 == (await ask("few", "POST", f"/jobs/{topic}/{job['id']}/finish", {})).status
-    assert 201 == (await ask.put("few", topic, "late")).status
+        [job] = (await caller("few", "POST", f"/topics/{topic}/pop?wait=0")).json()["jobs"]
+        assert 429 == (await caller.put("few", topic, "late")).status  # a held job counts
+        assert 200 == (await caller("few", "POST", f"/jobs/{topic}/{job['id']}/finish", {})).status
+    assert 201 == (await caller.put("few", topic, "late")).status
 
 
-async def test_a_batch_is_put_as_far_as_the_key_has_room(ask: Caller, topic: str) -> None:
-    await ask.put("free", topic, "a")
+async def test_a_batch_is_put_as_far_as_the_key_has_room(caller: Caller, topic: str) -> None:
+    await caller.put("free", topic, "a")
     for known in range(2, MAX_JOBS):
-        await ask.put("free", topic, f"a{known}")
+        await caller.put("free", topic, f"a{known}")
     jobs = [{"topic": topic, "id": f"j{number}"} for number in range(3)]
-    results = (await ask("few", "POST", "/jobs/batch", {"jobs": jobs})).json()["results"]
+    results = (await caller("few", "POST", "/jobs/batch", {"jobs": jobs})).json()["results"]
     assert [201, 429, 429] == [result["status"] for result in results]
     assert {"topic_full"} == {result["code"] for result in results[1:]}
 
 
-async def test_the_smaller_of_the_bounds_of_key_and_topic_applies(ask: Caller, topic: str) -> None:
-    await ask("free", "PUT", f"/topics/{topic}", {"max_jobs": 2})
-    assert [201, 201, 429] == [(await ask.put("few", topic, f"j{number}")).status for number in range(3)]
-    response = await ask.put("few", topic, "late")
+async def test_the_smaller_of_the_limits_of_key_and_topic_applies(caller: Caller, topic: str) -> None:
+    await caller("free", "PUT", f"/topics/{topic}", {"max_jobs": 2})
+    assert [201, 201, 429] == [(await caller.put("few", topic, f"j{number}")).status for number in range(3)]
+    response = await caller.put("few", topic, "late")
     assert (2, "which is its max_jobs") == (response.json()["max_jobs"], response.json()["detail"].partition(", ")[2])
 
 
-async def test_puts_at_the_same_time_never_exceed_the_key(ask: Caller, topic: str) -> None:
+async def test_puts_at_the_same_time_never_exceed_the_key(caller: Caller, topic: str) -> None:
     responses = await asyncio.gather(
-        *(ask.put("few", topic, f"j{number}") for number in range(20)),
-        *(ask.put("free", topic, f"k{number}") for number in range(3)),
+        *(caller.put("few", topic, f"j{number}") for number in range(20)),
+        *(caller.put("free", topic, f"k{number}") for number in range(3)),
     )
     put_by_few = sum(response.status == 201 for response in responses[:20])
     assert {201, 429} >= {response.status for response in responses[:20]}
@@ -172,53 +172,53 @@ async def test_puts_at_the_same_time_never_exceed_the_key(ask: Caller, topic: st
     assert MAX_JOBS - 3 <= put_by_few <= MAX_JOBS
 
 
-async def test_more_waiting_pops_than_a_key_may_have_are_refused(ask: Caller, topic: str) -> None:
+async def test_more_waiting_pops_than_a_key_may_have_are_refused(caller: Caller, topic: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        waiting = [await stack.enter_async_context(ask.parked("parks", topic)) for _ in range(MAX_PARKED)]
-        await until_refused(ask, topic)
-        refused = await ask("parks", "GET", f"/topics/{topic}/pop?wait=30")
+        waiting = [await stack.enter_async_context(caller.parked("parks", topic)) for _ in range(MAX_PARKED)]
+        await until_refused(caller, topic)
+        refused = await caller("parks", "GET", f"/topics/{topic}/pop?wait=30")
         assert (429, "rate_limited") == (refused.status, refused.json()["code"])
         assert refused.json()["detail"] == "key 'parks' already has 3 waiting pops, its maximum"
         assert "1" == refused.headers["retry-after"]
         assert '"parked-pops";q=3;qu="concurrent-requests"' == refused.headers["ratelimit-policy"]
         assert '"parked-pops";r=0' == refused.headers["ratelimit"]
-        at_once = await ask("parks", "GET", f"/topics/{topic}/pop?wait=0")  # this one does not wait
+        at_once = await caller("parks", "GET", f"/topics/{topic}/pop?wait=0")  # this one does not wait
         assert 200 == at_once.status
-        async with ask.parked("free", topic) as other:
-            await ask.put("free", topic, "a")
-            await ask.put("free", topic, "b")
-            await ask.put("free", topic, "c")
-            await ask.put("free", topic, "d")
-            responses = [await wire.answer() for wire in (*waiting, other)]
+        async with caller.parked("free", topic) as other:
+            await caller.put("free", topic, "a")
+            await caller.put("free", topic, "b")
+            await caller.put("free", topic, "c")
+            await caller.put("free", topic, "d")
+            responses = [await wire.read_response() for wire in (*waiting, other)]
     assert {"a", "b", "c", "d"} == {response.json()["jobs"][0]["id"] for response in responses}
     assert "ratelimit" not in responses[-1].headers
-    async with ask.parked("parks", topic), asyncio.timeout(10):  # they have ended, so there is room
-        await ask.put("free", topic, "e")
+    async with caller.parked("parks", topic), asyncio.timeout(10):  # they have ended, so there is room
+        await caller.put("free", topic, "e")
 
 
-async def test_a_waiting_pop_whose_client_disconnects_leaves_room(ask: Caller, topic: str) -> None:
+async def test_a_waiting_pop_whose_client_disconnects_leaves_room(caller: Caller, topic: str) -> None:
     for _ in range(3):
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(MAX_PARKED):
-                await stack.enter_async_context(ask.parked("parks", topic))
-            await until_refused(ask, topic)
+                await stack.enter_async_context(caller.parked("parks", topic))
+            await until_refused(caller, topic)
         async with asyncio.timeout(10):
-            while (await ask("parks", "GET", f"/topics/{topic}/pop?wait=0.01")).status == 429:
+            while (await caller("parks", "GET", f"/topics/{topic}/pop?wait=0.01")).status == 429:
                 await asyncio.sleep(0.01)
 
 
-async def until_refused(ask: Caller, topic: str) -> None:
+async def until_refused(caller: Caller, topic: str) -> None:
     """Wait until the pops sent before are waiting."""
     async with asyncio.timeout(10):
-        while (await ask("parks", "GET", f"/topics/{topic}/pop?wait=0.01")).status != 429:
+        while (await caller("parks", "GET", f"/topics/{topic}/pop?wait=0.01")).status != 429:
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.slow
-async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
+async def test_a_key_at_all_its_limits_does_not_slow_the_others(
     service: ServiceProcess, keys: KeysFile, topic: str
 ) -> None:
-    ask = Caller(service, keys, through_asgi=False)
+    caller = Caller(service, keys, through_asgi=False)
     stop = asyncio.Event()
     refusals: list[int] = []
 
@@ -227,13 +227,13 @@ async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
         while not stop.is_set():
             number += 1
             responses = await asyncio.gather(
-                ask.put("bound", topic, f"x{number}"), ask.put("bound", topic, f"y{number}", body="x" * 600)
+                caller.put("limited", topic, f"x{number}"), caller.put("limited", topic, f"y{number}", body="x" * 600)
             )
             refusals.extend(response.status for response in responses)
 
     async def pop() -> None:
         while not stop.is_set():
-            await ask("bound", "GET", f"/topics/{topic}/pop?wait=1&count=1000")
+            await caller("limited", "GET", f"/topics/{topic}/pop?wait=1&count=1000")
 
     pressing = asyncio.gather(put_too_much(), pop())
     number = 0
@@ -242,9 +242,9 @@ async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
             while number < 100 or refusals.count(429) <= 50:
                 number += 1
                 other = f"{topic}.other"
-                assert 201 == (await ask.put("free", other, f"j{number}", body="x" * 5000)).status
-                [job] = (await ask("free", "GET", f"/topics/{other}/pop?wait=5")).json()["jobs"]
-                assert 200 == (await ask("free", "POST", f"/jobs/{other}/{job['id']}/finish", {})).status
+                assert 201 == (await caller.put("free", other, f"j{number}", body="x" * 5000)).status
+                [job] = (await caller("free", "GET", f"/topics/{other}/pop?wait=5")).json()["jobs"]
+                assert 200 == (await caller("free", "POST", f"/jobs/{other}/{job['id']}/finish", {})).status
     finally:
         stop.set()
         async with asyncio.timeout(40):
@@ -252,10 +252,10 @@ async def test_a_key_at_all_its_bounds_costs_the_others_nothing(
 
 
 @pytest.mark.slow
-async def test_waiting_pops_still_count_after_a_reload_of_bounds(
+async def test_waiting_pops_still_count_after_a_reload_of_limits(
     service: ServiceProcess, keys: KeysFile, topic: str
 ) -> None:
-    ask = Caller(service, keys, through_asgi=False)
+    caller = Caller(service, keys, through_asgi=False)
     keys.add("later", "pop", more="max_parked_pops = 2")
 
     def status(path: str) -> int:
@@ -264,7 +264,7 @@ async def test_waiting_pops_still_count_after_a_reload_of_bounds(
 
     pop = f"/topics/{topic}/pop?wait=0.01"
     await asyncio.to_thread(wait_until, lambda: status(pop) == 200, 10, "the key is known")
-    async with ask.parked("later", topic):
+    async with caller.parked("later", topic):
         keys.add("later", "pop", more="max_parked_pops = 1")
-        await asyncio.to_thread(wait_until, lambda: status(pop) == 429, 10, "the new bound counts")
+        await asyncio.to_thread(wait_until, lambda: status(pop) == 429, 10, "the new limit applies")
     await asyncio.to_thread(wait_until, lambda: status(pop) == 200, 10, "the pop that waited is gone")

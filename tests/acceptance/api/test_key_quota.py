@@ -1,4 +1,4 @@
-"""What all topics of a key may hold together: jobs in any state, bytes, topics, and for how long."""
+"""The quotas of a key for all of its topics together: jobs in any state, bytes, topics, and retention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.wire import Answer
+from tests.acceptance.wire import WireResponse
 
 MOST = 20
 MOST_BYTES = 20_000
@@ -22,7 +22,7 @@ SHARDS = 3
 def keys(tmp_path_factory: pytest.TempPathFactory) -> KeysFile:
     keys = KeysFile(tmp_path_factory.mktemp("keys") / "keys.toml")
     keys.add("admin", "admin")
-    for name in ("full", "many", "again", "others", "dead", "retained", "told"):
+    for name in ("full", "many", "again", "others", "dead", "retained", "cancelled"):
         keys.add(name, "put", "pop", "cancel", topics=(f"{name}.*",), more=f"max_jobs_total = {MOST}")
     keys.add("bytes", "put", "pop", topics=("bytes.*",), more=f"max_bytes_total = {MOST_BYTES}")
     for how in ("finish", "finish_batch", "release", "bury"):
@@ -47,17 +47,17 @@ class Caller:
         self._service = service
         self._token = keys.tokens[name]
 
-    async def __call__(self, method: str, path: str, body: Any = None) -> Answer:
+    async def __call__(self, method: str, path: str, body: Any = None) -> WireResponse:
         return await call(self._service, method, path, body, token=self._token)
 
-    async def put(self, topic: str, **fields: Any) -> Answer:
+    async def put(self, topic: str, **fields: Any) -> WireResponse:
         return await self("POST", "/jobs", {"topic": topic, **fields})
 
     async def put_batch(self, topic: str, count: int) -> int:
         return (await self("POST", "/jobs/batch", {"jobs": [{"topic": topic}] * count})).status
 
     async def put_when_counted(self, topic: str) -> None:
-        """Put one as soon as the topics are found to have room again."""
+        """Put one as soon as a count finds that the topics have room again."""
         async with asyncio.timeout(10):
             while (await self.put(topic)).status != 201:
                 await asyncio.sleep(0.1)
@@ -67,18 +67,18 @@ async def test_a_put_is_refused_while_all_topics_together_are_full(service: Serv
     full, admin = Caller(service, keys, "full"), Caller(service, keys, "admin")
     for number in range(MOST):
         assert 201 == (await full.put(f"full.{number}", id="j", delay=60)).status
-    answer = await full.put("full.new")
-    assert (429, "rate_limited", "1") == (answer.status, answer.json()["code"], answer.headers["retry-after"])
+    response = await full.put("full.new")
+    assert (429, "rate_limited", "1") == (response.status, response.json()["code"], response.headers["retry-after"])
     assert (
         "the topics of key 'full' are full: max_jobs_total is 20, including dead and retained jobs; "
-        "jobs in use: 20, needed: 1 more" == answer.json()["detail"]
+        "jobs in use: 20, needed: 1 more" == response.json()["detail"]
     )
     assert 404 == (await admin("GET", "/topics/full.new")).status
-    assert 201 == (await admin.put("full.new")).status  # the bound is the key's
+    assert 201 == (await admin.put("full.new")).status  # the limit is the key's
     assert 201 == (await Caller(service, keys, "others").put("others.new")).status
     assert 200 == (await full("DELETE", "/jobs/full.0/j")).status
     assert 200 == (await full("DELETE", "/jobs/full.1/j")).status
-    await full.put_when_counted("full.new")  # so they have been counted, the one of the other key among them
+    await full.put_when_counted("full.new")  # so they have been counted, with the one of the other key
     assert 429 == (await full.put("full.new")).status
 
 
@@ -92,7 +92,7 @@ async def test_a_batch_for_which_there_is_no_room_is_refused_whole(service: Serv
 
 
 @pytest.mark.slow
-async def test_jobs_that_come_and_go_are_never_too_many(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_jobs_that_come_and_go_never_exceed_the_quota(service: ServiceProcess, keys: KeysFile) -> None:
     again = Caller(service, keys, "again")
     for number in range(3 * MOST):
         topic = f"again.{number % 7}"
@@ -101,21 +101,21 @@ async def test_jobs_that_come_and_go_are_never_too_many(service: ServiceProcess,
         assert 200 == (await again("POST", f"/jobs/{topic}/{job['id']}/finish", {})).status
 
 
-async def test_jobs_put_at_the_same_time_are_never_more_than_the_quota(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_jobs_put_at_the_same_time_never_exceed_the_quota(service: ServiceProcess, keys: KeysFile) -> None:
     others = Caller(service, keys, "others")
     puts = (others.put(f"others.{number % 9}", delay=60) for number in range(3 * MOST))
-    stored = [answer.status for answer in await asyncio.gather(*puts)].count(201)
+    stored = [response.status for response in await asyncio.gather(*puts)].count(201)
     assert MOST - 1 <= stored <= MOST  # another test put one
 
 
 async def put_until_refused(caller: Caller, topic: str, **fields: Any) -> int:
-    """How many puts of one topic are taken until one is refused for the quota; each is taken out of the live jobs."""
+    """How many puts to one topic succeed until one is refused for the quota; each job is ended after its put."""
     for stored in range(3 * MOST):
-        answer = await caller.put(topic, **fields)
-        if answer.status == 429:
-            assert "rate_limited" == answer.json()["code"]
+        response = await caller.put(topic, **fields)
+        if response.status == 429:
+            assert "rate_limited" == response.json()["code"]
             return stored
-        assert 201 == answer.status
+        assert 201 == response.status
         [job] = (await caller("POST", f"/topics/{topic}/pop?wait=0")).json()["jobs"]
         await caller("POST", f"/jobs/{topic}/{job['id']}/{fields['body']}", {})
     return 3 * MOST
@@ -140,21 +140,21 @@ async def test_jobs_that_are_kept_after_their_end_count(
 
 
 @pytest.mark.slow
-async def test_what_is_kept_of_cancelled_deliveries_counts(service: ServiceProcess, keys: KeysFile) -> None:
-    told = Caller(service, keys, "told")
-    assert 200 == await told.put_batch("told.a", MOST)
-    held = (await told("POST", f"/topics/told.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
+async def test_tombstones_of_cancelled_deliveries_count(service: ServiceProcess, keys: KeysFile) -> None:
+    caller = Caller(service, keys, "cancelled")
+    assert 200 == await caller.put_batch("cancelled.a", MOST)
+    held = (await caller("POST", f"/topics/cancelled.a/pop?wait=0&count={MOST}&ttr=3600")).json()["jobs"]
     for job in held:
-        assert 200 == (await told("DELETE", f"/jobs/told.a/{job['id']}")).status
+        assert 200 == (await caller("DELETE", f"/jobs/cancelled.a/{job['id']}")).status
     await asyncio.sleep(1.5)  # counted once more by then
-    assert 429 == (await told.put("told.a")).status
+    assert 429 == (await caller.put("cancelled.a")).status
 
 
 async def test_the_bytes_of_all_topics_are_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "bytes")
-    answer = await caller.put("bytes.a", body="x" * MOST_BYTES)
-    assert (422, "validation") == (answer.status, answer.json()["code"])
-    assert f"may have at most {MOST_BYTES} (max_bytes_total)" in answer.json()["errors"][0]["message"]
+    response = await caller.put("bytes.a", body="x" * MOST_BYTES)
+    assert (422, "validation") == (response.status, response.json()["code"])
+    assert f"may have at most {MOST_BYTES} (max_bytes_total)" in response.json()["errors"][0]["message"]
     for number in range(4):
         assert 201 == (await caller.put(f"bytes.{number}", id="j", delay=60, body="x" * 4000)).status
     await caller.put_when_counted("bytes.4")  # until then what was put during a count may be in use twice
@@ -184,8 +184,8 @@ async def test_the_end_of_a_delivery_is_never_refused_and_what_it_stores_counts(
         else:
             path, body = f"/jobs/{topic}/{job['id']}/{how}", {"error": text}
         assert 200 == (await caller("POST", path, body)).status
-    answer = await caller.put(topic, body=text * 2)  # at once: what the ends stored is already counted
-    assert (429, "rate_limited") == (answer.status, answer.json()["code"])
+    response = await caller.put(topic, body=text * 2)  # at once: what the ends stored is already counted
+    assert (429, "rate_limited") == (response.status, response.json()["code"])
 
 
 @pytest.mark.slow
@@ -193,29 +193,29 @@ async def test_the_topics_in_use_are_bounded(service: ServiceProcess, keys: Keys
     caller = Caller(service, keys, "topics")
     for number in range(MOST_TOPICS):
         assert 201 == (await caller.put(f"topics.{number}")).status
-    answer = await caller.put("topics.more")
-    assert (429, "rate_limited") == (answer.status, answer.json()["code"])
-    assert "max_topics" in answer.json()["detail"]
+    response = await caller.put("topics.more")
+    assert (429, "rate_limited") == (response.status, response.json()["code"])
+    assert "max_topics" in response.json()["detail"]
     assert 404 == (await Caller(service, keys, "admin")("GET", "/topics/topics.more")).status
     assert 201 == (await caller.put("topics.0")).status
-    await asyncio.sleep(2.5)  # counted by then, and nothing asks for another count but the puts below
+    await asyncio.sleep(2.5)  # counted by then, and only the puts below cause another count
     await Caller(service, keys, "admin")("DELETE", "/topics/topics.0")
     await caller.put_when_counted("topics.more")
 
 
 @pytest.mark.slow
-async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
+async def test_the_retention_of_its_jobs_is_bounded(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "times")
     for field, most in (("retain", 60), ("ttl", 30)):
         for path, body, at in (
             ("/jobs", {"topic": "times.a", field: most + 1}, f"body.{field}"),
             ("/jobs/batch", {"jobs": [{"topic": "times.a"}, {"topic": "times.a", field: 99}]}, f"body.jobs[1].{field}"),
         ):
-            answer = await caller("POST", path, body)
-            assert 422 == answer.status
-            [fault] = answer.json()["errors"]
-            assert at.replace("[1]", ".1") == fault["field"].replace("[1]", ".1")
-            assert f"must be at most {most} seconds, the limit of key 'times'" == fault["message"]
+            response = await caller("POST", path, body)
+            assert 422 == response.status
+            [field_error] = response.json()["errors"]
+            assert at.replace("[1]", ".1") == field_error["field"].replace("[1]", ".1")
+            assert f"must be at most {most} seconds, the limit of key 'times'" == field_error["message"]
         assert 201 == (await caller.put("times.a", id=field, **{field: most})).status
     nulls: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("POST", "/jobs", {"topic": "times.a", "ttl": None}),
@@ -223,12 +223,12 @@ async def test_for_how_long_its_jobs_are_kept_is_bounded(service: ServiceProcess
         ("PATCH", "/jobs/times.a/ttl", {"ttl": None}),
     )
     for method, path, without in nulls:
-        answer = await caller(method, path, without)
-        assert (422, "validation") == (answer.status, answer.json()["code"]), method
-        assert "null means no bound" in answer.json()["errors"][0]["message"]
+        response = await caller(method, path, without)
+        assert (422, "validation") == (response.status, response.json()["code"]), method
+        assert "null means no bound" in response.json()["errors"][0]["message"]
     held = (await caller("POST", "/topics/times.a/pop?wait=0&count=2")).json()["jobs"]
     assert 2 == len(held)
     assert 200 == (await caller("POST", "/jobs/times.a/ttl/bury", {})).status
-    async with asyncio.timeout(10):  # kept for 2 s and not for the service's 30 days
+    async with asyncio.timeout(10):  # kept for 2 s, not for the service's 30 days
         while (await caller("GET", "/jobs/times.a/ttl")).status == 200:
             await asyncio.sleep(0.1)

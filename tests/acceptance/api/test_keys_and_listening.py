@@ -1,4 +1,4 @@
-"""Keys of a running service: read anew, limited, recorded; and where a service without keys listens."""
+"""Keys of a running service: reloads, limits, audit log; and where a service without keys listens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deferd.contract.errors import Forbidden, Unauthorized
 from deferd.server.listener import listen
 from tests.acceptance.api.keyed_service import KeysFile, audit_lines, call, keys_of_every_kind
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.wire import Answer
+from tests.acceptance.wire import WireResponse
 from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
@@ -28,18 +28,18 @@ WITHIN_S = 10.0
 
 
 def serve(*flags: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A service that does not come to serve."""
+    """Run a service that does not start."""
     bare = {name: value for name, value in os.environ.items() if not name.startswith("DEFERD_")}
     words = ("serve", "--port", "0", "--data-dir", str(folder / "data"), *flags)
     return run_preloaded(*words, environment={**bare, **environment}, timeout=START_S)
 
 
 def refused(*flags: str, folder: Path, **environment: str) -> str:
-    """The one line in which a service says that it cannot start; it ends with exit code 1."""
+    """The one log line of a service that cannot start; its exit code is 1."""
     done = serve(*flags, folder=folder, **environment)
     assert done.returncode == 1, done.stderr
     [line] = done.stderr.splitlines()
-    assert not (folder / "data" / "valkey.log").exists(), "its store was started before it knew"
+    assert not (folder / "data" / "valkey.log").exists(), "its store was started before the error was found"
     return line
 
 
@@ -48,7 +48,7 @@ def status(service: ServiceProcess, token: str) -> int:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "::ffff:0.0.0.0"])  # noqa: S104 (it is refused)
-def test_without_keys_it_listens_for_this_machine_alone(tmp_path: Path, host: str) -> None:
+def test_without_keys_it_refuses_addresses_that_others_can_reach(tmp_path: Path, host: str) -> None:
     line = refused("--host", host, folder=tmp_path)
     assert f"--host (DEFERD_HOST) is {host}, which other machines can reach, and no key is required" in line
     for way_out in ("--keys-file (DEFERD_KEYS_FILE)", "DEFERD_KEYS", "deferd key new", "127.0.0.1", "--insecure"):
@@ -62,7 +62,7 @@ def test_without_keys_it_listens_on_addresses_of_this_machine(tmp_path: Path, ho
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "127.1", "::1", "::ffff:127.0.0.1"])
-def test_all_addresses_that_only_this_machine_reaches_are_known(host: str) -> None:
+def test_without_keys_it_listens_on_every_form_of_loopback(host: str) -> None:
     if ":" in host and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     with listen(host, 0, allow_public=False) as listener:
@@ -85,7 +85,7 @@ def test_with_keys_it_listens_everywhere(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_keys_can_stand_in_the_environment(tmp_path: Path, workers: int) -> None:
+def test_keys_can_be_set_in_the_environment(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "unused.toml")
     flags = ("--workers", str(workers))
     with running_service(*flags, DEFERD_KEYS=keys.text(), data_dir=tmp_path) as service:
@@ -95,21 +95,21 @@ def test_keys_can_stand_in_the_environment(tmp_path: Path, workers: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("[[key", "is not valid TOML (at "),
         ("", "is invalid: it has 0 keys"),
         ('[[key]]\nname = "a"', "invalid: key 1 (a): `hash`"),
     ],
 )
-def test_keys_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path, text: str, says: str) -> None:
+def test_keys_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "keys.toml"
     file.write_text(text, encoding="utf-8")
     line = refused("--keys-file", str(file), folder=tmp_path)
     assert f"--keys-file (DEFERD_KEYS_FILE) {file} is " in line
-    assert says in line
+    assert message in line
     if text:
-        assert says in refused(DEFERD_KEYS=text, folder=tmp_path)
+        assert message in refused(DEFERD_KEYS=text, folder=tmp_path)
 
 
 def test_keys_that_are_missing_are_refused_at_the_start(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_keys_that_are_missing_are_refused_at_the_start(tmp_path: Path) -> None:
     assert "none.toml is not readable: No such file" in line
 
 
-def test_keys_are_in_one_place(tmp_path: Path) -> None:
+def test_keys_and_a_keys_file_exclude_each_other(tmp_path: Path) -> None:
     done = serve("--keys-file", "keys.toml", DEFERD_KEYS="[[key]]", folder=tmp_path)
     assert done.returncode == 2
     assert "--keys (DEFERD_KEYS) cannot be combined with --keys-file" in done.stderr
@@ -125,31 +125,33 @@ def test_keys_are_in_one_place(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_changed_file_counts_without_a_restart(tmp_path: Path, workers: int) -> None:
+def test_a_changed_file_applies_without_a_restart(tmp_path: Path, workers: int) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     flags = ("--keys-file", str(keys.path), "--workers", str(workers))
     with running_service(*flags, data_dir=tmp_path) as service:
 
-        def everywhere(name: str, wanted: int) -> bool:  # new connections reach one worker or the other
+        def gets_status(name: str, wanted: int) -> bool:  # new connections reach one worker or the other
             return all(status(service, keys.tokens[name]) == wanted for _ in range(8))
 
-        assert everywhere("read", 200)
+        assert gets_status("read", 200)
         keys.add("late", "read")
-        wait_until(lambda: everywhere("late", 200), WITHIN_S, "the new key is known")
+        wait_until(lambda: gets_status("late", 200), WITHIN_S, "the new key is known")
         keys.remove("read")
-        wait_until(lambda: everywhere("read", 401), WITHIN_S, "the old key is known no more")
+        wait_until(lambda: gets_status("read", 401), WITHIN_S, "the old key is no longer known")
 
         keys.write("[[key]]\n")
-        said = "the keys stay as they were: --keys-file"
-        wait_until(lambda: service.output().count(said) == workers, WITHIN_S, "it says what is wrong")
+        error_line = "the keys stay as they were: --keys-file"
+        wait_until(lambda: service.output().count(error_line) == workers, WITHIN_S, "it logs the error")
         keys.path.unlink()
-        wait_until(lambda: service.output().count(said) == 2 * workers, WITHIN_S, "it says that the file is gone")
-        assert everywhere("late", 200)
-        assert everywhere("read", 401)
+        wait_until(
+            lambda: service.output().count(error_line) == 2 * workers, WITHIN_S, "it logs that the file is missing"
+        )
+        assert gets_status("late", 200)
+        assert gets_status("read", 401)
 
         keys.add("later", "read")
-        wait_until(lambda: everywhere("later", 200), WITHIN_S, "it reads on")
-        assert service.output().count(said) == 2 * workers
+        wait_until(lambda: gets_status("later", 200), WITHIN_S, "it continues to read the file")
+        assert service.output().count(error_line) == 2 * workers
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
 
@@ -175,8 +177,8 @@ def test_workers_that_are_replaced_while_the_keys_file_is_broken_serve_with_the_
 
         keys.remove("read")
         keys.add("late", "read")
-        wait_until(lambda: status(service, keys.tokens["late"]) == 200, WITHIN_S, "they read on")
-        wait_until(lambda: status(service, keys.tokens["read"]) == 401, WITHIN_S, "they read on")
+        wait_until(lambda: status(service, keys.tokens["late"]) == 200, WITHIN_S, "they continue to read the file")
+        wait_until(lambda: status(service, keys.tokens["read"]) == 401, WITHIN_S, "they continue to read the file")
     assert not [token for token in keys.tokens.values() if token in service.output()]
 
 
@@ -187,27 +189,27 @@ def test_at_the_first_start_there_are_no_last_good_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_path: Path, through_asgi: bool) -> None:
+async def test_a_key_over_its_rate_gets_a_retry_after_and_others_are_served(tmp_path: Path, through_asgi: bool) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.1\nburst = 3")
     with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
 
-        async def ask(name: str, path: str = "/topics") -> Any:
+        async def send(name: str, path: str = "/topics") -> Any:
             return await call(service, "GET", path, token=keys.tokens[name], through_asgi=through_asgi)
 
-        passed = [await ask("slow"), await ask("slow", "/topics/none"), await ask("slow", "/topics/none/pop")]
-        assert [answer.status for answer in passed] == [200, 404, 403]
-        assert [answer.headers["ratelimit-policy"] for answer in passed] == ['"requests";q=3;w=30'] * 3
-        assert [re.sub(r"t=\d+", "t", answer.headers["ratelimit"]) for answer in passed] == [
+        passed = [await send("slow"), await send("slow", "/topics/none"), await send("slow", "/topics/none/pop")]
+        assert [response.status for response in passed] == [200, 404, 403]
+        assert [response.headers["ratelimit-policy"] for response in passed] == ['"requests";q=3;w=30'] * 3
+        assert [re.sub(r"t=\d+", "t", response.headers["ratelimit"]) for response in passed] == [
             f'"requests";r={left};t' for left in (2, 1, 0)
         ]
         for path in ("/topics", "/openapi.json", "/nowhere"):
-            limited = await ask("slow", path)
+            limited = await send("slow", path)
             assert (limited.status, limited.json()["code"]) == (429, "rate_limited")
             assert 1 <= int(limited.headers["retry-after"]) <= 10
             assert limited.headers["ratelimit-policy"] == '"requests";q=3;w=30'
             assert limited.headers["ratelimit"].startswith('"requests";r=0;t=')
-        other = await ask("read")
+        other = await send("read")
         assert other.status == 200
         assert "ratelimit" not in other.headers
         wait_until(lambda: bool(audit_lines(service)), WITHIN_S, "the audit log is written")
@@ -215,7 +217,7 @@ async def test_a_key_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_
 
 
 @pytest.mark.slow
-async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
+async def test_a_reload_does_not_refill_a_rate_limit(tmp_path: Path) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("slow", "read", more="requests_per_second = 0.001\nburst = 2")
     with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
@@ -224,11 +226,11 @@ async def test_a_limit_is_not_filled_up_by_a_reload(tmp_path: Path) -> None:
         wait_until(lambda: status(service, keys.tokens["other"]) == 200, WITHIN_S, "the file is read")
         assert status(service, keys.tokens["slow"]) == 429
         keys.add("slow", "read", more="requests_per_second = 1000")
-        wait_until(lambda: status(service, keys.tokens["slow"]) == 200, WITHIN_S, "the new limit counts")
+        wait_until(lambda: status(service, keys.tokens["slow"]) == 200, WITHIN_S, "the new limit applies")
 
 
 @pytest.mark.slow
-def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: Path) -> None:
+def test_a_revoked_key_is_refused_on_an_open_connection(tmp_path: Path) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
     with (
         running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service,
@@ -236,49 +238,49 @@ def test_a_key_that_is_withdrawn_lets_nobody_in_on_an_open_connection(tmp_path: 
     ):
         assert client.get("/topics").status_code == 200
         keys.remove("read")
-        wait_until(lambda: client.get("/topics").status_code == 401, WITHIN_S, "the key is known no more")
+        wait_until(lambda: client.get("/topics").status_code == 401, WITHIN_S, "the key is no longer known")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_a_pop_that_waits_gets_nothing_when_its_key_would_not_be_let_in_any_more(
+async def test_a_waiting_pop_gets_no_job_once_its_key_is_no_longer_accepted(
     tmp_path: Path, topic: str, through_asgi: bool
 ) -> None:
     keys = keys_of_every_kind(tmp_path / "keys.toml")
-    names = {"withdrawn": 401, "other-topics": 403, "other-scope": 403, "as-before": 200}
+    names = {"revoked": 401, "other-topics": 403, "other-scope": 403, "as-before": 200}
     for name in names:
         keys.add(name, "pop")
     with running_service("--keys-file", str(keys.path), "--log-format", "json", data_dir=tmp_path) as service:
 
-        async def ask(name: str, method: str, path: str, body: Any = None) -> Answer:
+        async def send(name: str, method: str, path: str, body: Any = None) -> WireResponse:
             return await call(service, method, path, body, token=keys.tokens[name], through_asgi=through_asgi)
 
-        async def is_let_in(name: str) -> bool:
-            return (await ask(name, "GET", f"/topics/{topic}.none/pop?wait=0")).status == 200
+        async def is_accepted(name: str) -> bool:
+            return (await send(name, "GET", f"/topics/{topic}.none/pop?wait=0")).status == 200
 
-        parked = {name: asyncio.create_task(ask(name, "GET", f"/topics/{topic}.{name}/pop?wait=50")) for name in names}
+        parked = {name: asyncio.create_task(send(name, "GET", f"/topics/{topic}.{name}/pop?wait=50")) for name in names}
         async with asyncio.timeout(WITHIN_S):
-            while b"deferd_parked_consumers 4.0" not in (await ask("read", "GET", "/metrics")).body:
+            while b"deferd_parked_consumers 4.0" not in (await send("read", "GET", "/metrics")).body:
                 await asyncio.sleep(0.02)
-            keys.remove("withdrawn")
+            keys.remove("revoked")
             keys.add("other-topics", "pop", topics=("elsewhere.*",))
             keys.add("as-before", "pop")
-            keys.add("other-scope", "put")  # the last word: what is read then is all of it
-            while await is_let_in("other-scope"):
+            keys.add("other-scope", "put")  # the last change: once it applies, all do
+            while await is_accepted("other-scope"):
                 await asyncio.sleep(0.02)
             for name in names:
-                await ask("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
-            answers = {name: await task for name, task in parked.items()}
-        assert names == {name: answer.status for name, answer in answers.items()}
-        assert ["as-before"] == [job["id"] for job in answers["as-before"].json()["jobs"]]
-        for name in ("withdrawn", "other-topics", "other-scope"):
-            [job] = (await ask("pop", "GET", f"/topics/{topic}.{name}/pop?wait=5")).json()["jobs"]
+                await send("put", "POST", "/jobs", {"topic": f"{topic}.{name}", "id": name})
+            responses = {name: await task for name, task in parked.items()}
+        assert names == {name: response.status for name, response in responses.items()}
+        assert ["as-before"] == [job["id"] for job in responses["as-before"].json()["jobs"]]
+        for name in ("revoked", "other-topics", "other-scope"):
+            [job] = (await send("pop", "GET", f"/topics/{topic}.{name}/pop?wait=5")).json()["jobs"]
             assert (name, 1) == (job["id"], job["attempt"])
 
         def refusals() -> set[tuple[str, str]]:
             return {(line["key"], line["outcome"]) for line in audit_lines(service) if f"{topic}.none" != line["topic"]}
 
-        expected = {("withdrawn", "unauthorized"), ("other-topics", "forbidden"), ("other-scope", "forbidden")}
+        expected = {("revoked", "unauthorized"), ("other-topics", "forbidden"), ("other-scope", "forbidden")}
         wait_until(lambda: expected <= refusals(), WITHIN_S, "the audit log is written")
 
 
@@ -298,7 +300,7 @@ def test_admin_actions_are_recorded_without_keys_too(tmp_path: Path) -> None:
     ]
 
 
-def test_an_admin_action_without_an_answer_of_the_store_is_recorded_as_unknown(tmp_path: Path) -> None:
+def test_an_admin_action_without_a_response_of_the_store_is_recorded_as_unknown(tmp_path: Path) -> None:
     flags = ("--log-format", "json", "--store-timeout", "0.3")
     with running_service(*flags, data_dir=tmp_path) as service:
         store_pid = service.store_pid()
@@ -313,7 +315,7 @@ def test_an_admin_action_without_an_answer_of_the_store_is_recorded_as_unknown(t
 
 
 def new_key(*flags: str) -> tuple[str, str]:
-    """The entry and the token that `deferd key new` gives."""
+    """The entry and the token that `deferd key new` prints."""
     done = run_preloaded("key", "new", *flags, environment=os.environ)
     done.check_returncode()
     return done.stdout, done.stderr.rsplit(maxsplit=1)[-1]
@@ -346,7 +348,7 @@ def test_a_revoked_key_is_refused_by_a_running_service(tmp_path: Path) -> None:
         assert status(service, made["other"][1]) == 200
 
 
-def test_a_new_key_has_the_bounds_that_it_is_given() -> None:
+def test_a_new_key_has_the_limits_of_its_flags() -> None:
     bounds = {"max_jobs": 9, "max_parked_pops": 5, "max_body_bytes": 700, "max_batch": 3, "max_depth": 4}
     flags = [word for name, bound in bounds.items() for word in (f"--{name.replace('_', '-')}", str(bound))]
     entry, _ = new_key("--name", "shop", "--scope", "put", *flags)
@@ -365,7 +367,7 @@ def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "says"),
+    ("flags", "message"),
     [
         (("--name", "a b", "--scope", "put"), "`name` must be 1 to 64"),
         (("--name", "a", "--scope", "put", "--topic", "a b"), "`topics` must be a list of patterns"),
@@ -374,8 +376,8 @@ def test_new_keys_differ_and_only_the_hash_goes_into_the_entry() -> None:
         (("--name", "a"), "--scope"),
     ],
 )
-def test_a_key_that_the_service_would_refuse_is_not_made(flags: tuple[str, ...], says: str) -> None:
+def test_a_key_that_the_service_would_refuse_is_not_made(flags: tuple[str, ...], message: str) -> None:
     done = run_preloaded("key", "new", *flags, environment=os.environ)
     assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -24,7 +24,7 @@ def contract() -> dict[str, Any]:
     """The document with two changes for the tests.
 
     It has no `default` responses, since with them any status counts as documented. The schema of an optional body
-    allows `null`, which the document says in words only.
+    allows `null`, which the document states only in a description.
     """
     document: dict[str, Any] = yaml.safe_load(CONTRACT.read_text(encoding="utf-8"))
     for operations in document["paths"].values():
@@ -67,8 +67,8 @@ def test_every_response_is_documented_and_none_is_a_500(
 ) -> None:
     if case.path.endswith("/pop"):
         case.query = without_waiting(case.query)
-    # Left out: a schema cannot say that `delay` and `run_at` exclude each other, that a cursor must be one that was
-    # given out, that topics must be distinct, or that 5.0 is refused where a whole number is asked for.
+    # Left out: a schema cannot say that `delay` and `run_at` exclude each other, that a cursor must be one that the
+    # service returned, that topics must be distinct, or that 5.0 is refused where a whole number is required.
     response = case.call(base_url=shared_service.url)
     if not is_url_too_long(response):
         case.validate_response(response, excluded_checks=[positive_data_acceptance])

@@ -35,7 +35,7 @@ OF_A_DELIVERY = ("finish_job", "release_job", "touch_job", "bury_job")
 TTL_LEAST_S = 60
 NOT_OF_CHAINS = [
     positive_data_acceptance,  # see test_schemathesis
-    negative_data_rejection,  # checked there: here links put good values in the place of bad ones
+    negative_data_rejection,  # checked there: here links replace bad values by good ones
     ensure_resource_availability,  # a finish removes the job that was put
     use_after_free,  # a cancelled job may be put again
 ]
@@ -62,7 +62,7 @@ class Source(NamedTuple):
 
 
 _PUT = ("pop_jobs", "pop_jobs_by_get", "get_job", "change_job", "cancel_job", "list_jobs", "set_topic", "put_job")
-_GIVEN_BACK = ("pop_jobs", "get_job", "redrive_jobs", "cancel_job", "list_jobs", "release_job", "get_topic")
+_AFTER_A_RETURN = ("pop_jobs", "get_job", "redrive_jobs", "cancel_job", "list_jobs", "release_job", "get_topic")
 _LISTED = ("get_job", "cancel_job", "redrive_jobs", "purge_topic", "pop_jobs")
 _OF_PATH = "$request.path.id"
 SOURCES = (
@@ -78,8 +78,8 @@ SOURCES = (
         for pop in ("pop_jobs", "pop_jobs_by_get")
     ),
     Source("touch_job", "200", OF_A_DELIVERY, _OF_PATH),
-    Source("release_job", "200", _GIVEN_BACK, _OF_PATH),
-    Source("bury_job", "200", _GIVEN_BACK, _OF_PATH),
+    Source("release_job", "200", _AFTER_A_RETURN, _OF_PATH),
+    Source("bury_job", "200", _AFTER_A_RETURN, _OF_PATH),
     Source("redrive_jobs", "200", ("pop_jobs",), _OF_PATH),
     Source("list_jobs", "200", _LISTED, "$response.body#/jobs/0/id"),
     Source("get_topic", "200", ("pause_topic", "set_topic", "audit_topic", "repair_topic"), _OF_PATH),
@@ -125,7 +125,7 @@ def with_links(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def due_soon(body: Any) -> Any:
-    """A put that is mostly due at once and does not expire at once: a job due in years is never popped."""
+    """A put that is mostly due at once and does not expire at once: a job that is due in years is never popped."""
     if not isinstance(body, dict):
         return body
     jobs = body.get("jobs")
@@ -147,7 +147,7 @@ def test_sequences_of_requests_get_documented_responses(shared_service: ServiceP
     document = with_links(contract())
     schema = schemathesis.openapi.from_dict(document)
     schema.config.phases.stateful.inference.algorithms = []  # by itself it links every call that names a topic
-    answered: collections.Counter[tuple[str, int]] = collections.Counter()
+    outcomes: collections.Counter[tuple[str, int]] = collections.Counter()
     failures: list[Exception] = []
 
     class Chains(schema.as_state_machine()):  # type: ignore[misc]
@@ -164,7 +164,7 @@ def test_sequences_of_requests_get_documented_responses(shared_service: ServiceP
                 case.body = due_soon(case.body)
 
         def validate_response(self, response: Any, case: schemathesis.Case[Any], **options: Any) -> None:
-            answered[case.operation.definition.raw["operationId"], response.status_code] += 1
+            outcomes[case.operation.definition.raw["operationId"], response.status_code] += 1
             self.topics |= topics_in(case, response)
             if is_url_too_long(response):
                 return
@@ -177,18 +177,18 @@ def test_sequences_of_requests_get_documented_responses(shared_service: ServiceP
                 raise
 
         def teardown(self) -> None:
-            for topic in self.topics:  # so that the next chain finds it as this one did
+            for topic in self.topics:  # so that the next chain finds an empty store too
                 for method, path in (("DELETE", ""), ("POST", "/resume")):
                     httpx.request(method, f"{shared_service.url}/topics/{topic}{path}", timeout=10)
 
-    while answered.total() < CALLS and not failures:
-        # Chains cannot be repeated to the letter: the service makes ids and receipts, and schemathesis draws apart.
+    while outcomes.total() < CALLS and not failures:
+        # Chains cannot be repeated exactly: the service makes ids and receipts, and schemathesis draws by itself.
         with contextlib.suppress(FlakyStrategyDefinition):
             Chains.run(settings=SETTINGS)
     if failures:
         raise failures[0]
-    print("answers:", *(f"{name} {status}: {count}" for (name, status), count in sorted(answered.items())))
-    assert sum(answered[operation_id, 200] for operation_id in OF_A_DELIVERY) > 0, "no receipt has reached its job"
+    print("responses:", *(f"{name} {status}: {count}" for (name, status), count in sorted(outcomes.items())))
+    assert sum(outcomes[operation_id, 200] for operation_id in OF_A_DELIVERY) > 0, "no receipt has reached its job"
     assert "Traceback" not in shared_service.output()
 
 

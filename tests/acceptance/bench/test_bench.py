@@ -139,7 +139,7 @@ def test_a_terminal_shows_a_progress_bar_beside_the_json(shared_service: Service
     environment = {**os.environ, "TERM": "xterm"}
     with subprocess.Popen(command(*flags), stdout=subprocess.PIPE, stderr=theirs, env=environment) as run:
         os.close(theirs)
-        with contextlib.suppress(OSError):  # what reading a terminal ends with
+        with contextlib.suppress(OSError):  # how a read from a terminal ends
             while piece := os.read(ours, 65536):
                 shown += piece
         output, _ = run.communicate(timeout=RUN_S)
@@ -162,7 +162,7 @@ def test_an_interrupted_run_removes_its_topics(shared_service: ServiceProcess, e
         deadline_s = time.monotonic() + 10
         while not any("single" in topic for topic in bench_topics(shared_service.url)):
             assert time.monotonic() < deadline_s, "the run did not begin"
-        os.killpg(run.pid, ending)  # as a terminal does: its processes get it too
+        os.killpg(run.pid, ending)  # like a terminal, which signals the child processes too
         output, error = run.communicate(timeout=15)
     finally:
         run.kill()

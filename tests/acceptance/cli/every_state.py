@@ -1,4 +1,4 @@
-"""Jobs in every state with all that belongs to them, and whether they are still so in another place."""
+"""Jobs in every state, and checks that another store has them unchanged."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BIG_BODIES = {f"big-{number}": chr(ord("a") + number) * 400_000 for number in ra
 
 
 @dataclass(frozen=True)
-class Filled:
-    """What was put into a service: deliveries that live, one that was cancelled, and all that the service shows."""
+class StoredJobs:
+    """What was put into a service: live deliveries, a cancelled one, and everything that the service shows."""
 
     held: Delivery
     requested: Delivery
@@ -27,7 +27,7 @@ class Filled:
     shown: dict[str, Any]
 
 
-def fill(client: Client) -> Filled:
+def fill(client: Client) -> StoredJobs:
     """Put jobs into every state."""
     client.set_topic(TOPIC, {"ttr": HOUR_S, "max_jobs": 10_000, "backoff": {"kind": "fixed", "seconds": 7}})
     held = _take(client, "held", consumer="holder-1")
@@ -48,10 +48,10 @@ def fill(client: Client) -> Filled:
     client.put(PAUSED, ["not", "handed", "out"], id="paused")
     for job_id, body in BIG_BODIES.items():
         client.put(BIG, body, id=job_id, delay=HOUR_S)
-    return Filled(held, requested, cancelled, shown_by(client))
+    return StoredJobs(held, requested, cancelled, everything_shown_by(client))
 
 
-def shown_by(client: Client) -> dict[str, Any]:
+def everything_shown_by(client: Client) -> dict[str, Any]:
     """Every job and every topic as the service shows them, without what changes with time."""
     shown: dict[str, Any] = {}
     for view in client.topics():
@@ -60,9 +60,9 @@ def shown_by(client: Client) -> dict[str, Any]:
     return shown
 
 
-def assert_goes_on(client: Client, filled: Filled) -> None:
-    """All is there as it was, receipts fit, jobs come in their order, and the audit finds nothing."""
-    assert shown_by(client) == filled.shown
+def assert_unchanged(client: Client, filled: StoredJobs) -> None:
+    """Everything is unchanged, receipts are valid, jobs come in their order, and the audit finds nothing."""
+    assert everything_shown_by(client) == filled.shown
     assert_sound(client)
     [again] = client.pop(TOPIC, wait=0, request_id=REQUEST)
     assert (again.id, again.receipt) == (filled.requested.id, filled.requested.receipt)

@@ -21,7 +21,7 @@ import redis
 from deferd import Client
 from deferd.store.data_dir import APPEND_ONLY_DIR, DataDirectory
 from tests.acceptance.cli.command_line import Shell, environment
-from tests.acceptance.cli.every_state import assert_goes_on, assert_sound, fill
+from tests.acceptance.cli.every_state import assert_sound, assert_unchanged, fill
 from tests.acceptance.cli.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import wait_until
@@ -102,20 +102,20 @@ def test_jobs_in_every_state_go_on_after_a_restore(service: ServiceProcess, fold
     with Client(service.url) as client:
         filled = fill(client)
         made = shell.json("backup", str(folder), *text_of(service.data_dir))[0]
-        # What comes after the backup is not in it, and the service goes on.
-        assert_goes_on(client, filled)
+        # Jobs put after the backup are not in it, and the service continues.
+        assert_unchanged(client, filled)
     assert made["counts"] == {"delayed": 7, "ready": 31, "reserved": 2, "dead": 1, "finished": 1}
     assert (made["topics"], made["shards"]) == (3, 1)
     service.stop()
 
     restored = service.folder / "restored"
-    [told] = shell.json("restore", str(folder), *text_of(restored))
-    assert (told["counts"], told["topics"], told["old_data"]) == (made["counts"], 3, None)
+    [reported] = shell.json("restore", str(folder), *text_of(restored))
+    assert (reported["counts"], reported["topics"], reported["old_data"]) == (made["counts"], 3, None)
     shutil.rmtree(service.data_dir)
     restored.rename(service.data_dir)
     service.start()
     with Client(service.url) as client:
-        assert_goes_on(client, filled)
+        assert_unchanged(client, filled)
 
 
 @pytest.mark.slow
@@ -143,13 +143,13 @@ def test_backups_while_one_rewrite_follows_the_other_have_all_that_was_acknowled
 ) -> None:
     acknowledged: list[list[str]] = []
     with Load(service.url) as load, rewriting_all_the_time(service):
-        for turn in range(2):
+        for iteration in range(2):
             acknowledged.append(list(load.acknowledged))
-            shell.good("backup", str(folder / str(turn)), *text_of(service.data_dir))
+            shell.good("backup", str(folder / str(iteration)), *text_of(service.data_dir))
 
-    for turn, ids in enumerate(acknowledged):
-        shell.good("restore", str(folder / str(turn)), *text_of(tmp_path / str(turn) / "data"))
-        with running_service(data_dir=tmp_path / str(turn)) as restored:
+    for iteration, ids in enumerate(acknowledged):
+        shell.good("restore", str(folder / str(iteration)), *text_of(tmp_path / str(iteration) / "data"))
+        with running_service(data_dir=tmp_path / str(iteration)) as restored:
             assert_has(restored.url, ids)
 
 
@@ -260,9 +260,9 @@ def test_a_restore_refuses_a_folder_in_use_and_keeps_old_data(
         1, "restore", str(saved), *data_dir
     )
 
-    [told] = shell.json("restore", str(saved), *data_dir, "--force")
-    assert told["counts"]["delayed"] == 1
-    old_data = Path(told["old_data"])
+    [reported] = shell.json("restore", str(saved), *data_dir, "--force")
+    assert reported["counts"]["delayed"] == 1
+    old_data = Path(reported["old_data"])
     service.start()
     with Client(service.url) as client:
         assert [job.id for job in client.jobs("orders")] == ["saved"]
@@ -281,7 +281,7 @@ def test_a_restore_is_refused_while_a_store_of_a_killed_service_runs(
     pid, reaper = service.store_pid(), service.reaper_pid()
     assert pid is not None
     assert reaper is not None
-    os.kill(reaper, signal.SIGSTOP)  # else it would end the store
+    os.kill(reaper, signal.SIGSTOP)  # otherwise it would end the store
     service.kill()
 
     assert f"a store (process {pid}) that a service left behind" in shell.refused(
@@ -311,10 +311,10 @@ def test_a_damaged_backup_is_not_restored(saved: Path, shell: Shell, tmp_path: P
     assert "lacks its file appendonlydir/appendonly.aof.1.incr.aof: restore another backup" in refusal()
     increments.write_bytes(content)
 
-    said = json.loads(good)
-    described.write_text(json.dumps(said | {"counts": said["counts"] | {"delayed": 2}}))
+    manifest = json.loads(good)
+    described.write_text(json.dumps(manifest | {"counts": manifest["counts"] | {"delayed": 2}}))
     assert "holds 1 delayed, 0 ready, 0 reserved, 0 dead, 0 finished, but had 2 delayed" in refusal()
-    described.write_text(json.dumps(said | {"format": 2, "deferd": "9.9.9"}))
+    described.write_text(json.dumps(manifest | {"format": 2, "deferd": "9.9.9"}))
     assert "was made by a newer deferd: restore it with deferd 9.9.9" in refusal()
     described.write_text(good[:-20])
     assert "backup.json is damaged: " in refusal()

@@ -21,12 +21,12 @@ AWAY = "http://127.0.0.1:9"
 
 def completed(*words: str, url: str = AWAY) -> set[str]:
     """What a shell would offer for the last word of a line."""
-    asked = {
+    variables = {
         "_DEFERD_COMPLETE": "bash_complete",
         "COMP_WORDS": " ".join(["deferd", *words]),
         "COMP_CWORD": f"{len(words)}",
     }
-    done = run_in_process(env=environment(url, **asked))
+    done = run_in_process(env=environment(url, **variables))
     assert (0, "") == (done.returncode, done.stderr)
     return {line.partition(",")[2] for line in done.stdout.split()}
 
@@ -87,7 +87,7 @@ def test_the_script_of_a_shell_is_sound(shell: str) -> None:
 def test_bash_completes_with_its_script(tmp_path: Path) -> None:
     script = tmp_path / "deferd.bash"
     script.write_text(Shell("").good("completion", "bash"))
-    ask = (
+    program = (
         f'source "{script}"\n'
         "function_name=$(complete -p deferd | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n"
         'COMP_WORDS=(deferd put orders --de); COMP_CWORD=3; "$function_name" deferd\n'
@@ -96,7 +96,7 @@ def test_bash_completes_with_its_script(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
     done = subprocess.run(
-        ["bash", "--norc", "-c", ask],
+        ["bash", "--norc", "-c", program],
         capture_output=True,
         text=True,
         timeout=30,

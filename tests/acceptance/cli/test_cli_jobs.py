@@ -195,7 +195,7 @@ def test_pop_with_nothing_ready_ends_with_4(shell: Shell, topic: str) -> None:
         (["put", "t", "hello"], "deferd: BODY: 'hello' is not JSON"),
     ],
 )
-def test_a_refused_value_is_named_as_its_flag_with_its_bound(shell: Shell, words: list[str], line: str) -> None:
+def test_a_refused_value_is_named_as_its_flag_with_its_limit(shell: Shell, words: list[str], line: str) -> None:
     assert shell.refused(2, *words).startswith(line)
 
 

@@ -1,4 +1,4 @@
-"""Commands against a service that asks for keys."""
+"""Commands against a service that requires keys."""
 
 from __future__ import annotations
 

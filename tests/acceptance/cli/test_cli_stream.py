@@ -29,7 +29,7 @@ def count(shell: Shell, topic: str) -> int:
 
 
 def start_put(shell: Shell, topic: str) -> tuple[subprocess.Popen[str], IO[str], IO[str]]:
-    """A put whose input goes on, with its standard input and output."""
+    """A put whose input stays open, with its standard input and output."""
     process = subprocess.Popen(
         [sys.executable, "-m", "deferd", "put", topic, "-", "--json"],
         stdin=subprocess.PIPE,
@@ -109,7 +109,7 @@ def test_each_line_may_name_its_topic(shell: Shell, topic: str) -> None:
     ]
 
 
-def test_what_was_written_is_put_before_the_next_line_comes(shell: Shell, topic: str) -> None:
+def test_a_line_is_put_before_the_next_one_arrives(shell: Shell, topic: str) -> None:
     process, stdin, stdout = start_put(shell, topic)
     for line in (1, 2, 3):
         stdin.write(f"{line}\n")
@@ -128,12 +128,12 @@ def test_ctrl_c_reports_which_lines_are_put(shell: Shell, topic: str) -> None:
     for _ in range(2):
         stdout.readline()
     process.send_signal(signal.SIGINT)
-    process.wait(20)  # although its input goes on
-    said = process.communicate(timeout=20)[1].splitlines()
+    process.wait(20)  # although its input is still open
+    progress = process.communicate(timeout=20)[1].splitlines()
 
     assert 130 == process.returncode
-    assert said[0].startswith("2 put in ")
-    assert ["deferd: lines up to 2 are put; none after line 2 was sent"] == said[1:]
+    assert progress[0].startswith("2 put in ")
+    assert ["deferd: lines up to 2 are put; none after line 2 was sent"] == progress[1:]
 
 
 @pytest.mark.slow

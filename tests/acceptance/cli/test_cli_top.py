@@ -43,15 +43,15 @@ def test_as_json_it_has_the_rates_of_the_interval(shell: Shell, topic: str) -> N
     with terminal(shell.url, "put", topic, "-", "--delay", "1h") as putting:
         putting.wait_for("Ctrl-D ends")
         putting.press("1\n")
-        with terminal(shell.url, "top", "--json", "--interval", "3") as looking:
-            while not looking.read(0.05):  # all the while
+        with terminal(shell.url, "top", "--json", "--interval", "3") as top:
+            while not top.read(0.05):  # during the whole interval
                 putting.press("1\n")
                 putting.read(0.0)
-            text = looking.wait_for(r"\}\r\n")
-        look = json.loads(text)
-    [found] = [one for one in look["topics"] if one["topic"] == topic]
+            text = top.wait_for(r"\}\r\n")
+        view = json.loads(text)
+    [found] = [one for one in view["topics"] if one["topic"] == topic]
 
-    assert ([shell.url], []) == (look["urls"], look["silent"])
+    assert ([shell.url], []) == (view["urls"], view["silent"])
     assert found["counts"]["delayed"] > 0
     assert found["put_rate"] > 0
     assert 0 == found["finish_rate"]
@@ -98,7 +98,7 @@ def test_the_live_view_goes_on_when_the_service_goes_away_and_comes_back(tmp_pat
             view.wait_for("orders")
             service.stop()
             view.wait_for("no response: since ")
-            view.wait_for("orders")  # as it was
+            view.wait_for("orders")  # the terminal is restored
             service.start()
             view.wait_for(r"deferd top [^\n]*\r?\n[^\n]*TOPIC")
             view.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The commands that look after topics."""
+"""The commands for topics."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def test_a_topic_is_set_in_part_or_as_a_whole(shell: Shell, topic: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [(["jobs", "{topic}"], "{topic} has no jobs"), (["ls", "{topic}", "--state", "dead"], "{topic} has no dead jobs")],
 )
-def test_an_empty_list_says_so_on_a_terminal_only(shell: Shell, topic: str, words: list[str], said: str) -> None:
+def test_an_empty_list_says_so_on_a_terminal_only(shell: Shell, topic: str, words: list[str], message: str) -> None:
     shell.json("topic", topic, "--set", "{}")
     words = [word.replace("{topic}", topic) for word in words]
 
@@ -74,7 +74,7 @@ def test_an_empty_list_says_so_on_a_terminal_only(shell: Shell, topic: str, word
     assert [] == shell.json(*words)
     with terminal(shell.url, *words) as shown:
         assert 0 == shown.end()
-        assert said.replace("{topic}", topic) == shown.text.strip()
+        assert message.replace("{topic}", topic) == shown.text.strip()
     with terminal(shell.url, *words, "--json") as shown:
         assert (0, "") == (shown.end(), shown.text)
 
@@ -127,20 +127,20 @@ def test_dead_jobs_are_redriven(shell: Shell, topic: str) -> None:
     assert [] == shell.json("jobs", topic, "--state", "dead")
 
 
-def test_a_purge_asks_on_a_terminal_and_wants_yes_elsewhere(shell: Shell, topic: str) -> None:
+def test_a_purge_prompts_on_a_terminal_and_requires_yes_elsewhere(shell: Shell, topic: str) -> None:
     seed(shell, topic, {"id": "a"}, {"id": "b", "delay": 60})
     assert "give --yes" in shell.refused(2, "purge", topic)
 
-    with terminal(shell.url, "purge", topic, "--state", "ready") as asked:
-        asked.wait_for(r"Remove 1 job \(1 ready\) of .* for good\? \[y/N\] ")
-        asked.press("\n")
-        assert 130 == asked.end()
-        assert "nothing was removed" in asked.text
-    with terminal(shell.url, "purge", topic) as asked:
-        asked.wait_for(r"Remove 2 jobs \(1 delayed, 1 ready\)")
-        asked.press("y\n")
-        assert 0 == asked.end()
-        assert f"2 jobs of {topic} removed" in asked.text
+    with terminal(shell.url, "purge", topic, "--state", "ready") as purge:
+        purge.wait_for(r"Remove 1 job \(1 ready\) of .* for good\? \[y/N\] ")
+        purge.press("\n")
+        assert 130 == purge.end()
+        assert "nothing was removed" in purge.text
+    with terminal(shell.url, "purge", topic) as purge:
+        purge.wait_for(r"Remove 2 jobs \(1 delayed, 1 ready\)")
+        purge.press("y\n")
+        assert 0 == purge.end()
+        assert f"2 jobs of {topic} removed" in purge.text
 
     seed(shell, topic, {"id": "a"})
     assert [{"removed": 1}] == shell.json("purge", topic, "--yes")

@@ -139,15 +139,15 @@ def test_an_invalid_worker_is_reported_in_one_line(
     shell: Shell, program: Path, words: list[str], code: int, line: str
 ) -> None:
     worker = started(program, *words, url=shell.url)
-    output, said = worker.communicate(timeout=30)
+    output, errors = worker.communicate(timeout=30)
 
     assert (code, "") == (worker.returncode, output)
-    *before, last = said.splitlines()
+    *before, last = errors.splitlines()
     assert last.startswith("deferd: ")
     assert line in last
     if code == 2:
         assert [] == before
-    else:  # where in the program it was
+    else:  # it names the place in the program
         assert "Traceback (most recent call last):" == before[0]
-        assert "deferd/commands" not in said
+        assert "deferd/commands" not in errors
         assert f"{words[0].partition(':')[0].replace('.', '/')}.py" in before[1]

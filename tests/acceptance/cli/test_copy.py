@@ -14,7 +14,7 @@ from deferd.contract.model import JobState
 from deferd.engine.store_copy import CopyReport
 from deferd.engine.store_inventory import Inventory
 from tests.acceptance.cli.command_line import Shell
-from tests.acceptance.cli.every_state import BIG, PAUSED, TOPIC, Filled, assert_goes_on, fill
+from tests.acceptance.cli.every_state import BIG, PAUSED, TOPIC, StoredJobs, assert_unchanged, fill
 from tests.acceptance.cli.preloaded_shell import PreloadedShell
 from tests.acceptance.service_process import running_service
 from tests.integration.store import store_servers
@@ -38,12 +38,12 @@ def shell() -> Shell:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StoreServer]:
     with StoreServer(tmp_path / "store") as store:
-        yield store.used_before()
+        yield store.mark_used()
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> tuple[str, Filled]:
-    """The data folder of a stopped service with jobs in every state."""
+def source(tmp_path: Path) -> tuple[str, StoredJobs]:
+    """The data directory of a stopped service with jobs in every state."""
     with running_service(data_dir=tmp_path / "service") as service, Client(service.url) as client:
         filled = fill(client)
     return str(service.data_dir), filled
@@ -51,7 +51,7 @@ def source(tmp_path: Path) -> tuple[str, Filled]:
 
 @pytest.mark.slow
 def test_an_embedded_store_is_moved_to_a_server_and_back(
-    source: tuple[str, Filled], shell: Shell, store: StoreServer, tmp_path: Path
+    source: tuple[str, StoredJobs], shell: Shell, store: StoreServer, tmp_path: Path
 ) -> None:
     data_dir, filled = source
     *topics, total = shell.json("copy", "--from", data_dir, "--to", store.url)
@@ -69,13 +69,13 @@ def test_an_embedded_store_is_moved_to_a_server_and_back(
 
     for folder, flags in (("s", ("--redis-url", store.url)), ("back", ())):
         with running_service(*flags, data_dir=tmp_path / folder) as service, Client(service.url) as client:
-            assert_goes_on(client, filled)
+            assert_unchanged(client, filled)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(DEBIAN_REDIS is None, reason="there is no redis-server on this machine")
 def test_an_embedded_store_is_moved_to_an_older_redis(
-    source: tuple[str, Filled], shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: tuple[str, StoredJobs], shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data_dir, filled = source
     monkeypatch.setattr(store_servers, "get_binary_path", lambda: DEBIAN_REDIS)
@@ -86,19 +86,19 @@ def test_an_embedded_store_is_moved_to_an_older_redis(
             running_service("--redis-url", redis.url, data_dir=tmp_path / "s") as service,
             Client(service.url) as client,
         ):
-            assert_goes_on(client, filled)
+            assert_unchanged(client, filled)
 
 
 @pytest.mark.slow
-def test_an_embedded_store_is_moved_to_a_cluster(source: tuple[str, Filled], shell: Shell, tmp_path: Path) -> None:
+def test_an_embedded_store_is_moved_to_a_cluster(source: tuple[str, StoredJobs], shell: Shell, tmp_path: Path) -> None:
     data_dir, filled = source
     with ClusterSet(tmp_path / "cluster") as cluster:
-        cluster.used_before(shards=5)
+        cluster.mark_used(shards=5)
         *_, total = shell.json("copy", "--from", data_dir, "--to", cluster.url, "--shards", "5")
         assert (total["to"], total["shards"]) == (TOTALS, 5)
         flags = ("--redis-url", cluster.url, "--shards", "5")
         with running_service(*flags, data_dir=tmp_path / "s") as service, Client(service.url) as client:
-            assert_goes_on(client, filled)
+            assert_unchanged(client, filled)
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_a_store_that_is_served_is_refused(shell: Shell, store: StoreServer, tmp
 
 @pytest.mark.slow
 def test_a_target_with_jobs_is_refused_and_keeps_them(
-    source: tuple[str, Filled], shell: Shell, store: StoreServer
+    source: tuple[str, StoredJobs], shell: Shell, store: StoreServer
 ) -> None:
     shell.good("copy", "--from", source[0], "--to", store.url)
     keys = set(store.command("KEYS", "*"))
@@ -169,13 +169,13 @@ def test_a_copy_that_fails_names_the_store_and_no_service_serves_its_target(
 def test_wrong_arguments_and_stores_are_reported_in_one_line(
     shell: Shell, words: list[str], code: int, text: str
 ) -> None:
-    told = shell.refused(code, "copy", *words)
-    assert text in told
-    assert "sesame" not in told
+    message = shell.refused(code, "copy", *words)
+    assert text in message
+    assert "sesame" not in message
 
 
 @pytest.mark.slow
-def test_the_stores_may_come_from_variables(source: tuple[str, Filled], shell: Shell, store: StoreServer) -> None:
+def test_the_stores_may_come_from_variables(source: tuple[str, StoredJobs], shell: Shell, store: StoreServer) -> None:
     done = shell.run("copy", "--json", DEFERD_COPY_FROM=source[0], DEFERD_COPY_TO=store.url)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -185,20 +185,20 @@ ONE_LESS = Inventory({"t": {JobState.READY: 1}}, {"pool": 1, "topics": 1})
 
 
 @pytest.mark.parametrize(
-    ("report", "told"),
+    ("report", "message"),
     [
         (CopyReport(COUNTED, COUNTED, ONE_LESS, 1), "b does not hold what a holds (pool: 1 instead of 2)"),
         (CopyReport(COUNTED, ONE_LESS, COUNTED, 1), "a changed while it was copied: stop the services that use it"),
     ],
 )
 def test_counts_that_do_not_add_up_end_with_1_and_are_shown(
-    report: CopyReport, told: str, capsys: pytest.CaptureFixture[str]
+    report: CopyReport, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_table(report)
     assert conclude(report, "a", "b") == 1
 
     shown = capsys.readouterr()
-    assert told in shown.err
+    assert message in shown.err
     rows = [line.split() for line in shown.out.splitlines()[1:]]
     copied = "1 of 2" if report.target == ONE_LESS else "2"
     assert rows[0] == ["t", "0", *copied.split(), "0", "0", "0", *("all" if copied == "2" else "NOT ALL").split()]

@@ -25,7 +25,7 @@ class Planned(NamedTuple):
 
 
 class LossyProxy:
-    """Forwards requests, one at a time on each connection; the next ones meet the planned faults, in order."""
+    """Forwards requests, one at a time on each connection; applies the planned faults to them, in order."""
 
     def __init__(self, upstream_url: str, port: int = 0) -> None:
         parts = urlsplit(upstream_url)

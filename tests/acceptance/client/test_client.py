@@ -1,4 +1,4 @@
-"""The client against a real service: what each method does. For its errors see test_client_trouble.py."""
+"""The client against a real service: what each method does. For its errors see test_client_errors.py."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def test_a_naive_datetime_is_refused_before_it_is_sent(client: Client, topic: st
         client.topic(topic)
 
 
-def test_an_invalid_input_names_field_value_and_bound(client: Client, topic: str) -> None:
+def test_an_invalid_input_names_field_value_and_limit(client: Client, topic: str) -> None:
     with pytest.raises(InvalidInput, match=r"ttr") as refused:
         client.put(topic, ttr=0.01)
-    [fault] = refused.value.field_errors
-    assert (fault.path, fault.value) == (("body", "ttr"), 0.01)
-    assert "0.1" in fault.message
+    [field_error] = refused.value.field_errors
+    assert (field_error.path, field_error.value) == (("body", "ttr"), 0.01)
+    assert "0.1" in field_error.message
 
 
 def test_a_put_with_a_taken_id_is_refused_keeps_or_replaces(client: Client, topic: str) -> None:

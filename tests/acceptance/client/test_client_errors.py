@@ -58,7 +58,7 @@ def direct(shared_service: ServiceProcess) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("own_id", [None, "a"])
-def test_a_put_whose_answer_was_lost_is_reported_as_done(
+def test_a_put_with_a_lost_response_is_reported_as_done(
     proxy: LossyProxy, client: Client, topic: str, own_id: str | None
 ) -> None:
     proxy.lose_responses(2)
@@ -231,7 +231,7 @@ async def test_retries_end_after_retry_for_with_asyncio() -> None:
             await client.put("orders")
 
 
-def test_a_response_that_takes_too_long_is_no_answer(proxy: LossyProxy, topic: str) -> None:
+def test_a_response_that_takes_too_long_raises_no_answer(proxy: LossyProxy, topic: str) -> None:
     with Client(proxy.url, timeout=0.2, retry_for=0) as client:
         client.pop(topic, wait=0.3)  # the wait of a pop is not part of the time-out
         proxy.hang()
@@ -281,7 +281,7 @@ def test_url_and_key_default_to_the_environment(proxy: LossyProxy, topic: str, m
     assert "authorization: Bearer s3cret" in proxy.heads[-1].splitlines()
 
 
-def test_an_unreachable_service_after_a_lost_response_is_no_answer(proxy: LossyProxy, topic: str) -> None:
+def test_an_unreachable_service_after_a_lost_response_raises_no_answer(proxy: LossyProxy, topic: str) -> None:
     proxy.lose_responses()
     with Client([proxy.url, NOBODY], retry_for=0) as client, pytest.raises(NoAnswer, match="may have been") as failed:
         client.put(topic)

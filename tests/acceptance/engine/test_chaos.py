@@ -58,23 +58,23 @@ class ChaosWorker:
         self._number = number
         self._folder = folder
         self._urls = urls
-        self.lives: list[Path] = []
+        self.run_files: list[Path] = []
         self.start()
 
     def start(self) -> None:
-        self.lives.append(self._folder / f"worker-{self._number}.{len(self.lives)}.jsonl")
+        self.run_files.append(self._folder / f"worker-{self._number}.{len(self.run_files)}.jsonl")
         with self._log().open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.acceptance.worker.chaos_worker", str(self.lives[-1]), *self._urls],
+                [sys.executable, "-m", "tests.acceptance.worker.chaos_worker", str(self.run_files[-1]), *self._urls],
                 stdin=subprocess.DEVNULL,
                 stderr=log,
             )
 
     def _log(self) -> Path:
-        return self.lives[-1].with_suffix(".log")
+        return self.run_files[-1].with_suffix(".log")
 
     def kill_at_work(self) -> None:
-        """Kill it when it notes a run, so while it holds jobs; after 3 s if it has none."""
+        """Kill it when it records a run, so while it holds jobs; after 3 s if it has none."""
         deadline, size = time.monotonic() + 3, self._noted_bytes()
         while self._noted_bytes() == size and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -85,7 +85,7 @@ class ChaosWorker:
         return self.process.wait(10)
 
     def _noted_bytes(self) -> int:
-        return self.lives[-1].stat().st_size if self.lives[-1].exists() else 0
+        return self.run_files[-1].stat().st_size if self.run_files[-1].exists() else 0
 
     def stop(self) -> int:
         wait_until(lambda: "starts at" in self._log().read_text(), 20, "the worker serves")
@@ -118,9 +118,9 @@ class Deployment:
             await asyncio.to_thread(service.start)
         else:
             worker = chance.choice(self.workers)
-            life = worker.lives[-1]
+            run_file = worker.run_files[-1]
             await asyncio.to_thread(worker.kill_at_work)
-            self.worker_kills[life] = time.time()
+            self.worker_kills[run_file] = time.time()
             await asyncio.sleep(chance.uniform(0, 0.5))
             worker.start()
 
@@ -175,11 +175,11 @@ async def drained(client: AsyncClient) -> bool:
 
 def read_runs(workers: list[ChaosWorker]) -> tuple[dict[str, list[Run]], list[Path]]:
     """The runs of each job in the order in which they began, and the file of each worker number in them."""
-    lives = [life for worker in workers for life in worker.lives]
+    run_files = [run_file for worker in workers for run_file in worker.run_files]
     runs: dict[str, list[Run]] = defaultdict(list)
-    for number, life in enumerate(lives):
+    for number, run_file in enumerate(run_files):
         open_runs: dict[tuple[str, int], Run] = {}
-        for line in life.read_text().splitlines() if life.exists() else ():
+        for line in run_file.read_text().splitlines() if run_file.exists() else ():
             entry = json.loads(line)
             key = (entry["id"], entry["attempt"])
             if entry["what"] == "began":
@@ -189,7 +189,7 @@ def read_runs(workers: list[ChaosWorker]) -> tuple[dict[str, list[Run]], list[Pa
                 open_runs[key].ended = entry["at"]
     for of_job in runs.values():
         of_job.sort(key=lambda run: run.began)
-    return runs, lives
+    return runs, run_files
 
 
 @pytest.mark.timeout(150)
@@ -200,17 +200,17 @@ async def test_every_job_is_finished_and_runs_again_only_where_a_lease_ended(tmp
     async with deployed(tmp_path) as deployment:
         codes, _ = await asyncio.gather(put_all(deployment.urls), inject_kills(deployment, chance))
         async with AsyncClient(deployment.urls) as client:
-            all_gone = await drained(client)
+            is_drained = await drained(client)
             left = {str(state): count for state, count in (await client.topic(TOPIC)).counts.items()}
         exit_codes = await asyncio.gather(*(asyncio.to_thread(worker.stop) for worker in deployment.workers))
     took_s = time.monotonic() - began_s
 
-    runs, lives = read_runs(deployment.workers)
+    runs, run_files = read_runs(deployment.workers)
     again = [pair for of_job in runs.values() for pair in itertools.pairwise(of_job)]
     early = [(first, second) for first, second in again if second.began < first.lease_end - ROUNDING_S]
     causes: Counter[str] = Counter()
     for first, second in again:
-        worker_killed = deployment.worker_kills.get(lives[first.worker])
+        worker_killed = deployment.worker_kills.get(run_files[first.worker])
         if worker_killed is not None and worker_killed < second.began:
             causes["its worker was killed"] += 1
         elif any(first.began - TTR_S < killed < second.began for killed in deployment.service_kills):
@@ -225,7 +225,7 @@ async def test_every_job_is_finished_and_runs_again_only_where_a_lease_ended(tmp
     )
     assert codes.keys() <= {None, NoAnswer.code}  # the latter if a worker finished the job before the put was verified
     assert codes[None] > JOBS / 2
-    assert all_gone
+    assert is_drained
     assert len(runs) == JOBS
     assert never_ended == []
     assert early == []

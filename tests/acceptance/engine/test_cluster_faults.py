@@ -15,7 +15,7 @@ SEED = 20_252
 
 
 @pytest.mark.timeout(120)
-async def test_a_dead_shard_and_a_removed_node_take_only_their_own_topics_with_them(tmp_path: Path) -> None:
+async def test_a_dead_shard_and_a_removed_node_affect_only_their_own_topics(tmp_path: Path) -> None:
     outcome = await run_cluster_faults(tmp_path, int(os.environ.get("DEFERD_FAULTS_SEED") or SEED), rounds=1)
 
     print(report_cluster(outcome))

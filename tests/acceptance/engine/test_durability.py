@@ -1,4 +1,4 @@
-"""What a put has reached, over HTTP, in the client and on the command line."""
+"""The durability level of a put, over HTTP, in the client and on the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.store.store_servers import Pair
 
 REPLICATION_TIMEOUT_S = 1.0
 SLACK_S = 1.5
-"""What a loaded machine may add."""
+"""Added for a loaded machine."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def replicated_service(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    flags = ("--redis-url", pair.primary.used_before().url, "--replication-timeout", str(REPLICATION_TIMEOUT_S))
+    flags = ("--redis-url", pair.primary.mark_used().url, "--replication-timeout", str(REPLICATION_TIMEOUT_S))
     with running_service(*flags, data_dir=tmp_path_factory.mktemp("service")) as service:
         yield service
 
@@ -61,12 +61,12 @@ class TestHttp:
         assert (taken["code"], taken["durability"]) == ("job_exists", "fsync")
         members = problem(await http.post("/jobs", json={"topic": http.topic, "id": "a"}), 409, "job_exists")
         assert members["durability"] == "fsync"
-        assert "durability" not in await http.look("a")
+        assert "durability" not in await http.get_job("a")
 
-    async def test_what_the_store_cannot_give_is_refused_with_what_it_can(self, http: Http) -> None:
+    async def test_an_unsupported_level_is_refused_with_the_supported_ones(self, http: Http) -> None:
         job = {"topic": http.topic, "id": "a", "durability": "replicated:1"}
-        for answer in (await http.post("/jobs", json=job), await http.post("/jobs/batch", json={"jobs": [job, job]})):
-            members = problem(answer, 422, "durability_unavailable")
+        for response in (await http.post("/jobs", json=job), await http.post("/jobs/batch", json={"jobs": [job, job]})):
+            members = problem(response, 422, "durability_unavailable")
             assert (members["durability"], members["available"]) == ("replicated:1", ["memory", "fsync"])
             assert "durability 'replicated:1' is not available: the embedded store has no replicas" in members["detail"]
         assert not await http.has_job("a")
@@ -76,16 +76,16 @@ class TestHttp:
         assert (put["status"], put["durability"]) == (201, "fsync")
 
     @pytest.mark.parametrize("value", ["disk", "replicated", "replicated:0", "replicated:10", "FSYNC", 1, ""])
-    async def test_a_level_that_there_is_not_is_refused(self, http: Http, value: object) -> None:
-        for answer in (
+    async def test_an_unknown_level_is_refused(self, http: Http, value: object) -> None:
+        for response in (
             await http.post("/jobs", json={"topic": http.topic, "durability": value}),
             await http.put(http.topic_path(), json={"durability": value}),
         ):
-            message = refusal(answer, "body.durability")
+            message = refusal(response, "body.durability")
             assert "memory, fsync, or replicated:N with N from 1 to 9" in message or message == "must be a string"
 
     @pytest.mark.slow
-    async def test_a_job_is_on_the_replica_when_its_put_is_answered(self, shop: Http, pair: Pair) -> None:
+    async def test_a_job_is_on_the_replica_when_its_put_returns(self, shop: Http, pair: Pair) -> None:
         for n in range(10):
             job = {"topic": shop.topic, "id": f"j{n}", "durability": "replicated:1"}
             assert ok(await shop.post("/jobs", json=job), 201)["durability"] == "replicated:1"
@@ -107,31 +107,33 @@ class TestHttp:
         pair.replica.pause()
         try:
             began = time.monotonic()
-            answer = await shop.post("/jobs", json=job)
+            response = await shop.post("/jobs", json=job)
             assert time.monotonic() - began < REPLICATION_TIMEOUT_S + SLACK_S
-            detail = problem(answer, 503, "store_unavailable")["detail"]
+            detail = problem(response, 503, "store_unavailable")["detail"]
             assert "may exist" in detail
             assert "asking again with the same id is safe" in detail
             again = problem(await shop.post("/jobs", json=job), 503, "store_unavailable")
             assert "0 of 1 replicas are in sync" in again["detail"]
         finally:
             pair.replica.unpause()
-        while (answer := await shop.post("/jobs", json=job)).status_code == 503:
+        while (response := await shop.post("/jobs", json=job)).status_code == 503:
             pass
-        assert ok(answer)["durability"] == "replicated:1"
+        assert ok(response)["durability"] == "replicated:1"
         assert replica_has(pair, shop.topic, "a")
 
-    async def test_more_replicas_than_there_are_are_not_waited_for(self, shop: Http) -> None:
+    async def test_a_put_does_not_wait_for_more_replicas_than_there_are(self, shop: Http) -> None:
         job = {"topic": shop.topic, "id": "a", "durability": "replicated:2"}
         began = time.monotonic()
-        answer = await shop.post("/jobs", json=job)
+        response = await shop.post("/jobs", json=job)
         assert time.monotonic() - began < SLACK_S
-        assert "1 of 2 replicas are in sync; nothing was stored" in problem(answer, 503, "store_unavailable")["detail"]
+        assert (
+            "1 of 2 replicas are in sync; nothing was stored" in problem(response, 503, "store_unavailable")["detail"]
+        )
         assert not await shop.has_job("a")
 
 
 class TestClient:
-    def test_a_put_says_what_it_has_reached(self, client: Client, topic: str) -> None:
+    def test_a_put_reports_the_level_that_it_reached(self, client: Client, topic: str) -> None:
         assert client.put(topic, durability="replicated:1").durability == "replicated:1"
         assert client.put(topic).durability == "memory"
         [result] = client.put_batch([{"topic": topic, "id": "a", "durability": "replicated:1"}])
@@ -142,7 +144,7 @@ class TestClient:
             client.put(topic, id="a", durability="replicated:1")
         assert taken.value.durability == "replicated:1"
 
-    def test_what_the_store_cannot_give_is_an_error_with_its_facts(self, client: Client, topic: str) -> None:
+    def test_an_unsupported_level_is_an_error_with_its_facts(self, client: Client, topic: str) -> None:
         with pytest.raises(DurabilityUnavailable, match="appendonly is no") as refused:
             client.put(topic, durability="fsync")
         assert (refused.value.durability, refused.value.available) == ("fsync", ["memory", "replicated:N"])
@@ -151,7 +153,7 @@ class TestClient:
             client.put(topic)
 
     @pytest.mark.parametrize("own_id", [None, "a"])
-    def test_a_put_whose_answer_was_lost_is_done_when_its_repetition_is_confirmed(
+    def test_a_put_with_a_lost_response_is_done_when_its_repeat_is_confirmed(
         self, replicated_service: ServiceProcess, pair: Pair, topic: str, own_id: str | None
     ) -> None:
         with lossy_proxy(replicated_service.url) as proxy, Client(proxy.url, timeout=5) as client:
@@ -164,7 +166,7 @@ class TestClient:
         assert replica_has(pair, topic, job.id)
 
     @pytest.mark.slow
-    def test_a_put_in_doubt_is_asked_again_until_the_replica_has_it(
+    def test_an_unconfirmed_put_is_repeated_until_the_replica_has_it(
         self, client: Client, pair: Pair, topic: str
     ) -> None:
         client.put(topic, durability="replicated:1")
@@ -195,7 +197,7 @@ class TestClient:
 
 
 class TestCommandLine:
-    def test_a_put_and_a_topic_take_a_level(
+    def test_a_put_and_a_topic_accept_a_level(
         self, shared_service: ServiceProcess, replicated_service: ServiceProcess, topic: str
     ) -> None:
         shell, replicated = Shell(shared_service.url), Shell(replicated_service.url)

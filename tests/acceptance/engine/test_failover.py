@@ -14,7 +14,7 @@ import pytest
 
 from tests.acceptance.http_calls import Http, ok
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.faults.failover import DOWN_AFTER_MS, leave_behind, stored_at_the_end, stored_ids
+from tests.faults.failover import DOWN_AFTER_MS, make_replica_lag, stored_at_the_end, stored_ids
 from tests.integration.store.store_servers import SentinelSet, StoreServer
 from tests.waiting import wait_until
 
@@ -130,7 +130,7 @@ async def test_jobs_acknowledged_as_replicated_survive_the_loss_of_the_primary(
         await producers.until_acknowledged(BEFORE)
         doubtful = 0
         if how == "killed":
-            in_doubt = await asyncio.to_thread(leave_behind, old, new, POOL)
+            in_doubt = await asyncio.to_thread(make_replica_lag, old, new, POOL)
             assert in_doubt, "no put was stored while the replica was frozen"
             old.kill()
             new.unpause()

@@ -27,7 +27,7 @@ DRAIN_S = 60.0
 
 @dataclass
 class History:
-    """What the responses to the clients said."""
+    """What the clients know from the responses."""
 
     put: set[str] = field(default_factory=set)
     cancelled: dict[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ async def produce(client: httpx.AsyncClient, history: History, name: str, runnin
         if response is not None and response.status_code == 201:
             history.put.add(job_id)
             if number % 10 == 0:
-                history.maybe_cancelled.add(job_id)  # until a response says more
+                history.maybe_cancelled.add(job_id)  # until a response shows the state
                 cancelled = await send(client, history, "DELETE", f"/jobs/{TOPIC}/{job_id}")
                 if cancelled is not None and cancelled.status_code == 200:
                     history.cancelled[job_id] = cancelled.json()["was"]

@@ -54,8 +54,8 @@ async def close_orders(client: httpx.AsyncClient, topic: str, name: str, closed:
     last_came_s = time.monotonic()
     while time.monotonic() - last_came_s < DELAY_S + 2:
         are_closed = len(closed) >= ORDERS - PAID
-        answer = await client.get(f"/topics/{topic}/pop", params={"wait": 1, "count": 20, "consumer": name})
-        jobs = answer.raise_for_status().json()["jobs"]
+        response = await client.get(f"/topics/{topic}/pop", params={"wait": 1, "count": 20, "consumer": name})
+        jobs = response.raise_for_status().json()["jobs"]
         if not jobs and are_closed:
             return
         if not jobs:

@@ -41,9 +41,9 @@ class TestCloseUnpaidOrder:
         orders: close_unpaid_order.Orders = {}
         close_unpaid_order.place(client, orders, "1042")
         service.clock.advance(minutes=29, seconds=50)
-        assert close_unpaid_order.close_what_is_unpaid(client, orders, wait=0) == []
+        assert close_unpaid_order.close_unpaid_orders(client, orders, wait=0) == []
         service.clock.advance(seconds=10)
-        assert close_unpaid_order.close_what_is_unpaid(client, orders, wait=0) == ["1042"]
+        assert close_unpaid_order.close_unpaid_orders(client, orders, wait=0) == ["1042"]
         assert not close_unpaid_order.pay(client, orders, "1042")
         assert orders == {"1042": "closed"}
 
@@ -53,7 +53,7 @@ class TestCloseUnpaidOrder:
         service.clock.advance(minutes=29)
         assert close_unpaid_order.pay(client, orders, "1042")
         service.clock.advance(days=1)
-        assert close_unpaid_order.close_what_is_unpaid(client, orders, wait=0) == []
+        assert close_unpaid_order.close_unpaid_orders(client, orders, wait=0) == []
         assert orders == {"1042": "paid"}
         assert client.topic(close_unpaid_order.TOPIC).counts[JobState.DELAYED] == 0
 
@@ -66,7 +66,7 @@ class TestCloseUnpaidOrder:
         [_] = client.pop(close_unpaid_order.TOPIC, wait=0)  # by a closer that hangs at this moment
         assert close_unpaid_order.pay(client, orders, "1042")
         service.clock.advance(days=1)
-        assert close_unpaid_order.close_what_is_unpaid(client, orders, wait=0) == []
+        assert close_unpaid_order.close_unpaid_orders(client, orders, wait=0) == []
         assert orders == {"1042": "paid"}
 
 
@@ -88,9 +88,9 @@ class TestDeleteIn24Hours:
         diary = Diary()
         delete_in_24_hours.delete_in_24_hours(client, "disk-7")
         service.clock.advance(hours=23, minutes=59)
-        assert delete_in_24_hours.do_what_is_due(client, diary, wait=0) == 0
+        assert delete_in_24_hours.run_due_job(client, diary, wait=0) == 0
         service.clock.advance(minutes=1)
-        assert delete_in_24_hours.do_what_is_due(client, diary, wait=0) == 1
+        assert delete_in_24_hours.run_due_job(client, diary, wait=0) == 1
         assert diary.entries == ["disk-7 deleted"]
 
     def test_a_deletion_that_is_undone_does_not_happen(self, service: ServiceForTests, client: Client) -> None:
@@ -98,7 +98,7 @@ class TestDeleteIn24Hours:
         service.clock.advance(hours=23)
         assert delete_in_24_hours.undo(client, "disk-7") == 1
         service.clock.advance(days=30)
-        assert delete_in_24_hours.do_what_is_due(client, Diary(), wait=0) == 0
+        assert delete_in_24_hours.run_due_job(client, Diary(), wait=0) == 0
 
     def test_a_deletion_under_way_cannot_be_undone(self, service: ServiceForTests, client: Client) -> None:
         delete_in_24_hours.delete_in_24_hours(client, "disk-7")
@@ -141,64 +141,64 @@ class TestDeleteIn24Hours:
         """Let a day pass; returns the entries of that day."""
         before = len(diary.entries)
         service.clock.advance(days=1)
-        while delete_in_24_hours.do_what_is_due(client, diary, wait=0):
+        while delete_in_24_hours.run_due_job(client, diary, wait=0):
             pass
         return diary.entries[before:]
 
 
 class TestPaymentNotices:
-    def test_notices_end_when_the_merchant_answers(self, service: ServiceForTests, client: Client) -> None:
+    def test_notices_end_when_the_merchant_responds(self, service: ServiceForTests, client: Client) -> None:
         sent: list[str] = []
 
         def send(url: str, payment: str) -> None:
             sent.append(f"{payment} to {url}")
             if len(sent) < 3:
-                raise payment_notices.NoAnswerFromMerchant("503")
+                raise payment_notices.NoResponseFromMerchant("503")
 
         payment_notices.announce(client, "p-1", MERCHANT)
         payment_notices.announce(client, "p-1", MERCHANT)
-        assert payment_notices.send_what_is_due(client, send, wait=0) == 1
+        assert payment_notices.send_due_notice(client, send, wait=0) == 1
         service.clock.advance(minutes=2)
-        assert payment_notices.send_what_is_due(client, send, wait=0) == 1
+        assert payment_notices.send_due_notice(client, send, wait=0) == 1
         service.clock.advance(minutes=10)
-        assert payment_notices.send_what_is_due(client, send, wait=0) == 1
+        assert payment_notices.send_due_notice(client, send, wait=0) == 1
         service.clock.advance(days=2)
-        assert payment_notices.send_what_is_due(client, send, wait=0) == 0
+        assert payment_notices.send_due_notice(client, send, wait=0) == 0
         assert sent == [f"p-1 to {MERCHANT}"] * 3
         assert not any(client.topic(payment_notices.TOPIC).counts.values())
 
-    def test_a_merchant_that_never_answers_gets_eight_notices_and_the_job_is_dead(
+    def test_a_merchant_that_never_responds_gets_eight_notices_and_the_job_is_dead(
         self, service: ServiceForTests, client: Client
     ) -> None:
         sent_at = []
 
         def send(url: str, payment: str) -> None:
             sent_at.append(service.clock.now())
-            raise payment_notices.NoAnswerFromMerchant(f"{url} answered 503")
+            raise payment_notices.NoResponseFromMerchant(f"{url} responded with 503")
 
         payment_notices.announce(client, "p-1", MERCHANT)
-        assert payment_notices.send_what_is_due(client, send, wait=0) == 1
+        assert payment_notices.send_due_notice(client, send, wait=0) == 1
         for wait in payment_notices.WAITS:
             service.clock.advance(wait - timedelta(seconds=10))
-            assert payment_notices.send_what_is_due(client, send, wait=0) == 0
+            assert payment_notices.send_due_notice(client, send, wait=0) == 0
             service.clock.advance(seconds=10)
-            assert payment_notices.send_what_is_due(client, send, wait=0) == 1
+            assert payment_notices.send_due_notice(client, send, wait=0) == 1
         service.clock.advance(days=2)
-        assert payment_notices.send_what_is_due(client, send, wait=0) == 0
+        assert payment_notices.send_due_notice(client, send, wait=0) == 0
 
         waits = [later - earlier for earlier, later in pairwise(sent_at)]
         assert [round(waited / timedelta(minutes=1)) for waited in waits] == [2, 10, 10, 60, 120, 360, 900]
         job = client.look(payment_notices.TOPIC, "p-1")
         assert (job.state, job.reason, job.attempts) == (JobState.DEAD, DeadReason.SCHEDULE, 8)
-        assert job.last_error == f"{MERCHANT} answered 503"
+        assert job.last_error == f"{MERCHANT} responded with 503"
 
     def test_notices_begin_again_when_the_merchant_is_back(self, service: ServiceForTests, client: Client) -> None:
         def fail(url: str, payment: str) -> None:
-            raise payment_notices.NoAnswerFromMerchant("503")
+            raise payment_notices.NoResponseFromMerchant("503")
 
         payment_notices.announce(client, "p-1", MERCHANT)
-        while payment_notices.send_what_is_due(client, fail, wait=0):
+        while payment_notices.send_due_notice(client, fail, wait=0):
             service.clock.advance(days=1)
         assert client.redrive(payment_notices.TOPIC) == 1
-        assert payment_notices.send_what_is_due(client, lambda url, payment: None, wait=0) == 1
+        assert payment_notices.send_due_notice(client, lambda url, payment: None, wait=0) == 1
         assert not any(client.topic(payment_notices.TOPIC).counts.values())

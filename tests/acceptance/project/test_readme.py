@@ -1,4 +1,4 @@
-"""The README and the pages of docs/ are true: their snippets run as they stand, and their commands exist."""
+"""The README and the pages of docs/ are correct: their snippets run unchanged, and their commands exist."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_first_block_starts_the_service_and_the_second_runs_the_tests() -> N
 @pytest.mark.parametrize("document", WITH_BASH)
 def test_the_shell_snippets_of_a_document_run(document: str, service: ServiceProcess, tmp_path: Path) -> None:
     script = "\n".join(blocks(document, "bash")).replace("localhost:8000", service.url.removeprefix("http://"))
-    # An older curl has no --json; its long form is what the documents tell such users.
+    # An older curl has no --json; the documents name the long form for it.
     script = script.replace("--json", "-H 'Content-Type: application/json' -d").replace(
         "curl -sS", "curl -sS --fail-with-body"
     )

@@ -1,6 +1,6 @@
 """Ways to abuse an HTTP service: each opens connections, sends what it should not, and closes them again.
 
-None of them expects a particular answer; `Abuse` notes the statuses that came, and the test asks that none is a 500.
+None of them expects a particular response; `Abuse` counts the statuses, and the test checks that none is a 500.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from collections.abc import AsyncIterator, Sequence
 
 HOST = "127.0.0.1"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
-_ANSWER_S, _MORE_S = 1.5, 0.1
-"""How long an attack looks for an answer, since many get none, and for more of it."""
+_RESPONSE_S, _MORE_S = 1.5, 0.1
+"""How long an attack waits for a response, since many get none, and for more of it."""
 _PUT = b'{"topic": "%b", "id": "a", "on_conflict": "keep"}'
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Abuse:
-    """One client that means harm: where to, with which topic of its own, and what it was answered."""
+    """A hostile client: the port, its own topic, and the statuses of its responses."""
 
     def __init__(self, port: int, topic: str, seed: int) -> None:
         self.port = port
         self.topic = topic.encode()
         self.random = random.Random(seed)
-        self.answers: Counter[int] = Counter()
+        self.responses: Counter[int] = Counter()
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -42,9 +42,9 @@ class Abuse:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    async def send(self, *pieces: bytes, half_close: bool = False, wait_s: float = _ANSWER_S) -> bytes:
+    async def send(self, *pieces: bytes, half_close: bool = False, wait_s: float = _RESPONSE_S) -> bytes:
         """Send on a connection of its own, and return what comes, beginning within `wait_s`."""
-        answer = b""
+        response = b""
         with contextlib.suppress(OSError):
             async with self.connection() as (reader, writer):
                 for piece in pieces:
@@ -55,17 +55,17 @@ class Abuse:
                 if half_close:
                     writer.write_eof()
                 with contextlib.suppress(TimeoutError):
-                    while part := await asyncio.wait_for(reader.read(65536), _MORE_S if answer else wait_s):
-                        answer += part
-        self.answers.update(int(status) for status in _STATUS.findall(answer))
-        return answer
+                    while part := await asyncio.wait_for(reader.read(65536), _MORE_S if response else wait_s):
+                        response += part
+        self.responses.update(int(status) for status in _STATUS.findall(response))
+        return response
 
     async def send_all(self, requests: Sequence[bytes], *, half_close: bool = False, at_once: int = 50) -> None:
         """Send each on a connection of its own, `at_once` at a time."""
-        turns = asyncio.Semaphore(at_once)
+        slots = asyncio.Semaphore(at_once)
 
         async def one(request: bytes) -> None:
-            async with turns:
+            async with slots:
                 await self.send(request, half_close=half_close)
 
         await asyncio.gather(*map(one, requests))
@@ -98,10 +98,10 @@ class Abuse:
             [b"", GET, GET * 3, GET[:20], pop, pop + GET, put, put[:-5], put + put[:30]], half_close=True
         )
 
-    async def send_ahead(self) -> None:
-        """A hundred requests in one segment, with waiting pops among them; hung up with the answers under way."""
+    async def pipeline(self) -> None:
+        """A hundred requests in one segment, some of them waiting pops; the client disconnects before all responses."""
         pop = b"GET /topics/%b/pop?wait=0.2 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
-        # With more than a few requests behind it, that its client is gone is noticed when a pop's wait is over.
+        # With more than a few requests behind a pop, its disconnect is noticed only when its wait is over.
         parked = b"GET /topics/%b/pop?wait=3 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
         many = [self.random.choice([GET, self.put()]) for _ in range(98)]
         await self.send(b"".join([many[0], pop, *many[1:49], pop, *many[49:]]), wait_s=3)
@@ -120,7 +120,7 @@ class Abuse:
         await self.send_all([b"y" * 2_000_000, b"\r\n" * 100_000, b"G" * 100_000, b"\0" * 100_000])
 
     async def send_bad_chunks(self) -> None:
-        """Sizes that are none, negative, beyond 64 bits; extensions and trailers without end; chunks cut short."""
+        """Sizes that are no number, negative, beyond 64 bits; extensions and trailers without end; chunks cut short."""
         body = _PUT % self.topic
         good = b"%x\r\n%b\r\n" % (len(body), body)
         chunks = [
@@ -138,7 +138,7 @@ class Abuse:
         await self.send_all([head % name + good + b"0\r\n\r\n" for name in names])
 
     async def send_wrong_lengths(self) -> None:
-        """Lengths that are short, long, given twice, negative, no number; and with chunks as well (smuggling)."""
+        """Lengths that are short, long, repeated, negative, no number; and with chunks as well (smuggling)."""
         size = len(_PUT % self.topic)
         lengths = (
             b"1",
@@ -168,7 +168,7 @@ class Abuse:
         )
 
     async def send_bad_lines(self) -> None:
-        """Methods, versions, URLs and headers that are none, with every kind of byte in them."""
+        """Malformed methods, versions, URLs and headers, with every kind of byte in them."""
         targets = [
             *(b"http://x/healthz", b"http://x:99999/healthz", b"https://", b"//", b"*", b"x", b"/%", b"/%zz", b"/%00"),
             *(b"/jobs/%2f/a", b"/jobs/../healthz", b"/\\", b"/?%ff", b"/#x", b"/jobs/a/" + b"b" * 300, b"/\xff\xfe"),
@@ -244,10 +244,10 @@ class Abuse:
 
     async def open_and_drop(self, count: int) -> None:
         """Connections that are opened and dropped at once, some after a few bytes, some by a reset."""
-        turns = asyncio.Semaphore(100)
+        slots = asyncio.Semaphore(100)
 
         async def one(number: int) -> None:
-            async with turns:
+            async with slots:
                 with contextlib.suppress(OSError):
                     async with self.connection() as (_reader, writer):
                         if number % 3 == 0:
@@ -263,14 +263,14 @@ class Abuse:
         pop = b"GET /topics/%b/pop?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n" % self.topic
         await self.send_all([pop] * count, at_once=count)
 
-    async def take_no_answers(self) -> None:
-        """Ask for a lot, and read nothing of it."""
+    async def read_no_responses(self) -> None:
+        """Request a lot, and read nothing of it."""
         async with self.connection() as (_reader, writer):
             writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
             await asyncio.sleep(0.5)
 
     async def stop_halfway(self) -> None:
-        """Half of a head, and half of a body, on connections that stay open until the service has had enough."""
+        """Half of a head, and half of a body, on connections that stay open until the service closes them."""
         put = self.put()
         await asyncio.gather(*(self.send(part, wait_s=5) for part in (GET[:-2], put[:30], put[:-3], GET + put[:-3])))
 
@@ -279,7 +279,7 @@ class Abuse:
         await asyncio.gather(
             self.send_byte_by_byte(),
             self.close_half(),
-            self.send_ahead(),
+            self.pipeline(),
             self.send_large_heads(),
             self.send_bad_chunks(),
             self.send_wrong_lengths(),
@@ -287,7 +287,7 @@ class Abuse:
             self.cut_at_every_byte(),
             self.send_random_bytes(),
             self.leave_parked_pops(),
-            self.take_no_answers(),
+            self.read_no_responses(),
             self.stop_halfway(),
             self.open_and_drop(dropped),
         )

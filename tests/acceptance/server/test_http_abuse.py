@@ -53,7 +53,7 @@ BYSTANDER_P99_S = 1.0
 
 
 @pytest.fixture(scope="module")
-def abused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """A service with short timeouts for requests."""
     limits = {"DEFERD_HEAD_TIMEOUT": "1", "DEFERD_BODY_TIMEOUT": "1", "DEFERD_ANSWER_TIMEOUT": "2"}
     with running_service(data_dir=tmp_path_factory.mktemp("abused"), **limits) as service:
@@ -105,8 +105,8 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def left_open(pid: int, files_at_first: list[str]) -> list[str]:
-    """Files that the process still has open after it had time to close them; none if all is well."""
+async def leaked_files(pid: int, files_at_first: list[str]) -> list[str]:
+    """Files that the process still has open after it had time to close them; none if it leaks none."""
     end_s = time.monotonic() + QUIET_S
     while len(open_files(pid)) > len(files_at_first) and time.monotonic() < end_s:
         await asyncio.sleep(0.1)
@@ -115,9 +115,9 @@ async def left_open(pid: int, files_at_first: list[str]) -> list[str]:
 
 
 @pytest.mark.timeout(90 * max(FACTOR, 1))
-async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProcess, topic: str) -> None:
-    pid, store_pid = abused.process.pid, abused.store_pid()
-    async with AsyncClient(abused.url) as client:  # files opened at the first use are not a leak
+async def test_abuse_harms_nobody_and_leaves_nothing_behind(service: ServiceProcess, topic: str) -> None:
+    pid, store_pid = service.process.pid, service.store_pid()
+    async with AsyncClient(service.url) as client:  # files opened at the first use are not a leak
         await client.put(f"{topic}-first")
         await client.finish((await client.pop(f"{topic}-first", wait=5))[0])
         await client.metrics()
@@ -127,9 +127,9 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProce
     memory: list[int] = []
     seed = random.randrange(2**32) if FACTOR else 0
     for round_number in range(ROUNDS):
-        honest = HonestClient(abused.url, f"{topic}-{round_number}")
+        honest = HonestClient(service.url, f"{topic}-{round_number}")
         working = asyncio.create_task(honest.work())
-        abuse = Abuse(abused.port, f"{topic}-abused", seed + round_number)
+        abuse = Abuse(service.port, f"{topic}-abused", seed + round_number)
         attacking = asyncio.create_task(abuse.everything(DROPPED_A_ROUND))
         try:
             await asyncio.wait((working, attacking), return_when=asyncio.FIRST_COMPLETED)
@@ -139,21 +139,21 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProce
             for task in (working, attacking):
                 task.cancel()
             await asyncio.wait((working, attacking))
-        responses += abuse.answers
+        responses += abuse.responses
         assert honest.done > 0
-        assert [] == await left_open(pid, files_at_first), f"round {round_number}"
+        assert [] == await leaked_files(pid, files_at_first), f"round {round_number}"
         memory.append(resident_bytes(pid))
         print(
             f"round {round_number}, seed {seed + round_number}: {honest.done} honest jobs, the slowest in "
-            f"{honest.longest_s:.2f} s; {memory[-1] / 1e6:.1f} MB; responses {sorted(abuse.answers.items())}"
+            f"{honest.longest_s:.2f} s; {memory[-1] / 1e6:.1f} MB; responses {sorted(abuse.responses.items())}"
         )
-    assert (pid, store_pid) == (abused.process.pid, abused.store_pid())
-    assert abused.process.poll() is None
+    assert (pid, store_pid) == (service.process.pid, service.store_pid())
+    assert service.process.poll() is None
     assert not [status for status in responses if status >= 500], f"seed {seed}: {sorted(responses.items())}"
     assert memory[-1] - memory[1] <= GROWTH_MAX_BYTES, f"memory grows: {memory}"
-    assert "Traceback" not in abused.output(), abused.output()[-10_000:]
-    async with AsyncClient(abused.url) as client:
-        assert 0 == await asyncio.to_thread(abused.parked_pops)
+    assert "Traceback" not in service.output(), service.output()[-10_000:]
+    async with AsyncClient(service.url) as client:
+        assert 0 == await asyncio.to_thread(service.parked_pops)
         assert {200, 400, 404, 408, 413, 414, 422, 431} <= responses.keys()
         await client.put(f"{topic}-abused", id="last")
         [popped] = await client.pop(f"{topic}-abused", wait=5)
@@ -163,28 +163,28 @@ async def test_abuse_harms_nobody_and_leaves_nothing_behind(abused: ServiceProce
 @pytest.mark.parametrize("wait", ["20", "%320"], ids=["the short way", "through ASGI"])
 @pytest.mark.parametrize("behind", [1, 5])
 async def test_a_pop_with_pipelined_requests_behind_it_holds_up_no_job(
-    abused: ServiceProcess, topic: str, wait: str, behind: int
+    service: ServiceProcess, topic: str, wait: str, behind: int
 ) -> None:
     pop = f"GET /topics/{topic}/pop?wait={wait} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-    async with AsyncClient(abused.url) as client:
-        sending = asyncio.create_task(Abuse(abused.port, topic, 0).send(pop + GET * behind, wait_s=5))
-        await asyncio.to_thread(abused.wait_for_parked_pops, 1)
+    async with AsyncClient(service.url) as client:
+        sending = asyncio.create_task(Abuse(service.port, topic, 0).send(pop + GET * behind, wait_s=5))
+        await asyncio.to_thread(service.wait_for_parked_pops, 1)
         sending.cancel()
         await asyncio.wait((sending,))
-        await asyncio.to_thread(abused.wait_for_parked_pops, 0)
+        await asyncio.to_thread(service.wait_for_parked_pops, 0)
         await client.put(topic)
         [popped] = await client.pop(topic, wait=5)
     assert 1 == popped.attempt
 
 
 async def test_a_client_that_disconnects_from_its_pipelined_requests_is_no_error(
-    abused: ServiceProcess, topic: str
+    service: ServiceProcess, topic: str
 ) -> None:
-    abuse = Abuse(abused.port, topic, 0)
+    abuse = Abuse(service.port, topic, 0)
     for _ in range(20):
         await abuse.send(b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n" * 50, wait_s=0)
     await asyncio.sleep(0.5)
-    assert "Traceback" not in abused.output(), abused.output()[-3000:]
+    assert "Traceback" not in service.output(), service.output()[-3000:]
 
 
 def used_memory(store: StoreServer) -> int:
@@ -226,13 +226,13 @@ async def test_floods_by_keys_with_quotas_fill_no_memory_and_slow_nobody_down(tm
                     assert not bystander.done(), f"the bystander failed: {bystander.exception()!r}"
                     p99_s = honest.p99_s(so_far)
                     print(
-                        f"round {round_number}, {name}: {outcome.steps} steps, responses {outcome.answers}; "
+                        f"round {round_number}, {name}: {outcome.steps} steps, responses {outcome.responses}; "
                         f"bystander's p99 {p99_s * 1000:.1f} ms, {p99_s / alone_s:.1f} times that of before; the store "
                         f"{(used_memory(store) - before) / 1e3:+.0f} kB; the service "
                         f"{resident_bytes(service.process.pid) / 1e6:.1f} MB"
                     )
                     assert p99_s < BYSTANDER_P99_S
-                    assert not [status for status in outcome.answers if status >= "500"], outcome
+                    assert not [status for status in outcome.responses if status >= "500"], outcome
                 held.append(used_memory(store))
                 memory.append(resident_bytes(service.process.pid))
         finally:

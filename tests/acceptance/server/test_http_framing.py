@@ -18,7 +18,7 @@ from tests.acceptance.wire import Wire, connected, request
 HEALTH = request("GET", "/healthz")
 CHUNKED = b"Transfer-Encoding: chunked"
 both_ways = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-ASKS_FOR_ANOTHER = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
+UPGRADE_HEADERS = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
 """The headers that Java's client sends with its first request over plain HTTP."""
 
 
@@ -70,7 +70,7 @@ async def test_a_body_of_ambiguous_length_is_refused(http: Http, wire: Wire, hea
     body = put(http.topic, "j")
     head = b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % headers.replace(b"%d", b"%d" % len(body))
     wire.send(head.replace(b"%x", b"%x" % len(body)) + body + request("POST", "/jobs", put(http.topic, "behind")))
-    response = await wire.answer()
+    response = await wire.read_response()
     assert (400, "bad_request", "close") == (response.status, response.json()["code"], response.headers["connection"])
     assert await wire.is_closed()
     assert {} == await http.counts()
@@ -81,7 +81,7 @@ async def test_a_chunk_of_ambiguous_size_is_refused(http: Http, wire: Wire, size
     body = put(http.topic, "j")
     chunk = in_one_chunk(body, size=size.replace(b"%x", b"%x" % len(body)))
     wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % CHUNKED + chunk + HEALTH)
-    response = await wire.answer()
+    response = await wire.read_response()
     assert (400, "close") == (response.status, response.headers["connection"])
     assert await wire.is_closed()
     assert {} == await http.counts()
@@ -91,7 +91,7 @@ async def test_a_chunk_of_ambiguous_size_is_refused(http: Http, wire: Wire, size
 async def test_a_chunk_must_have_its_declared_size(http: Http, wire: Wire, end_of_line: bytes) -> None:
     chunk = in_one_chunk(put(http.topic, "j"), end_of_line)
     wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % CHUNKED + chunk)
-    assert 400 == (await wire.answer()).status
+    assert 400 == (await wire.read_response()).status
     assert await wire.is_closed()
     assert {} == await http.counts()
 
@@ -111,22 +111,22 @@ async def test_a_chunk_must_have_its_declared_size(http: Http, wire: Wire, end_o
 )
 async def test_a_head_with_an_ambiguous_end_is_refused(wire: Wire, head: bytes) -> None:
     wire.send(head + HEALTH)
-    assert 400 == (await wire.answer()).status
+    assert 400 == (await wire.read_response()).status
     assert await wire.is_closed()
 
 
-@pytest.mark.parametrize("given", [b"Content-Length: 0%d", b"Content-Length: \t%d  ", b"content-length:%d"])
-async def test_the_next_request_begins_after_a_length_in_a_rare_form(http: Http, wire: Wire, given: bytes) -> None:
+@pytest.mark.parametrize("length", [b"Content-Length: 0%d", b"Content-Length: \t%d  ", b"content-length:%d"])
+async def test_the_next_request_begins_after_a_length_in_a_rare_form(http: Http, wire: Wire, length: bytes) -> None:
     body = put(http.topic, "j")
-    wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % (given % len(body)) + body + HEALTH)
-    assert [201, 200] == [(await wire.answer()).status, (await wire.answer()).status]
+    wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % (length % len(body)) + body + HEALTH)
+    assert [201, 200] == [(await wire.read_response()).status, (await wire.read_response()).status]
 
 
 async def test_the_next_request_begins_after_chunks_in_a_rare_form(http: Http, wire: Wire) -> None:
     body = put(http.topic, "j")
     chunk = in_one_chunk(body, size=b'00%X;a="b";c' % len(body)).replace(b"0\r\n\r\n", b"000\r\nTrailer: y\r\n\r\n")
     wire.send(b"POST /jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: CHUNKED\r\n\r\n" + chunk + HEALTH)
-    assert [201, 200] == [(await wire.answer()).status, (await wire.answer()).status]
+    assert [201, 200] == [(await wire.read_response()).status, (await wire.read_response()).status]
 
 
 # Host: a request names exactly one host (RFC 9112, section 3.2).
@@ -154,9 +154,9 @@ async def test_a_request_without_exactly_one_host_is_refused(
     raw = request("POST", "/jobs", put(http.topic, "j"), through_asgi=through_asgi)
     assert b"Host: x\r\n" in raw
     wire.send(HEALTH)
-    assert 200 == (await wire.answer()).status
+    assert 200 == (await wire.read_response()).status
     wire.send(raw.replace(b"Host: x\r\n", hosts) + HEALTH)
-    response = await wire.answer()
+    response = await wire.read_response()
     assert (400, "bad_request", "close") == (response.status, response.json()["code"], response.headers["connection"])
     assert detail == response.json()["detail"]
     assert await wire.is_closed()
@@ -166,14 +166,14 @@ async def test_a_request_without_exactly_one_host_is_refused(
 @pytest.mark.parametrize("headers", [b"Connection: upgrade\r\nUpgrade: h2c\r\n", b"Expect: 100-continue\r\n"])
 async def test_a_request_without_a_host_is_refused_for_every_path(wire: Wire, headers: bytes) -> None:
     wire.send(b"POST /jobs HTTP/1.1\r\nContent-Length: 2\r\n%b\r\n" % headers)
-    assert (400, "bad_request") == ((response := await wire.answer()).status, response.json()["code"])
+    assert (400, "bad_request") == ((response := await wire.read_response()).status, response.json()["code"])
     assert await wire.is_closed()
 
 
 async def test_a_request_behind_one_without_a_host_is_not_carried_out(http: Http, wire: Wire) -> None:
     first, behind = (request("POST", "/jobs", put(http.topic, job_id)) for job_id in ("first", "behind"))
     wire.send(first + b"GET /healthz HTTP/1.1\r\n\r\n" + behind)
-    response = await wire.answer()
+    response = await wire.read_response()
     assert (201, "close") == (response.status, response.headers["connection"])
     assert await wire.is_closed()
     assert await http.has_job("first")
@@ -187,18 +187,18 @@ async def test_a_request_behind_one_without_a_host_is_not_carried_out(http: Http
 async def test_a_host_with_and_without_port_is_read(http: Http, wire: Wire, host: bytes, through_asgi: bool) -> None:
     raw = request("POST", "/jobs", put(http.topic, "j"), through_asgi=through_asgi)
     wire.send(raw.replace(b"Host: x\r\n", b"Host:%b\r\n" % host))
-    assert 201 == (await wire.answer()).status
+    assert 201 == (await wire.read_response()).status
 
 
 async def test_http_1_0_may_omit_the_host_but_not_repeat_it(shared_service: ServiceProcess) -> None:
     for hosts, status in ((b"", 200), (b"Host: x\r\n", 200), (b"Host: x\r\nHost: x\r\n", 400)):
         async with connected(shared_service.port) as wire:
             wire.send(b"GET /healthz HTTP/1.0\r\n%b\r\n" % hosts)
-            assert status == (await wire.answer()).status
+            assert status == (await wire.read_response()).status
             assert await wire.is_closed()
 
 
-# Upgrade: no other protocol is spoken here, and a request that asks for one is read like any other (RFC 9110, 7.8).
+# Upgrade: there is no other protocol, and a request for one is read like any other (RFC 9110, section 7.8).
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["length", "chunks"])
@@ -207,7 +207,7 @@ async def test_a_request_with_an_upgrade_is_read_with_its_body(
     http: Http, wire: Wire, through_asgi: bool, piece: int
 ) -> None:
     raw = b"".join(
-        request("POST", "/jobs", put(http.topic, f"j{n}"), *ASKS_FOR_ANOTHER, through_asgi=through_asgi)
+        request("POST", "/jobs", put(http.topic, f"j{n}"), *UPGRADE_HEADERS, through_asgi=through_asgi)
         for n in range(3)
     )
     raw += HEALTH
@@ -215,8 +215,8 @@ async def test_a_request_with_an_upgrade_is_read_with_its_body(
         wire.send(raw[at : at + piece])
         await wire.writer.drain()
         await asyncio.sleep(0)
-    assert ["j0", "j1", "j2"] == [(await wire.answer()).json()["id"] for _ in range(3)]
-    assert {"status": "ok"} == (await wire.answer()).json()
+    assert ["j0", "j1", "j2"] == [(await wire.read_response()).json()["id"] for _ in range(3)]
+    assert {"status": "ok"} == (await wire.read_response()).json()
 
 
 async def test_the_body_of_a_request_with_an_upgrade_is_not_read_as_a_request(http: Http, wire: Wire) -> None:
@@ -226,13 +226,13 @@ async def test_the_body_of_a_request_with_an_upgrade_is_not_read_as_a_request(ht
     wire.send(outer[: -len(inner)])
     await wire.writer.drain()
     wire.send(inner, HEALTH)
-    assert [422, 200] == [(await wire.answer()).status, (await wire.answer()).status]
+    assert [422, 200] == [(await wire.read_response()).status, (await wire.read_response()).status]
     assert await http.has_job("j")
 
 
 async def test_a_head_with_an_upgrade_must_keep_to_the_limits(wire: Wire) -> None:
-    wire.send(request("GET", "/healthz", None, *ASKS_FOR_ANOTHER, *(f"A{n}: b" for n in range(100))))
-    assert 431 == (await wire.answer()).status
+    wire.send(request("GET", "/healthz", None, *UPGRADE_HEADERS, *(f"A{n}: b" for n in range(100))))
+    assert 431 == (await wire.read_response()).status
     assert await wire.is_closed()
 
 
@@ -246,7 +246,7 @@ async def test_a_response_in_place_of_100_continue_closes_the_connection(
     wire: Wire, path: str, length: int, status: int
 ) -> None:
     wire.send(f"POST {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n".encode())
-    response = await wire.answer()
+    response = await wire.read_response()
     assert (status, "close") == (response.status, response.headers["connection"])
     assert await wire.is_closed()
 
@@ -258,6 +258,6 @@ async def test_a_connection_stays_usable_after_100_continue(http: Http, wire: Wi
         async with asyncio.timeout(10):
             assert (await wire.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
         wire.send(body)
-        assert "connection" not in (await wire.answer()).headers
+        assert "connection" not in (await wire.read_response()).headers
     wire.send(request("GET", "/healthz", None, "Expect: 100-continue"), HEALTH)
-    assert [200, 200] == [(await wire.answer()).status, (await wire.answer()).status]
+    assert [200, 200] == [(await wire.read_response()).status, (await wire.read_response()).status]

@@ -88,21 +88,21 @@ async def test_a_connection_stays_usable_after_a_body_over_the_limit(shared_serv
     with _connection(shared_service) as connection:
         head = b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         connection.sendall(head % (2 * _LIMIT) + b" " * 2 * _LIMIT)
-        assert _read_answer(connection).startswith(b"HTTP/1.1 413 ")
+        assert _read_response(connection).startswith(b"HTTP/1.1 413 ")
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert _read_answer(connection).startswith(b"HTTP/1.1 200 ")
+        assert _read_response(connection).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_an_announced_length_over_the_limit_is_refused_before_it_is_sent(shared_service: ServiceProcess) -> None:
     with _connection(shared_service) as connection:
         connection.sendall(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
-        assert _read_answer(connection).startswith(b"HTTP/1.1 413 ")
+        assert _read_response(connection).startswith(b"HTTP/1.1 413 ")
 
 
 async def test_a_client_that_expects_100_continue_is_refused_before_it_sends(shared_service: ServiceProcess) -> None:
     with _connection(shared_service) as connection:
         connection.sendall(b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\nExpect: 100-continue\r\n\r\n")
-        assert _read_answer(connection).startswith(b"HTTP/1.1 413 ")
+        assert _read_response(connection).startswith(b"HTTP/1.1 413 ")
 
 
 async def test_a_disconnect_within_a_body_stores_nothing(http: Http, shared_service: ServiceProcess) -> None:
@@ -117,7 +117,7 @@ async def test_a_disconnect_within_a_body_stores_nothing(http: Http, shared_serv
 async def test_a_malformed_request_line_is_refused(shared_service: ServiceProcess) -> None:
     with _connection(shared_service) as connection:
         connection.sendall(b"HELLO\r\n\r\n")
-        assert _read_answer(connection).startswith(b"HTTP/1.1 400 ")
+        assert _read_response(connection).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_a_query_that_is_not_utf_8_is_refused(http: Http) -> None:
@@ -133,7 +133,7 @@ def _connection(service: ServiceProcess) -> socket.socket:
     return socket.create_connection(("127.0.0.1", service.port), timeout=10)
 
 
-def _read_answer(connection: socket.socket) -> bytes:
+def _read_response(connection: socket.socket) -> bytes:
     """One response, head and body; bodies in these tests have a length or end the connection."""
     response = b""
     while b"\r\n\r\n" not in response:

@@ -1,4 +1,4 @@
-"""Clients that ask for large responses and do not read them: they cost a bounded memory, and others nothing."""
+"""Clients that do not read large responses: they take a bounded memory, and do not slow down others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deferd.client import AsyncClient, Client
 from tests.acceptance.api.keyed_service import KeysFile, call
 from tests.acceptance.server.tls_files import TlsFiles
 from tests.acceptance.service_process import ServiceProcess, running_service
-from tests.acceptance.wire import Answer, Wire, connected, cut, request
+from tests.acceptance.wire import Wire, WireResponse, connected, cut, request
 
 MOST_BYTES = 16 * 1024 * 1024
 JOB_BYTES = 8_000_000
@@ -54,7 +54,7 @@ def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServicePr
 
 @contextlib.asynccontextmanager
 async def slow_reader(service: ServiceProcess, tls: ssl.SSLContext | None = None) -> AsyncIterator[Wire]:
-    """A connection whose client takes little before it is asked to."""
+    """A connection whose client receives little before the test reads."""
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     raw.setblocking(False)
@@ -79,11 +79,11 @@ async def put_large_jobs(service: ServiceProcess, topic: str, token: str | None 
         assert 201 == (await call(service, "POST", "/jobs", job, token=token)).status
 
 
-async def whole_answer(service: ServiceProcess, raw: bytes) -> Answer:
-    """The answer to a client that reads it."""
+async def whole_response(service: ServiceProcess, raw: bytes) -> WireResponse:
+    """The response to a client that reads it."""
     async with connected(service.port) as wire:
         wire.send(raw)
-        return await wire.answer()
+        return await wire.read_response()
 
 
 async def reading_nothing(stack: contextlib.AsyncExitStack, service: ServiceProcess, raw: bytes) -> Wire:
@@ -112,7 +112,7 @@ async def test_one_pop_repeated_on_many_connections_takes_a_bounded_memory(
         assert store_pid is not None
         await put_large_jobs(service, topic)
         repeated = pop(topic, more="&request_id=r", through_asgi=through_asgi)
-        assert JOBS == len((await whole_answer(service, repeated)).json()["jobs"])
+        assert JOBS == len((await whole_response(service, repeated)).json()["jobs"])
         before = [most_resident_bytes(pid) for pid in (service.process.pid, store_pid)]
         async with contextlib.AsyncExitStack() as stack, AsyncClient(service.url, retry_for=0) as bystander:
             for _ in range(40):
@@ -138,14 +138,14 @@ async def test_a_key_over_its_share_is_refused_and_others_are_not(
     await put_large_jobs(service, f"{topic}-b", greedy)
     async with contextlib.AsyncExitStack() as stack:
         await reading_nothing(stack, service, pop(f"{topic}-a", greedy))
-        refused = await whole_answer(service, pop(f"{topic}-b", greedy))
+        refused = await whole_response(service, pop(f"{topic}-b", greedy))
         assert (429, "rate_limited") == (refused.status, refused.json()["code"])
         assert "the clients of key 'admin' have not read" in refused.json()["detail"]
         assert "retry-after" in refused.headers
         small = await call(service, "POST", "/jobs", {"topic": f"{topic}-c"}, token=greedy)
         assert 201 == small.status
-        given = (await whole_answer(service, pop(f"{topic}-b", other))).json()["jobs"]
-        assert [1] * JOBS == [job["attempt"] for job in given]  # the refused pop was taken back
+        jobs = (await whole_response(service, pop(f"{topic}-b", other))).json()["jobs"]
+        assert [1] * JOBS == [job["attempt"] for job in jobs]  # the refused pop was undone
 
 
 @pytest.mark.slow
@@ -156,16 +156,16 @@ async def test_without_room_a_large_response_is_refused_until_a_stalled_client_i
         await put_large_jobs(open_service, f"{topic}-{number}")
     async with contextlib.AsyncExitStack() as stack:
         stalled = [await reading_nothing(stack, open_service, pop(f"{topic}-{number}")) for number in range(2)]
-        answer = await whole_answer(open_service, pop(f"{topic}-2"))
+        response = await whole_response(open_service, pop(f"{topic}-2"))
         assert (503, "too_many_unsent_bytes", "1") == (
-            answer.status,
-            answer.json()["code"],
-            answer.headers["retry-after"],
+            response.status,
+            response.json()["code"],
+            response.headers["retry-after"],
         )
         async with asyncio.timeout(STALLED_WITHIN_S):
-            while (answer := await whole_answer(open_service, pop(f"{topic}-2"))).status == 503:
+            while (response := await whole_response(open_service, pop(f"{topic}-2"))).status == 503:
                 await asyncio.sleep(0.1)
-        assert [1] * JOBS == [job["attempt"] for job in answer.json()["jobs"]]
+        assert [1] * JOBS == [job["attempt"] for job in response.json()["jobs"]]
         for wire in stalled:
             wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -173,7 +173,7 @@ async def test_without_room_a_large_response_is_refused_until_a_stalled_client_i
 
 
 @pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
-async def test_a_client_that_has_ended_its_side_still_gets_the_rest(
+async def test_a_half_closed_client_still_gets_the_rest(
     open_service: ServiceProcess, topic: str, through_asgi: bool
 ) -> None:
     await put_large_jobs(open_service, topic)
@@ -189,7 +189,7 @@ async def test_a_client_that_has_ended_its_side_still_gets_the_rest(
 
 
 class HalfClosingTls:
-    """A blocking TLS connection that can end its own side and read on, which `ssl.SSLSocket` cannot."""
+    """A blocking TLS connection that can end its own side and continue to read, which `ssl.SSLSocket` cannot."""
 
     def __init__(self, raw: socket.socket, trust: ssl.SSLContext) -> None:
         self._raw = raw
@@ -226,7 +226,7 @@ class HalfClosingTls:
         return b"".join(pieces)
 
 
-def test_a_client_that_has_ended_its_side_over_tls_still_gets_the_rest(tmp_path: Path, topic: str) -> None:
+def test_a_half_closed_client_over_tls_still_gets_the_rest(tmp_path: Path, topic: str) -> None:
     files = TlsFiles(tmp_path / "files")
     with running_service(*files.flags(), *FLAGS, data_dir=tmp_path) as service, socket.socket() as raw:
         with Client(f"https://127.0.0.1:{service.port}", tls=files.trust()) as client:
@@ -251,19 +251,19 @@ async def test_nothing_is_popped_behind_a_response_that_is_not_read(open_service
             wire.send(raw)
             await wire.writer.drain()
         await asyncio.sleep(0.3)  # it has come by then
-        counts = (await whole_answer(open_service, request("GET", f"/topics/{topic}-behind"))).json()
+        counts = (await whole_response(open_service, request("GET", f"/topics/{topic}-behind"))).json()
         assert 1 == counts["counts"]["ready"], counts
         wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
         head, _, begun = (await wire.reader.readexactly(2000)).partition(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].split()[0])
         large = json.loads(begun + await wire.reader.readexactly(length - len(begun)))
         assert JOBS == len(large["jobs"])
-        assert 1 == len((await wire.answer()).json()["jobs"])
-        assert 200 == (await wire.answer()).status
+        assert 1 == len((await wire.read_response()).json()["jobs"])
+        assert 200 == (await wire.read_response()).status
 
 
 @pytest.mark.slow
-async def test_what_is_not_read_over_tls_counts(tmp_path: Path, topic: str) -> None:
+async def test_unread_bytes_over_tls_count(tmp_path: Path, topic: str) -> None:
     files = TlsFiles(tmp_path / "files")
     with running_service(*files.flags(), *FLAGS, data_dir=tmp_path) as service:
         url = f"https://127.0.0.1:{service.port}"
@@ -278,5 +278,5 @@ async def test_what_is_not_read_over_tls_counts(tmp_path: Path, topic: str) -> N
                         await wire.reader.readexactly(12)
                 async with connected(service.port, files.trust()) as third:
                     third.send(pop(f"{topic}-2"))
-                    assert 503 == (await third.answer()).status
+                    assert 503 == (await third.read_response()).status
         assert "Traceback" not in service.output()

@@ -54,7 +54,7 @@ def running_proxy(service: ServiceProcess, folder: Path, environment: dict[str, 
         return False
 
     try:
-        wait_until(is_ready, START_S, "the proxy hands requests on")
+        wait_until(is_ready, START_S, "the proxy forwards requests")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -81,7 +81,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *("a.b.example.org", "printer.local", "host.docker.internal:8000", "jobs.test", "nas.home.arpa"),
     ],
 )
-def test_it_hands_on_requests_for_names_of_its_own(proxied: str, host: str) -> None:
+def test_it_forwards_requests_for_its_own_names(proxied: str, host: str) -> None:
     assert httpx.get(f"{proxied}/topics", headers={"Host": host}).status_code == 200
 
 
@@ -90,7 +90,7 @@ def test_it_hands_on_requests_for_names_of_its_own(proxied: str, host: str) -> N
     ["rebound.example.com", "rebound.example.net:8000", "example.org", "127.0.0.1.example.net", "1.2.3.4.nip.io"],
 )
 def test_it_refuses_requests_for_other_names(proxied: str, host: str) -> None:
-    answer = httpx.get(f"{proxied}/topics", headers={"Host": host})
-    assert (answer.status_code, answer.headers["content-type"]) == (421, "application/problem+json")
-    assert answer.json()["status"] == 421
-    assert "DEFERD_ALLOWED_HOST" in answer.json()["detail"]
+    response = httpx.get(f"{proxied}/topics", headers={"Host": host})
+    assert (response.status_code, response.headers["content-type"]) == (421, "application/problem+json")
+    assert response.json()["status"] == 421
+    assert "DEFERD_ALLOWED_HOST" in response.json()["detail"]

@@ -1,4 +1,4 @@
-"""No secret is shown: in no log at any level, no answer, no metric, no command, no repr."""
+"""No secret is shown: in no log at any level, no response, no metric, no command, no repr."""
 
 from __future__ import annotations
 
@@ -62,45 +62,45 @@ def test_a_service_shows_no_secret(tmp_path: Path, workers: str, keys_are_in: st
         {"DEFERD_KEYS": keys.text()} if keys_are_in == "environment" else {"DEFERD_KEYS_FILE": str(keys.path)}
     )
     acl = (f"user {USER} on >{PASSWORD} ~* &* +@all", "user default on nopass -@all +ping +info +shutdown")
-    answers: list[str] = []
+    responses: list[str] = []
 
     with StoreServer(tmp_path / "store", lines=acl) as store:
         environment["DEFERD_REDIS_URL"] = store_url(store.port)
         with running_service(*tls.flags(), data_dir=tmp_path, **environment) as service:
             client = httpx.Client(base_url=f"https://127.0.0.1:{service.port}", verify=tls.trust(), timeout=20)
 
-            def ask(method: str, path: str, authorization: str | None = f"Bearer {token}", json: Any = None) -> int:
+            def status(method: str, path: str, authorization: str | None = f"Bearer {token}", json: Any = None) -> int:
                 headers = {} if authorization is None else {"Authorization": authorization}
-                answer = client.request(method, path, headers=headers, json=json)
-                answers.append(f"{answer.headers}\n{answer.text}")
-                return answer.status_code
+                response = client.request(method, path, headers=headers, json=json)
+                responses.append(f"{response.headers}\n{response.text}")
+                return response.status_code
 
-            def ask_for_everything() -> set[int]:
+            def statuses_of_all_calls() -> set[int]:
                 job = {"topic": "orders", "body": 1}
                 return {
-                    ask("POST", "/jobs", json=job),
-                    ask("POST", "/jobs", json={**job, "unknown": 1}),
-                    ask("POST", "/jobs/batch", json={"jobs": [job, job]}),
-                    ask("GET", "/topics/orders/pop?wait=0"),
-                    ask("GET", "/topics"),
-                    ask("DELETE", "/topics/orders"),
-                    ask("GET", "/nowhere"),
-                    ask("GET", "/openapi.json"),
-                    ask("GET", "/docs"),
+                    status("POST", "/jobs", json=job),
+                    status("POST", "/jobs", json={**job, "unknown": 1}),
+                    status("POST", "/jobs/batch", json={"jobs": [job, job]}),
+                    status("GET", "/topics/orders/pop?wait=0"),
+                    status("GET", "/topics"),
+                    status("DELETE", "/topics/orders"),
+                    status("GET", "/nowhere"),
+                    status("GET", "/openapi.json"),
+                    status("GET", "/docs"),
                 }
 
-            assert {201, 422, 200, 404} == ask_for_everything()
+            assert {201, 422, 200, 404} == statuses_of_all_calls()
             for refused in (None, f"Bearer {unknown}", f"Basic {token}", token, f"Bearer {token} {token}"):
-                assert 401 == ask("GET", "/topics", refused)
-                assert 401 == ask("GET", "/docs", refused)
-            assert 200 == ask("GET", "/metrics")
-            assert 200 == ask("GET", "/readyz", None)
+                assert 401 == status("GET", "/topics", refused)
+                assert 401 == status("GET", "/docs", refused)
+            assert 200 == status("GET", "/metrics")
+            assert 200 == status("GET", "/readyz", None)
             store.kill()
-            assert 503 in ask_for_everything()
-            assert 503 == ask("GET", "/readyz", None)
-            assert 200 == ask("GET", "/metrics")
+            assert 503 in statuses_of_all_calls()
+            assert 503 == status("GET", "/readyz", None)
+            assert 200 == status("GET", "/metrics")
             client.close()
-    assert [] == shown("\n".join(answers), hidden)
+    assert [] == shown("\n".join(responses), hidden)
     assert [] == shown(service.output(), hidden)
     assert "Traceback" not in service.output()
     assert "deferd.audit" in service.output()
@@ -112,9 +112,9 @@ def test_a_service_that_cannot_start_shows_no_secret(tmp_path: Path) -> None:
         for url in (store_url(store.port), store_url(1), store_url(1).replace(":1/", ":port/"), f"http://{PASSWORD}@h"):
             for words in (["serve", "--log-level", "debug", "--port", "0"], ["config"], ["config", "--json"]):
                 done = deferd(*words, folder=tmp_path, DEFERD_REDIS_URL=url, DEFERD_KEY=PASSWORD, DEFERD_KEYS=PASSWORD)
-                told = done.stdout + done.stderr
-                assert told
-                assert [] == shown(told, SECRETS), words
+                output = done.stdout + done.stderr
+                assert output
+                assert [] == shown(output, SECRETS), words
 
 
 def deferd(*words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -136,7 +136,7 @@ def test_settings_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [] == shown(repr(refused.value), SECRETS)
 
 
-def test_what_a_service_works_with_shows_no_secret() -> None:
+def test_the_context_of_a_service_shows_no_secret() -> None:
     with socket.socket() as listener:
         assert [] == shown(repr(ServeContext(listener, store_url(6379), "greeting", {})), SECRETS)
 
@@ -167,7 +167,7 @@ async def test_objects_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.slow
-def test_a_key_that_a_file_holds_by_mistake_is_not_shown_when_it_is_read_anew(tmp_path: Path) -> None:
+def test_a_key_that_a_file_holds_by_mistake_is_not_shown_when_it_is_read_again(tmp_path: Path) -> None:
     keys = KeysFile(tmp_path / "keys.toml")
     keys.add("all", "admin")
     token = keys.tokens["all"]

@@ -78,7 +78,9 @@ def unfinished_request(service: ServiceProcess) -> Iterator[None]:
 
 
 @workers
-def test_it_logs_where_it_listens_and_exits_with_0_after_answering_waiting_pops(tmp_path: Path, workers: int) -> None:
+def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_waiting_pops(
+    tmp_path: Path, workers: int
+) -> None:
     with ServiceProcess(tmp_path, "--workers", str(workers)) as service:
         [greeting] = service.lines
         assert f"listening on {service.url}  docs: {service.url}/docs  store: embedded valkey " in greeting
@@ -121,7 +123,7 @@ def test_a_second_service_on_the_same_directory_or_port_is_refused(tmp_path: Pat
 
         assert f"in use by another deferd service (process {first.process.pid})" in same_directory
         assert f"cannot listen on 127.0.0.1 port {first.port}" in same_port
-        assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before it knew"
+        assert not (tmp_path / "other" / "valkey.log").exists(), "its store was started before the error was found"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A store that revokes a permission, or was emptied, under real services: a 503 that says what to do, never a 500."""
+"""A store that revokes a permission, or was emptied, under real services: a 503 that explains it, never a 500."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Iterator[StoreServer]:
 
 @pytest.fixture
 def service(store: StoreServer, tmp_path: Path) -> Iterator[ServiceProcess]:
-    store.used_before()
+    store.mark_used()
     with running_service("--redis-url", as_user(store.url), data_dir=tmp_path / "service") as service:
         yield service
 
@@ -45,8 +45,8 @@ async def test_the_permissions_of_the_readme_are_enough_for_every_call(
 ) -> None:
     await shop.put_job("a", retain=60)
     await shop.pop_one(request_id="r1", consumer="c")
-    for answer, _ in await every_call(shop):
-        assert answer.status_code < 500, answer.text
+    for response, _ in await every_call(shop):
+        assert response.status_code < 500, response.text
     await shop.put_job("b")
     ok(await shop.post("/repair"))
     ok(await shop.post(shop.topic_path("repair")))
@@ -63,8 +63,8 @@ async def test_without_a_permission_every_call_is_a_503_that_names_it(
     store.command("ACL", "SETUSER", USER, f"-{command}")
     # The first call may not need the permission; those after it are refused.
     problem(await shop.post("/jobs", json={"topic": "new"}), 503, "store_unavailable")
-    for answer, _ in await every_call(shop):
-        assert f"+{command}" in problem(answer, 503, "store_unavailable")["detail"]
+    for response, _ in await every_call(shop):
+        assert f"+{command}" in problem(response, 503, "store_unavailable")["detail"]
     store.command("ACL", "SETUSER", USER, f"+{command}")
     await assert_serves_again(shop)
     assert "Traceback" not in service.output()
@@ -72,7 +72,7 @@ async def test_without_a_permission_every_call_is_a_503_that_names_it(
     done = PreloadedShell(service.url).run("audit", "--repair")
     assert done.returncode in {0, 6}, done.stderr
     assert PreloadedShell(service.url).run("audit").returncode == 0
-    assert (await shop.look("before"))["state"] == "delayed"
+    assert (await shop.get_job("before"))["state"] == "delayed"
 
 
 @pytest.mark.slow
@@ -96,8 +96,8 @@ async def test_calls_are_refused_while_the_guard_has_another_number_of_shards(
 ) -> None:
     store.command("SET", "deferd:shards", 4)
     await until(lambda: "Calls are refused" in service.output(), "the change is logged", within_s=10)
-    for answer, _ in await every_call(shop):
-        assert "--shards 4, not 1" in problem(answer, 503, "store_unavailable")["detail"]
+    for response, _ in await every_call(shop):
+        assert "--shards 4, not 1" in problem(response, 503, "store_unavailable")["detail"]
     assert service.output().count("CRITICAL") == 1
     store.command("SET", "deferd:shards", 1)
     await assert_serves_again(shop)

@@ -103,13 +103,13 @@ async def test_the_limits_hold_over_https(service: ServiceProcess, files: TlsFil
     async with connected(service.port, files.trust()) as wire:
         for at in range(0, len(raw), piece):
             wire.send(raw[at : at + piece])
-        assert (await wire.answer()).status == 431
+        assert (await wire.read_response()).status == 431
 
 
 async def test_a_slow_request_times_out_over_https(service: ServiceProcess, files: TlsFiles) -> None:
     async with connected(service.port, files.trust()) as wire:
         wire.send(request("GET", "/healthz"), b"GET /hea")
-        assert [200, 408] == [(await wire.answer()).status, (await wire.answer()).status]
+        assert [200, 408] == [(await wire.read_response()).status, (await wire.read_response()).status]
         assert await wire.is_closed()
 
 
@@ -126,14 +126,14 @@ async def test_the_last_response_of_a_connection_may_be_read_slowly_over_https(
     reader, writer = await asyncio.open_connection(sock=raw, ssl=files.trust(), server_hostname="localhost")
     try:
         writer.write(request("GET", f"/topics/{topic}/pop", None, "Connection: close"))
-        taken = bytearray()
+        received = bytearray()
         for _ in range(14):  # what the system's buffers do not hold
-            taken += await reader.readexactly(250_000)
+            received += await reader.readexactly(250_000)
             await asyncio.sleep(0.25)
-        taken += await reader.read()
+        received += await reader.read()
     finally:
         await cut(writer)
-    head, _, body = bytes(taken).partition(b"\r\n\r\n")
+    head, _, body = bytes(received).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
     assert 1 == len(json.loads(body)["jobs"])
 
@@ -182,7 +182,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, topic: 
         assert is_shown(renewed)
 
         again = files.renew("again")
-        wait_until(lambda: is_shown(again), WITHIN_S, "it reads on")
+        wait_until(lambda: is_shown(again), WITHIN_S, "it continues to read the files")
         assert workers == service.output().count(refused_once)
     assert "Traceback" not in service.output()
 
@@ -201,7 +201,7 @@ def test_server_processes_restarted_with_a_broken_certificate_file_use_the_last_
         assert "the certificate stays as it was: --tls-key (DEFERD_TLS_KEY)" in service.output()
 
         again = files.renew("again")
-        wait_until(lambda: shown_certificate(service, files) == again, WITHIN_S, "they read on")
+        wait_until(lambda: shown_certificate(service, files) == again, WITHIN_S, "they continue to read the files")
     assert "Traceback" not in service.output()
     assert "did not start to serve" not in service.output()
 
@@ -231,10 +231,10 @@ def test_a_certificate_that_is_too_weak_is_refused(tmp_path: Path) -> None:
     assert f"--tls-cert (DEFERD_TLS_CERT) {cert} is too weak: ee key too small" == str(caught.value)
 
 
-@pytest.mark.parametrize("given", ["tls_cert", "tls_key"])
-def test_a_certificate_needs_a_key_and_a_key_a_certificate(files: TlsFiles, given: str) -> None:
+@pytest.mark.parametrize("setting", ["tls_cert", "tls_key"])
+def test_a_certificate_needs_a_key_and_a_key_a_certificate(files: TlsFiles, setting: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        load_settings({given: str(getattr(files, given.removeprefix("tls_")))})
+        load_settings({setting: str(getattr(files, setting.removeprefix("tls_")))})
     [sentence] = caught.value.problems
     assert "HTTPS takes a certificate and its key" in sentence
     for name in ("--tls-cert (DEFERD_TLS_CERT)", "--tls-key (DEFERD_TLS_KEY)"):

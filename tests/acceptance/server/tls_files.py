@@ -15,7 +15,7 @@ _PIECE_BYTES = 65536
 
 
 class TlsFiles:
-    """A certificate for this machine, its key, and the authority that vouches for it, as files."""
+    """A certificate for this machine, its key, and the authority that signed it, as files."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,17 +44,17 @@ class TlsFiles:
         return ssl.PEM_cert_to_DER_cert(first + end)
 
     def trust(self) -> ssl.SSLContext:
-        """What a client that trusts the authority connects with."""
+        """The TLS context of a client that trusts the authority."""
         return ssl.create_default_context(cafile=str(self.authority_file))
 
     def flags(self) -> tuple[str, ...]:
-        """What gives the certificate to a service."""
+        """The flags that configure the certificate of a service."""
         return ("--tls-cert", str(self.cert), "--tls-key", str(self.key))
 
 
 @contextlib.contextmanager
 def tls_in_front_of(port: int, files: TlsFiles) -> Iterator[int]:
-    """A port of this machine where TLS is spoken, and what comes is passed on to `port` and back."""
+    """A port of this machine that ends TLS and relays to `port` and back."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.cert, files.key)
     open_sockets: list[socket.socket] = []

@@ -75,14 +75,14 @@ def test_a_service_ends_when_its_tests_are_killed() -> None:
         "import sys, time\nfrom deferd.testing import start_service\n"
         "with start_service('--workers', '2') as service:\n    print(service.log, flush=True)\n    time.sleep(60)\n"
     )
-    with tempfile.TemporaryDirectory() as temporary:  # who is killed leaves a folder behind
+    with tempfile.TemporaryDirectory() as temporary:  # a killed service leaves a folder behind
         environment = {**os.environ, "TMPDIR": temporary}
         with subprocess.Popen(
             [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
         ) as tests:
             assert tests.stdout is not None
-            said = (re.search(r" in (\S+deferd-testing-\w+)/data", line) for line in tests.stdout)
-            folder = next(found[1] for found in said if found)
+            folders = (re.search(r" in (\S+deferd-testing-\w+)/data", line) for line in tests.stdout)
+            folder = next(found[1] for found in folders if found)
             assert processes_of(folder)
             tests.send_signal(signal.SIGKILL)
         wait_until(lambda: not processes_of(folder), GONE_S, "its processes have ended")
@@ -170,7 +170,7 @@ def test_a_worker_runs_until_it_is_idle(service: ServiceForTests) -> None:
             await client.put("orders.closed", number)
 
     @worker.handler("orders.closed")
-    def tell(number: int) -> None:
+    def note_closed(number: int) -> None:
         closed.append(-number)
 
     with service.client() as client:

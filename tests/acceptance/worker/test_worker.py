@@ -281,7 +281,7 @@ async def test_a_plain_handler_past_its_time_limit_keeps_its_slot_until_it_retur
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:
     worker = Worker(shared_service.url, concurrency=1)
-    saw_it, may_return, ran = threading.Event(), threading.Event(), []
+    cancel_seen, may_return, ran = threading.Event(), threading.Event(), []
 
     @worker.handler(topic, time_limit=0.05)
     def hang(body: str, context: Context) -> str:
@@ -290,7 +290,7 @@ async def test_a_plain_handler_past_its_time_limit_keeps_its_slot_until_it_retur
             end_s = time.monotonic() + 10
             while not context.cancelled and time.monotonic() < end_s:
                 time.sleep(0.005)
-            saw_it.set()
+            cancel_seen.set()
             may_return.wait(10)
         return "too late"
 
@@ -298,7 +298,7 @@ async def test_a_plain_handler_past_its_time_limit_keeps_its_slot_until_it_retur
     async with serving(worker):
         released = await in_state(client, topic, "slow", "delayed")
         assert released.last_error == "the time limit of 0.05 s has passed"
-        await until(saw_it.is_set, "the handler saw that it is cancelled")
+        await until(cancel_seen.is_set, "the handler knows that it is cancelled")
         await client.put(topic, "next", id="next", retain=60)
         await asyncio.sleep(0.2)  # with a free slot it would start within a few milliseconds
         assert (ran, (await client.look(topic, "next")).state) == (["slow"], "ready")

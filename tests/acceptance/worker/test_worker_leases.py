@@ -110,10 +110,10 @@ async def test_a_prefetched_job_that_is_cancelled_never_starts(
             await in_state(client, topic, job_id, "reserved")
         await client.cancel(topic, "next")
 
-        def heard() -> bool:
+        def knows_of_cancel() -> bool:
             return any(vars(one).get("job_id") == "next" for one in caplog.records)
 
-        await until(heard, "the worker knows of the cancel")
+        await until(knows_of_cancel, "the worker knows of the cancel")
         may_end.set()
         await until(lambda: "last" in began, "the last one has begun")
     assert began == ["quick", "slow", "last"]

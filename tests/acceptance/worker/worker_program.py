@@ -16,7 +16,7 @@ from deferd.worker import event_loop, worker_run
 
 
 def main() -> int:
-    """Work on the topics below TOPIC; a job runs for as many seconds as its body says.
+    """Work on the topics below TOPIC; the body of a job is the number of seconds for which it runs.
 
     Handlers write a line when they begin, when they end and when they are cancelled. Those of `TOPIC.stubborn` and
     `TOPIC.stubborn-plain` ignore that they are cancelled.
@@ -38,41 +38,41 @@ def main() -> int:
 
     @worker.handler(f"{options.topic}.async")
     async def take_time(seconds: float, context: Context) -> str:
-        say(f"began {context.job.id}")
+        write_line(f"began {context.job.id}")
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
-            say(f"cancelled {context.job.id}")
+            write_line(f"cancelled {context.job.id}")
             raise
-        say(f"ended {context.job.id}")
+        write_line(f"ended {context.job.id}")
         return "done"
 
     @worker.handler(f"{options.topic}.plain")
     def take_time_in_thread(seconds: float, context: Context) -> str:
-        say(f"began {context.job.id}")
+        write_line(f"began {context.job.id}")
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             if context.cancelled:
-                say(f"cancelled {context.job.id}")
+                write_line(f"cancelled {context.job.id}")
                 break
             time.sleep(0.01)
         else:
-            say(f"ended {context.job.id}")
+            write_line(f"ended {context.job.id}")
         return "done"
 
     @worker.handler(f"{options.topic}.stubborn")
     async def take_time_regardless(seconds: float, context: Context) -> None:
-        say(f"began {context.job.id}")
+        write_line(f"began {context.job.id}")
         end_s = time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0:
             try:
                 await asyncio.sleep(left_s)
             except asyncio.CancelledError:
-                say(f"ignored {context.job.id}")
+                write_line(f"ignored {context.job.id}")
 
     @worker.handler(f"{options.topic}.stubborn-plain")
     def take_time_regardless_in_thread(seconds: float, context: Context) -> None:
-        say(f"began {context.job.id}")
+        write_line(f"began {context.job.id}")
         time.sleep(seconds)
 
     return worker.run()
@@ -88,7 +88,7 @@ class LoopWithoutSignalHandlers(asyncio.SelectorEventLoop):
         raise NotImplementedError
 
 
-def say(line: str) -> None:
+def write_line(line: str) -> None:
     """Write a line to the test, in one call because threads write concurrently."""
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 

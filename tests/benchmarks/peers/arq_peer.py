@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
-from tests.benchmarks.peers.turn import noop, say, shares, take
+from tests.benchmarks.peers.turn import noop, report, shares, take
 
 connections: Any = import_module("arq.connections")
 worker: Any = import_module("arq.worker")
@@ -38,7 +38,7 @@ def work(url: str, jobs: int, due: float) -> None:
         noop()
 
     async def started(context: object) -> None:
-        say(ready=True)
+        report(ready=True)
 
     async def run() -> None:
         await worker.Worker(

@@ -11,7 +11,7 @@ const { hostname: host, port } = new URL(url);
 const connection = { host, port: Number(port), maxRetriesPerRequest: null };
 const jobs = Number(jobsText);
 const due = Number(dueText) * 1000;
-const say = (facts) => process.stdout.write(`${JSON.stringify(facts)}\n`);
+const report = (facts) => process.stdout.write(`${JSON.stringify(facts)}\n`);
 
 async function enqueue() {
   const began = performance.now();
@@ -22,7 +22,7 @@ async function enqueue() {
     const some = Array.from({ length: Math.min(left, BULK) }, () => ({ name: "noop", data: {}, opts }));
     await queue.addBulk(some);
   }
-  say({ seconds: (performance.now() - began) / 1000 });
+  report({ seconds: (performance.now() - began) / 1000 });
   await queue.close();
 }
 
@@ -30,12 +30,12 @@ async function work() {
   let run = 0;
   const noop = async () => {
     run += 1;
-    if (run === jobs) say({ ended_at: Date.now() / 1000 });
+    if (run === jobs) report({ ended_at: Date.now() / 1000 });
   };
   const worker = new Worker("bench", noop, { connection, concurrency: CONCURRENCY });
   worker.on("error", (error) => process.stderr.write(`${error}\n`));
   await worker.waitUntilReady();
-  say({ ready: true });
+  report({ ready: true });
 }
 
 (step === "enqueue" ? enqueue() : work()).catch((error) => {

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import uvloop
 
 from deferd import AsyncClient, Worker
-from tests.benchmarks.peers.turn import noop, say, shares, take
+from tests.benchmarks.peers.turn import noop, report, shares, take
 
 TOPIC = "bench.peers"
 BATCH = 500
@@ -40,7 +40,7 @@ def work(url: str, jobs: int, due: float) -> None:
         noop()
 
     async def run() -> None:
-        say(ready=True)
+        report(ready=True)
         await worker.serve()
 
     uvloop.run(run())

@@ -8,7 +8,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-from tests.benchmarks.peers.turn import noop, say, shares, take
+from tests.benchmarks.peers.turn import noop, report, shares, take
 
 os.environ.update(dramatiq_queue_prefetch="1000", dramatiq_delay_queue_prefetch="65535")  # read at the import
 
@@ -40,7 +40,7 @@ def enqueue(url: str, jobs: int, due: float) -> None:
 
 def work(url: str, jobs: int, due: float) -> None:
     dramatiq.Worker(_actor(url).broker, worker_threads=THREADS, worker_timeout=100).start()
-    say(ready=True)
+    report(ready=True)
     threading.Event().wait()
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
-from tests.benchmarks.peers.turn import say, take
+from tests.benchmarks.peers.turn import report, take
 
 redis: Any = import_module("redis")
 rq: Any = import_module("rq")
@@ -34,7 +34,7 @@ def enqueue(url: str, jobs: int, due: float) -> None:
 def work(url: str, jobs: int, due: float) -> None:
     connection = redis.Redis.from_url(url)
     queue = rq.Queue("bench", connection=connection)
-    say(ready=True)
+    report(ready=True)
     rq.SimpleWorker([queue], connection=connection).work(logging_level="WARNING", with_scheduler=True)
 
 

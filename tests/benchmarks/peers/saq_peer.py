@@ -1,6 +1,6 @@
 """saq: puts of many tasks at the same time (it has no call for many jobs); orjson, uvloop, no results kept.
 
-Its schedule is kept in whole seconds and looked at once a second, which is the least that it allows.
+Its schedule is kept in whole seconds and checked once a second, which is the shortest interval that it allows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
-from tests.benchmarks.peers.turn import noop, say, shares, take
+from tests.benchmarks.peers.turn import noop, report, shares, take
 
 saq: Any = import_module("saq")
 orjson: Any = import_module("orjson")
@@ -42,7 +42,7 @@ def work(url: str, jobs: int, due: float) -> None:
         noop()
 
     async def started(context: object) -> None:
-        say(ready=True)
+        report(ready=True)
 
     async def run() -> None:
         await saq.Worker(_queue(url), [("noop", job)], concurrency=CONCURRENCY, startup=started).start()

@@ -20,24 +20,24 @@ _expected: list[int] = []
 Step = Callable[[str, int, float], None]
 
 
-def say(**facts: float | bool) -> None:
-    """Tell the benchmark; one JSON object a line."""
+def report(**facts: float | bool) -> None:
+    """Report facts to the benchmark, as one line of JSON."""
     print(json.dumps(facts), flush=True)
 
 
 def noop() -> None:
     """The job. It counts, and reports when the last of the expected ones has run. Threads may call it."""
     if next(_runs) == _expected[0]:
-        say(ended_at=time.time())
+        report(ended_at=time.time())
 
 
 def take(enqueue: Step, work: Step) -> None:
-    """Run what the command line requests. `work` calls `say(ready=True)` when its worker waits for jobs."""
+    """Run what the command line requests. `work` calls `report(ready=True)` when its worker waits for jobs."""
     step, url, jobs, due = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
     if step == "enqueue":
         began = time.perf_counter()
         enqueue(url, jobs, due)
-        say(seconds=time.perf_counter() - began)
+        report(seconds=time.perf_counter() - began)
     else:
         _expected.append(jobs)
         work(url, jobs, due)

@@ -106,9 +106,9 @@ class EngineAndModel(RuleBasedStateMachine):
         assert contents.holders == {job.id: job.consumer for job in model.jobs.values() if job.consumer}
         requested = {job.id: job.live.request_id for job in model.jobs.values() if job.live and job.live.request_id}
         assert contents.requests == requested
-        told = {_tombstone(key): until_s for key, until_s in model.tombstones.items()}
-        assert set(contents.cancelled) == set(told)
-        for member, until_s in told.items():
+        tombstones = {_tombstone(key): until_s for key, until_s in model.tombstones.items()}
+        assert set(contents.cancelled) == set(tombstones)
+        for member, until_s in tombstones.items():
             self.assert_same_instant(contents.cancelled[member], until_s)
         self._check_tally(contents)
         work = contents.timer_work()
@@ -136,11 +136,11 @@ class EngineAndModel(RuleBasedStateMachine):
         for job_id in JOB_IDS:
             job = model.jobs.get(job_id)
             if job is not None and versions.get(job_id) == job.version:
-                assert contents.of_job(job_id) == before.of_job(job_id), "changed by what was done to others"
+                assert contents.of_job(job_id) == before.of_job(job_id), "changed by calls for other jobs"
                 continue
             if job is None and job_id not in before.pool:
                 continue
-            record = self.look(model.topic, job_id)
+            record = self.get_job(model.topic, job_id)
             if job is None:
                 assert record is JobNotFound
                 continue
@@ -197,7 +197,7 @@ class EngineAndModel(RuleBasedStateMachine):
         results: list[Any] = self.run(together())
         return results
 
-    def look(self, topic: str, job_id: str) -> Any:
+    def get_job(self, topic: str, job_id: str) -> Any:
         return self.run(self.queue.get(topic, job_id))
 
     def hand_out(self, topic: str, requests: list[PopRequest]) -> None:
@@ -205,7 +205,7 @@ class EngineAndModel(RuleBasedStateMachine):
         model = self.models[topic]
         too_late = [job.id for job in model.in_state(JobState.READY) if model.is_expired(job)]
         reply = self.run(self.queue.pop(topic, requests))
-        expired = {job_id for job_id in too_late if self.look(topic, job_id).state is JobState.DEAD}
+        expired = {job_id for job_id in too_late if self.get_job(topic, job_id).state is JobState.DEAD}
         for request, records in zip(requests, reply.jobs, strict=True):
             repeated = bool(model.earlier_deliveries(request.request_id))
             deliveries = model.pop(

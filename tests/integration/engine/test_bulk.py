@@ -80,7 +80,7 @@ async def test_bulk_calls_to_a_store_that_hangs_fail_together(server: StoreServe
     server.pause()
     began = asyncio.get_running_loop().time()
     try:
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(engine.queue.put_many([PutJob(topic=TOPIC, id=job_id) for job_id in IDS]) for _ in range(12)),
             *(engine.queue.finish_many(TOPIC, [FinishItem(id=job_id) for job_id in IDS]) for _ in range(4)),
             *(engine.queue.pop(TOPIC, [PopRequest(500)]) for _ in range(4)),
@@ -89,7 +89,7 @@ async def test_bulk_calls_to_a_store_that_hangs_fail_together(server: StoreServe
         took_s = asyncio.get_running_loop().time() - began
     finally:
         server.unpause()
-    assert {StoreUnavailable} == {type(answer) for answer in answers}
+    assert {StoreUnavailable} == {type(response) for response in responses}
     assert took_s < 1.5
     assert (await engine.queue.put_many([PutJob(topic=TOPIC, id="after")]))[0].status == 201
     await store.close()

@@ -220,7 +220,7 @@ async def test_cancel_may_refuse_a_reserved_job(driver: EngineDriver) -> None:
     await driver.queue.finish(TOPIC, "a", held.receipt)
 
 
-async def test_the_holder_of_a_cancelled_job_is_told(driver: EngineDriver) -> None:
+async def test_the_holder_of_a_cancelled_job_is_notified(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one(consumer="worker-1")
     assert await driver.queue.cancel(TOPIC, "a") is JobState.RESERVED

@@ -41,8 +41,8 @@ def store_now_ms(server: StoreServer) -> int:
     return int(seconds * 1000 + microseconds // 1000)
 
 
-def timer_turns() -> float:
-    """How many turns this process's timers have had while holding the lock."""
+def timer_runs() -> float:
+    """How many runs this process's timers have had while holding the lock."""
     return REGISTRY.get_sample_value("deferd_timer_turns_total", {"held": "yes"}) or 0
 
 
@@ -131,9 +131,9 @@ async def test_a_waiting_consumer_gets_a_job_that_becomes_due(process: Engine, c
 async def test_a_sleeping_timer_wakes_when_the_clock_moves(process: Engine, clock: MovableClock) -> None:
     """It slept for its tick of a minute, because the job was due in a day; after the move that is 0.3 s."""
     await until(lambda: process.timers[0]._holds_lock, "the timer works")
-    before = timer_turns()
+    before = timer_runs()
     await process.queue.put(job(delay=86_400))
-    await until(lambda: timer_turns() > before, "it has seen the job, and sleeps")
+    await until(lambda: timer_runs() > before, "it has seen the job, and sleeps")
     await clock.advance(DAY_MS - 300)
     async with asyncio.timeout(5):
         assert [popped.id for popped in await process.dispatcher.pop([TOPIC], wait_ms=5000)] == ["a"]

@@ -155,14 +155,14 @@ def kinds(found: TopicReport) -> dict[str, int]:
     return {kind.value: count for kind, count in found.findings.counts.items()}
 
 
-async def break_it(driver: EngineDriver, plant: Plant) -> None:
+async def apply_plant(driver: EngineDriver, plant: Plant) -> None:
     await put_one_in_every_state(driver)
     assert (await audit(driver)).clean
     for command in plant.commands:
         driver.server.command(*command)
 
 
-async def finish_what_there_is(driver: EngineDriver) -> set[str]:
+async def finish_all_jobs(driver: EngineDriver) -> set[str]:
     """Redrive, wait for all delays and leases, and finish; return the ids that were handed out."""
     finished: set[str] = set()
     await driver.topics.redrive(TOPIC)
@@ -177,19 +177,19 @@ async def finish_what_there_is(driver: EngineDriver) -> set[str]:
 
 @every_plant
 async def test_each_kind_of_damage_is_found_and_left_unchanged(driver: EngineDriver, plant: Plant) -> None:
-    await break_it(driver, plant)
+    await apply_plant(driver, plant)
     before = driver.server.command("DBSIZE")
     found = await audit(driver)
     assert not found.clean
-    told = kinds(found)
+    counted = kinds(found)
     if "wrong_type" in plant.kinds:  # other findings are reported after the repair
         assert found.unchecked is not None
-        assert told == {"wrong_type": 1}
+        assert counted == {"wrong_type": 1}
     else:
-        assert told == plant.kinds
-    assert {finding.kind.value for finding in found.findings.examples} == set(told)
+        assert counted == plant.kinds
+    assert {finding.kind.value for finding in found.findings.examples} == set(counted)
     again = await audit(driver)
-    assert kinds(again) == told
+    assert kinds(again) == counted
     assert driver.server.command("DBSIZE") == before
 
 
@@ -197,7 +197,7 @@ async def test_each_kind_of_damage_is_found_and_left_unchanged(driver: EngineDri
 async def test_each_kind_of_damage_is_repaired_so_that_the_jobs_can_be_finished(
     driver: EngineDriver, plant: Plant
 ) -> None:
-    await break_it(driver, plant)
+    await apply_plant(driver, plant)
     repaired = await audit(driver, repair=True)
     # A missing record makes the tally wrong; so does one that the repair moved aside.
     assert kinds(repaired) | {"tally_off": 1} == plant.kinds | {"tally_off": 1}
@@ -208,7 +208,7 @@ async def test_each_kind_of_damage_is_repaired_so_that_the_jobs_can_be_finished(
     assert again.sums == repaired.sums
     survey = await driver.engine.consistency.check_store()
     assert (survey.findings.counts, survey.unlisted, survey.stray_keys) == ({}, [], [])
-    handed_out = await finish_what_there_is(driver)
+    handed_out = await finish_all_jobs(driver)
     assert handed_out == ALL_JOBS - plant.costs | (
         {"dead"} if "dead" in plant.costs and "reserved" in str(plant) else set()
     )
@@ -224,8 +224,8 @@ async def test_examples_show_what_was_found(driver: EngineDriver) -> None:
     driver.server.command("ZADD", f"{KEY}:delay", FAR_MS, "delayed", FAR_MS, "dead")
     driver.server.command("HSET", f"{KEY}:holders", "ready", "worker-4000000000000")
     due = (await driver.queue.get(TOPIC, "delayed")).due_at_ms
-    told = {finding.subject: finding.detail for finding in (await audit(driver)).findings.examples}
-    assert told == {
+    counted = {finding.subject: finding.detail for finding in (await audit(driver)).findings.examples}
+    assert counted == {
         "delayed": f"2096-10-02T07:06:40.000Z, its record says {instant(due)}",
         "dead": "dead, delayed",
         "ready": "ready, and held by worker-4000000000000",

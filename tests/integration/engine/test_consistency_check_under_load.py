@@ -38,7 +38,7 @@ class Load:
             try:
                 await self.random.choice(acts)()  # type: ignore[misc]
             except DeferdError:
-                continue  # taken, held, gone: as it comes
+                continue  # any state is possible: taken, held, gone
             finally:
                 self.calls += 1
 

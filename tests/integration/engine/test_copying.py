@@ -1,4 +1,4 @@
-"""Copies of one store into another: every element of every key, in steps, and the refusals."""
+"""Copies of one store into another: every element of every key, in steps, and what is refused."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ async def test_every_element_of_every_key_is_copied(
     store: Store, server: StoreServer, target: Store, target_server: StoreServer
 ) -> None:
     await seed(store, jobs=1500)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
-    report = await copy_store(store, target, on_progress=lambda copied, of: told.append((copied, of)))
+    report = await copy_store(store, target, on_progress=lambda copied, of: reported.append((copied, of)))
 
     assert report.adds_up
     assert report.left_out == []
@@ -117,7 +117,7 @@ async def test_every_element_of_every_key_is_copied(
         JobState.RESERVED: 8 * 3,
     }
     assert contents(target_server) == contents(server)
-    assert told[-1][0] == told[-1][1]
+    assert reported[-1][0] == reported[-1][1]
     await assert_sound(target, 1, 1500)
 
 

@@ -45,7 +45,7 @@ def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
 @pytest.fixture
 def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
     """A healthy, empty cluster."""
-    wait_until(lambda: all(map(is_well, running_cluster.masters)), SETTLE_S, "the cluster is well")
+    wait_until(lambda: all(map(is_healthy, running_cluster.masters)), SETTLE_S, "the cluster is healthy")
     for node in running_cluster.masters:
         node.command("FLUSHALL")
     yield running_cluster
@@ -53,7 +53,7 @@ def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
         bring_back(node)
 
 
-def is_well(node: StoreServer) -> bool:
+def is_healthy(node: StoreServer) -> bool:
     info = node.command("CLUSTER INFO")
     return info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == 16384
 
@@ -181,7 +181,7 @@ async def test_a_topic_that_is_back_is_polled_without_a_message(deployment: Depl
     waiting = deployment.waiting_pop(dead, healthy)
     await until(lambda: deployment.engine.dispatcher.parked == 1, "it waits")
     await asyncio.to_thread(deployment.failing.start)
-    await asyncio.to_thread(wait_until, lambda: is_well(deployment.failing), SETTLE_S, "the node is back")
+    await asyncio.to_thread(wait_until, lambda: is_healthy(deployment.failing), SETTLE_S, "the node is back")
     async with asyncio.timeout(2 * STORE_TIMEOUT_S + 2 * RETRY_S):
         assert [job.topic for job in await waiting] == [dead]
 
@@ -300,7 +300,7 @@ async def test_a_service_starts_with_the_shards_that_can_be_reached(cluster: Clu
     guard = cluster.holder_of("deferd:shards")
     failing = next(node for node in cluster.masters if node is not guard)
     getattr(failing, how)()
-    for url in map(cluster.url_from, range(len(cluster.masters))):  # whichever node is queried first
+    for url in map(cluster.url_from, range(len(cluster.masters))):  # for each node that may be queried first
         store = await connect(url, timeout_s=STORE_TIMEOUT_S)
         await check(store, shards=SHARDS)
         await store.close()
@@ -336,8 +336,8 @@ async def test_bulk_calls_to_a_dead_shard_delay_no_others(deployment: Deployment
     dead, healthy = deployment.dead[0], deployment.healthy[0]
     failing = [asyncio.create_task(deployment.engine.queue.put_many([PutJob(topic=dead)] * 60)) for _ in range(20)]
     await asyncio.sleep(0)
-    for turn in range(5):
-        jobs = [PutJob(topic=healthy, id=f"{turn}-{number}") for number in range(60)]
+    for iteration in range(5):
+        jobs = [PutJob(topic=healthy, id=f"{iteration}-{number}") for number in range(60)]
         results = await deployment.engine.queue.put_many(jobs)
         assert {result.status for result in results} == {201}
     assert not any(task.done() for task in failing)

@@ -40,7 +40,7 @@ def store_calls(server: StoreServer) -> int:
 
 @pytest.fixture
 async def second(server: StoreServer) -> AsyncIterator[Engine]:
-    """The engine of another process, as far as the store can tell."""
+    """An engine with connections of its own, like that of another process."""
     async with started_engine(server.url) as engine:
         yield engine
 
@@ -87,16 +87,16 @@ async def test_a_single_job_goes_to_the_longest_waiter(engine: Engine) -> None:
 
 async def test_a_newcomer_never_overtakes_those_who_wait(engine: Engine) -> None:
     """Forty consumers wait; seventeen jobs and six newcomers arrive at the same time, more than one call serves."""
-    for turn in range(30):
+    for iteration in range(30):
         waiting = []
         for number in range(40):
             waiting.append(waiting_pop(engine, consumer=f"w{number}"))
             await asyncio.sleep(0)
         await parked(engine, 40)
-        putting = asyncio.create_task(engine.queue.put_many([job(f"{turn}-{number}") for number in range(17)]))
-        for _ in range(turn % 10):  # they arrive at any moment of the put and of the pops that it causes
-            await asyncio.sleep(0.0002 if turn % 3 else 0)
-        request_ids: list[dict[str, object]] = [{}, {"request_id": f"r{turn}"}]
+        putting = asyncio.create_task(engine.queue.put_many([job(f"{iteration}-{number}") for number in range(17)]))
+        for _ in range(iteration % 10):  # they arrive at any moment of the put and of the pops that it causes
+            await asyncio.sleep(0.0002 if iteration % 3 else 0)
+        request_ids: list[dict[str, object]] = [{}, {"request_id": f"r{iteration}"}]
         newcomers = [waiting_pop(engine, consumer=f"n{number}", **request_ids[number % 2]) for number in range(6)]
         await putting
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -211,7 +211,7 @@ async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(engine.queue, "pop", lambda *_args: asyncio.sleep(60))
         waiting = waiting_pop(engine, "a", "b", request_id="r")
-        await asyncio.sleep(0.01)  # it looks for an earlier answer by then
+        await asyncio.sleep(0.01)  # by then it checks for an earlier reply
         waiting.cancel()
         await engine.dispatcher.close()
         await asyncio.wait((waiting,))
@@ -222,7 +222,7 @@ async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
 
 
 @pytest.mark.parametrize("topic", ["a", "b", "c"])
-async def test_whichever_of_its_topics_has_something_first_serves_a_waiter(engine: Engine, topic: str) -> None:
+async def test_a_waiter_is_served_by_the_first_of_its_topics_that_has_a_job(engine: Engine, topic: str) -> None:
     waiting = waiting_pop(engine, "a", "b", "c")
     await parked(engine, 1)
     await engine.queue.put(PutJob(topic=topic, id="x"))
@@ -262,14 +262,14 @@ async def test_a_consumer_that_disconnects_while_parked_strands_no_job(engine: E
     assert popped.attempts == 1
 
 
-async def test_jobs_popped_for_a_consumer_that_hung_up_go_back_to_the_head(engine: Engine) -> None:
+async def test_jobs_popped_for_a_consumer_that_disconnected_return_to_the_head(engine: Engine) -> None:
     """Cancel a pop at every moment of it: no job is lost and no attempt counts."""
     await engine.queue.put_many([job(f"j{number}") for number in range(3)])
-    for turns in range(60):
+    for iteration in range(60):
         gone = waiting_pop(engine, count=2)
-        for _ in range(turns % 20):
+        for _ in range(iteration % 20):
             await asyncio.sleep(0)
-        await asyncio.sleep(0.0001 * (turns // 20))
+        await asyncio.sleep(0.0001 * (iteration // 20))
         if gone.done():
             await engine.queue.return_to_queue(gone.result())
         gone.cancel()

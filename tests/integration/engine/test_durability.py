@@ -34,8 +34,8 @@ DEBIAN_REDIS = shutil.which("redis-server")
 
 
 @pytest.fixture(scope="module")
-def unharmed() -> Iterator[list[Pair]]:
-    """Pairs that tests have left as they found them: a new one takes a second."""
+def free_pairs() -> Iterator[list[Pair]]:
+    """Pairs in their original state, for the next test: a new one takes a second."""
     pairs: list[Pair] = []
     yield pairs
     for pair in pairs:
@@ -43,14 +43,14 @@ def unharmed() -> Iterator[list[Pair]]:
 
 
 @pytest.fixture
-def pair(unharmed: list[Pair], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    pair = unharmed.pop() if unharmed else Pair(tmp_path_factory.mktemp("pair")).start()
+def pair(free_pairs: list[Pair], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    pair = free_pairs.pop() if free_pairs else Pair(tmp_path_factory.mktemp("pair")).start()
     try:
         yield pair
     finally:
-        if pair.is_well():
+        if pair.is_healthy():
             pair.clear()
-            unharmed.append(pair)
+            free_pairs.append(pair)
         else:
             pair.stop()
 
@@ -124,7 +124,7 @@ class TestReplicated:
             pair.replica.unpause()
 
     @pytest.mark.slow
-    async def test_a_store_that_hangs_after_a_slow_confirmation_is_given_up_in_time(self, pair: Pair) -> None:
+    async def test_a_store_that_hangs_after_a_slow_confirmation_fails_the_put_in_time(self, pair: Pair) -> None:
         async with engine_on(pair.primary.url, confirm_s=8) as engine:
             await put(engine, "a", "replicated:1")
             pair.replica.pause()
@@ -199,8 +199,8 @@ class TestReplicated:
         await asyncio.sleep(0)
         for one in puts[::2]:
             one.cancel()
-        answers = await asyncio.gather(*puts, return_exceptions=True)
-        assert answers[1::2] == ["replicated:1"] * 5
+        responses = await asyncio.gather(*puts, return_exceptions=True)
+        assert responses[1::2] == ["replicated:1"] * 5
 
     async def test_puts_that_wait_for_replicas_fail_when_the_service_closes(self, pair: Pair) -> None:
         async with engine_on(pair.primary.url, confirm_s=30) as engine:
@@ -276,8 +276,8 @@ class TestReplicated:
         ):
             with pytest.raises(StoreUnavailable) as refused:
                 await producer.queue.put_many(batch)
-            says_none = "nothing was stored" in str(refused.value)
-            assert says_none == (stored_ids(pair.primary).isdisjoint(one.id for one in batch))
+            reports_none = "nothing was stored" in str(refused.value)
+            assert reports_none == (stored_ids(pair.primary).isdisjoint(one.id for one in batch))
         pair.replica.unpause()
         assert stored_ids(pair.primary) == {"warm", "a"}
 

@@ -28,10 +28,10 @@ async def test_a_retained_job_is_kept_with_its_result_until_its_retention_ends(d
     await driver.put(retain=60, body=[1])
     held = await driver.pop_one()
     await driver.queue.finish(TOPIC, "a", held.receipt, result={"paid": [True, {}]})
-    looked = await driver.queue.get(TOPIC, "a")
-    assert (looked.state, looked.attempts) == (JobState.FINISHED, 1)
-    assert (looked.result, looked.body) == (b'{"paid":[true,{}]}', b"[1]")
-    assert looked.finished_at_ms is not None
+    stored = await driver.queue.get(TOPIC, "a")
+    assert (stored.state, stored.attempts) == (JobState.FINISHED, 1)
+    assert (stored.result, stored.body) == (b'{"paid":[true,{}]}', b"[1]")
+    assert stored.finished_at_ms is not None
     await driver.pass_time(61)
     assert driver.keys_left() == set()
 
@@ -162,8 +162,8 @@ async def test_a_fixed_wait(driver: EngineDriver) -> None:
 async def test_a_schedule_ends_in_dead(driver: EngineDriver) -> None:
     backoff = {"kind": "schedule", "seconds": [120, 600, 3600]}
     assert await release_after(driver, 9, backoff=backoff) == [120, 600, 3600, None]
-    looked = await driver.queue.get(TOPIC, "a")
-    assert (looked.state, looked.reason, looked.attempts) == (JobState.DEAD, "schedule_ended", 4)
+    stored = await driver.queue.get(TOPIC, "a")
+    assert (stored.state, stored.reason, stored.attempts) == (JobState.DEAD, "schedule_ended", 4)
 
 
 async def test_a_schedule_may_repeat_its_last_wait(driver: EngineDriver) -> None:
@@ -180,25 +180,25 @@ async def test_jitter_spreads_a_wait_within_its_fraction(driver: EngineDriver) -
 async def test_attempts_end_in_dead(driver: EngineDriver) -> None:
     waits = await release_after(driver, 9, max_attempts=3)
     assert waits == [2, 4, None]
-    looked = await driver.queue.get(TOPIC, "a")
-    assert (looked.state, looked.reason, looked.attempts) == (JobState.DEAD, "attempts_exhausted", 3)
+    stored = await driver.queue.get(TOPIC, "a")
+    assert (stored.state, stored.reason, stored.attempts) == (JobState.DEAD, "attempts_exhausted", 3)
 
 
 async def test_a_release_can_set_its_delay_and_an_error(driver: EngineDriver) -> None:
     await driver.put()
     held = await driver.pop_one(consumer="worker-1")
-    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=30_000, error="no answer")
+    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=30_000, error="no response")
     assert (released.state, released.attempts) == (JobState.DELAYED, 1)
-    looked = await driver.queue.get(TOPIC, "a")
-    assert (looked.last_error, looked.attempts, looked.reserved_by) == ("no answer", 1, None)
-    assert looked.due_at_ms == released.due_at_ms
+    stored = await driver.queue.get(TOPIC, "a")
+    assert (stored.last_error, stored.attempts, stored.reserved_by) == ("no response", 1, None)
+    assert stored.due_at_ms == released.due_at_ms
     await driver.pass_time(29)
     assert await driver.pop() == []
     await driver.pass_time(2)
     held = await driver.pop_one()
     await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=0)
     await driver.run_timer()
-    assert (await driver.pop_one()).last_error == "no answer"
+    assert (await driver.pop_one()).last_error == "no response"
 
 
 async def test_the_last_attempt_ends_in_dead_even_with_an_explicit_delay(driver: EngineDriver) -> None:
@@ -226,8 +226,8 @@ async def test_a_buried_job_is_dead_until_its_retention_ends(driver: EngineDrive
     await driver.put()
     await driver.pop_one()
     await driver.queue.bury(TOPIC, "a", ANY_RECEIPT, error="poison")
-    looked = await driver.queue.get(TOPIC, "a")
-    assert (looked.state, looked.reason, looked.last_error) == (JobState.DEAD, "buried", "poison")
+    stored = await driver.queue.get(TOPIC, "a")
+    assert (stored.state, stored.reason, stored.last_error) == (JobState.DEAD, "buried", "poison")
     await driver.pass_time(3601)
     assert driver.keys_left() == set()
 
@@ -244,8 +244,8 @@ async def test_a_redriven_job_is_as_new(driver: EngineDriver) -> None:
     await dead_jobs(driver, "a", max_attempts=1, ttl=10)
     driver.move_clock(100)
     assert await driver.topics.redrive(TOPIC) == 1
-    looked = await driver.queue.get(TOPIC, "a")
-    assert (looked.state, looked.attempts, looked.reason, looked.last_error) == (JobState.READY, 0, None, "poison")
+    stored = await driver.queue.get(TOPIC, "a")
+    assert (stored.state, stored.attempts, stored.reason, stored.last_error) == (JobState.READY, 0, None, "poison")
     held = await driver.pop_one()
     assert held.attempts == 1
     await driver.queue.finish(TOPIC, "a", held.receipt)

@@ -121,7 +121,7 @@ async def test_a_long_outage_of_the_store_is_logged_once(server: StoreServer, ca
         await asyncio.wait_for(consumer._notifications.listening(10), 10)
 
 
-def hears(node: StoreServer) -> bool:
+def has_subscriber(node: StoreServer) -> bool:
     """Whether a service is subscribed at this node."""
     return b"deferd:ready" in node.command("PUBSUB", "CHANNELS")
 
@@ -141,15 +141,15 @@ async def test_a_node_that_leaves_the_cluster_is_noticed(tmp_path: Path, caplog:
     caplog.set_level(logging.INFO, "deferd")
     with ClusterSet(tmp_path, masters=4) as cluster:
         async with engine_at(cluster.url, shards=SHARDS) as consumer:
-            node = next(filter(hears, cluster.masters))
+            node = next(filter(has_subscriber, cluster.masters))
             async with engine_at(cluster.url, shards=SHARDS) as producer:
                 await served_within_bound(consumer, producer)
                 await asyncio.to_thread(cluster.remove, node)
                 await asyncio.gather(*(finds_its_shards(engine) for engine in (consumer, producer)))
-                for number in range(SHARDS):  # on every shard, on whichever node it is now
+                for number in range(SHARDS):  # on every shard, whose node may have changed
                     await served_within_bound(consumer, producer, f"topic{number}")
                 await logged(caplog, BACK)
-                await until(lambda: not hears(node), "the node has no subscriber", within_s=BOUND_S + SLACK_S)
-                await until(lambda: caplog.text.count(LOST) == caplog.text.count(BACK), "all listen again")
+                await until(lambda: not has_subscriber(node), "the node has no subscriber", within_s=BOUND_S + SLACK_S)
+                await until(lambda: caplog.text.count(LOST) == caplog.text.count(BACK), "all are subscribed again")
                 for number in range(SHARDS):
                     await woken_at_once(consumer, producer, f"topic{number}")

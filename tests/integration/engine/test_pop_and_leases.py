@@ -28,8 +28,8 @@ async def test_a_popped_job_carries_its_lease(driver: EngineDriver) -> None:
     assert popped.state is JobState.RESERVED
     assert popped.attempts == 1
     assert popped.reserved_by == "worker-1"
-    looked = await driver.queue.get(TOPIC, "a")
-    assert looked == popped
+    stored = await driver.queue.get(TOPIC, "a")
+    assert stored == popped
     assert popped.reserved_until_ms is not None
     assert 4000 <= popped.reserved_until_ms - popped.due_at_ms <= 6000
 
@@ -65,8 +65,8 @@ async def test_a_job_whose_lease_ends_is_ready_again_at_once(driver: EngineDrive
     await driver.put(ttr=5)
     held = await driver.pop_one(consumer="worker-1")
     await driver.pass_time(5.1)
-    looked = await driver.queue.get(TOPIC, "a")
-    assert (looked.state, looked.attempts, looked.reserved_by) == (JobState.READY, 1, None)
+    stored = await driver.queue.get(TOPIC, "a")
+    assert (stored.state, stored.attempts, stored.reserved_by) == (JobState.READY, 1, None)
     again = await driver.pop_one()
     assert again.attempts == 2
     assert again.receipt != held.receipt
@@ -78,9 +78,9 @@ async def test_a_lease_that_ends_on_the_last_attempt_ends_in_dead(driver: Engine
     await driver.put(ttr=5, max_attempts=1)
     await driver.pop_one()
     await driver.pass_time(6)
-    looked = await driver.queue.get(TOPIC, "a")
-    assert (looked.state, looked.reason, looked.attempts) == (JobState.DEAD, "attempts_exhausted", 1)
-    assert looked.last_error
+    stored = await driver.queue.get(TOPIC, "a")
+    assert (stored.state, stored.reason, stored.attempts) == (JobState.DEAD, "attempts_exhausted", 1)
+    assert stored.last_error
 
 
 async def test_touch_extends_the_lease_by_the_jobs_ttr(driver: EngineDriver) -> None:
@@ -232,8 +232,8 @@ async def test_a_job_past_its_ttl_is_not_handed_out_even_when_the_timer_is_late(
     driver.move_clock(11)
     await driver.put("new")
     assert [popped.id for popped in await driver.pop(5)] == ["new"]
-    looked = await driver.queue.get(TOPIC, "old")
-    assert (looked.state, looked.reason) == (JobState.DEAD, "expired")
+    stored = await driver.queue.get(TOPIC, "old")
+    assert (stored.state, stored.reason) == (JobState.DEAD, "expired")
 
 
 async def test_a_ttl_applies_only_to_the_first_delivery(driver: EngineDriver) -> None:

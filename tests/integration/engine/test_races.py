@@ -1,7 +1,7 @@
 """Real races: two engines, each with its own connections, make two calls to one store at the same time.
 
-Every race is run many times, so that each side wins some. Whichever wins, the two results must agree with each other
-and with the store's contents afterwards.
+Every race is run many times, so that each side wins some. With either winner, the two results must agree with each
+other and with the store's contents afterwards.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ async def race(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
     Which call the event loop starts first changes from race to race.
     """
 
-    async def answer(index: int) -> None:
+    async def response(index: int) -> None:
         try:
-            answers[index] = await calls[index]
+            responses[index] = await calls[index]
         except DeferdError as exc:
-            answers[index] = type(exc)
+            responses[index] = type(exc)
 
-    answers: list[Any] = [None] * len(calls)
+    responses: list[Any] = [None] * len(calls)
     order = random.sample(range(len(calls)), len(calls))
-    await asyncio.gather(*map(answer, order))
-    return answers
+    await asyncio.gather(*map(response, order))
+    return responses
 
 
 async def promote(by: Scripts, topic: str) -> None:
-    """Visit one topic as a timer does, whoever holds the lock; promote.lua documents the arguments."""
+    """Visit one topic as a timer does, but without the lock; promote.lua documents the arguments."""
     most_jobs, dead_retention_ms, mark, most_topics, timer, lock_ms = 500, 3_600_000, "timer-1", 8, "timer-1", 2500
     keys = (*KEYS.of_topic(topic), KEYS.of_shard(0, "lock"))
     await by.run("promote", keys, (topic, most_jobs, dead_retention_ms, mark, most_topics, timer, lock_ms))
@@ -80,7 +80,7 @@ def both_sides_won(winners: Counter[Any]) -> bool:
     return len(winners) == 2 and min(winners.values()) >= ROUNDS // 20
 
 
-async def test_of_cancel_and_pop_one_wins(driver: EngineDriver, rival: EngineDriver) -> None:
+async def test_either_cancel_or_pop_wins(driver: EngineDriver, rival: EngineDriver) -> None:
     winners: Counter[JobState] = Counter()
     for _ in range(ROUNDS):
         await driver.put()
@@ -101,13 +101,13 @@ async def test_a_cancel_that_respects_the_holder_wins_or_leaves_the_job(
     winners: Counter[str] = Counter()
     for _ in range(ROUNDS):
         await driver.put()
-        popped, answer = await race(driver.pop(), rival.queue.cancel(TOPIC, "a", refuse_reserved=True))
+        popped, response = await race(driver.pop(), rival.queue.cancel(TOPIC, "a", refuse_reserved=True))
         winners["pop" if popped else "cancel"] += 1
         if popped:
-            assert answer is JobReserved
+            assert response is JobReserved
             await driver.queue.finish(TOPIC, "a", popped[0].receipt)
         else:
-            assert answer is JobState.READY
+            assert response is JobState.READY
         assert await driver.counts() == {}
     assert both_sides_won(winners)
 
@@ -154,10 +154,10 @@ async def test_only_one_of_two_finishes_with_one_receipt_finds_the_job(
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop_one()
-        answers = await race(
+        responses = await race(
             driver.queue.finish(TOPIC, "a", held.receipt), rival.queue.finish(TOPIC, "a", held.receipt)
         )
-        assert sorted(answers, key=str) == [JobNotFound, None]
+        assert sorted(responses, key=str) == [JobNotFound, None]
 
 
 async def test_only_one_of_two_releases_with_one_receipt_counts(driver: EngineDriver, rival: EngineDriver) -> None:
@@ -168,7 +168,7 @@ async def test_only_one_of_two_releases_with_one_receipt_counts(driver: EngineDr
             driver.queue.release(TOPIC, "a", held.receipt, delay_ms=0),
             rival.queue.release(TOPIC, "a", held.receipt, delay_ms=0),
         )
-        assert [isinstance(answer, Released) for answer in (one, two)].count(True) == 1
+        assert [isinstance(response, Released) for response in (one, two)].count(True) == 1
         assert ReceiptStale in {one, two}
         await driver.run_timer()
         assert (await driver.queue.get(TOPIC, "a")).attempts == number + 1
@@ -187,9 +187,9 @@ async def test_either_release_or_the_end_of_the_lease_ends_a_delivery(
             driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000), promote(rival_scripts, TOPIC)
         )
         winners["timer" if released is ReceiptStale else "release"] += 1
-        looked = await driver.queue.get(TOPIC, "a")
-        assert looked.state is (JobState.READY if released is ReceiptStale else JobState.DELAYED)
-        assert looked.attempts == number + 1
+        stored = await driver.queue.get(TOPIC, "a")
+        assert stored.state is (JobState.READY if released is ReceiptStale else JobState.DELAYED)
+        assert stored.attempts == number + 1
         await driver.pass_time(6)
     assert both_sides_won(winners)
 
@@ -207,7 +207,7 @@ async def test_either_touch_or_the_end_of_the_lease_wins(driver: EngineDriver, r
     assert both_sides_won(winners)
 
 
-async def test_two_timers_at_once_lose_nothing_and_double_nothing(
+async def test_two_timers_at_once_lose_and_duplicate_no_job(
     driver: EngineDriver, store: Store, rival_scripts: Scripts
 ) -> None:
     timers = (Scripts(store, movable_clock=True), rival_scripts)
@@ -219,8 +219,8 @@ async def test_two_timers_at_once_lose_nothing_and_double_nothing(
                 [PutJob(topic=topic, id=job_id, delay=10) for job_id in ids[start : start + 1000]]
             )
     driver.move_clock(11)
-    turns = [promote(by, topic) for topic in topics for _ in range(5) for by in timers]
-    assert set(await race(*turns)) == {None}
+    visits = [promote(by, topic) for topic in topics for _ in range(5) for by in timers]
+    assert set(await race(*visits)) == {None}
     await driver.run_timer()
     for topic in topics:
         ready = driver.server.command("ZRANGE", f"deferd:{{0}}:{topic}:ready", 0, -1)
@@ -246,8 +246,8 @@ async def test_only_one_of_two_puts_of_one_id_creates_it(
     second = {"reject": JobExists, "keep": "kept", "replace": "replaced"}[on_conflict]
     for number in range(ROUNDS):
         outcomes = [
-            answer.outcome if isinstance(answer, PutOutcome) else answer
-            for answer in await race(
+            response.outcome if isinstance(response, PutOutcome) else response
+            for response in await race(
                 driver.queue.put(job(f"j{number}", on_conflict=on_conflict)),
                 rival.queue.put(job(f"j{number}", on_conflict=on_conflict)),
             )
@@ -287,9 +287,9 @@ async def test_return_to_queue_and_cancel_both_take_effect(driver: EngineDriver,
     for _ in range(ROUNDS):
         await driver.put()
         held = await driver.pop()
-        given_back, was = await race(driver.queue.return_to_queue(held), rival.queue.cancel(TOPIC, "a"))
+        returned, was = await race(driver.queue.return_to_queue(held), rival.queue.cancel(TOPIC, "a"))
         winners[was] += 1
-        assert (given_back, was) in {(1, JobState.READY), (0, JobState.RESERVED)}
+        assert (returned, was) in {(1, JobState.READY), (0, JobState.RESERVED)}
         assert await driver.pop() == []
     assert both_sides_won(winners)
 

@@ -167,15 +167,15 @@ receipts = st.one_of(
 def test_only_the_live_receipt_changes_a_job(engine_of_examples: Engine, run: Run, text: str) -> None:
     queue = engine_of_examples.queue
 
-    async def try_it() -> None:
+    async def check() -> None:
         await queue.put(PutJob(topic="t", id="a", on_conflict="keep"))
         await queue.pop("t", [PopRequest(1)])
         live = (await queue.get("t", "a")).receipt
         near = text.removeprefix("near")
-        given_text = str(Receipt(live.nonce + int(near), live.attempt)) if near != text else text
-        if given_text == str(live):
+        text_sent = str(Receipt(live.nonce + int(near), live.attempt)) if near != text else text
+        if text_sent == str(live):
             return
-        receipt = Receipt.of(given_text)
+        receipt = Receipt.of(text_sent)
         for change in (
             queue.finish("t", "a", receipt, None),
             queue.release("t", "a", receipt),
@@ -186,7 +186,7 @@ def test_only_the_live_receipt_changes_a_job(engine_of_examples: Engine, run: Ru
                 await change
         assert live == (await queue.get("t", "a")).receipt
 
-    run(try_it())
+    run(check())
 
 
 def cursor_of(parts: Any) -> str:
@@ -209,13 +209,13 @@ def test_a_cursor_leads_to_a_page_or_is_refused(
 ) -> None:
     topics = engine_of_examples.topics
 
-    async def try_it() -> None:
+    async def check() -> None:
         await engine_of_examples.queue.put(PutJob(topic="t", id="a", on_conflict="keep", delay=1000))
         for listing in (topics.jobs("t", state, cursor), engine_of_examples.topic_list.names(cursor)):
             with contextlib.suppress(InvalidInput):
                 await listing
 
-    run(try_it())
+    run(check())
 
 
 @drawn(100)
@@ -249,8 +249,8 @@ def test_any_name_raises_job_not_found_and_no_other_error(
 ) -> None:
     """The HTTP API refuses them earlier, but the engine must handle them too."""
 
-    async def look() -> None:
+    async def get_job() -> None:
         with pytest.raises((JobNotFound, DeferdError, UnicodeEncodeError)):
             await engine_of_examples.queue.get(topic or "t", job_id)
 
-    run(look())
+    run(get_job())

@@ -84,7 +84,7 @@ def redis_error_classes() -> list[type[Exception]]:
     ]
 
 
-FAULTS_OF_OURS = {
+SCRIPT_ERRORS = {
     redis_errors.RedisError,
     redis_errors.ResponseError,
     redis_errors.AuthenticationWrongNumberOfArgsError,
@@ -106,7 +106,7 @@ FAULTS_OF_OURS = {
 def test_every_error_of_the_client_is_mapped(error: type[Exception]) -> None:
     exception = error.__new__(error)
     Exception.__init__(exception, "text")
-    if error in FAULTS_OF_OURS:
+    if error in SCRIPT_ERRORS:
         assert translate(exception) is None
     else:
         assert isinstance(translate(exception), StoreUnavailable)

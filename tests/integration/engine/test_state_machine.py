@@ -174,7 +174,7 @@ class EveryCall(EngineAndModel):
     def redrive_some(self, topic: str, limit: int) -> None:
         dead = [job.id for job in self.models[topic].in_state(JobState.DEAD)]
         actual = self.run(self.driver.topics.redrive(topic, limit=limit))
-        redriven = [job_id for job_id in dead if self.look(topic, job_id).state is JobState.READY]
+        redriven = [job_id for job_id in dead if self.get_job(topic, job_id).state is JobState.READY]
         assert actual == result_of(lambda: self.models[topic].redrive_some(limit, redriven))
 
     @drawn.verb(topic=drawn.topics, ids=st.lists(drawn.job_ids, min_size=1, max_size=4))

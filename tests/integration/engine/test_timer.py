@@ -127,7 +127,7 @@ async def test_a_promotion_renews_the_lock_of_its_timer_and_of_no_other(driver: 
     driver.move_clock(2)
     driver.server.command("SET", LOCK, "other", "PX", 1300)
     now_ms = time.time() * 1000 + int(driver.server.command("GET", "deferd:{0}:clock"))
-    await timer.catch_up(round(now_ms))  # whoever holds the lock
+    await timer.catch_up(round(now_ms))  # another timer may hold the lock
     assert await driver.state("b") is JobState.READY
     assert driver.server.command("PTTL", LOCK) <= 1300
 
@@ -152,7 +152,7 @@ async def test_a_timer_that_failed_at_overdue_work_does_not_take_the_lock_for_it
 
 
 async def test_work_put_after_the_holder_died_is_done_before_its_lock_ends(engine: Engine, server: StoreServer) -> None:
-    """The message to a resting timer says that there is work, not when it is due."""
+    """The message to a resting timer reports that there is work, not when it is due."""
     await engine.timers[0].resign()
     while server.command("SET", LOCK, "dead", "NX", "PX", 2900) is None:
         server.command("DEL", LOCK)  # the timer has taken it again
@@ -224,7 +224,7 @@ async def test_the_message_of_a_promotion_that_failed_is_not_ignored(server: Sto
     driver = EngineDriver(Engine(store, movable_clock=True), server)
     timer = driver.engine.timers[0]
     await driver.queue.put_many([job("a"), job("b", delay=600), job("c", delay=600.5)])
-    await driver.pass_time(600)  # now it knows the next work, and will promote it without asking
+    await driver.pass_time(600)  # now it knows the next work, and will promote it without another poll
     driver.move_clock(1)
     mark = timer.mark
     server.pause()
@@ -247,7 +247,7 @@ async def test_a_running_timer_is_woken_by_an_earlier_job(engine: Engine) -> Non
 
 @pytest.mark.slow
 async def test_the_store_goes_and_comes_back(server: StoreServer) -> None:
-    """Work that became due while the store hung is done when it responds again, without a restart."""
+    """Work that became due while the store did not respond is done when it responds again, without a restart."""
     store = await connect(server.url, timeout_s=1)
     engine = Engine(store)
     await engine.start()

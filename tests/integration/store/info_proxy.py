@@ -1,4 +1,4 @@
-"""A TCP proxy that rewrites a server's replies to INFO, so that it looks like another product."""
+"""A TCP proxy that rewrites a server's replies to INFO, so that it resembles another product."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class StoreServer:
 
     @property
     def url(self) -> str:
-        """Its URL, `redis://` or `unix://`, with the password if `requirepass` was given."""
+        """Its URL, `redis://` or `unix://`, with the password if `requirepass` is set."""
         login = f":{self.config['requirepass']}@" if "requirepass" in self.config else ""
         return (
             f"redis://{login}127.0.0.1:{self.port}" if self.socket_path is None else f"unix://{login}{self.socket_path}"
@@ -126,8 +126,8 @@ class StoreServer:
         with self.client() as client:
             return client.execute_command(*arguments)
 
-    def used_before(self, shards: int = 1) -> Self:
-        """As a store is that a service has used: the next service does not wait before its first use."""
+    def mark_used(self, shards: int = 1) -> Self:
+        """Mark the store as used by a service, so that the next service does not wait before its first use."""
         self.command("SET", SHARDS_KEY, shards)
         return self
 
@@ -191,7 +191,7 @@ class Pair:
         self.replica = StoreServer(folder / "b", repl_diskless_sync_delay=0, replicaof=source)
 
     def start(self) -> Self:
-        """Start both and wait until they are in step, which takes a second."""
+        """Start both and wait until they are in sync, which takes a second."""
         try:
             self.primary.start()
             self.replica.start()
@@ -206,8 +206,8 @@ class Pair:
         self.replica.kill()
         self.primary.kill()
 
-    def is_well(self) -> bool:
-        """Whether both run as they did at the start, and are in step; what is paused goes on."""
+    def is_healthy(self) -> bool:
+        """Whether both run in their original roles and are in sync; resumes paused ones."""
         if not (self.primary.running and self.replica.running):
             return False
         self.primary.unpause()
@@ -391,17 +391,17 @@ class ClusterSet:
             "the node is forgotten",
         )
 
-    def take_back(self, master: StoreServer) -> None:
+    def rejoin(self, master: StoreServer) -> None:
         """Let a removed node join again, as a primary without slots."""
         self.masters[0].command("CLUSTER MEET", "127.0.0.1", master.port, master.config["cluster_port"])
         wait_until(lambda: all(map(self._sees_all, self.nodes)), SETTLE_S, "the node has joined")
 
-    def used_before(self, shards: int) -> Self:
-        """As `StoreServer.used_before`."""
-        self.holder_of(SHARDS_KEY).used_before(shards)
+    def mark_used(self, shards: int) -> Self:
+        """As `StoreServer.mark_used`."""
+        self.holder_of(SHARDS_KEY).mark_used(shards)
         return self
 
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether each running node sees that all slots are served."""
         infos = [node.command("CLUSTER INFO") for node in self.nodes if node.running]
         return all(info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == 16384 for info in infos)

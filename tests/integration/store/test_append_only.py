@@ -98,7 +98,7 @@ async def keys_in(folder: Path) -> int:
 
 
 def once(monkeypatch: pytest.MonkeyPatch, name: str, happening: Callable[[], None], *, after: bool) -> list[int]:
-    """Run `happening` right before or after the first call of a step of the copy; the list counts the calls."""
+    """Run `happening` right before or after the first call of a step of the copy. Returns the list of calls."""
     step = getattr(append_only, name)
     calls: list[int] = []
 

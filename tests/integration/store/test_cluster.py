@@ -40,7 +40,7 @@ def cluster(running_cluster: ClusterSet) -> Iterator[ClusterSet]:
             node.unpause()
         else:
             node.start()
-    wait_until(lambda: all(map(is_well, running_cluster.masters)), RECOVERY_S, "the cluster is healthy again")
+    wait_until(lambda: all(map(is_healthy, running_cluster.masters)), RECOVERY_S, "the cluster is healthy again")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def clustered_store(cluster: ClusterSet) -> AsyncIterator[Store]:
     await store.close()
 
 
-def is_well(node: StoreServer) -> bool:
+def is_healthy(node: StoreServer) -> bool:
     info = node.command("CLUSTER INFO")
     return info["cluster_state"] == "ok" and int(info["cluster_slots_ok"]) == 16384
 
@@ -106,11 +106,11 @@ async def test_a_subscription_receives_what_is_published(clustered_store: Store)
     await subscription.subscribe("news")
     await clustered_store.client.execute_command("PUBLISH", "news", "first")
 
-    heard: Any = await subscription.get_message(timeout=2)
-    while heard is not None and heard["type"] != "message":
-        heard = await subscription.get_message(timeout=2)
+    message: Any = await subscription.get_message(timeout=2)
+    while message is not None and message["type"] != "message":
+        message = await subscription.get_message(timeout=2)
 
-    assert heard["data"] == b"first"
+    assert message["data"] == b"first"
     await subscription.aclose()
 
 
@@ -121,10 +121,10 @@ async def test_a_failed_node_affects_only_its_own_keys(cluster: ClusterSet, clus
     own, others = held(cluster, cluster.masters[1])
     getattr(cluster.masters[1], how)()
 
-    for turn in range(2, 5):
+    for iteration in range(2, 5):
         failed, worked = await asyncio.gather(counted(clustered_store, own), counted(clustered_store, others))
         assert all(isinstance(reply, RedisError) for reply in failed)
-        assert worked == [turn] * len(others)
+        assert worked == [iteration] * len(others)
 
     sent_before = 4
     if how == "pause":
@@ -143,7 +143,7 @@ async def test_a_restarted_node_is_used_again_without_an_error(cluster: ClusterS
     node = cluster.masters[0]
     own, others = held(cluster, node)
     await asyncio.to_thread(node.restart)
-    await asyncio.to_thread(wait_until, lambda: is_well(node), RECOVERY_S, "the node is back")
+    await asyncio.to_thread(wait_until, lambda: is_healthy(node), RECOVERY_S, "the node is back")
 
     assert await counted(clustered_store, own) == [1] * len(own)
     assert await counted(clustered_store, others) == [2] * len(others)

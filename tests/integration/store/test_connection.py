@@ -43,9 +43,9 @@ async def own_store(own_server: StoreServer) -> AsyncIterator[Store]:
 async def first_message(subscription: PubSub) -> Any:
     end = time.monotonic() + 5
     while time.monotonic() < end:
-        heard = await subscription.get_message(timeout=0.05)
-        if heard is not None and heard["type"] == "message":
-            return heard["data"]
+        message = await subscription.get_message(timeout=0.05)
+        if message is not None and message["type"] == "message":
+            return message["data"]
     return None
 
 

@@ -174,10 +174,10 @@ async def test_a_store_that_is_killed_is_started_again_with_its_data(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(data_dir) as (embedded, store), asyncio.timeout(WAIT_S):
-        for turn in range(2):
-            await store.client.set(f"key{turn}", "value")
+        for iteration in range(2):
+            await store.client.set(f"key{iteration}", "value")
             await kill(embedded)
-            assert await got(store, f"key{turn}") == b"value"
+            assert await got(store, f"key{iteration}") == b"value"
         await until(lambda: "is running again" in caplog.text, "the restart is logged")
 
     assert "exited unexpectedly (signal 9)" in caplog.text

@@ -205,13 +205,13 @@ async def test_the_connection_to_a_primary_that_became_a_replica_is_dropped(
 
 
 async def test_an_invalid_reply_closes_the_connection() -> None:
-    async def talk_nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def send_invalid_reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1000)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(talk_nonsense, "127.0.0.1", 0)
+    server = await asyncio.start_server(send_invalid_reply, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     store = await connect(f"redis://127.0.0.1:{port}", timeout_s=TIMEOUT_S)
 

@@ -72,7 +72,7 @@ async def test_the_self_test_leaves_nothing_behind(server: StoreServer) -> None:
     assert server.command("KEYS", "*") == []
 
 
-async def test_all_missing_rights_are_named_with_what_grants_them(server: StoreServer) -> None:
+async def test_all_missing_permissions_are_named_with_what_grants_them(server: StoreServer) -> None:
     sentence = await refusal(user_url(server, "-time", "-zadd", "-publish", "-evalsha", "-info"))
 
     assert "the store's user lacks the permissions" in sentence

@@ -29,8 +29,8 @@ CHECK_INTERVAL_S = 0.2
 
 
 @pytest.fixture(autouse=True)
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is looked at more often than in use, where it is once a second."""
+def checks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is checked more often than in production, where it is once a second."""
     monkeypatch.setattr(shard_guard, "CHECK_INTERVAL_S", CHECK_INTERVAL_S)
 
 

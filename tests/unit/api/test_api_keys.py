@@ -24,8 +24,8 @@ TOKEN = "deferd_a-token"
 
 def entry(**fields: str) -> str:
     """One key; the fields are TOML, an empty one is omitted."""
-    given = {"name": '"shop"', "hash": f'"{hash_of(TOKEN)}"', "scopes": '["put"]', **fields}
-    return "[[key]]\n" + "".join(f"{name} = {value}\n" for name, value in given.items() if value)
+    values = {"name": '"shop"', "hash": f'"{hash_of(TOKEN)}"', "scopes": '["put"]', **fields}
+    return "[[key]]\n" + "".join(f"{name} = {value}\n" for name, value in values.items() if value)
 
 
 def refusal(text: str) -> str:
@@ -50,7 +50,7 @@ def test_the_default_is_all_topics_and_no_limit() -> None:
     assert key.limit is None
 
 
-def test_the_bounds_of_a_key_are_read() -> None:
+def test_the_limits_of_a_key_are_read() -> None:
     bounds = {
         "max_jobs": 1,
         "max_jobs_total": 2,
@@ -79,7 +79,7 @@ def test_the_default_burst_is_one_second_of_requests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "it has 0 keys and must have 1 to"),
         ("[[key]", "not valid TOML (at line 1, column"),
@@ -118,8 +118,8 @@ def test_the_default_burst_is_one_second_of_requests() -> None:
         (entry() + entry(name='"other"'), "the keys 'shop' and 'other' have the same hash"),
     ],
 )
-def test_an_invalid_entry_is_refused_with_the_reason(text: str, says: str) -> None:
-    assert says in refusal(text)
+def test_an_invalid_entry_is_refused_with_the_reason(text: str, message: str) -> None:
+    assert message in refusal(text)
 
 
 def test_the_number_of_keys_is_bounded() -> None:

@@ -67,11 +67,11 @@ class Queue:
 
     def __init__(self) -> None:
         self.reply: asyncio.Future[PopReply] = asyncio.get_running_loop().create_future()
-        self.asked = asyncio.Event()
+        self.pop_called = asyncio.Event()
         self.returned: list[JobRecord] = []
 
     async def pop(self, _topic: str, _requests: list[Any]) -> PopReply:
-        self.asked.set()
+        self.pop_called.set()
         return await self.reply
 
     async def return_to_queue(self, jobs: list[JobRecord]) -> None:
@@ -101,7 +101,7 @@ async def no_task_is_left() -> None:
 async def test_a_client_that_waits_gets_its_jobs(client: Client) -> None:
     queue = Queue()
     popping = pop(client, queue)
-    await queue.asked.wait()
+    await queue.pop_called.wait()
     queue.hand_out(_JOB)
     assert await popping == [_JOB]
     assert queue.returned == []
@@ -111,7 +111,7 @@ async def test_a_client_that_waits_gets_its_jobs(client: Client) -> None:
 async def test_a_disconnect_ends_the_wait_and_jobs_that_come_later_return(client: Client) -> None:
     queue = Queue()
     popping = pop(client, queue)
-    await queue.asked.wait()
+    await queue.pop_called.wait()
     client.disconnect()
     with pytest.raises(ClientDisconnect):
         await popping
@@ -124,7 +124,7 @@ async def test_a_disconnect_ends_the_wait_and_jobs_that_come_later_return(client
 async def test_jobs_that_come_as_the_client_disconnects_return_or_are_handed_out(client: Client, steps: int) -> None:
     queue = Queue()
     popping = pop(client, queue)
-    await queue.asked.wait()
+    await queue.pop_called.wait()
     queue.hand_out(_JOB)
     for _ in range(steps):  # of the event loop, between the reply and the disconnect
         await asyncio.sleep(0)
@@ -144,7 +144,7 @@ async def test_after_a_disconnect_no_work_begins(client: Client) -> None:
     queue = Queue()
     with pytest.raises(ClientDisconnect):
         await pop(client, queue)
-    assert not queue.asked.is_set()
+    assert not queue.pop_called.is_set()
     await no_task_is_left()
 
 
@@ -174,7 +174,7 @@ async def test_an_error_for_a_client_that_is_gone_is_dropped(client: Client) -> 
 async def test_cancelling_the_request_cancels_its_pop(client: Client) -> None:
     queue = Queue()
     popping = pop(client, queue)
-    await queue.asked.wait()
+    await queue.pop_called.wait()
     popping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await popping

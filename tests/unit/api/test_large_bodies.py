@@ -28,7 +28,7 @@ SERVICE = create_app(Settings(), "")
 
 
 class ObservedBinding(Admission):
-    """Notes in which thread the body was parsed, and the bound arguments."""
+    """Records in which thread the body was parsed, and the bound arguments."""
 
     def __init__(self) -> None:
         super().__init__()

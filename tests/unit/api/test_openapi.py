@@ -67,8 +67,8 @@ def operations() -> Iterator[dict[str, Any]]:
         yield from methods.values()
 
 
-def codes_of(answer: dict[str, Any]) -> set[str]:
-    return set(answer["content"]["application/problem+json"]["examples"])
+def codes_of(response: dict[str, Any]) -> set[str]:
+    return set(response["content"]["application/problem+json"]["examples"])
 
 
 def model_named(name: str) -> type[BaseModel]:
@@ -109,7 +109,7 @@ class TestOperation:
         assert described["summary"]
         assert described["description"]
         assert described["tags"][0] in {tag["name"] for tag in DOCUMENT["tags"]}
-        assert all(answer["description"] for answer in described["responses"].values())
+        assert all(response["description"] for response in described["responses"].values())
 
     def test_describes_every_parameter(self, described: dict[str, Any]) -> None:
         for parameter in described.get("parameters", ()):
@@ -117,9 +117,9 @@ class TestOperation:
             assert parameter["schema"] != {}, parameter["name"]
 
     def test_errors_are_problems(self, described: dict[str, Any]) -> None:
-        for status, answer in described["responses"].items():
+        for status, response in described["responses"].items():
             if status >= "400":
-                content = answer["content"]["application/problem+json"]
+                content = response["content"]["application/problem+json"]
                 assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
                 assert status == "default" or content["examples"]
 
@@ -186,8 +186,8 @@ class TestOperation:
 )
 def test_operations_document_their_error_codes(operation_id: str, codes: set[str]) -> None:
     (described,) = (one for one in operations() if one["operationId"] == operation_id)
-    errors = {status: answer for status, answer in described["responses"].items() if "400" <= status <= "599"}
-    named = {code for answer in errors.values() for code in codes_of(answer)}
+    errors = {status: response for status, response in described["responses"].items() if "400" <= status <= "599"}
+    named = {code for response in errors.values() for code in codes_of(response)}
     assert codes <= named
 
 

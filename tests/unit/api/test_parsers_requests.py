@@ -1,4 +1,4 @@
-"""Whatever a request says, it is bound to a call or refused by an error that can be shown."""
+"""Any request is bound to a call, or refused by an error that can be shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPERATIONS = [route for route in SERVICE.routes if isinstance(route, Operation)]
 def sent_request(
     path_values: dict[str, str], *, query: bytes = b"", body: bytes = b"", headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> AsgiRequest:
-    """A request whose body has come."""
+    """A request whose body has arrived."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body}
@@ -157,7 +157,7 @@ def test_an_object_with_known_fields_is_bound_or_refused(operation: Operation, d
 
 
 def can_be_sent_to_the_store(value: Any) -> None:
-    """What was understood has a form in which scripts get it."""
+    """Parsed values can be encoded for scripts."""
     match value:
         case model.PutJob():
             script_arguments.put_args(value, value.id or script_arguments.new_id())
@@ -190,18 +190,18 @@ def test_bytes_are_an_object_or_refused_and_what_is_read_can_be_written(raw: byt
 
 
 @drawn(200)
-@given(given_pairs=st.dictionaries(plain_texts, plain_texts, max_size=5))
-def test_a_query_is_read_as_it_was_written(given_pairs: dict[str, str]) -> None:
+@given(pairs=st.dictionaries(plain_texts, plain_texts, max_size=5))
+def test_a_query_is_read_as_it_was_written(pairs: dict[str, str]) -> None:
     [pop] = [operation for operation in OPERATIONS if operation.name == "pop_jobs"]
-    query = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in given_pairs.items()).encode()
+    query = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in pairs.items()).encode()
     bound = bind(pop, sent_request({"topic": "t"}, query=query))
     if isinstance(bound, InvalidInput):
-        assert {field_error.path[1] for field_error in bound.field_errors} <= given_pairs.keys()
+        assert {field_error.path[1] for field_error in bound.field_errors} <= pairs.keys()
         for field_error in bound.field_errors:
             if field_error.value is not None:
-                assert given_pairs[str(field_error.path[1])] == field_error.value
+                assert pairs[str(field_error.path[1])] == field_error.value
     else:
-        assert not given_pairs.keys() - {"wait", "count", "ttr", "consumer", "request_id"}
+        assert not pairs.keys() - {"wait", "count", "ttr", "consumer", "request_id"}
 
 
 hexadecimal = st.text("0123456789abcdef", min_size=1, max_size=33)

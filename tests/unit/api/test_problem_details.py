@@ -71,7 +71,7 @@ def test_every_leaf_error_has_a_row() -> None:
     assert set(problem_details.leaves()) - set(problem_details.leaves(CallFailed)) == problem_details.ROWS.keys()
 
 
-def test_every_leaf_error_is_tried_here() -> None:
+def test_every_leaf_error_is_tested_here() -> None:
     assert {type(error) for error in _ONE_OF_EACH} == problem_details.ROWS.keys()
 
 

@@ -144,11 +144,11 @@ def test_json_other_than_an_object_is_refused(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("depth", [limits.JSON_DEPTH_MAX + 2, 10_000])
-def test_deep_nesting_is_refused_with_the_bound(depth: int) -> None:
+def test_deep_nesting_is_refused_with_the_limit(depth: int) -> None:
     assert field_error_in(b'{"a":' + b"[" * depth + b"]" * depth + b"}").message == "is nested deeper than 200 levels"
 
 
-def test_nesting_up_to_the_bound_is_read() -> None:
+def test_nesting_up_to_the_limit_is_read() -> None:
     depth = limits.JSON_DEPTH_MAX - 1
     assert "a" in parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
 

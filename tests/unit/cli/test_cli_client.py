@@ -120,9 +120,9 @@ def test_wrong_usage_ends_with_2_and_one_line(
         monkeypatch.setattr("sys.stdin", nothing)
         code = cli.main(words)
 
-    said = capsys.readouterr()
-    assert (2, "") == (code, said.out)
-    [shown] = said.err.splitlines()
+    captured = capsys.readouterr()
+    assert (2, "") == (code, captured.out)
+    [shown] = captured.err.splitlines()
     assert line in shown
     assert shown.startswith("deferd: ")
 
@@ -161,12 +161,12 @@ def test_every_error_of_the_client_has_its_exit_code() -> None:
 
 
 def modules_after(words: list[str]) -> set[str]:
-    look = (
+    program = (
         "import sys, contextlib\nfrom deferd.cli.main import main\n"
         f"with contextlib.suppress(SystemExit): main({words!r})\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
 
@@ -200,8 +200,8 @@ def test_without_the_extra_it_says_what_to_install(words: str, package: str, wha
 
     command = words.split("'")[1]
     assert (1, "") == (done.returncode, done.stdout)
-    told = f"deferd: `deferd {command}` needs {what}, and {package} is missing: pip install 'deferd[{extra}]'\n"
-    assert told == done.stderr
+    message = f"deferd: `deferd {command}` needs {what}, and {package} is missing: pip install 'deferd[{extra}]'\n"
+    assert message == done.stderr
 
 
 def config_json(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, dict[str, tuple[object, str]]]:
@@ -240,9 +240,9 @@ def test_config_shows_no_secret(
 
     assert cli.main(["config", *form, "--redis-url", "redis://:sesame@db"]) == 2  # a URL with a password is refused
 
-    said = capsys.readouterr()
-    assert "sesame" not in said.out + said.err
-    assert "DEFERD_REDIS_URL" in said.out
+    captured = capsys.readouterr()
+    assert "sesame" not in captured.out + captured.err
+    assert "DEFERD_REDIS_URL" in captured.out
 
 
 def test_config_reports_wrong_and_unknown_settings(
@@ -254,12 +254,12 @@ def test_config_reports_wrong_and_unknown_settings(
 
     assert cli.main(["config"]) == 2
 
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert [
         "deferd: the environment variable DEFERD_PROT is not a setting of deferd; did you mean DEFERD_PORT?",
         "deferd: --port (DEFERD_PORT) is 'x', but must be a whole number from 0 to 65535",
-    ] == said.err.splitlines()
-    assert ["--port", "x", "env", "DEFERD_PORT"] in [line.split() for line in said.out.splitlines()]
+    ] == captured.err.splitlines()
+    assert ["--port", "x", "env", "DEFERD_PORT"] in [line.split() for line in captured.out.splitlines()]
 
 
 def test_config_without_the_service_installed_shows_the_clients_settings() -> None:

@@ -19,7 +19,7 @@ FILE = f"""# Keys of the shop's service.
 [[key]]
 name = "shop"  # shown in logs
 hash = "{hash_of("shop-secret")}"
-# may take back what it put
+# may cancel what it put
 scopes = ["put", "cancel"]
 topics = ["orders.*"]
 requests_per_second = 50
@@ -56,19 +56,19 @@ def comments(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("#")]
 
 
-def test_the_list_shows_names_scopes_topics_and_bounds_and_no_hash(
+def test_the_list_shows_names_scopes_topics_and_limits_and_no_hash(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["key", "list", "--keys-file", str(file)]) == 0
 
-    said = capsys.readouterr().out
-    assert [line.split() for line in said.splitlines()] == [
+    output = capsys.readouterr().out
+    assert [line.split() for line in output.splitlines()] == [
         ["NAME", "SCOPES", "TOPICS", "BOUNDS"],
         ["shop", "put,", "cancel", "orders.*", "requests_per_second", "50"],
         ["closer", "pop", "*", "-"],
         ["ops", "admin", "*", "-"],
     ]
-    assert "sha256" not in said
+    assert "sha256" not in output
 
 
 def test_a_new_key_is_appended_to_a_file_without_a_final_newline(
@@ -98,7 +98,7 @@ def test_a_revoked_key_is_removed_and_all_else_stays(file: Path, name: str, caps
 
     assert capsys.readouterr().out == f"{name} revoked\n"
     assert names(file) == [other for other in ("shop", "closer", "ops") if other != name]
-    kept = [comment for comment in comments(FILE) if name != "shop" or comment != "# may take back what it put"]
+    kept = [comment for comment in comments(FILE) if name != "shop" or comment != "# may cancel what it put"]
     assert comments(file.read_text(encoding="utf-8")) == kept
     assert hash_of(f"{name}-secret") not in file.read_text(encoding="utf-8")
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
@@ -175,6 +175,6 @@ def test_an_invalid_file_is_refused_by_name(
 
     assert cli.main(["key", *words, "--keys-file", str(file)]) == 2
 
-    said = capsys.readouterr()
-    assert said.err.startswith(f"deferd: --keys-file (DEFERD_KEYS_FILE) {file} is ")
-    assert "sesame-token" not in said.out + said.err
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"deferd: --keys-file (DEFERD_KEYS_FILE) {file} is ")
+    assert "sesame-token" not in captured.out + captured.err

@@ -16,7 +16,7 @@ from deferd.cli.ndjson import BadLine, Batch, JobLines
 
 
 class Pipe:
-    """What is written is what JobLines reads."""
+    """A pipe; JobLines reads what is written to it."""
 
     def __init__(self) -> None:
         self.reading, self.writing = os.pipe()
@@ -79,13 +79,13 @@ def test_long_lines_make_small_batches(tmp_path: Path) -> None:
     assert [3, 3, 1] == [len(batch.jobs) for batch in found]
 
 
-def test_empty_lines_and_foreign_line_ends_are_passed_over(pipe: Pipe) -> None:
+def test_empty_lines_and_foreign_line_ends_are_skipped(pipe: Pipe) -> None:
     [batch] = batches(pipe.lines(b"\xef\xbb\xbf1\r\n\r\n  \n2\r\n"))
 
     assert ([1, 2], [1, 4]) == ([job["body"] for job in batch.jobs], batch.lines)
 
 
-def test_what_has_come_is_not_kept_waiting_for_more() -> None:
+def test_lines_that_have_arrived_do_not_wait_for_more() -> None:
     reading, writing = os.pipe()
     lines = JobLines(reading, {"topic": "t"}, whole_jobs=False)
     try:
@@ -124,7 +124,7 @@ def test_a_bad_line_comes_after_the_jobs_before_it(pipe: Pipe) -> None:
         (b"1 2", "not JSON"),
     ],
 )
-def test_what_json_does_not_know_is_refused(pipe: Pipe, line: bytes, problem: str) -> None:
+def test_values_that_are_not_json_are_refused(pipe: Pipe, line: bytes, problem: str) -> None:
     with pytest.raises(BadLine, match=f"line 1: {problem}"):
         pipe.lines(line).batch()
 

@@ -1,4 +1,4 @@
-"""What people type or pipe into the command line: values that are right, or a usage error."""
+"""Input that people type or pipe into the command line is parsed, or is a usage error."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_backoff_is_read_as_it_is_shown(backoff: dict[str, Any]) -> None:
 # Lines of jobs
 
 
-def taken(content: bytes, cuts: list[int], **options: Any) -> tuple[list[dict[str, Any]], list[int], int | None]:
+def read_jobs(content: bytes, cuts: list[int], **options: Any) -> tuple[list[dict[str, Any]], list[int], int | None]:
     """The jobs of a pipe into which `content` comes in pieces, the lines they stood on, and the bad line, if any."""
     reading, writing = os.pipe()
     edges = [0, *sorted(cut % (len(content) + 1) for cut in cuts), len(content)]
@@ -154,7 +154,7 @@ line_ends = st.sampled_from([b"\n", b"\r\n", b"\n\n", b" \n"])
 @given(bodies=st.lists(st.tuples(json_values, line_ends), max_size=12), cuts=st.lists(st.integers(0, 2000), max_size=4))
 def test_every_line_becomes_a_job_however_it_is_cut(bodies: list[tuple[Any, bytes]], cuts: list[int]) -> None:
     content = b"".join(json.dumps(body).encode() + end for body, end in bodies)
-    jobs, numbers, bad = taken(content, cuts, whole_jobs=False)
+    jobs, numbers, bad = read_jobs(content, cuts, whole_jobs=False)
     assert bad is None
     assert [body for body, _ in bodies] == [job["body"] for job in jobs]
     assert numbers == sorted(set(numbers))
@@ -181,7 +181,7 @@ whole_jobs = objects_with(
 )
 def test_bytes_are_jobs_up_to_a_line_that_is_named(lines: list[bytes], whole: bool) -> None:
     content = b"\n".join(lines)
-    jobs, numbers, bad = taken(content, [], whole_jobs=whole)
+    jobs, numbers, bad = read_jobs(content, [], whole_jobs=whole)
     count = content.count(b"\n") + 1
     assert len(jobs) == len(numbers)
     assert all(1 <= number <= count for number in numbers)
@@ -198,4 +198,4 @@ def test_a_line_with_only_a_nul_is_not_reported_as_too_long() -> None:
 
 @pytest.mark.parametrize("line", [b"1e999", b"[1, -1E+400]", b"9" * 400 + b".0"])
 def test_a_line_with_an_infinite_number_is_named(line: bytes) -> None:
-    assert taken(b"1\n" + line, [], whole_jobs=False)[2] == 2
+    assert read_jobs(b"1\n" + line, [], whole_jobs=False)[2] == 2

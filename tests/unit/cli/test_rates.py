@@ -1,4 +1,4 @@
-"""Rates come from what the services count, and are not made up where they are not known."""
+"""Rates are computed from the services' counters, and are left out where they are not known."""
 
 from __future__ import annotations
 

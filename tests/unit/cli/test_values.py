@@ -1,4 +1,4 @@
-"""What people write on the command line: durations, instants, backoffs, JSON, where the service is."""
+"""Values on the command line: durations, instants, backoffs, JSON, URLs of the service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from deferd.contract.model import Backoff
     [
         ("90", 90),
         ("0", 0),
-        ("-5", -5),  # refused by the service, which names the bound
+        ("-5", -5),  # refused by the service, which names the limit
         ("1.5", 1.5),
         ("250ms", 0.25),
         ("90s", 90),
@@ -50,7 +50,7 @@ def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
         values.duration(text)
 
 
-def test_none_lifts_a_bound() -> None:
+def test_none_lifts_a_limit() -> None:
     assert (values.duration_or_none("none"), values.duration_or_none("1m")) == (None, 60)
     assert (values.whole_or_none("none"), values.whole_or_none("3")) == (None, 3)
     with pytest.raises(click.BadParameter, match="'no' is neither a whole number nor none"):

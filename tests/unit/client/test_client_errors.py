@@ -42,10 +42,10 @@ ONLY_HTTP = {
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: error.code)
 def test_an_error_survives_the_round_trip_over_http(error: errors.DeferdError) -> None:
-    answer = problem_details.response(error)
-    headers = {name.decode(): value.decode() for name, value in answer.raw_headers}
+    response = problem_details.response(error)
+    headers = {name.decode(): value.decode() for name, value in response.raw_headers}
     retry_after = headers.get("retry-after")
-    read = read_problem(answer.status_code, bytes(answer.body), None if retry_after is None else int(retry_after))
+    read = read_problem(response.status_code, bytes(response.body), None if retry_after is None else int(retry_after))
     assert type(error) is type(read)
     assert str(error) == str(read)
     facts = {name: value for name, value in vars(error).items() if name != "timed_out"}
@@ -66,7 +66,7 @@ def test_every_code_of_the_service_has_an_error() -> None:
         (b"\xff\xfe", "status 500: "),
     ],
 )
-def test_other_content_is_quoted_in_an_unexpected_answer(content: bytes, shown: str) -> None:
+def test_other_content_is_quoted_by_the_error(content: bytes, shown: str) -> None:
     read = read_problem(500, content, None)
     assert isinstance(read, UnexpectedAnswer)
     assert read.status == 500

@@ -73,9 +73,9 @@ def test_the_options_of_a_put_override_the_defaults() -> None:
     close = job("t", int, delay=10, max_attempts=5, ttl=60, ttr=7, on_conflict="keep")
     at = datetime(2030, 1, 1, tzinfo=UTC)
 
-    given = close.fields(1, delay=0, max_attempts=None, ttr=None, on_conflict="reject")
+    fields = close.fields(1, delay=0, max_attempts=None, ttr=None, on_conflict="reject")
 
-    assert given == {
+    assert fields == {
         "topic": "t", "body": 1, "delay": 0, "max_attempts": None, "ttl": 60, "ttr": 7, "on_conflict": "reject"
     }  # fmt: skip
     scheduled = close.fields(1, run_at=at)
@@ -177,7 +177,7 @@ def test_every_option_of_a_put_is_sent() -> None:
 # Handlers
 
 
-def body_given_to(function: Any, body: Any) -> Any:
+def result_of(function: Any, body: Any) -> Any:
     positional, named = Handler(job("t", Order), function).arguments(body, context_of(body))
     return function(*positional, **named)
 
@@ -196,9 +196,9 @@ def test_a_handler_of_a_definition_gets_the_body_as_its_type() -> None:
         return order
 
     for function in (takes_order, takes_base, takes_any, takes_object, lambda order: order):
-        assert body_given_to(function, {"number": 1}) == Order(number=1)
+        assert result_of(function, {"number": 1}) == Order(number=1)
     with pytest.raises(InvalidBody, match=r"^the body does not fit: number: Field required"):
-        body_given_to(takes_any, {})
+        result_of(takes_any, {})
 
 
 def test_a_handler_that_takes_another_type_than_the_definition_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Arbitrary responses are read as the contract says or raise a DeferdError; arbitrary jobs are encoded or refused."""
+"""Arbitrary responses are parsed by the contract or raise a DeferdError; arbitrary jobs are encoded or refused."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_job_is_written_as_json_or_refused(job: dict[str, Any]) -> None:
             from_json(made.body)
 
 
-# What a worker makes of a body
+# How a worker parses a body
 
 
 class Line(BaseModel):

@@ -43,7 +43,7 @@ MOST_S = 5.0
 
 ROOT = Path(deferd.__file__).parent
 SERVICE = ("api", "cli/serve.py", "contract", "engine", "server", "settings.py", "store")
-"""What reads input of others. The client, the commands and the benchmark read what their own user gives them."""
+"""The code that reads input of others. The client, the commands and the benchmark read input of their own user."""
 OPERATIONS = [route for route in create_app(settings.Settings(), "").routes if isinstance(route, Operation)]
 
 Make = Callable[[int], Any]
@@ -74,7 +74,7 @@ def numbered(form: str, before: str, after: str) -> Make:
 
 
 def read_body(name: str) -> Callable[[bytes], object]:
-    """Reads a body of this operation and writes what answers a refusal."""
+    """Reads a body of this operation, and writes the response to a refused one."""
     [body] = [operation._body for operation in OPERATIONS if operation.name == name]
     assert body is not None
 
@@ -235,7 +235,7 @@ BOUNDED_BEFORE = ("engine/topics.py", "store/server_info.py")
 
 @pytest.fixture(autouse=True)
 def no_garbage_collection() -> Iterator[None]:
-    """It would look through all objects of the test run; the service keeps those of its start out of it."""
+    """It would traverse all objects of the test run; the service excludes those of its start."""
     gc.disable()
     yield
     gc.enable()
@@ -246,10 +246,10 @@ def least_time_s(act: Callable[[Any], object], value: Any) -> float:
     for _ in range(RUNS):
         began = time.thread_time()
         act(value)
-        took = time.thread_time() - began
-        least = min(least, took)
-        if took > MOST_S / RUNS:
-            return took
+        seconds = time.thread_time() - began
+        least = min(least, seconds)
+        if seconds > MOST_S / RUNS:
+            return seconds
     return least
 
 

@@ -29,15 +29,15 @@ from deferd.contract.model import (
 )
 
 
-def faults_in(model: type[BaseModel], given: Any) -> list[FieldError]:
+def errors_of(model: type[BaseModel], value: Any) -> list[FieldError]:
     with pytest.raises(ValidationError) as caught:
-        model.model_validate(given)
-    return field_errors(caught.value, "body", given)
+        model.model_validate(value)
+    return field_errors(caught.value, "body", value)
 
 
-def the_fault_in(model: type[BaseModel], given: Any) -> tuple[str, str]:
-    (fault,) = faults_in(model, given)
-    return ".".join(map(str, fault.path)), fault.message
+def error_of(model: type[BaseModel], value: Any) -> tuple[str, str]:
+    (field_error,) = errors_of(model, value)
+    return ".".join(map(str, field_error.path)), field_error.message
 
 
 def test_only_the_topic_is_needed() -> None:
@@ -52,7 +52,7 @@ def test_topics_that_match_the_pattern_are_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "-a", ".a", "a b", "a/b", "a\n", "a\0", "ä", "a,b", "x" * 129, "{a}"])
 def test_topics_outside_the_pattern_are_refused(name: str) -> None:
-    field, message = the_fault_in(PutJob, {"topic": name})
+    field, message = error_of(PutJob, {"topic": name})
     assert field == "body.topic"
     assert limits.TOPIC_PATTERN in message
     assert "1 to 128" in message
@@ -60,7 +60,7 @@ def test_topics_outside_the_pattern_are_refused(name: str) -> None:
 
 def test_ids_may_be_longer_than_topics() -> None:
     assert PutJob.model_validate({"topic": "t", "id": "x" * 255}).id == "x" * 255
-    field, message = the_fault_in(PutJob, {"topic": "t", "id": "x" * 256})
+    field, message = error_of(PutJob, {"topic": "t", "id": "x" * 256})
     assert field == "body.id"
     assert "1 to 255" in message
 
@@ -106,8 +106,8 @@ def test_ids_may_be_longer_than_topics() -> None:
         ),
     ],
 )
-def test_a_refusal_names_the_field_and_the_bound(fields: dict[str, Any], field: str, message: str) -> None:
-    assert the_fault_in(PutJob, {"topic": "t", **fields}) == (field, message)
+def test_a_refusal_names_the_field_and_the_limit(fields: dict[str, Any], field: str, message: str) -> None:
+    assert error_of(PutJob, {"topic": "t", **fields}) == (field, message)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_refusal_names_the_field_and_the_bound(fields: dict[str, Any], field: 
     ],
 )
 def test_an_instant_must_be_rfc_3339_with_an_offset(instant: Any) -> None:
-    field, message = the_fault_in(PutJob, {"topic": "t", "run_at": instant})
+    field, message = error_of(PutJob, {"topic": "t", "run_at": instant})
     assert field == "body.run_at"
     assert "must be an RFC 3339 instant with a zone" in message
 
@@ -142,27 +142,27 @@ def test_an_instant_is_at_most_ten_years_ahead() -> None:
     near = datetime.fromtimestamp(time.time(), UTC) + timedelta(seconds=limits.DELAY_MAX_S - 60)
     assert PutJob.model_validate({"topic": "t", "run_at": near.isoformat()}).run_at == near
     far = near + timedelta(minutes=2)
-    field, message = the_fault_in(PutJob, {"topic": "t", "run_at": far.isoformat()})
+    field, message = error_of(PutJob, {"topic": "t", "run_at": far.isoformat()})
     assert field == "body.run_at"
     assert message == "must be at most 315576000 seconds (10 years) ahead"
 
 
 @pytest.mark.parametrize("model", [PutJob, ChangeJob])
 def test_delay_and_run_at_exclude_each_other(model: type[BaseModel]) -> None:
-    given = {"delay": 1, "run_at": "2030-01-01T00:00:00Z"} | ({"topic": "t"} if model is PutJob else {})
-    field, message = the_fault_in(model, given)
+    value = {"delay": 1, "run_at": "2030-01-01T00:00:00Z"} | ({"topic": "t"} if model is PutJob else {})
+    field, message = error_of(model, value)
     assert field == "body"
     assert message == "`delay` and `run_at` exclude each other: give one of them"
 
 
 def test_a_missing_topic_is_named() -> None:
-    (fault,) = faults_in(PutJob, {})
-    assert (fault.path, fault.message, fault.value) == (("body", "topic"), "is required", None)
+    (field_error,) = errors_of(PutJob, {})
+    assert (field_error.path, field_error.message, field_error.value) == (("body", "topic"), "is required", None)
 
 
 def test_every_field_error_of_a_batch_is_reported_with_its_index() -> None:
     jobs = [{"topic": "t"}, {"topic": "t", "delay": -1}, {"topic": "t", "backoff": {"kind": "fixed", "seconds": -2}}]
-    found = {fault.path: fault.value for fault in faults_in(PutBatch, {"jobs": jobs})}
+    found = {field_error.path: field_error.value for field_error in errors_of(PutBatch, {"jobs": jobs})}
     assert found == {("body", "jobs", 1, "delay"): -1, ("body", "jobs", 2, "backoff", "seconds"): -2}
 
 
@@ -171,18 +171,18 @@ def test_every_field_error_of_a_batch_is_reported_with_its_index() -> None:
 )
 def test_a_batch_holds_1_to_1000_jobs(model: type[BaseModel], item: dict[str, Any]) -> None:
     model.model_validate({"jobs": [item] * 1000})
-    assert the_fault_in(model, {"jobs": [item] * 1001}) == ("body.jobs", "must have at most 1000 items")
-    assert the_fault_in(model, {"jobs": []}) == ("body.jobs", "must have at least 1 items")
-    assert the_fault_in(model, {"jobs": {}}) == ("body.jobs", "must be a list")
+    assert error_of(model, {"jobs": [item] * 1001}) == ("body.jobs", "must have at most 1000 items")
+    assert error_of(model, {"jobs": []}) == ("body.jobs", "must have at least 1 items")
+    assert error_of(model, {"jobs": {}}) == ("body.jobs", "must be a list")
 
 
 def test_thousands_of_field_errors_are_reported_as_one() -> None:
-    given = {"topic": "t"} | {f"x{number}": 1 for number in range(6000)}
-    assert the_fault_in(PutJob, given) == ("body", "has 6000 invalid values, too many to list")
+    value = {"topic": "t"} | {f"x{number}": 1 for number in range(6000)}
+    assert error_of(PutJob, value) == ("body", "has 6000 invalid values, too many to list")
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "field", "message"),
+    ("model", "value", "field", "message"),
     [
         (ReleaseJob, {"delay": -1}, "body.delay", "must be at least 0 seconds"),
         (ReleaseJob, {"error": "x" * 10_001}, "body.error", "must have at most 10000 characters"),
@@ -196,8 +196,8 @@ def test_thousands_of_field_errors_are_reported_as_one() -> None:
         (FinishBatch, {"jobs": [{}]}, "body.jobs.0.id", "is required"),
     ],
 )
-def test_the_other_requests_are_as_strict(model: type[BaseModel], given: Any, field: str, message: str) -> None:
-    assert the_fault_in(model, given) == (field, message)
+def test_the_other_requests_are_as_strict(model: type[BaseModel], value: Any, field: str, message: str) -> None:
+    assert error_of(model, value) == (field, message)
 
 
 def test_backoffs_have_the_documented_defaults() -> None:

@@ -35,7 +35,7 @@ def submitting(commit: GroupCommit[str, str], *items: str, topic: str = "t") -> 
     return [asyncio.create_task(commit.submit(topic, item)) for item in items]
 
 
-async def turns(number: int = 5) -> None:
+async def run_loop(number: int = 5) -> None:
     for _ in range(number):
         await asyncio.sleep(0)
 
@@ -49,9 +49,9 @@ async def test_a_single_call_is_sent_at_once(store: GatedStore) -> None:
 async def test_items_that_arrive_during_a_call_share_the_next_one(store: GatedStore) -> None:
     commit = GroupCommit(store.send, size=len)
     first = submitting(commit, "a")
-    await turns()
+    await run_loop()
     later = submitting(commit, "b", "c", "d")
-    await turns()
+    await run_loop()
     assert store.calls == [("t", ["a"])]
     store.gate.set()
     assert await asyncio.gather(*first, *later) == ["A", "B", "C", "D"]
@@ -61,7 +61,7 @@ async def test_items_that_arrive_during_a_call_share_the_next_one(store: GatedSt
 async def test_topics_do_not_wait_for_each_other(store: GatedStore) -> None:
     commit = GroupCommit(store.send, size=len)
     tasks = submitting(commit, "a", topic="t") + submitting(commit, "b", topic="u")
-    await turns()
+    await run_loop()
     assert store.calls == [("t", ["a"]), ("u", ["b"])]
     store.gate.set()
     await asyncio.gather(*tasks)
@@ -70,7 +70,7 @@ async def test_topics_do_not_wait_for_each_other(store: GatedStore) -> None:
 async def test_a_call_is_bounded_in_items_and_in_bytes(store: GatedStore) -> None:
     commit = GroupCommit(store.send, size=len, most_items=3, most_bytes=10)
     tasks = submitting(commit, "0", "a", "b", "c", "d", "eeeeeeeee", "ff", "g" * 99, "h")
-    await turns()
+    await run_loop()
     store.gate.set()
     await asyncio.gather(*tasks)
     bounded = [["a", "b", "c"], ["d", "eeeeeeeee"], ["ff"], ["g" * 99], ["h"]]
@@ -81,7 +81,7 @@ async def test_an_error_is_raised_to_all_in_the_call_and_to_no_others(store: Gat
     commit = GroupCommit(store.send, size=len, most_items=2)
     store.fails_at = 2
     tasks = submitting(commit, "0", "a", "b", "c")
-    await turns()
+    await run_loop()
     store.gate.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [str(result) for result in results] == ["0", "away", "away", "C"]
@@ -92,9 +92,9 @@ async def test_an_error_is_raised_to_all_in_the_call_and_to_no_others(store: Gat
 async def test_a_cancelled_caller_does_not_affect_the_others(store: GatedStore, gives_up: int) -> None:
     commit = GroupCommit(store.send, size=len)
     tasks = submitting(commit, "a", "b", "c")
-    await turns()
+    await run_loop()
     tasks[gives_up].cancel()
-    await turns()
+    await run_loop()
     store.gate.set()
     assert await tasks[2] == "C"
     assert tasks[gives_up].cancelled()
@@ -104,7 +104,7 @@ async def test_nothing_is_kept_after_a_topic_is_served(store: GatedStore) -> Non
     store.gate.set()
     commit = GroupCommit(store.send, size=len)
     await commit.submit("t", "a")
-    await turns()
+    await run_loop()
     assert commit._waiting == {}
     assert commit._tasks == set()
 
@@ -116,9 +116,9 @@ async def test_a_result_that_is_too_short_fails_the_items_it_leaves_out_and_no_l
 
     commit = GroupCommit(send, size=len)
     first = submitting(commit, "a")
-    await turns()
+    await run_loop()
     later = submitting(commit, "b", "c")
-    await turns()
+    await run_loop()
     store.gate.set()
     assert await asyncio.gather(*first) == ["A"]
     results = await asyncio.gather(*later, return_exceptions=True)

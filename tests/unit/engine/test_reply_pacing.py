@@ -13,7 +13,7 @@ from deferd.engine.reply_pacing import BYTES_PER_S, LARGE_BYTES, ReplyPacing
 
 
 class Clock:
-    """Goes on when somebody sleeps, by as much as that takes."""
+    """A clock that advances when somebody sleeps, by the length of the sleep."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -26,7 +26,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What ReplyPacing takes for the time."""
+    """The clock that ReplyPacing reads."""
     clock = Clock()
     monkeypatch.setattr(reply_pacing, "_sleep", clock.sleep)
     monkeypatch.setattr(reply_pacing, "_now_s", lambda: clock.now_s)
@@ -65,7 +65,7 @@ async def test_a_topic_whose_replies_become_small_waits_no_more(clock: Clock) ->
     assert clock.now_s <= 1002
 
 
-async def test_time_that_nobody_used_is_not_saved_up(clock: Clock) -> None:
+async def test_unused_time_is_not_saved_up(clock: Clock) -> None:
     pacing = ReplyPacing()
     pacing.note("a", BYTES_PER_S)
     clock.now_s = 1010
@@ -74,7 +74,7 @@ async def test_time_that_nobody_used_is_not_saved_up(clock: Clock) -> None:
         assert clock.now_s == begins_s
 
 
-async def test_callers_that_give_up_cost_the_others_no_time(clock: Clock) -> None:
+async def test_callers_that_give_up_do_not_delay_the_others(clock: Clock) -> None:
     pacing = ReplyPacing()
     for topic in ("a", "b"):
         pacing.note(topic, BYTES_PER_S)

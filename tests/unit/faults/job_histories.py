@@ -1,4 +1,4 @@
-"""Histories of one job as its clients saw it, for the checker of the fault runs: how they are made, and right ones."""
+"""Histories of one job as its clients saw it, for the checker of the fault runs: helpers, and right histories."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def gone(at_s: float = 1000) -> Operation:
 RIGHT = {
     "nothing": [],
     "put, delivered, finished": [put(0, 1, at_ms=500), deliver(1, 3, 2500), finish(3, 4), gone()],
-    "a delivery that is answered before its put": [put(0, 9), deliver(1, 3, 2500), finish(4, 5), gone()],
-    "a put of which nobody knows": [put(0, None, UNKNOWN), gone()],
+    "a delivery that ends before its put": [put(0, 9), deliver(1, 3, 2500), finish(4, 5), gone()],
+    "an unseen put": [put(0, None, UNKNOWN), gone()],
     "a put that took effect late": [put(0, None, UNKNOWN), gone(2), deliver(5, 6, 5500), finish(7, 8), gone()],
-    "a lost answer to a cancel": [put(0, 1), op("cancel", 2, None, UNKNOWN), gone()],
-    "a lost answer to a finish": [put(0, 1), deliver(2, 3, 2500), finish(3, None, UNKNOWN), gone()],
-    "a lost answer to a release": [
+    "a lost response to a cancel": [put(0, 1), op("cancel", 2, None, UNKNOWN), gone()],
+    "a lost response to a finish": [put(0, 1), deliver(2, 3, 2500), finish(3, None, UNKNOWN), gone()],
+    "a lost response to a release": [
         put(0, 1),
         deliver(2, 3, 2500),
         op("release", 2.6, None, UNKNOWN, receipt="first.1", delay_ms=100),
@@ -79,7 +79,7 @@ RIGHT = {
         finish(6, 7, receipt="first.2"),
         gone(),
     ],
-    "a finish after the lease, that nobody got in between": [put(0, 1), deliver(2, 3, 2500), finish(8, 9), gone()],
+    "a finish after the lease, without a delivery in between": [put(0, 1), deliver(2, 3, 2500), finish(8, 9), gone()],
     "a finish refused when the lease was over": [
         put(0, 1),
         deliver(2, 3, 2500),
@@ -95,7 +95,7 @@ RIGHT = {
         finish(3, 4, "cancelled"),
         gone(),
     ],
-    "a holder that asks long after the cancel": [
+    "a holder that finishes long after the cancel": [
         put(0, 1),
         deliver(2, 3, 2500),
         op("cancel", 3, 4, "reserved"),
@@ -118,7 +118,7 @@ RIGHT = {
         op("change", 4, 5, "not found", delay_ms=0),
         gone(),
     ],
-    "a lost answer to a change that put it off beyond its ttl": [
+    "a lost response to a change that delayed it beyond its ttl": [
         put(0, 1, at_ms=500, ttl_ms=1000),
         op("change", 1, None, UNKNOWN, delay_ms=4000),
         deliver(5, 6, 5500),
@@ -151,14 +151,14 @@ RIGHT = {
         op("cancel", 2, 3, "dead"),
         gone(),
     ],
-    "a change after a delivery to nobody": [
+    "a change after an unseen delivery": [
         put(0, 1, at_ms=500),
         op("change", 3, 4, at_ms=3500, delay_ms=500),
         deliver(4, 5, 4500, attempt=2),
         finish(5, 6, receipt="first.2"),
         gone(),
     ],
-    "a job that died in hands that nobody knows of": [put(0, 1, at_ms=500, max_attempts=1), gone()],
+    "a job that died after an unseen delivery": [put(0, 1, at_ms=500, max_attempts=1), gone()],
     "a job in the place of another": [
         put(0, 1, delay_ms=9000),
         put(2, 3, "stored", tag="second", on_conflict="replace"),
@@ -185,7 +185,7 @@ RIGHT = {
         finish(9, 10, "not found"),
         gone(11),
     ],
-    "a retained job that was finished in hands that nobody knows of": [
+    "a retained job that was finished after an unseen delivery": [
         put(0, 1, at_ms=500, retain_ms=5000),
         finish(2, 3, receipt="", result="one"),
         look(4, 5, "finished", result="one"),
@@ -209,7 +209,7 @@ RIGHT = {
         finish(5, 5.1, receipt=""),
         gone(6),
     ],
-    "a finish of whichever delivery is live": [
+    "a finish without a receipt": [
         put(0, 1, at_ms=500),
         deliver(2, 3, 2500),
         finish(2.6, 2.7, receipt=""),
@@ -221,7 +221,7 @@ RIGHT = {
         finish(3.7, None, UNKNOWN, receipt=""),
         gone(4),
     ],
-    "a finish of whichever delivery after a cancel": [
+    "a finish without a receipt after a cancel": [
         put(0, 1, at_ms=500),
         op("cancel", 2, 3, "reserved"),
         finish(3, 4, "cancelled", receipt=""),

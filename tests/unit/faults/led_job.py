@@ -1,7 +1,7 @@
-"""Histories for the checker of the fault runs: a job that is really led through lives by the rules, step by step.
+"""Histories for the checker of the fault runs, from a job that is simulated step by step according to the rules.
 
-Written apart from the checker's model, and eager where that is lazy: leases end, and dead jobs go, at instants of their
-own.
+Independent of the checker's model, and eager where that is lazy: leases end, and dead jobs are removed, at random
+instants.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ TTR_MS = 1000
 State = Literal["gone", "waiting", "held", "dead", "finished"]
 
 
-class LedJob:
-    """Leads one id through the lives of its jobs at instants that grow, and remembers what its clients see.
+class SimulatedJob:
+    """Simulates the jobs of one id over time, and records what its clients see.
 
-    Of a share of `lost_answers` its clients see nothing.
+    Its clients do not receive a share of `lost_responses`.
     """
 
-    def __init__(self, chance: random.Random, *, lost_answers: float) -> None:
+    def __init__(self, chance: random.Random, *, lost_responses: float) -> None:
         self.chance = chance
-        self.lost_answers = lost_answers
+        self.lost_responses = lost_responses
         self.now_ms = 10_000
         self.operations: list[Operation] = []
-        self.unanswered_pops_s: list[float] = []
+        self.pops_without_response_s: list[float] = []
         self.state: State = "gone"
         self.tag = ""
         self.since_ms = 0
@@ -47,25 +47,25 @@ class LedJob:
         self.puts = 0
         self.old: list[tuple[str, bool]] = []
         """Receipts of deliveries that are over, and whether by a cancel."""
-        self.was_taken_from_hands = False
+        self.was_cancelled_while_held = False
         """Whether the last job of this id was cancelled while it was held."""
 
     def step(self) -> None:
-        """Let time go on and something happen."""
+        """Let time pass, and make a random call."""
         self.now_ms += self.chance.randrange(1, 600)
-        self.happen_by_itself()
-        choices = [self.put, self.put, self.cancel, self.late_word, self.change, self.redrive, self.look]
-        choices += [self.pop] * 4 + [self.finish_whichever]
+        self.run_timer()
+        choices = [self.put, self.put, self.cancel, self.finish_too_late, self.change, self.redrive, self.look]
+        choices += [self.pop] * 4 + [self.finish_without_receipt]
         if self.state == "held" and self.is_known:
             choices += [self.finish, self.release, self.touch, self.bury] * 2
         self.chance.choice(choices)()
 
-    def happen_by_itself(self) -> None:
-        """What the timer would do, or not yet."""
+    def run_timer(self) -> None:
+        """Do the work of the timer, or leave it for later."""
         if self.chance.random() < 0.2:
             return
         if self.state == "held" and self.now_ms >= self.since_ms:
-            self.over(was_cancelled=False)
+            self.end_delivery(was_cancelled=False)
             self.wait_or_die(self.since_ms)
         elif self.state == "waiting" and self.is_expired:
             self.die()
@@ -80,14 +80,14 @@ class LedJob:
     def receipt(self) -> str:
         return f"{self.tag}.{self.deliveries}"
 
-    def over(self, *, was_cancelled: bool) -> None:
-        """The delivery has ended."""
+    def end_delivery(self, *, was_cancelled: bool) -> None:
+        """End the delivery."""
         if self.is_known:
             self.old.append((self.receipt, was_cancelled))
         self.is_known = False
 
     def wait_or_die(self, due_ms: int) -> None:
-        """After a delivery."""
+        """Wait for the next delivery, or be dead after the last one."""
         if 0 < self.max_attempts <= self.attempt:
             self.die()
         else:
@@ -96,12 +96,12 @@ class LedJob:
     def die(self) -> None:
         self.state, self.since_ms = "dead", self.now_ms + DEAD_RETENTION_MS
 
-    def see(self, kind: Kind, outcome: str, *, known_ms: int | None = None, **facts: Any) -> None:
-        """A client made this call, at some time before, and was answered at some time after."""
+    def record(self, kind: Kind, outcome: str, *, known_ms: int | None = None, **facts: Any) -> None:
+        """Record a call of a client that began at some time before now and ended at some time after."""
         call_s = (self.now_ms - self.chance.randrange(2, 900)) / 1000
         end_s = (self.now_ms + self.chance.randrange(2, 900)) / 1000
         seen = replace(Operation(kind, "t", "job", call_s, end_s, outcome), at_ms=known_ms, **facts)
-        if kind != "deliver" and self.chance.random() < self.lost_answers:
+        if kind != "deliver" and self.chance.random() < self.lost_responses:
             seen = replace(seen, end_s=None, outcome=UNKNOWN, at_ms=None, due_ms=0)
         self.operations.append(seen)
 
@@ -118,28 +118,28 @@ class LedJob:
             "on_conflict": on_conflict,
         }
         if self.state == "held" and on_conflict == "replace":
-            self.see("put", "held", **facts)
+            self.record("put", "held", **facts)
         elif self.state != "gone" and on_conflict == "keep":
-            self.see("put", "kept", **facts, **self.shown())
+            self.record("put", "kept", **facts, **self.shown())
         elif self.state != "gone" and not on_conflict:
-            self.see("put", "exists", **facts)
+            self.record("put", "exists", **facts)
         else:
             due_ms = self.now_ms + facts["delay_ms"]
             outcome = "stored" if on_conflict == "replace" else "created"
-            self.see("put", outcome, known_ms=self.now_ms, due_ms=due_ms, **facts)
+            self.record("put", outcome, known_ms=self.now_ms, due_ms=due_ms, **facts)
             self.tag, self.state, self.since_ms = facts["tag"], "waiting", due_ms
             self.attempt = self.deliveries = 0
             self.max_attempts, self.ttl_ms, self.retain_ms = facts["max_attempts"], facts["ttl_ms"], facts["retain_ms"]
-            self.was_taken_from_hands = False
+            self.was_cancelled_while_held = False
 
     def look(self) -> None:
         if self.state == "gone":
-            self.see("look", "not found")
+            self.record("look", "not found")
         else:
-            self.see("look", "there", **self.shown())
+            self.record("look", "there", **self.shown())
 
     def shown(self) -> dict[str, Any]:
-        """What an answer shows of the job."""
+        """The fields of the job that a response shows."""
         shown = {"shown": self.tag, "state": self.name_of_state()}
         return shown | {"result": self.result} if self.state == "finished" else shown
 
@@ -152,22 +152,22 @@ class LedJob:
     def change(self) -> None:
         delay_ms = self.chance.choice((0, 700))
         if self.state == "waiting":
-            self.see("change", "done", known_ms=self.now_ms, delay_ms=delay_ms)
+            self.record("change", "done", known_ms=self.now_ms, delay_ms=delay_ms)
             self.since_ms = self.now_ms + delay_ms
         else:
-            self.see("change", "held" if self.state == "held" else "not found", delay_ms=delay_ms)
+            self.record("change", "held" if self.state == "held" else "not found", delay_ms=delay_ms)
 
     def cancel(self) -> None:
         if self.state == "gone":
-            self.see("cancel", "not found")
+            self.record("cancel", "not found")
             return
-        self.see("cancel", self.name_of_state())
-        self.was_taken_from_hands = self.state == "held"
-        self.over(was_cancelled=True)
+        self.record("cancel", self.name_of_state())
+        self.was_cancelled_while_held = self.state == "held"
+        self.end_delivery(was_cancelled=True)
         self.state = "gone"
 
     def redrive(self) -> None:
-        self.see("redrive", "done" if self.state == "dead" else "none")
+        self.record("redrive", "done" if self.state == "dead" else "none")
         if self.state == "dead":
             self.state, self.since_ms, self.attempt = "waiting", self.now_ms, 0
 
@@ -181,10 +181,10 @@ class LedJob:
         self.deliveries += 1
         self.state, self.since_ms = "held", self.now_ms + TTR_MS
         if self.chance.random() < 0.2:
-            self.unanswered_pops_s.append((self.now_ms - 5) / 1000)
+            self.pops_without_response_s.append((self.now_ms - 5) / 1000)
             return
         self.is_known = True
-        self.see(
+        self.record(
             "deliver",
             "done",
             tag=self.tag,
@@ -197,58 +197,58 @@ class LedJob:
     def finish(self) -> None:
         self.done(self.receipt)
 
-    def finish_whichever(self) -> None:
+    def finish_without_receipt(self) -> None:
         """Without a receipt."""
         if self.state == "held":
             self.done("")
         elif self.state == "gone":
-            self.see("finish", "cancelled" if self.was_taken_from_hands else "not found")
+            self.record("finish", "cancelled" if self.was_cancelled_while_held else "not found")
         else:
-            self.see("finish", "stale")
+            self.record("finish", "stale")
 
     def done(self, receipt: str) -> None:
         self.finishes += 1
         result = f"result{self.finishes}"
-        self.see("finish", "done", receipt=receipt, result=result)
+        self.record("finish", "done", receipt=receipt, result=result)
         finisher = self.receipt if self.is_known else ""
-        self.over(was_cancelled=False)
+        self.end_delivery(was_cancelled=False)
         self.state = "gone"
         if self.retain_ms:
             self.state, self.since_ms = "finished", self.now_ms + self.retain_ms
             self.result, self.finisher = result, finisher
 
     def bury(self) -> None:
-        self.see("bury", "done", receipt=self.receipt)
-        self.over(was_cancelled=False)
+        self.record("bury", "done", receipt=self.receipt)
+        self.end_delivery(was_cancelled=False)
         self.die()
 
     def release(self) -> None:
         delay_ms = self.chance.choice((0, 500))
         receipt = self.receipt
-        self.over(was_cancelled=False)
+        self.end_delivery(was_cancelled=False)
         self.wait_or_die(self.now_ms + delay_ms)
         if self.state == "dead":
-            self.see("release", "dead", receipt=receipt, delay_ms=delay_ms)
+            self.record("release", "dead", receipt=receipt, delay_ms=delay_ms)
         else:
-            self.see("release", "done", receipt=receipt, known_ms=self.now_ms, delay_ms=delay_ms)
+            self.record("release", "done", receipt=receipt, known_ms=self.now_ms, delay_ms=delay_ms)
 
     def touch(self) -> None:
         self.since_ms = self.now_ms + TTR_MS
-        self.see("touch", "done", receipt=self.receipt, known_ms=self.now_ms, lease_end_ms=self.since_ms)
+        self.record("touch", "done", receipt=self.receipt, known_ms=self.now_ms, lease_end_ms=self.since_ms)
 
-    def late_word(self) -> None:
-        """Of somebody whose delivery is over."""
+    def finish_too_late(self) -> None:
+        """A finish by a consumer whose delivery is over."""
         if self.old:
             receipt, was_cancelled = self.chance.choice(self.old)
             outcome = "cancelled" if was_cancelled else "not found"
             if self.state == "finished" and receipt == self.finisher:
-                outcome = "done"  # as it was
+                outcome = "done"  # a repeated finish succeeds
             elif self.state != "gone":
                 outcome = "stale"
-            self.see("finish", outcome, receipt=receipt, result="another")
+            self.record("finish", outcome, receipt=receipt, result="another")
 
-    def end(self) -> list[Operation]:
-        """What its clients saw, in any order; the last look told what is there."""
+    def history(self) -> list[Operation]:
+        """All recorded calls in random order, with a last one that shows whether the job is there."""
         at_s = self.now_ms / 1000 + 1
         outcome = "not found" if self.state == "gone" else "there"
         self.operations.append(Operation("look", "t", "job", at_s, at_s + 1, outcome))
@@ -257,9 +257,9 @@ class LedJob:
         return shuffled
 
 
-def lead(seed: int, steps: int, *, lost_answers: float) -> LedJob:
-    """A job led for so many steps."""
-    job = LedJob(random.Random(seed), lost_answers=lost_answers)
+def simulate(seed: int, steps: int, *, lost_responses: float) -> SimulatedJob:
+    """A job simulated for so many steps."""
+    job = SimulatedJob(random.Random(seed), lost_responses=lost_responses)
     for _ in range(steps):
         job.step()
     return job

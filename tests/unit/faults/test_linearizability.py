@@ -14,14 +14,14 @@ from tests.faults.history import NOT_SENT, UNKNOWN, History, Operation, Recorder
 from tests.faults.linearizability import StoreClock, Verdict, check_job
 from tests.faults.promises import broken_promises
 from tests.unit.faults.job_histories import RIGHT, deliver, finish, gone, op, put
-from tests.unit.faults.led_job import TTR_MS, lead
+from tests.unit.faults.led_job import TTR_MS, simulate
 from tests.unit.faults.wrong_histories import WRONG
 
 CLOCK = StoreClock(offset_ms=0, uncertainty_ms=0)
 
 
-def check(*operations: Operation, unanswered_pops_s: Sequence[float] = ()) -> Verdict:
-    return check_job(operations, CLOCK, unanswered_pops_s)
+def check(*operations: Operation, pops_without_response_s: Sequence[float] = ()) -> Verdict:
+    return check_job(operations, CLOCK, pops_without_response_s)
 
 
 @pytest.mark.parametrize("history", WRONG.values(), ids=WRONG.keys())
@@ -33,16 +33,16 @@ def test_a_wrong_history_is_refused(history: list[Operation]) -> None:
 
 @pytest.mark.parametrize("history", RIGHT.values(), ids=RIGHT.keys())
 def test_a_right_history_is_accepted(history: list[Operation]) -> None:
-    verdict = check(*history, unanswered_pops_s=[0.5])
+    verdict = check(*history, pops_without_response_s=[0.5])
     assert verdict.is_right, verdict.explain(history)
 
 
-def test_an_unanswered_pop_may_have_counted_an_attempt_but_only_one() -> None:
+def test_a_pop_without_response_may_have_counted_an_attempt_but_only_one() -> None:
     history = [put(0, 1), deliver(2, 9, 8000, attempt=2), finish(9, 10, receipt="first.2"), gone()]
-    assert check(*history, unanswered_pops_s=[2]).is_right
-    assert not check(*history, unanswered_pops_s=[8.5]).is_right
+    assert check(*history, pops_without_response_s=[2]).is_right
+    assert not check(*history, pops_without_response_s=[8.5]).is_right
     assert not check(*history).is_right
-    assert not check(history[0], deliver(2, 9, 8000, attempt=3), unanswered_pops_s=[2]).is_right
+    assert not check(history[0], deliver(2, 9, 8000, attempt=3), pops_without_response_s=[2]).is_right
 
 
 def test_the_uncertainty_of_the_clock_is_allowed_for() -> None:
@@ -58,26 +58,26 @@ def test_a_search_that_is_too_long_is_no_verdict() -> None:
     assert not verdict.is_decided
 
 
-# Histories made by a job that is really led through its life
+# Histories of a simulated job
 
 
 @settings(max_examples=counted(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 24))
-def test_every_history_of_a_job_that_was_led_by_the_rules_is_accepted(seed: int, steps: int) -> None:
-    job = lead(seed, steps, lost_answers=0.2)
-    operations = job.end()
-    verdict = check_job(operations, CLOCK, job.unanswered_pops_s)
+def test_every_history_that_follows_the_rules_is_accepted(seed: int, steps: int) -> None:
+    job = simulate(seed, steps, lost_responses=0.2)
+    operations = job.history()
+    verdict = check_job(operations, CLOCK, job.pops_without_response_s)
     assert verdict.is_right, verdict.explain(operations)
 
 
 @settings(max_examples=counted(300), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 20), st.sampled_from(["lost", "twice", "ghost", "early"]))
 def test_a_history_with_one_wrong_thing_added_is_refused(seed: int, steps: int, wrong: str) -> None:
-    job = lead(seed, steps, lost_answers=0)  # for what was lost may explain much
+    job = simulate(seed, steps, lost_responses=0)  # since lost responses can explain a wrong operation
     at_ms = job.now_ms + 5000
     at_s = at_ms / 1000
     last = "last"
-    if job.state != "gone":  # so that the end is the same whatever was before
+    if job.state != "gone":  # so that the end is the same in all examples
         was = {"held": "reserved", "waiting": "ready"}.get(job.state, job.state)
         job.operations.append(op("cancel", at_s - 3, at_s - 2.9, was))
     new = put(at_s - 1, at_s - 0.9, tag=last, at_ms=at_ms - 950, delay_ms=900 if wrong == "early" else 0)
@@ -90,18 +90,18 @@ def test_a_history_with_one_wrong_thing_added_is_refused(seed: int, steps: int, 
     }[wrong]
     operations = [*job.operations, *added]
     job.chance.shuffle(operations)
-    verdict = check_job(operations, CLOCK, job.unanswered_pops_s)
+    verdict = check_job(operations, CLOCK, job.pops_without_response_s)
     assert verdict.is_decided
     assert not verdict.is_right
 
 
-# What is written down
+# Recorded histories
 
 
 def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.jsonl")
-    answered = recorder.begin("put", "t", "job", tag="one", delay_ms=5, ttr_ms=TTR_MS)
-    recorder.end(answered, "created", at_ms=7)
+    number = recorder.begin("put", "t", "job", tag="one", delay_ms=5, ttr_ms=TTR_MS)
+    recorder.end(number, "created", at_ms=7)
     recorder.begin("cancel", "t", "job")
     recorder.end(recorder.begin("finish", "t", "job", receipt="r"), NOT_SENT)
     recorder.end(recorder.begin("pop", "t", request="again"), UNKNOWN)
@@ -121,8 +121,8 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
     assert ("cancel", UNKNOWN, None) == (cancel.kind, cancel.outcome, cancel.end_s)
     assert ("deliver", "two", 8) == (pop.kind, pop.tag, pop.at_ms)
     assert ("put", "created", 8, None) == (two.kind, two.outcome, two.at_ms, two.end_s)
-    [unanswered] = history.unanswered_pops
-    assert unanswered.call_s == pop.call_s, "the answer may be that of the first try"
+    [without_response] = history.pops_without_response
+    assert without_response.call_s == pop.call_s, "the response may be that of the first attempt"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_history_is_read_back_per_job_with_what_was_under_way_at_a_kill(tmp_pa
         ("a delivery after an acknowledged cancel", "delivered_after_cancel"),
         ("a second delivery under a lease that was extended", "overlapping_leases"),
         ("a delivery after an acknowledged finish", "delivered_after_finish"),
-        ("a delivery after a finish of whichever was live", "delivered_after_finish"),
+        ("a delivery after a finish without a receipt", "delivered_after_finish"),
         ("a retained job that is delivered", "delivered_after_finish"),
         ("a finished job that was not kept", "forgotten"),
         ("a retained job whose id is free", "forgotten"),
@@ -145,7 +145,7 @@ def test_broken_promises_are_counted_without_the_search_too(wrong: str, broken: 
     assert {broken} == {name for name, found in counts.items() if found}
 
 
-def test_receipts_that_are_given_again_are_counted() -> None:
+def test_receipts_that_are_issued_twice_are_counted() -> None:
     history = [
         put(0, 1),
         deliver(2, 3, 2500),

@@ -1,4 +1,4 @@
-"""Histories of one job that the checker of the fault runs must refuse, each with one thing that cannot be."""
+"""Histories of one job that the checker of the fault runs must refuse, each with one impossible operation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WRONG = {
         put(3, 4, tag="second"),
         deliver(5, 6, 5500),
     ],
-    "a delivery that the store says it made at another time": [put(0, 1), deliver(2, 3, 1900)],
+    "a delivery whose response shows another time": [put(0, 1), deliver(2, 3, 1900)],
     "a put that was lost": [put(0, 1), gone()],
     "a put that was lost after a release": [
         put(0, 1),
@@ -72,8 +72,8 @@ WRONG = {
     ],
     "a finish accepted twice": [put(0, 1), deliver(2, 3, 2500), finish(3, 4), finish(5, 6)],
     "a finish refused under a live lease": [put(0, 1), deliver(2, 3, 2500), finish(2.6, 2.7, "stale")],
-    "a finish told of a cancel that was not": [put(0, 1), deliver(2, 3, 2500), finish(2.6, 2.7, "cancelled")],
-    "a finish not told of a cancel that was": [
+    "a finish that reports a cancel that was not": [put(0, 1), deliver(2, 3, 2500), finish(2.6, 2.7, "cancelled")],
+    "a finish that does not report a cancel": [
         put(0, 1),
         deliver(2, 3, 2500),
         op("cancel", 2.6, 2.7, "reserved"),
@@ -82,14 +82,14 @@ WRONG = {
     "a held job not found": [put(0, 1), deliver(2, 3, 2500), finish(2.6, 2.7, "not found")],
     "a cancel that did not find the job": [put(0, 1), op("cancel", 2, 3, "not found")],
     "a cancel of a job that is gone": [put(0, 1), op("cancel", 2, 3, "delayed"), op("cancel", 4, 5, "delayed")],
-    "a cancel from the hands of nobody": [put(0, 1), op("cancel", 2, 3, "reserved")],
+    "a cancel of a reserved job that nobody holds": [put(0, 1), op("cancel", 2, 3, "reserved")],
     "a cancel of a ready job before it is due": [put(0, 1, delay_ms=5000), op("cancel", 2, 3, "ready")],
-    "a cancel of a delayed job in somebody's hands": [
+    "a cancel of a held job as a delayed one": [
         put(0, 1),
         deliver(2, 3, 2500),
         op("cancel", 3.1, 3.2, "delayed"),
     ],
-    "a job due at another instant than its answer says": [put(0, 1, at_ms=500, delay_ms=100, due_ms=700)],
+    "a job due at another instant than its response shows": [put(0, 1, at_ms=500, delay_ms=100, due_ms=700)],
     "a delivery before the instant at which it was to run": [put(0, 1, at_ms=500, run_at_ms=4000), deliver(2, 4, 3000)],
     "a delivery of a job that was put at another time": [put(0, 1, at_ms=500), deliver(2, 3, 2500, created_ms=400)],
     "a delivery before the delay of a change was over": [
@@ -98,7 +98,7 @@ WRONG = {
         deliver(2, 4, 3000),
     ],
     "a change of a held job": [put(0, 1), deliver(2, 3, 2500), op("change", 2.6, 2.7, at_ms=2650, delay_ms=0)],
-    "a change refused for a holder that is none": [put(0, 1), op("change", 2, 3, "held", delay_ms=0)],
+    "a change refused as held without a holder": [put(0, 1), op("change", 2, 3, "held", delay_ms=0)],
     "a change that did not find the job": [put(0, 1), op("change", 2, 3, "not found", delay_ms=0)],
     "a delivery after an acknowledged bury": [
         put(0, 1),
@@ -157,7 +157,7 @@ WRONG = {
         put(2, 3, "stored", tag="second", on_conflict="replace"),
         deliver(4, 5, 4500),
     ],
-    "a put refused for a holder that is none": [put(0, 1), put(2, 3, "held", tag="second", on_conflict="replace")],
+    "a put refused as held without a holder": [put(0, 1), put(2, 3, "held", tag="second", on_conflict="replace")],
     "a finished job that was not kept": [put(0, 1, retain_ms=5000), deliver(2, 3, 2500), finish(3, 3.2), gone(4)],
     "a retained job that is not kept for long enough": [
         put(0, 1, retain_ms=5000),
@@ -231,25 +231,25 @@ WRONG = {
         finish(4, 4.1, receipt="first.2"),
         finish(4.2, 4.3),
     ],
-    "a finish of whichever delivery, of which there is none": [put(0, 1), finish(2, 3, receipt="")],
-    "a finish of whichever delivery that did not see the one there was": [
+    "a finish without a receipt and without a delivery": [put(0, 1), finish(2, 3, receipt="")],
+    "a finish without a receipt that did not find the delivery": [
         put(0, 1),
         deliver(2, 3, 2500),
         finish(2.6, 2.7, "stale", receipt=""),
     ],
-    "a delivery after a finish of whichever was live": [
+    "a delivery after a finish without a receipt": [
         put(0, 1),
         deliver(2, 3, 2500),
         finish(2.6, 2.7, receipt=""),
         deliver(4, 5, 4500, attempt=2),
     ],
-    "a finish of whichever delivery not told of a cancel": [
+    "a finish without a receipt that does not report a cancel": [
         put(0, 1),
         deliver(2, 3, 2500),
         op("cancel", 2.6, 2.7, "reserved"),
         finish(2.8, 2.9, "not found", receipt=""),
     ],
-    "a finish of whichever delivery told of the cancel of an earlier job": [
+    "a finish without a receipt that reports the cancel of an earlier job": [
         put(0, 1),
         deliver(2, 3, 2500),
         op("cancel", 2.6, 2.7, "reserved"),
@@ -287,5 +287,5 @@ WRONG = {
         look(5, 6),
     ],
     "a look that finds a job where it was not": [put(0, 1, delay_ms=9000), look(2, 3, "dead")],
-    "a look that finds nobody's job": [op("look", 2, 3, "there")],
+    "a look that finds a job that was never put": [op("look", 2, 3, "there")],
 }

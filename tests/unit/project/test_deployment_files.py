@@ -212,12 +212,12 @@ def test_compose_listens_without_keys_only_on_ports_of_this_machine() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def compose_settings(monkeypatch: pytest.MonkeyPatch, **given: str) -> Settings:
+def compose_settings(monkeypatch: pytest.MonkeyPatch, **variables: str) -> Settings:
     """The settings of the service in its container, from the variables that Compose passes on."""
     for name in [name for name in os.environ if name.startswith("DEFERD_")]:
         monkeypatch.delenv(name)
     for name, value in COMPOSE["services"]["deferd"]["environment"].items():
-        monkeypatch.setenv(name, interpolated(value, given))
+        monkeypatch.setenv(name, interpolated(value, variables))
     return load_settings({})
 
 
@@ -247,11 +247,11 @@ def test_compose_accepts_keys_as_text_too(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_store_keeps_every_acknowledged_write() -> None:
     store = COMPOSE["services"]["store"]
-    given = dict(zip(store["command"][1::2], store["command"][2::2], strict=True))
+    options = dict(zip(store["command"][1::2], store["command"][2::2], strict=True))
 
-    assert "yes" == given["--appendonly"]
-    assert "always" == given["--appendfsync"]
-    assert "noeviction" == given["--maxmemory-policy"]
+    assert "yes" == options["--appendonly"]
+    assert "always" == options["--appendfsync"]
+    assert "noeviction" == options["--maxmemory-policy"]
     assert ["jobs:/data"] == store["volumes"]
     assert "jobs" in COMPOSE["volumes"]
 
@@ -290,9 +290,9 @@ def test_the_proxy_does_not_buffer_a_pop() -> None:
 
 
 def test_compose_and_its_proxy_accept_the_same_public_names() -> None:
-    given = {"DEFERD_ALLOWED_HOST": "jobs.example.com *.example.org"}
-    service = interpolated(COMPOSE["services"]["deferd"]["environment"]["DEFERD_ALLOWED_HOST"], given)
-    [(_, names)] = values(nginx_config(given), "server_name")
+    variables = {"DEFERD_ALLOWED_HOST": "jobs.example.com *.example.org"}
+    service = interpolated(COMPOSE["services"]["deferd"]["environment"]["DEFERD_ALLOWED_HOST"], variables)
+    [(_, names)] = values(nginx_config(variables), "server_name")
 
     assert load_settings({"allowed_host": service}).allowed_host == ("jobs.example.com", "*.example.org")
     assert ["jobs.example.com", "*.example.org"] == names[-2:]
@@ -387,7 +387,7 @@ def kubernetes() -> dict[str, dict[str, Any]]:
     return {one["kind"]: one for one in objects}
 
 
-def test_the_kubernetes_manifest_has_the_fields_that_its_schema_asks_for() -> None:
+def test_the_kubernetes_manifest_has_the_fields_that_its_schema_requires() -> None:
     objects = kubernetes()
     deployment, service = objects["Deployment"], objects["Service"]
     template = deployment["spec"]["template"]

@@ -29,7 +29,7 @@ DIALECT = re.compile(
     r"|whatever|whoever)\b",
     re.IGNORECASE,
 )
-"""Words of an earlier dialect, which the glossary replaced."""
+"""Words that the glossary replaced."""
 
 
 def text_of(path: Path) -> str:

@@ -45,7 +45,7 @@ class RecordingTransport(asyncio.Transport):
 LARGE = bytes(range(256)) * (PIECE_BYTES // 64)  # four pieces
 
 
-async def turns(count: int) -> None:
+async def run_loop(count: int) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -61,18 +61,18 @@ async def test_a_large_response_takes_a_turn_of_the_loop_for_each_piece() -> Non
     transport.paced.write(LARGE)
     assert (len(transport.written), transport.calls) == (1, ["pause"])
     assert transport.paced.get_write_buffer_size() == len(LARGE) - PIECE_BYTES
-    await turns(1)
+    await run_loop(1)
     assert len(transport.written) == 2
-    await turns(5)
+    await run_loop(5)
     assert (b"".join(transport.written), transport.calls) == (LARGE, ["pause", "resume"])
     assert transport.paced.get_write_buffer_size() == 0
 
 
-async def test_what_follows_a_large_response_comes_behind_it() -> None:
+async def test_data_after_a_large_response_is_sent_after_it() -> None:
     transport = RecordingTransport()
     transport.paced.write(LARGE)
     transport.paced.write(b"next")
-    await turns(10)
+    await run_loop(10)
     assert b"".join(transport.written) == LARGE + b"next"
     assert transport.calls == ["pause", "resume"]
 
@@ -80,11 +80,11 @@ async def test_what_follows_a_large_response_comes_behind_it() -> None:
 async def test_nothing_is_written_while_the_client_does_not_read() -> None:
     transport = RecordingTransport(room=2)
     transport.paced.write(LARGE)
-    await turns(10)
+    await run_loop(10)
     assert len(transport.written) == 2
     assert transport.paced.get_write_buffer_size() == len(LARGE) - 2 * PIECE_BYTES
     transport.paced.resume()
-    await turns(10)
+    await run_loop(10)
     assert (b"".join(transport.written), transport.calls) == (LARGE, ["pause", "resume"])
 
 
@@ -103,7 +103,7 @@ async def test_it_ends_when_everything_is_written(end: str, call: str) -> None:
     assert transport.paced.is_closing() == (end == "close")
     assert transport.calls == ["pause"]
     transport.paced.write(b"too late")
-    await turns(10)
+    await run_loop(10)
     assert (b"".join(transport.written), transport.calls) == (LARGE, ["pause", "resume", call])
 
 
@@ -111,10 +111,10 @@ async def test_a_flush_writes_everything_though_the_client_does_not_read() -> No
     transport = RecordingTransport(room=2)
     transport.paced.write(LARGE)
     transport.paced.close()
-    await turns(10)
+    await run_loop(10)
     transport.paced.flush()
     assert (b"".join(transport.written), transport.calls) == (LARGE, ["pause", "close"])
-    await turns(10)
+    await run_loop(10)
     assert b"".join(transport.written) == LARGE
 
 
@@ -122,7 +122,7 @@ async def test_an_abort_drops_what_is_not_written() -> None:
     transport = RecordingTransport()
     transport.paced.write(LARGE)
     transport.paced.abort()
-    await turns(10)
+    await run_loop(10)
     assert (len(transport.written), transport.calls) == (1, ["pause", "abort"])
     assert transport.paced.get_write_buffer_size() == 0
 
@@ -130,8 +130,8 @@ async def test_an_abort_drops_what_is_not_written() -> None:
 async def test_a_lost_connection_is_not_called_back() -> None:
     transport = RecordingTransport(room=2)
     transport.paced.write(LARGE)
-    await turns(10)
+    await run_loop(10)
     transport.paced.connection_lost()
     transport.paced.resume()
-    await turns(10)
+    await run_loop(10)
     assert (len(transport.written), transport.calls) == (2, ["pause"])

@@ -46,7 +46,7 @@ setting_texts = st.one_of(
         ["8000", "1", "0.5", "true", "off", "json", "INFO", "127.0.0.1", "~", "~nobody-here/x", "./a", "1e3"]
     ),
 )
-settings_given = st.dictionaries(st.sampled_from(sorted(Settings.model_fields)), setting_texts, max_size=4)
+settings_as_texts = st.dictionaries(st.sampled_from(sorted(Settings.model_fields)), setting_texts, max_size=4)
 
 
 def loads(flags: dict[str, str], names: list[str]) -> None:
@@ -59,16 +59,16 @@ def loads(flags: dict[str, str], names: list[str]) -> None:
 
 
 @drawn(400)
-@given(flags=settings_given)
+@given(flags=settings_as_texts)
 def test_flags_are_settings_or_refused_by_name(flags: dict[str, str]) -> None:
     with environment({}):
         loads(flags, [*flags])
 
 
 @drawn(200)
-@given(given_values=settings_given)
-def test_variables_are_settings_or_refused_by_name(given_values: dict[str, str]) -> None:
-    possible = {name: text for name, text in given_values.items() if "\0" not in text and is_encodable(text)}
+@given(values=settings_as_texts)
+def test_variables_are_settings_or_refused_by_name(values: dict[str, str]) -> None:
+    possible = {name: text for name, text in values.items() if "\0" not in text and is_encodable(text)}
     with environment({variable(name): text for name, text in possible.items()}):
         loads({}, [*possible])
 
@@ -229,10 +229,10 @@ def written(entry: dict[str, Any]) -> str:
 
 
 @drawn(200)
-@given(given_entries=st.lists(entries, min_size=1, max_size=4, unique_by=lambda entry: entry["name"]))
-def test_written_keys_are_parsed_unchanged(given_entries: list[dict[str, Any]]) -> None:
-    keys = parse_keys("\n\n".join(map(written, given_entries)))
-    for entry, key in zip(given_entries, keys, strict=True):
+@given(some_entries=st.lists(entries, min_size=1, max_size=4, unique_by=lambda entry: entry["name"]))
+def test_written_keys_are_parsed_unchanged(some_entries: list[dict[str, Any]]) -> None:
+    keys = parse_keys("\n\n".join(map(written, some_entries)))
+    for entry, key in zip(some_entries, keys, strict=True):
         assert isinstance(key, Key)
         assert entry["name"] == key.name
         assert key.scopes == frozenset(Scope if Scope.ADMIN in entry["scopes"] else entry["scopes"])
@@ -240,11 +240,11 @@ def test_written_keys_are_parsed_unchanged(given_entries: list[dict[str, Any]]) 
 
 
 @drawn(600)
-@given(given_patterns=st.lists(patterns, min_size=1, max_size=3), topic=st.from_regex(r"[a-c.]{1,10}", fullmatch=True))
-def test_a_topic_pattern_matches_what_its_regular_expression_matches(given_patterns: list[str], topic: str) -> None:
-    expressions = [".*".join(map(re.escape, pattern.split("*"))) for pattern in given_patterns]
+@given(some_patterns=st.lists(patterns, min_size=1, max_size=3), topic=st.from_regex(r"[a-c.]{1,10}", fullmatch=True))
+def test_a_topic_pattern_matches_what_its_regular_expression_matches(some_patterns: list[str], topic: str) -> None:
+    expressions = [".*".join(map(re.escape, pattern.split("*"))) for pattern in some_patterns]
     fits = any(re.fullmatch(expression, topic) for expression in expressions)
-    assert fits is TopicPatterns(given_patterns).match(topic)
+    assert fits is TopicPatterns(some_patterns).match(topic)
 
 
 @pytest.mark.parametrize("text", ["~nobody-here/data", "~nobody-here"])

@@ -150,9 +150,9 @@ def test_the_variables_of_the_client_are_not_reported() -> None:
 def test_every_description_says_the_range_that_is_enforced(name: str) -> None:
     description = Settings.model_fields[name].description
     assert description is not None
-    bounds = re.search(r"from (\S+) to (\S+)$", accepted(name))
-    if bounds is not None:
-        assert f"{bounds[1]} to {bounds[2]}" in description
+    range_text = re.search(r"from (\S+) to (\S+)$", accepted(name))
+    if range_text is not None:
+        assert f"{range_text[1]} to {range_text[2]}" in description
 
 
 def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:

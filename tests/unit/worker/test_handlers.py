@@ -38,8 +38,8 @@ class Point:
     y: int
 
 
-def given_to(function: Callable[..., Any], body: Any) -> Any:
-    """What the function returns when a worker calls it."""
+def result_of(function: Callable[..., Any], body: Any) -> Any:
+    """The return value of the function when a worker calls it."""
     positional, named = Handler("t", function).arguments(body, context_of(body))
     return function(*positional, **named)
 
@@ -57,12 +57,12 @@ def test_the_first_parameter_gets_the_body_parsed_into_its_annotation() -> None:
     def takes_strict(notice: StrictNotice) -> Any:
         return notice.sent_at
 
-    assert given_to(takes_model, {"id": 7, "lines": [{"sku": "a", "price": 1}]}) == Order(
+    assert result_of(takes_model, {"id": 7, "lines": [{"sku": "a", "price": 1}]}) == Order(
         id=7, lines=[Line(sku="a", price=1.0)]
     )
-    assert given_to(takes_dataclass, {"x": 1, "y": 2}) == Point(1, 2)
-    assert given_to(takes_number, 5) == 5
-    assert given_to(takes_strict, {"sent_at": "2030-01-31T09:30:00Z"}) == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
+    assert result_of(takes_dataclass, {"x": 1, "y": 2}) == Point(1, 2)
+    assert result_of(takes_number, 5) == 5
+    assert result_of(takes_strict, {"sent_at": "2030-01-31T09:30:00Z"}) == datetime(2030, 1, 31, 9, 30, tzinfo=UTC)
 
 
 def test_without_an_annotation_or_with_any_the_body_is_not_parsed() -> None:
@@ -70,8 +70,8 @@ def test_without_an_annotation_or_with_any_the_body_is_not_parsed() -> None:
         return body
 
     body = {"n": [1, None]}
-    assert given_to(takes_any, body) is body
-    assert given_to(lambda body: body, body) is body
+    assert result_of(takes_any, body) is body
+    assert result_of(lambda body: body, body) is body
 
 
 def test_a_handler_may_take_a_context_anywhere_or_nothing() -> None:
@@ -93,10 +93,10 @@ def test_a_handler_may_take_a_context_anywhere_or_nothing() -> None:
     def with_default(body: int, times: int = 2) -> Any:
         return body * times
 
-    assert [given_to(one, 5) for one in (body_first, context_first, by_position, by_name)] == [(5, "a")] * 4
-    assert given_to(context_alone, 5) == "a"
-    assert given_to(with_default, 5) == 10
-    assert given_to(lambda: "nothing", 5) == "nothing"
+    assert [result_of(one, 5) for one in (body_first, context_first, by_position, by_name)] == [(5, "a")] * 4
+    assert result_of(context_alone, 5) == "a"
+    assert result_of(with_default, 5) == 10
+    assert result_of(lambda: "nothing", 5) == "nothing"
 
 
 def test_methods_partials_and_callable_objects_are_handlers() -> None:
@@ -113,8 +113,8 @@ def test_methods_partials_and_callable_objects_are_handlers() -> None:
     def add(first: int, body: int) -> int:
         return first + body
 
-    assert given_to(Closer().close, {"id": 7}) == 7
-    assert given_to(functools.partial(add, 2), 5) == 7
+    assert result_of(Closer().close, {"id": 7}) == 7
+    assert result_of(functools.partial(add, 2), 5) == 7
     assert not Handler("t", Closer().close).is_async
     assert Handler("t", Closer().close_async).is_async
     assert Handler("t", Closer()).is_async
@@ -125,7 +125,7 @@ def test_an_invalid_body_is_reported_by_field_and_error() -> None:
     def takes_model(order: Order) -> None: ...
 
     with pytest.raises(InvalidBody) as unfit:
-        given_to(takes_model, {"lines": [{"sku": "a", "price": "ten"}]})
+        result_of(takes_model, {"lines": [{"sku": "a", "price": "ten"}]})
     assert unfit.value.reason == (
         "the body does not fit: id: Field required; lines.0.price: Input should be a valid number, "
         "unable to parse string as a number, not 'ten'"
@@ -134,14 +134,14 @@ def test_an_invalid_body_is_reported_by_field_and_error() -> None:
     def takes_number(number: int) -> None: ...
 
     with pytest.raises(InvalidBody, match=r"^the body does not fit: Input should be a valid integer, not "):
-        given_to(takes_number, [1])
+        result_of(takes_number, [1])
 
 
 def test_the_text_about_an_invalid_body_is_bounded() -> None:
     def takes_numbers(numbers: dict[str, int]) -> None: ...
 
     with pytest.raises(InvalidBody) as unfit:
-        given_to(takes_numbers, {f"{'k' * 5000}{number}": "x" * 10_000 for number in range(100)})
+        result_of(takes_numbers, {f"{'k' * 5000}{number}": "x" * 10_000 for number in range(100)})
     assert len(unfit.value.reason) == ERROR_TEXT_MAX
 
 

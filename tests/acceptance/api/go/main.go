@@ -1,7 +1,7 @@
 // Program puts, pops and finishes jobs with the client that oapi-codegen makes from openapi/openapi.yaml.
 //
 // Its arguments are the URL of a service, the URL of a service whose store is down, and a topic. It writes what it saw
-// to standard output; tests/acceptance/generated_scenario.py says what that must be.
+// to standard output; tests/acceptance/generated_scenario.py states the expected output.
 package main
 
 import (
@@ -199,14 +199,14 @@ func finishCancelled(ctx context.Context, client *deferd.ClientWithResponses, to
 // popOne waits for the job that is there or comes soon.
 func popOne(ctx context.Context, client *deferd.ClientWithResponses, topic string) (*deferd.Delivery, error) {
 	query := &deferd.PopJobsParams{Wait: pointer(20.0), Consumer: pointer("go")}
-	answer, err := client.PopJobsWithResponse(ctx, topic, query, nil)
+	response, err := client.PopJobsWithResponse(ctx, topic, query, nil)
 	if err != nil {
 		return nil, err
 	}
-	if answer.JSON200 == nil || len(answer.JSON200.Jobs) != 1 {
-		return nil, unexpected(answer.StatusCode(), answer.Body)
+	if response.JSON200 == nil || len(response.JSON200.Jobs) != 1 {
+		return nil, unexpected(response.StatusCode(), response.Body)
 	}
-	return &answer.JSON200.Jobs[0], nil
+	return &response.JSON200.Jobs[0], nil
 }
 
 func problem(shown *deferd.Problem, status int, body []byte) (failure, error) {

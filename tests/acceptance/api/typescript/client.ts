@@ -1,7 +1,7 @@
 /**
  * A producer and a consumer in TypeScript, over the types that openapi-typescript makes from the contract.
  *
- * Nothing here runs: `npm run build` asks the compiler whether the document says what the contract promises. The lines
+ * Nothing here runs: `npm run build` compiles it against the document. The lines
  * under `@ts-expect-error` are wrong on purpose; the build fails when the document lets one pass. See program.ts for
  * what runs.
  */
@@ -14,7 +14,7 @@ type JobState = components["schemas"]["JobState"];
 type Delivery = components["schemas"]["Delivery"];
 type Problem = components["schemas"]["Problem"];
 
-/** An error that the service told of. Decide by `problem.code`. */
+/** An error that the service reported. Decide by `problem.code`. */
 export class DeferdError extends Error {
   override readonly name = "DeferdError";
 
@@ -23,14 +23,14 @@ export class DeferdError extends Error {
   }
 }
 
-function answered<T>(answer: { data?: T; error?: Problem }): T {
-  if (answer.error !== undefined) {
-    throw new DeferdError(answer.error);
+function dataOf<T>(response: { data?: T; error?: Problem }): T {
+  if (response.error !== undefined) {
+    throw new DeferdError(response.error);
   }
-  if (answer.data === undefined) {
-    throw new TypeError("the answer has no body");
+  if (response.data === undefined) {
+    throw new TypeError("the response has no body");
   }
-  return answer.data;
+  return response.data;
 }
 
 export class Deferd {
@@ -42,12 +42,12 @@ export class Deferd {
 
   /** Puts a job that is due after `delay` seconds; a second put of the same id changes nothing. */
   async put(topic: string, id: string, body: unknown, delay: number): Promise<Job> {
-    return answered(await this.#http.POST("/jobs", { body: { topic, id, body, delay, on_conflict: "keep" } }));
+    return dataOf(await this.#http.POST("/jobs", { body: { topic, id, body, delay, on_conflict: "keep" } }));
   }
 
-  /** Cancels a job; answers the state it was in. */
+  /** Cancels a job; returns its former state. */
   async cancel(topic: string, id: string): Promise<JobState> {
-    const cancelled = answered(
+    const cancelled = dataOf(
       await this.#http.DELETE("/jobs/{topic}/{id}", {
         params: { path: { topic, id }, query: { if_reserved: "cancel" } },
       }),
@@ -57,7 +57,7 @@ export class Deferd {
 
   /** Waits up to `wait` seconds for jobs of the topics, the first one first; none is an empty list. */
   async pop(topics: readonly string[], count: number, wait: number): Promise<Delivery[]> {
-    const popped = answered(
+    const popped = dataOf(
       await this.#http.GET("/topics/{topic}/pop", {
         params: { path: { topic: topics.join(",") }, query: { count, wait, consumer: "typescript" } },
       }),
@@ -65,14 +65,14 @@ export class Deferd {
     return popped.jobs;
   }
 
-  /** Says that a delivery is done. */
+  /** Reports that a delivery is done. */
   async finish({ topic, id, receipt }: Delivery, result: unknown): Promise<void> {
-    answered(await this.#http.POST("/jobs/{topic}/{id}/finish", { params: { path: { topic, id } }, body: { receipt, result } }));
+    dataOf(await this.#http.POST("/jobs/{topic}/{id}/finish", { params: { path: { topic, id } }, body: { receipt, result } }));
   }
 
-  /** Gives a delivery back; answers when the job is due again, or undefined when it is dead. */
+  /** Releases a delivery; returns when the job is due again, or undefined when it is dead. */
   async release({ topic, id, receipt }: Delivery, error: string): Promise<Date | undefined> {
-    const released = answered(
+    const released = dataOf(
       await this.#http.POST("/jobs/{topic}/{id}/release", { params: { path: { topic, id } }, body: { receipt, error } }),
     );
     return released.due_at == null ? undefined : new Date(released.due_at);
@@ -80,7 +80,7 @@ export class Deferd {
 
   /** How many jobs the topic has in each state. */
   async counts(topic: string): Promise<Record<JobState, number>> {
-    return answered(await this.#http.GET("/topics/{topic}", { params: { path: { topic } } })).counts;
+    return dataOf(await this.#http.GET("/topics/{topic}", { params: { path: { topic } } })).counts;
   }
 }
 
@@ -116,7 +116,7 @@ export async function mistakes(http: Client<paths>): Promise<void> {
   await http.GET("/topics/{topic}/pop", { params: { path: { topic: "orders.close" }, query: { timeout: 20 } } });
   // @ts-expect-error no error has this code
   if ((await http.GET("/topics")).error?.code === "topic_missing") return;
-  // @ts-expect-error a job that was only looked at has no receipt
+  // @ts-expect-error a job outside of a delivery has no receipt
   const receipt: string = (await http.GET("/jobs/{topic}/{id}", { params: { path: { topic: "t", id: "i" } } })).data?.receipt;
   void receipt;
 }
