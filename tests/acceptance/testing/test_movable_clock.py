@@ -92,7 +92,7 @@ def test_consumers_that_wait_get_their_jobs_within_milliseconds(
         began = time.monotonic()
         advance(http_client, DAY_S)
         popped = sorted(job_id for waiting in pops for job_id in waiting.result(10))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10  # the pops wait 20 s
     assert popped == ["j0", "j1", "j2", "j3"]
 
 
