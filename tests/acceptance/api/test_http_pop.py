@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from tests.acceptance.http_calls import Http, ok, problem, refusal, seconds_from_now
+from tests.acceptance.http_calls import NO_TLS, Http, ok, problem, refusal, seconds_from_now
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import BUSY_S
 
@@ -165,7 +165,7 @@ async def test_a_repeated_request_does_not_get_what_it_has_finished(http: Http) 
 
 
 async def test_a_consumer_that_hangs_up_strands_nothing(http: Http, shared_service: ServiceProcess) -> None:
-    async with httpx.AsyncClient(base_url=shared_service.url, timeout=30, trust_env=False) as impatient:
+    async with httpx.AsyncClient(base_url=shared_service.url, timeout=30, trust_env=False, verify=NO_TLS) as impatient:
         pop = asyncio.create_task(impatient.get(http.topic_path("pop"), params={"wait": 20}))
         await asyncio.to_thread(shared_service.wait_for_parked_pops, 1)
         pop.cancel()
