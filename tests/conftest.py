@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 
 import pytest
 from hypothesis import settings
@@ -10,6 +12,9 @@ from hypothesis import settings
 from tests.drawn_input import FULL
 
 settings.register_profile(FULL)
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the tests start deferd hundreds of times: compile it once
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells do for background jobs and their children
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,6 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
+BUSY_S = 5.0
+"""What a bound on a duration allows for a busy machine; a wait that the bound excludes must take longer than that."""
+
 
 async def until(holds: Callable[[], bool], what: str, *, within_s: float = 20.0) -> None:
     """Return as soon as `holds()` is true, checked every 2 ms, while tasks of this loop continue.

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.acceptance.cli.damaged_store import BreakableService, breakable_service
-from tests.acceptance.http_calls import Http
+from tests.acceptance.http_calls import NO_TLS, Http, Json
 from tests.acceptance.service_process import ServiceProcess, running_service
 
 CALL_TIMEOUT_S = 30.0
@@ -28,7 +28,8 @@ def topic() -> str:
 
 @pytest.fixture
 async def http(shared_service: ServiceProcess, topic: str) -> AsyncIterator[Http]:
-    async with httpx.AsyncClient(base_url=shared_service.url, timeout=CALL_TIMEOUT_S, trust_env=False) as client:
+    options: Json = {"timeout": CALL_TIMEOUT_S, "trust_env": False, "verify": NO_TLS}
+    async with httpx.AsyncClient(base_url=shared_service.url, **options) as client:
         yield Http(client, topic)
 
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from deferd.testing.serve_process import START_S, STOP_S, ServeProcess, start_serve
+from tests.acceptance.http_calls import NO_TLS
 from tests.preloaded import Process, start_preloaded
 from tests.waiting import wait_until
 
@@ -142,12 +143,12 @@ class ServiceProcess:
 
     def _is_ready(self) -> bool:
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+            return httpx.get(f"{self.url}/readyz", timeout=2, verify=NO_TLS).status_code == 200
         return False
 
     def parked_pops(self) -> int:
         """How many pops currently wait for a job, in all server processes."""
-        metrics = httpx.get(f"{self.url}/metrics", timeout=5).text
+        metrics = httpx.get(f"{self.url}/metrics", timeout=5, verify=NO_TLS).text
         counts = re.findall(r"^deferd_parked_consumers(?:\{.*\})? (\S+)", metrics, re.MULTILINE)
         return round(sum(map(float, counts)))
 

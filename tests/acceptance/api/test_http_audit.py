@@ -11,11 +11,12 @@ import pytest
 
 from deferd import AsyncClient, Client, TopicNotFound
 from tests.acceptance.cli.damaged_store import BreakableService
+from tests.acceptance.http_calls import NO_TLS
 from tests.waiting import wait_until
 
 
 def call(broken: BreakableService, method: str, path: str, **options: Any) -> httpx.Response:
-    return httpx.request(method, broken.service.url + path, timeout=30, trust_env=False, **options)
+    return httpx.request(method, broken.service.url + path, timeout=30, trust_env=False, verify=NO_TLS, **options)
 
 
 def put_two(broken: BreakableService, topic: str) -> None:

@@ -16,7 +16,8 @@ from tests.acceptance.http_calls import Http, Json, ok, problem
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.integration.store.store_servers import StoreServer
 
-_SOON_S = 2.0
+_SOON_S = 4.0
+"""The time-out of the store is 1.5 s: three in a row would take longer."""
 
 
 @pytest.fixture

@@ -37,7 +37,14 @@ def contract() -> dict[str, Any]:
     return document
 
 
-schema = schemathesis.openapi.from_dict(contract())
+@pytest.fixture
+def api_schema(request: pytest.FixtureRequest) -> Any:
+    """Read when the test runs: to prepare all operations takes seconds, which each process of xdist would spend."""
+    request.node._nodeid = request.node.nodeid  # which schemathesis 4.32 reads and pytest 9.2 has under another name
+    return schemathesis.openapi.from_dict(contract())
+
+
+schema = schemathesis.pytest.from_fixture("api_schema")
 
 
 def without_waiting(query: dict[str, Any] | None) -> dict[str, Any]:
@@ -55,7 +62,8 @@ def is_url_too_long(response: Any) -> bool:
     return bool(response.status_code == 414 and len(response.request.url) > URL_MAX_BYTES)
 
 
-@pytest.mark.timeout(120 * LONGER)
+@pytest.mark.hypothesis
+@pytest.mark.timeout(600 * LONGER)  # all operations, as subtests of one test
 @schema.parametrize()
 @settings(
     max_examples=counted(EXAMPLES_PER_OPERATION),

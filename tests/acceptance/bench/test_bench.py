@@ -159,7 +159,7 @@ def test_an_interrupted_run_removes_its_topics(shared_service: ServiceProcess, e
         command(*flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + 20
         while not any("single" in topic for topic in bench_topics(shared_service.url)):
             assert time.monotonic() < deadline_s, "the run did not begin"
         os.killpg(run.pid, ending)  # like a terminal, which signals the child processes too

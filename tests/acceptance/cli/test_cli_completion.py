@@ -64,14 +64,14 @@ def test_an_unreachable_service_completes_nothing_silently_and_in_time() -> None
     began_s = time.monotonic()
     for words in (["put", "ord"], ["put", "--url", "ftp://wrong", "ord"]):
         assert set() == completed(*words)
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 20
 
 
 def test_a_service_that_does_not_respond_completes_nothing_after_a_second() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began_s = time.monotonic()
         assert set() == completed("put", "ord", url=f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert 0.9 < time.monotonic() - began_s < 5
+        assert 0.9 < time.monotonic() - began_s < 10
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -12,6 +12,7 @@ import pytest
 
 from tests.acceptance.cli.command_line import Shell, environment
 from tests.acceptance.service_process import ServiceProcess
+from tests.preloaded import run_preloaded
 from tests.waiting import wait_until
 
 PROGRAM = """
@@ -69,10 +70,8 @@ def test_a_worker_runs_from_the_current_folder_until_sigterm(shell: Shell, progr
         assert worker.stderr is not None
         begun = json.loads(worker.stderr.readline())
         assert [topic] == begun["topics"]
-        for _ in range(100):
-            [job] = shell.json("show", topic, "a")
-            if job["state"] == "finished":
-                break
+        wait_until(lambda: shell.json("show", topic, "a")[0]["state"] == "finished", 20, "the job is finished")
+        [job] = shell.json("show", topic, "a")
         worker.send_signal(signal.SIGTERM)
         rest = worker.communicate(timeout=20)[1]
     finally:
@@ -138,16 +137,15 @@ def test_without_flag_and_variable_the_url_of_the_program_counts(shell: Shell, p
 def test_an_invalid_worker_is_reported_in_one_line(
     shell: Shell, program: Path, words: list[str], code: int, line: str
 ) -> None:
-    worker = started(program, *words, url=shell.url)
-    output, errors = worker.communicate(timeout=30)
+    ran = run_preloaded("worker", *words, environment=environment(shell.url), folder=program)
 
-    assert (code, "") == (worker.returncode, output)
-    *before, last = errors.splitlines()
+    assert (code, "") == (ran.returncode, ran.stdout)
+    *before, last = ran.stderr.splitlines()
     assert last.startswith("deferd: ")
     assert line in last
     if code == 2:
         assert [] == before
     else:  # it names the place in the program
         assert "Traceback (most recent call last):" == before[0]
-        assert "deferd/commands" not in errors
+        assert "deferd/commands" not in ran.stderr
         assert f"{words[0].partition(':')[0].replace('.', '/')}.py" in before[1]

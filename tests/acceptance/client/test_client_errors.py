@@ -221,7 +221,7 @@ def test_retries_end_after_retry_for_and_the_error_says_why() -> None:
     began_s = time.monotonic()
     with Client([NOBODY, "http://127.0.0.1:10"], retry_for=0.3) as client, pytest.raises(Unreachable, match="POST"):
         client.put("orders")
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 10
 
 
 async def test_retries_end_after_retry_for_with_asyncio() -> None:
@@ -334,7 +334,7 @@ def test_a_response_that_trickles_in_times_out(proxy: LossyProxy, topic: str, *,
     began_s = time.monotonic()
     with pytest.raises(NoAnswer):
         (_look_with_asyncio if asynchronous else _look)(proxy.url, topic)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 10
 
 
 def _look(url: str, topic: str) -> None:

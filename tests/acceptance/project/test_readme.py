@@ -7,7 +7,6 @@ import inspect
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -19,6 +18,7 @@ import deferd
 import deferd.testing
 from deferd import AsyncClient, Client, FixedBackoff, Worker
 from deferd.testing import EagerJobs, ServiceForTests
+from tests.acceptance.cli.command_line import run_in_process
 from tests.acceptance.project.orders_run import run
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.acceptance.worker.worker_runs import in_state, serving
@@ -111,21 +111,14 @@ def test_the_shell_snippets_of_a_document_run(document: str, service: ServicePro
 
 @pytest.mark.parametrize(("command", "flags"), documented_flags().items())
 def test_a_command_of_the_documents_exists_with_its_flags(command: str, flags: set[str]) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "deferd", *command.split(), "--help"],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
+    ran = run_in_process(*command.split(), "--help")
     assert ran.returncode == 0, ran.stderr
     assert [flag for flag in flags if flag not in ran.stdout] == []
 
 
 def test_the_command_line_page_lists_every_command() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "deferd", "--help"], capture_output=True, text=True, timeout=20, check=True
-    )
+    ran = run_in_process("--help")
+    assert ran.returncode == 0, ran.stderr
     rows = re.findall(r"^\| \w+ \| ((?:`\w+`(?:, )?)+) \|$", DOCUMENTS["command-line"], re.MULTILINE)
     listed = {command for row in rows for command in re.findall(r"`(\w+)`", row)}
     assert listed == set(re.findall(r"^  ([a-z]+) {2,}", ran.stdout, re.MULTILINE))

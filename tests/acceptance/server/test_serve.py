@@ -89,7 +89,7 @@ def test_it_logs_where_it_listens_and_exits_with_0_after_responding_to_waiting_p
             assert idle.get(f"{service.url}/healthz").status_code == 200
             began = time.monotonic()
             assert service.stop() == 0
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < STOP_S
     assert [(response.status_code, response.json()) for response in responses] == [(200, {"jobs": []})] * 5
     assert [line.split(": ", 1)[1] for line in service.lines[1:]] == ["stopping: SIGTERM\n", "stopped\n"]
 
@@ -100,7 +100,7 @@ def test_an_unfinished_request_is_aborted_after_the_drain_timeout(tmp_path: Path
         began = time.monotonic()
         service.process.send_signal(signal.SIGINT)
         assert service.process.wait(STOP_S) == 0
-        assert 0.5 < time.monotonic() - began < 4
+        assert 0.5 < time.monotonic() - began < 10
     assert "Traceback" not in service.output()
 
 

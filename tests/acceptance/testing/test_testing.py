@@ -134,8 +134,8 @@ def test_the_clock_returns_the_time_of_the_service(service: ServiceForTests) -> 
     before = service.clock.now()
     after = service.clock.advance(timedelta(hours=1), days=1, hours=1, minutes=1, seconds=0.5)
     passed_s = (after - before - timedelta(days=1, hours=2, minutes=1, seconds=0.5)).total_seconds()
-    assert 0 <= passed_s < 5
-    assert timedelta(0) <= service.clock.now() - after < timedelta(seconds=5)
+    assert 0 <= passed_s < 30
+    assert timedelta(0) <= service.clock.now() - after < timedelta(seconds=30)
     assert before.tzinfo is UTC
     assert before >= datetime.now(UTC) - timedelta(seconds=5)
 

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from deferd import Context, Worker
@@ -16,7 +17,7 @@ from deferd.worker import event_loop, worker_run
 
 
 def main() -> int:
-    """Work on the topics below TOPIC; the body of a job is the number of seconds for which it runs.
+    """Work on the topics below TOPIC; a job runs for as many seconds as its body says, or until that file exists.
 
     Handlers write a line when they begin, when they end and when they are cancelled. Those of `TOPIC.stubborn` and
     `TOPIC.stubborn-plain` ignore that they are cancelled.
@@ -37,10 +38,12 @@ def main() -> int:
     worker = Worker(options.url, grace=options.grace, concurrency=options.concurrency)
 
     @worker.handler(f"{options.topic}.async")
-    async def take_time(seconds: float, context: Context) -> str:
+    async def take_time(until: float | str, context: Context) -> str:
         write_line(f"began {context.job.id}")
+        is_over = end_of(until)
         try:
-            await asyncio.sleep(seconds)
+            while not is_over():
+                await asyncio.sleep(0.01)
         except asyncio.CancelledError:
             write_line(f"cancelled {context.job.id}")
             raise
@@ -48,10 +51,10 @@ def main() -> int:
         return "done"
 
     @worker.handler(f"{options.topic}.plain")
-    def take_time_in_thread(seconds: float, context: Context) -> str:
+    def take_time_in_thread(until: float | str, context: Context) -> str:
         write_line(f"began {context.job.id}")
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
+        is_over = end_of(until)
+        while not is_over():
             if context.cancelled:
                 write_line(f"cancelled {context.job.id}")
                 break
@@ -86,6 +89,14 @@ class LoopWithoutSignalHandlers(asyncio.SelectorEventLoop):
 
     def remove_signal_handler(self, sig: int) -> NoReturn:
         raise NotImplementedError
+
+
+def end_of(until: float | str) -> Callable[[], bool]:
+    """Whether a handler that began now may end: after so many seconds, or when there is a file with this name."""
+    if isinstance(until, str):
+        return Path(until).exists
+    end_s = time.monotonic() + until
+    return lambda: time.monotonic() >= end_s
 
 
 def write_line(line: str) -> None:

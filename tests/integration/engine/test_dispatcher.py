@@ -16,7 +16,7 @@ from deferd.engine.record import JobRecord
 from deferd.store.connection import connect
 from tests.integration.engine.engine_driver import TOPIC, job, started_engine
 from tests.integration.store.store_servers import StoreServer
-from tests.waiting import until
+from tests.waiting import BUSY_S, until
 
 
 def waiting_pop(engine: Engine, *topics: str, **options: object) -> asyncio.Task[list[JobRecord]]:
@@ -118,7 +118,7 @@ async def test_a_newcomer_that_repeats_a_request_gets_its_jobs_at_once(engine: E
     first = await engine.dispatcher.pop([TOPIC], request_id="r1")
     waiting = [waiting_pop(engine) for _ in range(40)]
     await parked(engine, 40)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(BUSY_S):
         assert await engine.dispatcher.pop([TOPIC], wait_ms=10_000, request_id="r1") == first
     assert not any(late.done() for late in waiting)
     await cancel_all(*waiting)
@@ -208,10 +208,16 @@ async def test_a_pop_that_is_cut_short_by_the_shutdown_logs_nothing(
 ) -> None:
     logged: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: logged.append(context))
+    asked = asyncio.Event()
+
+    async def hang(*_args: object) -> None:
+        asked.set()
+        await asyncio.sleep(60)
+
     with monkeypatch.context() as patched:
-        patched.setattr(engine.queue, "pop", lambda *_args: asyncio.sleep(60))
+        patched.setattr(engine.queue, "pop", hang)
         waiting = waiting_pop(engine, "a", "b", request_id="r")
-        await asyncio.sleep(0.01)  # by then it checks for an earlier reply
+        await asked.wait()  # it checks for an earlier reply
         waiting.cancel()
         await engine.dispatcher.close()
         await asyncio.wait((waiting,))
@@ -284,7 +290,7 @@ async def test_drain_ends_parked_pops_and_new_ones_do_not_wait(engine: Engine) -
     waiting = [waiting_pop(engine), waiting_pop(engine, "a", "b")]
     await parked(engine, 2)
     engine.drain()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(BUSY_S):
         assert await asyncio.gather(*waiting) == [[], []]
         assert await engine.dispatcher.pop([TOPIC], wait_ms=10_000) == []
         await engine.queue.put(job())

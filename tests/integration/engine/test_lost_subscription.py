@@ -18,13 +18,13 @@ from deferd.engine.queue import PopRequest
 from tests.faults.tcp_proxy import tcp_proxy
 from tests.integration.engine.engine_driver import TOPIC, started_engine
 from tests.integration.store.store_servers import ClusterSet, StoreServer
-from tests.waiting import until
+from tests.waiting import BUSY_S, until
 
 pytestmark = pytest.mark.slow
 
 BOUND_S = 3 * HEARTBEAT_S
 """What docs/guarantees.md promises."""
-SLACK_S = 1.5
+SLACK_S = BUSY_S
 LOST = "lost the store's messages"
 BACK = "the store's messages arrive again"
 SHARDS = 16

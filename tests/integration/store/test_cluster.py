@@ -17,7 +17,7 @@ from tests.integration.store.store_servers import ClusterSet, StoreServer
 from tests.waiting import wait_until
 
 TIMEOUT_S = 1.5
-SLACK_S = 1.0
+SLACK_S = 2.5
 RECOVERY_S = 30.0
 KEYS = [f"{{{number}}}:count" for number in range(30)]
 COUNT = "return redis.call('INCR', KEYS[1])"

@@ -18,7 +18,7 @@ from tests.integration.store.store_servers import SentinelSet, StoreServer
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 1.0
-SLACK_S = 0.4
+SLACK_S = 1.8
 FAILOVER_S = 30.0
 
 
