@@ -14,10 +14,9 @@ import ssl
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-import httpx
-
 from deferd.client import NoAnswer
 from deferd.client.requests import ApiRequest, Result
+from deferd.client.tls import default_context
 
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)")
@@ -134,7 +133,7 @@ class Connection(asyncio.Protocol):
 @functools.cache
 def _tls() -> ssl.SSLContext:
     """The trust settings of the client; made once because that takes longer than many calls."""
-    return httpx.create_ssl_context(trust_env=False)
+    return default_context()
 
 
 def _read_response(received: bytearray, *, ended: bool = False) -> _Response | None:
