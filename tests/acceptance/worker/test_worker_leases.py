@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deferd import AsyncClient, Context, JobRef, Worker
-from deferd.client import async_transport
+from deferd.client import async_connection, async_transport
 from deferd.client.async_connection import AsyncConnection
 from deferd.client.retry import RetryPolicy
 from deferd.worker import fetcher, reporter
@@ -226,7 +226,7 @@ async def test_a_worker_waits_for_a_service_that_has_not_started(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    connect, failed = async_transport.connect, 0
+    connect, failed = async_connection.connect, 0
 
     async def counted(*args: Any) -> AsyncConnection:
         nonlocal failed
