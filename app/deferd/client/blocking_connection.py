@@ -59,7 +59,7 @@ class BlockingConnection:
         sent_whole = True
         try:
             self._socket.sendall(message)
-        except ConnectionError:  # the service may have responded and closed the connection before the end of the body
+        except OSError:  # the service may have responded without reading the whole body
             sent_whole = False
         response = None
         self._wait_at_most(read_s)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from httptools import HttpParserError, HttpResponseParser
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from deferd.client.requests import ApiRequest
 
@@ -124,7 +124,7 @@ class ResponseParser:
         """
         try:
             self._parser.feed_data(data)
-        except HttpParserError as error:
+        except (HttpParserError, HttpParserUpgrade) as error:
             if self._response is None:
                 raise MalformedResponse(f"the response is not HTTP/1.1: {error}") from error
             self.has_more = True
