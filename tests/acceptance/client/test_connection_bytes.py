@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from deferd import AsyncClient, Client, Job, NoAnswer, PayloadTooLarge, Unreachable
 from deferd.client import async_connection, blocking_connection
@@ -51,8 +52,10 @@ def blocking_caller(url: str, **options: Any) -> Iterator[Caller]:
 
 
 @contextmanager
-def async_caller(url: str, **options: Any) -> Iterator[Caller]:
-    with asyncio.Runner() as runner:
+def async_caller(
+    url: str, loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop, **options: Any
+) -> Iterator[Caller]:
+    with asyncio.Runner(loop_factory=loop) as runner:
         client = AsyncClient(url, **{"retry_for": 0, "timeout": TIMEOUT_S, **options})
         try:
             yield Caller(client, runner)
@@ -60,9 +63,13 @@ def async_caller(url: str, **options: Any) -> Iterator[Caller]:
             runner.run(client.close())
 
 
-@pytest.fixture(params=[blocking_caller, async_caller], ids=["blocking", "async"])
+def uvloop_caller(url: str, **options: Any) -> AbstractContextManager[Caller]:
+    return async_caller(url, uvloop.new_event_loop, **options)
+
+
+@pytest.fixture(params=[blocking_caller, async_caller, uvloop_caller], ids=["blocking", "asyncio", "uvloop"])
 def caller(request: pytest.FixtureRequest) -> Calls:
-    """Makes a caller of one of the two clients."""
+    """Makes a caller of one of the two clients, the asynchronous one on either event loop."""
     make: Calls = request.param
     return make
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import socket
 import ssl
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from deferd import AsyncClient, Client, NoAnswer, UnexpectedAnswer, Unreachable
 from tests.acceptance.client.scripted_server import Peer, Script, job_response, responding, scripted_server
@@ -32,16 +34,27 @@ def blocking_look(url: str | list[str], id: str = "a", topic: str = "t", **optio
         return client.look(topic, id).id
 
 
-def async_look(url: str | list[str], id: str = "a", topic: str = "t", **options: Any) -> str:
+def async_look(
+    url: str | list[str],
+    id: str = "a",
+    topic: str = "t",
+    *,
+    loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    **options: Any,
+) -> str:
     async def looks() -> str:
         async with AsyncClient(url, **{"timeout": TIMEOUT_S, "retry_for": 0, **options}) as client:
             assert (await client.look(topic, id)).id == id
             return (await client.look(topic, id)).id
 
-    return asyncio.run(looks())
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(looks())
 
 
-@pytest.fixture(params=[blocking_look, async_look], ids=["blocking", "async"])
+uvloop_look = functools.partial(async_look, loop=uvloop.new_event_loop)
+
+
+@pytest.fixture(params=[blocking_look, async_look, uvloop_look], ids=["blocking", "asyncio", "uvloop"])
 def look(request: pytest.FixtureRequest) -> Look:
     """Gets a job twice with a new client."""
     function: Look = request.param
@@ -318,7 +331,11 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
         return original(host, *args, **options)
 
+    async def in_loop(_: object, host: str, *args: Any, **options: Any) -> Any:
+        return getaddrinfo(host, *args, **options)
+
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(uvloop.Loop, "getaddrinfo", in_loop)
 
 
 def test_each_address_of_a_host_is_tried(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
