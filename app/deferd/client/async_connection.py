@@ -47,16 +47,18 @@ class AsyncConnection(asyncio.Protocol):
 
     # Used by the transport of the client
 
-    def exchange(self, message: bytes, *, head_only: bool, read_s: float, end_s: float) -> asyncio.Future[HttpResponse]:
+    def exchange(
+        self, message: bytes, *, now_s: float, read_s: float, end_s: float, head_only: bool
+    ) -> asyncio.Future[HttpResponse]:
         """Send a request; the future gets the response, an OSError or MalformedResponse.
 
-        `read_s` is the longest time without a byte of the response, `end_s` the time of the loop at which the exchange
-        ends in any case.
+        `now_s` is the time of the loop. `read_s` is the longest time without a byte of the response, `end_s` the time
+        at which the exchange ends in any case.
         """
         response = self._response = self._loop.create_future()
         self._read_s, self._end_s = read_s, end_s
         # A large request takes time to be sent.
-        self._deadline_s = end_s if len(message) > _READ_BYTES else min(self._loop.time() + read_s, end_s)
+        self._deadline_s = end_s if len(message) > _READ_BYTES else min(now_s + read_s, end_s)
         if self._timer is None or self._timer.when() > self._deadline_s:
             self._set_timer()
         self._parser.begin(head_only=head_only)
@@ -71,25 +73,23 @@ class AsyncConnection(asyncio.Protocol):
         """Whether it was closed, by either side; `lost` says when that is complete."""
         return not self._is_open
 
-    def is_alive(self) -> bool:
+    def is_alive(self, now_s: float) -> bool:
         """Whether an idle connection can be reused: it is open, not too old, and the server has not closed it."""
         if not self._is_open:
             return False
-        left_s = self._deadline_s - self._loop.time()
+        left_s = self._deadline_s - now_s
         if left_s > IDLE_S - _JUST_USED_S:
             return True
         # The loop may not have noticed yet that the server has closed it.
         return left_s > 0 and not is_readable(self._transport.get_extra_info("socket").fileno())
 
-    def close(self) -> None:
-        """Close an idle connection in order: TLS is told."""
-        self._stop()
-        self._transport.close()
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        self._stop()
-        self._transport.abort()
+    def end(self) -> None:
+        """Close the connection: an idle one in order, so that the end of TLS is announced, another one at once."""
+        if self.is_idle():
+            self._stop()
+            self._transport.close()
+        elif self._is_open:
+            self._abort()
 
     # Called by the event loop
 
@@ -102,7 +102,7 @@ class AsyncConnection(asyncio.Protocol):
         """Bytes of the response have arrived."""
         future = self._response
         if future is None:  # nothing was requested
-            self.abort()
+            self._abort()
             return
         try:
             response = self._parser.receive(data)
@@ -116,9 +116,9 @@ class AsyncConnection(asyncio.Protocol):
         self._response = None
         self._deadline_s = now_s + IDLE_S
         if self._transport.get_write_buffer_size():  # the response came before the request was sent whole
-            self.abort()
+            self._abort()
         elif not self._parser.is_reusable:
-            self.close()
+            self.end()
         if not future.done():
             future.set_result(response)
 
@@ -127,13 +127,13 @@ class AsyncConnection(asyncio.Protocol):
         self._stop()
         if not self.lost.done():
             self.lost.set_result(None)
-        if self._response is not None and not self._response.done():
+        if error is not None:
+            self._fail(error)
+        elif self._response is not None and not self._response.done():
             try:
-                end = self._parser.end()
+                self._response.set_result(self._parser.end())
             except MalformedResponse as early:
-                self._response.set_exception(error or early)
-            else:
-                self._response.set_result(end)
+                self._response.set_exception(early)
         self._on_lost(self)
 
     def _stop(self) -> None:
@@ -142,10 +142,14 @@ class AsyncConnection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
 
+    def _abort(self) -> None:
+        self._stop()
+        self._transport.abort()
+
     def _fail(self, error: Exception) -> None:
+        self._abort()
         if self._response is not None and not self._response.done():
             self._response.set_exception(error)
-        self.abort()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -157,7 +161,7 @@ class AsyncConnection(asyncio.Protocol):
         if self._loop.time() < self._deadline_s:
             self._set_timer()
         elif self._response is None:
-            self.close()
+            self.end()
         elif self._deadline_s < self._end_s:
             self._fail(TimeoutError(f"nothing was received for {self._read_s:g} s"))
         else:

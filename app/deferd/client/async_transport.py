@@ -48,21 +48,23 @@ class AsyncTransport:
         try:
             if self._closed:
                 raise closed()
-            end_s = loop.time() + settings.max_exchange_s(request)
-            connection = self._idle_connection(endpoint) or await self._new_connection(endpoint, request)
+            now_s = loop.time()
+            end_s = now_s + settings.max_exchange_s(request)
+            connection = self._idle_connection(endpoint, now_s)
+            if connection is None:
+                connection = await self._new_connection(endpoint, request)
+                now_s = loop.time()
             return await connection.exchange(
-                message, head_only=request.method == "HEAD", read_s=settings.read_s(request), end_s=end_s
+                message, now_s=now_s, read_s=settings.read_s(request), end_s=end_s, head_only=request.method == "HEAD"
             )
         except (OSError, MalformedResponse) as error:
             raise no_answer(url, request, error) from error
         finally:
             if connection is not None:
-                if not connection.is_idle():
-                    connection.abort()
-                elif self._closed:
-                    connection.close()
-                else:
+                if connection.is_idle() and not self._closed:
                     self._idle.append(connection)
+                else:
+                    connection.end()
             self._end_turn()
 
     async def _wait_for_turn(self, request: ApiRequest[Any]) -> None:
@@ -108,13 +110,13 @@ class AsyncTransport:
             raise RuntimeError("an AsyncClient belongs to the event loop of its first call: make one for each loop")
         return loop
 
-    def _idle_connection(self, endpoint: Endpoint) -> AsyncConnection | None:
+    def _idle_connection(self, endpoint: Endpoint, now_s: float) -> AsyncConnection | None:
         """The idle connection that was used last, if it is one to this endpoint."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.endpoint is endpoint and connection.is_alive():
+            if connection.endpoint is endpoint and connection.is_alive(now_s):
                 return connection
-            connection.close()
+            connection.end()
         return None
 
     async def _new_connection(self, endpoint: Endpoint, request: ApiRequest[Any]) -> AsyncConnection:
@@ -147,7 +149,7 @@ class AsyncTransport:
             self._close_from_another_loop()
             return
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop().end()
         closing = [connection.lost for connection in self._connections if connection.is_closing()]
         if closing:
             await asyncio.wait(closing, timeout=self._settings.timeout_s)
@@ -155,7 +157,7 @@ class AsyncTransport:
     def _close_from_another_loop(self) -> None:
         while self._idle:
             with contextlib.suppress(RuntimeError):  # its loop is closed
-                self._idle.pop().abort()
+                self._idle.pop().end()
 
 
 def _give_up(turn: asyncio.Future[bool]) -> None:

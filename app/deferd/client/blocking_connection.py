@@ -62,15 +62,13 @@ class BlockingConnection:
         except OSError:  # the service may have responded without reading the whole body
             sent_whole = False
         response = None
-        self._wait_at_most(read_s)
         while response is None:
+            self._wait_at_most(min(read_s, _left(end_s)))
             try:
                 data = self._socket.recv(_READ_BYTES)
             except TimeoutError:
                 raise TimeoutError(f"nothing was received for {read_s:g} s") from None
             response = parser.receive(data) if data else parser.end()
-            if response is None:
-                self._wait_at_most(min(read_s, _left(end_s)))
         self._is_idle = parser.is_reusable and sent_whole and not self._has_unread_bytes()
         self._idle_until_s = time.monotonic() + IDLE_S
         return response

@@ -112,6 +112,17 @@ def test_a_response_without_a_length_ends_with_the_connection(caller: Calls) -> 
         assert ["a", "a"] == [calls.look(), calls.look()]
 
 
+def test_a_response_without_a_length_that_is_reset_is_no_answer(caller: Calls) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(b'HTTP/1.1 200 OK\r\n\r\n{"topic":"t","id":"a","state":"ready","body":null}')
+        time.sleep(0.1)  # a reset may overtake what was sent
+        peer.reset()
+
+    with scripted_server(script) as server, caller(server.url) as calls, pytest.raises(NoAnswer, match=r"reset"):
+        calls.look()
+
+
 def test_one_connection_serves_many_requests(caller: Calls) -> None:
     with scripted_server(responding) as server, caller(server.url) as calls:
         assert [f"j{n}" for n in range(20)] == [calls.look(f"j{n}") for n in range(20)]
