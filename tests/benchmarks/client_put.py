@@ -147,12 +147,20 @@ def main() -> None:
                         runs.setdefault((name, loop, tasks), []).append(run)
             runs.setdefault(("deferd", "blocking", 1), []).append(blocking(service, options.jobs // 10))
             purge(service)
-    for (name, loop, tasks), measured in runs.items():
-        cpu_us, rate = (statistics.median(values) for values in zip(*measured, strict=True))
+    cpu_us = {key: statistics.median(run.cpu_us for run in measured) for key, measured in runs.items()}
+    for key, measured in runs.items():
+        name, loop, tasks = key
+        rate = statistics.median(run.rate for run in measured)
         every = " ".join(f"{run.cpu_us:.0f}" for run in measured)
-        print(f"{tasks:3} at a time, {loop:8} {name:7} {cpu_us:7.1f} us of CPU a put  {rate:7.0f} puts/s  runs {every}")
-        if target := TARGETS.get((name, loop, tasks)):
-            show_target(f"CPU a put, {tasks} at a time, {loop}", cpu_us, at_most=target)
+        what = f"{tasks:3} at a time, {loop:8} {name:7}"
+        print(f"{what} {cpu_us[key]:6.0f} us of CPU a put {rate:6.0f} puts/s  runs {every}")
+    for loop in LOOPS:
+        for tasks in (TASKS, 1):
+            own = cpu_us["deferd", loop, tasks]
+            ratios = (f"{own / cpu_us[other, loop, tasks]:.2f} of {other}" for other in ("bare", "httpx"))
+            print(f"  {tasks} at a time, {loop}: {', '.join(ratios)}")
+    for key, target in TARGETS.items():
+        show_target(f"us of CPU a put, {key[2]} at a time, {key[1]}", cpu_us[key], at_most=target)
 
 
 if __name__ == "__main__":
