@@ -6,6 +6,7 @@ import asyncio
 import functools
 import socket
 import ssl
+import time
 from asyncio.staggered import staggered_race
 from collections.abc import Callable
 from typing import Any, cast
@@ -28,7 +29,7 @@ class AsyncConnection(asyncio.Protocol):
     """A connection to the service. After an exchange that was not completed it is closed.
 
     It has one timer, for the end of an exchange or of the idle time. The timer is not moved with each exchange: when it
-    fires early, it is set again.
+    fires early, it is set again. The clock is `time.monotonic`: the time of uvloop stands still within an iteration.
     """
 
     def __init__(self, endpoint: Endpoint, on_lost: Callable[[AsyncConnection], None]) -> None:
@@ -41,9 +42,9 @@ class AsyncConnection(asyncio.Protocol):
         self._response: asyncio.Future[HttpResponse] | None = None
         self._transport: asyncio.Transport
         self._is_open = False
-        self._deadline_s = self._loop.time() + IDLE_S
+        self._deadline_s = time.monotonic() + IDLE_S
         self._timer: asyncio.TimerHandle | None = None
-        self._read_s = self._end_s = 0.0
+        self._timer_s = self._read_s = self._end_s = 0.0
 
     # Used by the transport of the client
 
@@ -52,15 +53,15 @@ class AsyncConnection(asyncio.Protocol):
     ) -> asyncio.Future[HttpResponse]:
         """Send a request; the future gets the response, an OSError or MalformedResponse.
 
-        `now_s` is the time of the loop. `read_s` is the longest time without a byte of the response, `end_s` the time
+        `now_s` is the time on the clock. `read_s` is the longest time without a byte of the response, `end_s` the time
         at which the exchange ends in any case.
         """
         response = self._response = self._loop.create_future()
         self._read_s, self._end_s = read_s, end_s
         # A large request takes time to be sent.
         self._deadline_s = end_s if len(message) > _READ_BYTES else min(now_s + read_s, end_s)
-        if self._timer is None or self._timer.when() > self._deadline_s:
-            self._set_timer()
+        if self._timer is None or self._timer_s > self._deadline_s:
+            self._set_timer(now_s)
         self._parser.begin(head_only=head_only)
         self._transport.write(message)
         return response
@@ -109,7 +110,7 @@ class AsyncConnection(asyncio.Protocol):
         except MalformedResponse as error:
             self._fail(error)
             return
-        now_s = self._loop.time()
+        now_s = time.monotonic()
         if response is None:
             self._deadline_s = min(now_s + self._read_s, self._end_s)
             return
@@ -151,15 +152,17 @@ class AsyncConnection(asyncio.Protocol):
         if self._response is not None and not self._response.done():
             self._response.set_exception(error)
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, now_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._deadline_s, self._on_timer)
+        self._timer_s = self._deadline_s
+        self._timer = self._loop.call_later(self._timer_s - now_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._loop.time() < self._deadline_s:
-            self._set_timer()
+        now_s = time.monotonic()
+        if now_s < self._deadline_s:
+            self._set_timer(now_s)
         elif self._response is None:
             self.end()
         elif self._deadline_s < self._end_s:

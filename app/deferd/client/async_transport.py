@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections import deque
 from typing import Any
 
@@ -39,7 +40,7 @@ class AsyncTransport:
         settings = self._settings
         endpoint = settings.endpoints[url]
         message = endpoint.writer.write(request)
-        loop = self._check_owner()
+        self._check_owner()
         if self._exchanges < settings.connections:
             self._exchanges += 1
         else:
@@ -48,12 +49,12 @@ class AsyncTransport:
         try:
             if self._closed:
                 raise closed()
-            now_s = loop.time()
+            now_s = time.monotonic()
             end_s = now_s + settings.max_exchange_s(request)
             connection = self._idle_connection(endpoint, now_s)
             if connection is None:
                 connection = await self._new_connection(endpoint, request)
-                now_s = loop.time()
+                now_s = time.monotonic()
             return await connection.exchange(
                 message, now_s=now_s, read_s=settings.read_s(request), end_s=end_s, head_only=request.method == "HEAD"
             )
@@ -95,8 +96,8 @@ class AsyncTransport:
                 return
         self._exchanges -= 1
 
-    def _check_owner(self) -> asyncio.AbstractEventLoop:
-        """The running loop. After a fork, the connections of the parent process are dropped.
+    def _check_owner(self) -> None:
+        """Drop the connections of the parent process after a fork.
 
         Raises:
             RuntimeError: this is another event loop.
@@ -108,7 +109,6 @@ class AsyncTransport:
             self._owner = pid, loop
         elif self._owner[1] is not loop:
             raise RuntimeError("an AsyncClient belongs to the event loop of its first call: make one for each loop")
-        return loop
 
     def _idle_connection(self, endpoint: Endpoint, now_s: float) -> AsyncConnection | None:
         """The idle connection that was used last, if it is one to this endpoint."""
@@ -127,6 +127,8 @@ class AsyncTransport:
         except (OSError, MalformedResponse) as error:
             reason = TimeoutError(f"connecting took more than {timeout_s:g} s") if limit.expired() else error
             raise not_sent(endpoint.url, request, reason) from error
+        if connection.is_closing():
+            raise not_sent(endpoint.url, request, ConnectionError("the service closed the new connection"))
         self._connections.add(connection)
         return connection
 
