@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import socket
 import ssl
 import time
-from asyncio.staggered import staggered_race
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from deferd.client.addresses import AddressInfo, Endpoint, alternating, is_readable
@@ -201,14 +199,42 @@ async def _socket(endpoint: Endpoint) -> socket.socket:
     if addresses is None:
         loop = asyncio.get_running_loop()
         addresses = alternating(await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM))
-    if len(addresses) == 1:
-        return await _connected(addresses[0])
-    attempts = [functools.partial(_connected, address) for address in addresses]
-    connected: socket.socket | None
-    connected, _, errors = await staggered_race(attempts, _NEXT_ADDRESS_S)
-    if connected is None:
-        raise OSError("; ".join(str(error) for error in errors if error is not None))
-    return connected
+    try:
+        return await (_connected(addresses[0]) if len(addresses) == 1 else _first_connected(addresses))
+    except OSError as error:
+        raise OSError("All connection attempts failed") from error
+
+
+async def _first_connected(addresses: Sequence[AddressInfo]) -> socket.socket:
+    """A socket connected to the first address that accepts; each is tried a while after the one before (RFC 8305)."""
+    attempts: list[asyncio.Task[socket.socket]] = []
+    connected = None
+    try:
+        for address in addresses:
+            attempts.append(asyncio.create_task(_connected(address)))
+            is_last = len(attempts) == len(addresses)
+            while pending := [attempt for attempt in attempts if not attempt.done()]:
+                await asyncio.wait(pending, timeout=None if is_last else _NEXT_ADDRESS_S, return_when="FIRST_COMPLETED")
+                connected = next((attempt for attempt in attempts if _succeeded(attempt)), None)
+                if connected is not None:
+                    return connected.result()
+                if not is_last:
+                    break
+        return attempts[-1].result()  # all have failed
+    finally:
+        for attempt in attempts:
+            if attempt is not connected:
+                attempt.cancel()
+                attempt.add_done_callback(_discard)
+
+
+def _succeeded(attempt: asyncio.Task[socket.socket]) -> bool:
+    return attempt.done() and not attempt.cancelled() and attempt.exception() is None
+
+
+def _discard(attempt: asyncio.Task[socket.socket]) -> None:
+    if _succeeded(attempt):
+        attempt.result().close()
 
 
 async def _connected(address: AddressInfo) -> socket.socket:

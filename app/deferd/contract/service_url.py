@@ -41,7 +41,6 @@ def parse_service_url(text: str) -> str:
     if not (names_a_service and is_base):
         shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
         raise ValueError(
-            f"is {shown!r}, but must be an http:// or https:// URL without a query, such as http://host:8000, "
-            "or unix:///path/of.sock"
+            f"is {shown!r}, but must be an http:// or https:// URL without a query, such as http://host:8000"
         )
     return parts.geturl().rstrip("/")
