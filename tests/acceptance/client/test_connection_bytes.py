@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from deferd import AsyncClient, Client, Job, NoAnswer, PayloadTooLarge, Unreacha
 from deferd.client import async_connection, blocking_connection
 from deferd.client.errors import ClientBusy
 from tests.acceptance.client.scripted_server import Peer, job_response, responding, scripted_server
+from tests.acceptance.server.tls_files import TlsFiles
 from tests.waiting import until, wait_until
 
 TIMEOUT_S = 5.0
@@ -294,7 +297,15 @@ async def test_an_idle_connection_is_closed_without_another_call(monkeypatch: py
             await until(closed.is_set, "the client has closed the connection", within_s=2)
 
 
-async def test_a_call_that_is_cancelled_at_any_byte_never_disturbs_the_next_one() -> None:
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "TLS"])
+async def test_a_call_that_is_cancelled_at_any_byte_never_disturbs_the_next_one(
+    tmp_path: Path, *, encrypted: bool
+) -> None:
+    server_tls = client_tls = None
+    if encrypted:
+        files = TlsFiles(tmp_path)
+        server_tls, client_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files.trust()
+        server_tls.load_cert_chain(files.cert, files.key)
     sent = threading.Semaphore(0)
     whole = len(job_response("/jobs/t/cancelled"))
 
@@ -307,9 +318,9 @@ async def test_a_call_that_is_cancelled_at_any_byte_never_disturbs_the_next_one(
             else:
                 peer.send(job_response(path))
 
-    with scripted_server(script) as server:
-        async with AsyncClient(server.url, retry_for=0, connections=1) as client:
-            for count in range(whole + 1):  # noqa: B007 (the script reads it)
+    with scripted_server(script, tls=server_tls) as server:
+        async with AsyncClient(server.url, retry_for=0, connections=1, tls=client_tls) as client:
+            for count in range(0, whole + 1, 7 if encrypted else 1):  # noqa: B007 (the script reads it)
                 for ticks in (0, 5):
                     cancelled = asyncio.create_task(client.look("t", "cancelled"))
                     await asyncio.to_thread(sent.acquire, timeout=TIMEOUT_S)
