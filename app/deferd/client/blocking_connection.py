@@ -63,11 +63,12 @@ class BlockingConnection:
             sent_whole = False
         response = None
         while response is None:
-            self._wait_at_most(min(read_s, _left(end_s)))
+            wait_s = min(read_s, _left(end_s))
+            self._wait_at_most(wait_s)
             try:
                 data = self._socket.recv(_READ_BYTES)
             except TimeoutError:
-                raise TimeoutError(f"nothing was received for {read_s:g} s") from None
+                raise TimeoutError(f"nothing was received for {wait_s:.3g} s") from None
             response = parser.receive(data) if data else parser.end()
         self._is_idle = parser.is_reusable and sent_whole and not self._has_unread_bytes()
         self._idle_until_s = time.monotonic() + IDLE_S

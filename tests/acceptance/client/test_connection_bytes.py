@@ -234,7 +234,7 @@ def test_a_response_that_drips_times_out_as_a_whole(caller: Calls, part: str) ->
 
     with scripted_server(script) as server, caller(server.url, timeout=0.3) as calls:
         began_s = time.monotonic()
-        with pytest.raises(NoAnswer, match=r"in time|too long|0.3 s"):
+        with pytest.raises(NoAnswer, match=r"in time|too long|nothing was received"):
             calls.look()
         assert 0.5 < time.monotonic() - began_s < 2
 
