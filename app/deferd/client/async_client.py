@@ -18,13 +18,15 @@ class AsyncClient(ApiMethods):
 
     It belongs to the event loop of its first call.
 
-    `url` is the URL of the service, or several URLs of its replicas: requests go to one of them, and to the next when
-    that fails. The default is the environment variable DEFERD_URL (several separated by commas), then
-    http://127.0.0.1:8000. `key` is sent as a bearer token; the default is DEFERD_KEY, if set. `timeout` is the longest
-    time in seconds to wait for a connection, and then for the response, in addition to the `wait` of a pop. A request
-    that fails with a transient error (no connection, 408, 429, 502, 503, 504) is retried for up to `retry_for` seconds,
-    where that does no harm. At most `connections` requests run at a time; further ones wait. `tls` replaces the context
-    for https URLs, for example to trust a private certificate authority.
+    `url` is the URL of the service (`unix:///path/of.sock` for a unix socket), or several URLs of its replicas:
+    requests go to one of them, and to the next when that fails. The default is the environment variable DEFERD_URL
+    (several separated by commas), then http://127.0.0.1:8000. `key` is sent as a bearer token; the default is
+    DEFERD_KEY, if set. `timeout` is the longest time in seconds to wait for a connection, and then for the response, in
+    addition to the `wait` of a pop. A request that fails with a transient error (no connection, 408, 429, 502, 503,
+    504) is retried for up to `retry_for` seconds, where that does no harm. At most `connections` requests run at a
+    time; further ones wait. `tls` replaces the context for https URLs, for example to trust a private certificate
+    authority. `proxy` is the URL of an HTTP proxy, `http://user:password@host:3128`, for all URLs but unix sockets;
+    proxies named by the environment are not used.
 
     Methods raise the error of `deferd.contract.errors` that the service names, NoAnswer (or Unreachable) when there is
     no response, and UnexpectedAnswer when the response is not one of the API.
@@ -39,8 +41,9 @@ class AsyncClient(ApiMethods):
         retry_for: float = 30.0,
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
     ) -> None:
-        settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls)
+        settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls, proxy=proxy)
         transport = AsyncTransport(settings)
         super().__init__(transport, Sender(transport, settings.urls, retry_for_s=retry_for))
 

@@ -5,74 +5,96 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+import time
+from collections import deque
 from typing import Any
 
-import httpx
-
-from deferd.client.errors import ClientClosed
+from deferd.client.addresses import Endpoint
+from deferd.client.async_connection import AsyncConnection, connect
+from deferd.client.http1 import HttpResponse, MalformedResponse
 from deferd.client.requests import ApiRequest
-from deferd.client.transport import HttpResponse, HttpSettings, http_failure, http_response
+from deferd.client.transport import HttpSettings, closed, no_answer, not_sent
 
 
 class AsyncTransport:
     """Transport for one event loop, that of its first exchange.
 
-    Each connection is an httpx transport with a pool of one: httpx scans all connections of a pool for every request,
-    which with 64 concurrent requests takes several times as long as the requests. A connection whose exchange was not
-    completed is never reused: after a cancelled request it might wait forever.
+    An exchange on an idle connection awaits nothing but the response. A connection whose exchange was not completed is
+    never reused: after a cancelled request it might deliver the wrong response.
     """
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
-        self._slots = asyncio.Semaphore(settings.connections)
-        self._idle: list[httpx.AsyncHTTPTransport] = []
-        self._inherited: list[httpx.AsyncHTTPTransport] = []
-        self._closing: set[asyncio.Task[None]] = set()
+        self._inherited: list[AsyncConnection] = []
         self._closed = False
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._exchanges = 0
+        self._waiting: deque[asyncio.Future[bool]] = deque()
+        self._connections: set[AsyncConnection] = set()
+        self._idle: list[AsyncConnection] = []
 
     async def exchange(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
-        async with self._connection(request) as connection:
-            try:
-                async with asyncio.timeout(self._settings.max_exchange_s(request)):
-                    # httpx.AsyncClient, with its cookies and redirects, would take twice as long.
-                    response = await connection.handle_async_request(self._settings.http_request(url, request))
-                    try:
-                        content = await response.aread()
-                    finally:
-                        await response.aclose()
-            except TimeoutError:
-                raise self._settings.too_slow(request) from None
-            except httpx.HTTPError as error:
-                raise http_failure(url, request, error) from error
-        return http_response(response, content)
-
-    @contextlib.asynccontextmanager
-    async def _connection(self, request: ApiRequest[Any]) -> AsyncIterator[httpx.AsyncHTTPTransport]:
-        """A connection for one exchange. It is reused only if the exchange completes."""
+        settings = self._settings
+        endpoint = settings.endpoints[url]
+        message = endpoint.writer.write(request)
         self._check_owner()
-        slots = self._slots
-        try:
-            async with asyncio.timeout(self._settings.timeout_s):
-                await slots.acquire()
-        except TimeoutError:
-            raise self._settings.busy(request) from None
+        if self._exchanges < settings.connections:
+            self._exchanges += 1
+        else:
+            await self._wait_for_turn(request)
+        connection = None
         try:
             if self._closed:
-                raise ClientClosed("the client is closed")
-            connection = self._idle.pop() if self._idle else self._new_connection()
-            completed = False
-            try:
-                yield connection
-                completed = True
-            finally:
-                if completed and not self._closed:
+                raise closed()
+            now_s = time.monotonic()
+            end_s = now_s + settings.max_exchange_s(request)
+            connection = self._idle_connection(endpoint, now_s)
+            if connection is None:
+                connection = await self._new_connection(endpoint, request)
+                now_s = time.monotonic()
+            return await connection.exchange(
+                message, now_s=now_s, read_s=settings.read_s(request), end_s=end_s, head_only=request.method == "HEAD"
+            )
+        except (OSError, MalformedResponse) as error:
+            raise no_answer(url, request, error) from error
+        finally:
+            if connection is not None:
+                if connection.is_idle() and not self._closed:
                     self._idle.append(connection)
                 else:
-                    self._close_soon(connection)
+                    connection.end()
+            self._end_turn()
+
+    async def _wait_for_turn(self, request: ApiRequest[Any]) -> None:
+        """Wait until another exchange ends. Exchanges take turns in their order.
+
+        Raises:
+            ClientBusy: that takes too long.
+        """
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        timer = loop.call_later(self._settings.timeout_s, _give_up, turn)
+        try:
+            if not await turn:
+                raise self._settings.busy(request)
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self._end_turn()
+            raise
         finally:
-            slots.release()
+            timer.cancel()
+
+    def _end_turn(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(True)
+                return
+        self._exchanges -= 1
 
     def _check_owner(self) -> None:
         """Drop the connections of the parent process after a fork.
@@ -82,19 +104,38 @@ class AsyncTransport:
         """
         pid, loop = os.getpid(), asyncio.get_running_loop()
         if self._owner is None or self._owner[0] != pid:
-            self._inherited += self._idle  # kept open: the parent process uses them
-            self._idle, self._slots = [], asyncio.Semaphore(self._settings.connections)
+            self._inherited += self._connections  # kept open: the parent process uses them
+            self._forget_all()
             self._owner = pid, loop
         elif self._owner[1] is not loop:
             raise RuntimeError("an AsyncClient belongs to the event loop of its first call: make one for each loop")
 
-    def _new_connection(self) -> httpx.AsyncHTTPTransport:
-        return httpx.AsyncHTTPTransport(limits=self._settings.limits, verify=self._settings.tls, trust_env=False)
+    def _idle_connection(self, endpoint: Endpoint, now_s: float) -> AsyncConnection | None:
+        """The idle connection that was used last, if it is one to this endpoint."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.endpoint is endpoint and connection.is_alive(now_s):
+                return connection
+            connection.end()
+        return None
 
-    def _close_soon(self, connection: httpx.AsyncHTTPTransport) -> None:
-        closing = asyncio.ensure_future(_close(connection))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+    async def _new_connection(self, endpoint: Endpoint, request: ApiRequest[Any]) -> AsyncConnection:
+        timeout_s = self._settings.timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                connection = await connect(endpoint, self._settings.tls, self._on_lost)
+        except (OSError, MalformedResponse) as error:
+            reason = TimeoutError(f"connecting took more than {timeout_s:g} s") if limit.expired() else error
+            raise not_sent(endpoint.url, request, reason) from error
+        if connection.is_closing():
+            raise not_sent(endpoint.url, request, ConnectionError("the service closed the new connection"))
+        self._connections.add(connection)
+        return connection
+
+    def _on_lost(self, connection: AsyncConnection) -> None:
+        self._connections.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -104,12 +145,23 @@ class AsyncTransport:
 
     async def close(self) -> None:
         self._closed = True
+        if self._owner is None or self._owner[0] != os.getpid():
+            return  # the connections are those of the parent process
+        if self._owner[1] is not asyncio.get_running_loop():
+            self._close_from_another_loop()
+            return
         while self._idle:
-            self._close_soon(self._idle.pop())
-        if self._closing:
-            await asyncio.wait(self._closing, timeout=self._settings.timeout_s)
+            self._idle.pop().end()
+        closing = [connection.lost for connection in self._connections if connection.is_closing()]
+        if closing:
+            await asyncio.wait(closing, timeout=self._settings.timeout_s)
+
+    def _close_from_another_loop(self) -> None:
+        while self._idle:
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                self._idle.pop().end()
 
 
-async def _close(connection: httpx.AsyncHTTPTransport) -> None:
-    with contextlib.suppress(httpx.HTTPError, OSError, RuntimeError):  # it is discarded in any case
-        await connection.aclose()
+def _give_up(turn: asyncio.Future[bool]) -> None:
+    if not turn.done():
+        turn.set_result(False)

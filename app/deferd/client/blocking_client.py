@@ -52,8 +52,9 @@ class Client:
         retry_for: float = 30.0,
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
     ) -> None:
-        settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls)
+        settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls, proxy=proxy)
         self._transport = BlockingTransport(settings)
         self._methods = ApiMethods(self._transport, Sender(self._transport, settings.urls, retry_for_s=retry_for))
 

@@ -2,72 +2,58 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-import httpx
-
-from deferd.client.errors import ClientClosed
+from deferd.client.addresses import Endpoint
+from deferd.client.blocking_connection import BlockingConnection
+from deferd.client.http1 import HttpResponse, MalformedResponse
 from deferd.client.requests import ApiRequest
-from deferd.client.transport import HttpResponse, HttpSettings, http_failure, http_response
+from deferd.client.transport import HttpSettings, closed, no_answer, not_sent
 
 Value = TypeVar("Value")
 
 
 class BlockingTransport:
-    """Transport for any number of threads. Each connection is an httpx transport, as in AsyncTransport."""
+    """Transport for any number of threads. A connection whose exchange was not completed is never reused."""
 
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
         self._pid = os.getpid()
         self._slots = threading.BoundedSemaphore(settings.connections)
-        self._idle: list[httpx.HTTPTransport] = []
-        self._inherited: list[httpx.HTTPTransport] = []
+        self._idle: list[BlockingConnection] = []
+        self._inherited: list[BlockingConnection] = []
         self._closed = False
 
     async def exchange(self, url: str, request: ApiRequest[Any]) -> HttpResponse:
-        try:
-            with self._connection(request) as connection:
-                end_s = time.monotonic() + self._settings.max_exchange_s(request)
-                response = connection.handle_request(self._settings.http_request(url, request))
-                content = bytearray()
-                try:
-                    for piece in response.iter_bytes():
-                        content += piece
-                        if time.monotonic() > end_s:
-                            raise self._settings.too_slow(request)
-                finally:
-                    response.close()
-        except httpx.HTTPError as error:
-            raise http_failure(url, request, error) from error
-        return http_response(response, bytes(content))
-
-    @contextlib.contextmanager
-    def _connection(self, request: ApiRequest[Any]) -> Iterator[httpx.HTTPTransport]:
-        """A connection for one exchange. It is reused only if the exchange completes."""
+        settings = self._settings
+        endpoint = settings.endpoints[url]
+        message = endpoint.writer.write(request)
         self._drop_inherited_connections()
         slots = self._slots
-        if not slots.acquire(timeout=self._settings.timeout_s):
-            raise self._settings.busy(request)
+        if not slots.acquire(timeout=settings.timeout_s):
+            raise settings.busy(request)
+        connection = None
         try:
             if self._closed:
-                raise ClientClosed("the client is closed")
-            connection = self._idle_or_new_connection()
-            completed = False
-            try:
-                yield connection
-                completed = True
-            finally:
-                if completed and not self._closed:
+                raise closed()
+            end_s = time.monotonic() + settings.max_exchange_s(request)
+            connection = self._idle_connection(endpoint) or self._new_connection(endpoint, request)
+            return connection.exchange(
+                message, head_only=request.method == "HEAD", read_s=settings.read_s(request), end_s=end_s
+            )
+        except (OSError, MalformedResponse) as error:
+            raise no_answer(url, request, error) from error
+        finally:
+            if connection is not None:
+                if connection.is_idle() and not self._closed:
                     self._idle.append(connection)
                 else:
                     connection.close()
-        finally:
             slots.release()
 
     def _drop_inherited_connections(self) -> None:
@@ -77,11 +63,22 @@ class BlockingTransport:
             self._idle, self._slots = [], threading.BoundedSemaphore(self._settings.connections)
             self._pid = os.getpid()
 
-    def _idle_or_new_connection(self) -> httpx.HTTPTransport:
+    def _idle_connection(self, endpoint: Endpoint) -> BlockingConnection | None:
+        """The idle connection that was used last, if it is one to this endpoint."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if connection.endpoint is endpoint and connection.is_alive():
+                return connection
+            connection.close()
+
+    def _new_connection(self, endpoint: Endpoint, request: ApiRequest[Any]) -> BlockingConnection:
         try:
-            return self._idle.pop()
-        except IndexError:
-            return httpx.HTTPTransport(limits=self._settings.limits, verify=self._settings.tls, trust_env=False)
+            return BlockingConnection(endpoint, self._settings.tls, timeout_s=self._settings.timeout_s)
+        except (OSError, MalformedResponse) as error:
+            raise not_sent(endpoint.url, request, error) from error
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 (blocks on purpose)

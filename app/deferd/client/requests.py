@@ -38,7 +38,7 @@ _LONGEST_RETRY_S = 1_000_000_000
 """The value of a `Retry-After` with more digits: longer than any client waits."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen, it would take several times as long to make
 class ApiRequest(Generic[Result]):
     """One request to the service. `read` turns the body of a successful response into the caller's result.
 

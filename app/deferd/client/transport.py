@@ -11,28 +11,21 @@ import os
 import ssl
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import httpx
-
-from deferd.client.errors import ClientBusy, NoAnswer, Unreachable
+from deferd.client.addresses import Endpoint
+from deferd.client.errors import ClientBusy, ClientClosed, NoAnswer, Unreachable
+from deferd.client.http1 import HttpResponse
+from deferd.client.proxy import parse_proxy_url
 from deferd.client.requests import ApiRequest
+from deferd.client.tls import default_context
 from deferd.contract.service_url import parse_service_url
 
 URL_VARIABLE, KEY_VARIABLE = "DEFERD_URL", "DEFERD_KEY"
 """Environment variables with the service's URL (or several, separated by commas) and the key."""
 DEFAULT_URL = "http://127.0.0.1:8000"
-_IDLE_S = 60
+IDLE_S = 60
 """How long an idle connection is kept: less than the service's 75 s."""
-_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
-
-
-class HttpResponse(NamedTuple):
-    """A response as it was received. `retry_after` is the header of that name."""
-
-    status: int
-    content: bytes
-    retry_after: str | None
 
 
 class Transport(Protocol):
@@ -57,10 +50,10 @@ class Transport(Protocol):
 
 
 class HttpSettings:
-    """The settings of a client, checked, and the httpx requests made from them.
+    """The settings of a client, checked, and the errors that both transports raise.
 
     Raises:
-        ValueError: a URL or the key is invalid; secrets are not shown.
+        ValueError: a URL, the key or the proxy is invalid; secrets are not shown.
     """
 
     def __init__(
@@ -71,6 +64,7 @@ class HttpSettings:
         key: str | None,
         connections: int,
         tls: ssl.SSLContext | None,
+        proxy: str | None,
     ) -> None:
         if urls is None:
             text = os.environ.get(URL_VARIABLE) or DEFAULT_URL
@@ -84,32 +78,22 @@ class HttpSettings:
         key = _checked_key(os.environ.get(KEY_VARIABLE, "") if key is None else key)
         self.timeout_s = timeout_s
         self.connections = connections
-        self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._headers_with_body = {**self._headers, "content-type": "application/json"}
-        # Loading the system's certificates takes longer than a hundred requests: only once, and not for plain HTTP.
-        encrypted = any(url.startswith("https:") for url in self.urls)
-        self.tls = tls or (httpx.create_ssl_context(trust_env=False) if encrypted else False)
-        self.limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=_IDLE_S)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        through = None if proxy is None else parse_proxy_url(proxy)
+        self.endpoints = {url: Endpoint(url, headers, through) for url in self.urls}
+        # Loading the certificates takes longer than a hundred requests: only once, and not for plain HTTP.
+        encrypted = any(endpoint.server_name is not None for endpoint in self.endpoints.values())
+        self.tls = (tls or default_context()) if encrypted else None
+        if self.tls is not None:
+            self.tls.set_alpn_protocols(["http/1.1"])
 
-    def http_request(self, url: str, request: ApiRequest[Any]) -> httpx.Request:
-        """The request as httpx sends it."""
-        timeout = httpx.Timeout(self.timeout_s, read=self.timeout_s + request.wait_s)
-        return httpx.Request(
-            request.method,
-            url + request.path,
-            params=request.query,
-            content=request.body,
-            headers=self._headers if request.body is None else self._headers_with_body,
-            extensions={"timeout": timeout.as_dict()},
-        )
+    def read_s(self, request: ApiRequest[Any]) -> float:
+        """The longest time without a byte of the response."""
+        return self.timeout_s + request.wait_s
 
     def max_exchange_s(self, request: ApiRequest[Any]) -> float:
         """The longest time from connecting to the end of the response, even when that arrives slowly."""
         return 2 * self.timeout_s + request.wait_s
-
-    def too_slow(self, request: ApiRequest[Any]) -> NoAnswer:
-        """The error when that time is over."""
-        return NoAnswer(f"{request.method} {request.path}: no complete response in {self.max_exchange_s(request):g} s")
 
     def busy(self, request: ApiRequest[Any]) -> ClientBusy:
         """The error when no connection became free in time."""
@@ -117,15 +101,23 @@ class HttpSettings:
         return ClientBusy(f"{request.method} {request.path}: {text}")
 
 
-def http_failure(url: str, request: ApiRequest[Any], error: httpx.HTTPError) -> NoAnswer:
-    """An error of httpx as one of the client."""
-    kind = Unreachable if isinstance(error, _NEVER_SENT) else NoAnswer
-    return kind(f"{request.method} {url}{request.path}: {str(error) or type(error).__name__}")
+def closed() -> ClientClosed:
+    """The error of a call after `close`."""
+    return ClientClosed("the client is closed")
 
 
-def http_response(response: httpx.Response, content: bytes) -> HttpResponse:
-    """A response of httpx, whose body was read already."""
-    return HttpResponse(response.status_code, content, response.headers.get("retry-after"))
+def not_sent(url: str, request: ApiRequest[Any], error: Exception) -> Unreachable:
+    """The error when there was no connection, because of `error`."""
+    return Unreachable(_text(url, request, error))
+
+
+def no_answer(url: str, request: ApiRequest[Any], error: Exception) -> NoAnswer:
+    """The error when the exchange failed on a connection, because of `error`."""
+    return NoAnswer(_text(url, request, error))
+
+
+def _text(url: str, request: ApiRequest[Any], error: Exception) -> str:
+    return f"{request.method} {url}{request.path}: {str(error) or type(error).__name__}"
 
 
 def _checked_url(url: str) -> str:

@@ -19,6 +19,8 @@ def refuse_passwords(text: str) -> None:
 def parse_service_url(text: str) -> str:
     """The URL before the paths of the API, without a trailing slash; the scheme defaults to http.
 
+    `unix:///run/deferd.sock` is the absolute path of a unix socket, percent-encoded.
+
     Raises:
         ValueError: not such a URL; the message continues a sentence that begins with the setting, without passwords.
     """
@@ -28,6 +30,8 @@ def parse_service_url(text: str) -> str:
     try:
         parts = urlsplit(url)
         names_a_service = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        if parts.scheme == "unix":
+            names_a_service = not parts.netloc and len(parts.path) > 1
         # `http:/host` gives a netloc that ends in a colon.
         is_whole = parts.port is not None or not parts.netloc.endswith(":")
         is_base = is_whole and url.isprintable() and not set(url) & set("?# ")

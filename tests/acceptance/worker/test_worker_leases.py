@@ -9,10 +9,13 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deferd import AsyncClient, Context, JobRef, Worker
+from deferd.client import async_connection, async_transport
+from deferd.client.async_connection import AsyncConnection
 from deferd.client.retry import RetryPolicy
 from deferd.worker import fetcher, reporter
 from tests.acceptance.client.lossy_proxy import lossy_proxy
@@ -218,20 +221,30 @@ async def test_results_are_reported_when_the_service_is_back(
 
 @pytest.mark.slow
 async def test_a_worker_waits_for_a_service_that_has_not_started(
-    shared_service: ServiceProcess, client: AsyncClient, topic: str, caplog: pytest.LogCaptureFixture
+    shared_service: ServiceProcess,
+    client: AsyncClient,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    caplog.set_level(logging.DEBUG, "httpcore.connection")
+    connect, failed = async_connection.connect, 0
 
-    def attempts() -> int:
-        return sum(one.getMessage().startswith("connect_tcp.failed") for one in caplog.records)
+    async def counted(*args: Any) -> AsyncConnection:
+        nonlocal failed
+        try:
+            return await connect(*args)
+        except OSError:
+            failed += 1
+            raise
 
     port = free_port()
     worker = Worker(f"http://127.0.0.1:{port}")
     worker.handler(topic)(lambda: None)
     await client.put(topic, id="a")
     with contextlib.ExitStack() as started:
+        monkeypatch.setattr(async_transport, "connect", counted)
         async with serving(worker):
-            await until(lambda: attempts() >= 4, "the worker has retried several times")
+            await until(lambda: failed >= 4, "the worker has retried several times")
             logged = [one.levelname for one in caplog.records if one.name == "deferd.worker"]
             assert logged == ["WARNING"]
             started.enter_context(lossy_proxy(shared_service.url, port))  # it starts at once, unlike a service

@@ -1,0 +1,205 @@
+"""HTTP/1.1 without I/O: writes requests and parses responses, for both transports.
+
+Redirects and cookies are not followed, and no content encoding is requested or decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from deferd.client.requests import ApiRequest
+
+HEAD_MAX_BYTES = 100 * 1024
+"""How much may arrive without any byte of the body in it: heads, chunk sizes, trailers. Checked after each read."""
+BODY_MAX_BYTES = 256 * 1024 * 1024
+"""The largest body: four times the largest request that a service can be set to accept."""
+_SENT_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+class HttpResponse(NamedTuple):
+    """A response as it was received. `retry_after` is the header of that name."""
+
+    status: int
+    content: bytes
+    retry_after: str | None
+
+
+class MalformedResponse(Exception):
+    """The server sent something that is not HTTP/1.1, or is too large."""
+
+
+class RequestWriter:
+    """Writes the requests to one service.
+
+    `target` is what precedes the path of a request, `headers` are sent with each one.
+
+    Raises:
+        ValueError: a header has characters other than visible ASCII and spaces; it is not quoted.
+    """
+
+    def __init__(self, target: str, headers: Mapping[str, str]) -> None:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        if not _is_plain("".join(headers) + "".join(headers.values())):
+            raise ValueError("a header of the requests has characters that are not visible ASCII")
+        self._target = target
+        self._end = f" HTTP/1.1\r\n{lines}\r\n"
+        self._end_without_content = f" HTTP/1.1\r\n{lines}content-length: 0\r\n\r\n"
+        self._end_with_body = f" HTTP/1.1\r\n{lines}content-type: application/json\r\ncontent-length: "
+
+    def write(self, request: ApiRequest[Any]) -> bytes:
+        """The bytes of a request.
+
+        Raises:
+            ValueError: method or path have characters that do not belong there.
+        """
+        line = f"{request.method} {self._target}{request.path}"
+        if request.query:
+            line = f"{line}?{urlencode(request.query)}"
+        if not _is_plain(line) or line.count(" ") != 1:
+            raise ValueError(f"{line!r} is not the first line of a request")
+        body = request.body
+        if body is not None:
+            return f"{line}{self._end_with_body}{len(body)}\r\n\r\n".encode() + body
+        return (line + (self._end_without_content if request.method in _SENT_WITH_BODY else self._end)).encode()
+
+
+def connect_request(authority: str, headers: Mapping[str, str]) -> bytes:
+    """The request that asks a proxy for a tunnel to `authority`, a host and a port."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in {"host": authority, **headers}.items())
+    return f"CONNECT {authority} HTTP/1.1\r\n{lines}\r\n".encode()
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+class ResponseParser:
+    """Parses the responses on one connection, one after the other.
+
+    `is_reusable`: the last response was complete, and the next one may follow on this connection. `has_more`: the
+    server has sent more than the response.
+    """
+
+    __slots__ = (
+        "_body",
+        "_body_size",
+        "_ends_with_connection",
+        "_has_head",
+        "_head_only",
+        "_parser",
+        "_response",
+        "_retry_after",
+        "_without_body",
+        "has_more",
+        "is_reusable",
+    )
+
+    def __init__(self) -> None:
+        self._parser = HttpResponseParser(self)
+        self.begin()
+
+    def begin(self, *, head_only: bool = False) -> None:
+        """Expect the next response; with `head_only` it has no body, whatever its head says (HEAD, CONNECT)."""
+        self._head_only = head_only
+        self._response: HttpResponse | None = None
+        self._body: bytes | bytearray = b""
+        self._body_size = self._without_body = 0
+        self.is_reusable = self.has_more = False
+        self._begin_head()
+
+    def _begin_head(self) -> None:
+        self._has_head = False
+        self._ends_with_connection = True
+        self._retry_after: str | None = None
+
+    def receive(self, data: bytes) -> HttpResponse | None:
+        """Parse the next bytes. Returns the response once it is complete.
+
+        Raises:
+            MalformedResponse: these bytes are not those of a response, or there are too many.
+        """
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if self._response is None:
+                raise MalformedResponse(f"the response is not HTTP/1.1: {error}") from error
+            self.has_more = True
+        if self._response is None:
+            self._check_bounds(len(data))
+        elif self.has_more:
+            self.is_reusable = False
+        return self._response
+
+    def end(self) -> HttpResponse:
+        """The server has closed the connection. Returns the response if that completes it.
+
+        Raises:
+            MalformedResponse: it ended early.
+        """
+        if self._has_head and self._ends_with_connection:
+            self._complete()
+        if self._response is None:
+            raise MalformedResponse("the connection was closed before the response was complete")
+        return self._response
+
+    def _check_bounds(self, received: int) -> None:
+        size = len(self._body)
+        if size > BODY_MAX_BYTES:
+            raise MalformedResponse(f"the response is larger than {BODY_MAX_BYTES} bytes")
+        self._without_body = self._without_body + received if size == self._body_size else 0
+        self._body_size = size
+        if self._without_body > HEAD_MAX_BYTES:
+            raise MalformedResponse(f"the head of the response is larger than {HEAD_MAX_BYTES} bytes")
+
+    def _complete(self) -> None:
+        self._response = HttpResponse(self._parser.get_status_code(), bytes(self._body), self._retry_after)
+
+    # Called by the parser, also for what follows a complete response in the same bytes.
+
+    def on_message_begin(self) -> None:
+        """The first byte of a response."""
+        if self._response is not None:
+            self.has_more = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a field of a trailer."""
+        if self._has_head:
+            return
+        size = len(name)
+        if size == 11:
+            if name.lower() == b"retry-after":
+                text = value.decode("latin-1")
+                self._retry_after = text if self._retry_after is None else f"{self._retry_after}, {text}"
+        elif size in {14, 17} and name.lower() in {b"content-length", b"transfer-encoding"}:
+            self._ends_with_connection = False
+
+    def on_headers_complete(self) -> None:
+        """The end of a head."""
+        self._has_head = True
+        if self._head_only and self._response is None and self._parser.get_status_code() >= 200:
+            self._complete()
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        if self._response is not None:
+            self.has_more = True
+        elif not self._body:
+            self._body = data
+        else:
+            if type(self._body) is bytes:
+                self._body = bytearray(self._body)
+            self._body += data
+
+    def on_message_complete(self) -> None:
+        """The end of a response."""
+        if self._response is not None:
+            return
+        if self._parser.get_status_code() < 200:  # such as 100 Continue: the response follows
+            self._begin_head()
+            return
+        self.is_reusable = self._parser.should_keep_alive()
+        self._complete()
