@@ -111,7 +111,7 @@ class TestHttp:
             assert time.monotonic() - began < REPLICATION_TIMEOUT_S + SLACK_S
             detail = problem(response, 503, "store_unavailable")["detail"]
             assert "may exist" in detail
-            assert "asking again with the same id is safe" in detail
+            assert "repeating the put with the same id is safe" in detail
             again = problem(await shop.post("/jobs", json=job), 503, "store_unavailable")
             assert "0 of 1 replicas are in sync" in again["detail"]
         finally:
