@@ -185,7 +185,7 @@ class Side:
             pipeline.zadd(DELAY, {job_id: now_ms})
 
         async def turn() -> None:
-            due = await self.store.client.zrange(DELAY, "-inf", now_ms, byscore=True, offset=0, num=calls)
+            due: Any = await self.store.client.zrange(DELAY, "-inf", now_ms, byscore=True, offset=0, num=calls)
             pipeline = self.store.client.pipeline(transaction=False)
             pipeline.zremrangebyrank(DELAY, 0, len(due) - 1)
             pipeline.zadd(READY, dict.fromkeys(due, 1))

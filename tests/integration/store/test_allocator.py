@@ -168,12 +168,12 @@ async def test_a_libc_that_does_not_know_the_setting_gets_none(
         return libc
 
     monkeypatch.setattr(allocator, "JEMALLOC", NOT_THERE)
-    monkeypatch.setattr(allocator.os, "confstr", confstr)
+    monkeypatch.setattr(os, "confstr", confstr)
 
     assert {} == await allocator_environment(BINARY)
 
 
 async def test_macos_keeps_its_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
 
     assert {} == await allocator_environment("/nothing/is/started")
