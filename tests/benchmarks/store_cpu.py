@@ -22,6 +22,7 @@ from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import json_bytes
 from deferd.store.connection import connect
+from tests.benchmarks.measuring import embedded_environment
 from tests.integration.store.store_servers import StoreServer
 
 TOPIC = "bench.cpu"
@@ -131,7 +132,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=50_000)
     parser.add_argument("--batch", type=int, default=100)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, StoreServer(Path(folder)) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        StoreServer(Path(folder), environment=embedded_environment()) as server,
+    ):
         bare = asyncio.run(measure_bare(server, options.jobs, options.batch))
         server.command("FLUSHALL")
         deferd = asyncio.run(measure_deferd(server, options.jobs, options.batch))

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from deferd.store.allocator import allocator_environment
 from deferd.store.data_dir import DataDirectory
 from deferd.store.preflight import StoreRefused
 from deferd.store.redis_client import no_retry
@@ -56,11 +57,13 @@ class ValkeyProcess:
             ) from exc
         try:
             binary = str(get_binary_path())
+            allocator = await allocator_environment(binary)
             with _private_files(), data_dir.log_file.open("ab") as log:
                 log_start = log.tell()
                 process = await asyncio.create_subprocess_exec(
                     binary,
                     *_arguments(data_dir),
+                    env={**os.environ, **allocator},
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

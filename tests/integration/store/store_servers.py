@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +33,7 @@ class StoreServer:
 
     `config` are lines of valkey.conf, with `_` for `-`: ``appendonly="yes"``, ``maxmemory_policy="allkeys-lru"``.
     `lines` are whole lines, for settings that may be repeated. With `unix` it listens on a Unix socket only; then the
-    path of `folder` must be short (a socket's path has at most 107 bytes).
+    path of `folder` must be short (a socket's path has at most 107 bytes). `environment` is added to this process's.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class StoreServer:
         unix: bool = False,
         sentinel: bool = False,
         lines: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
         **config: str | int,
     ) -> None:
         self.folder = folder
@@ -50,6 +51,7 @@ class StoreServer:
         self.socket_path = folder / "v.sock" if unix else None
         self.config = config
         self._sentinel = sentinel
+        self._environment = {**os.environ, **environment} if environment else None
         self._config_lines = [*self._base_config(), *lines]
         self._config_lines += [f"{name.replace('_', '-')} {value}" for name, value in config.items()]
         self._process: subprocess.Popen[bytes] | None = None
@@ -98,7 +100,11 @@ class StoreServer:
             config_file.write_text("".join(f"{line}\n" for line in self._config_lines))
         arguments = [str(get_binary_path()), str(config_file), *(["--sentinel"] if self._sentinel else [])]
         self._process = subprocess.Popen(
-            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            env=self._environment,
         )
         try:
             wait_until(self._responds, START_S, f"the store in {self.folder} responds")
