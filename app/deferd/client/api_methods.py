@@ -8,11 +8,12 @@ from enum import Enum
 from typing import Any, Final, Literal, TypeVar, Unpack
 
 from deferd.client import requests
+from deferd.client.batching import Batching
 from deferd.client.buffer import PutBuffer
 from deferd.client.durations import Seconds
-from deferd.client.errors import NoAnswer
-from deferd.client.idempotency import new_id, put_batch_once, put_once, with_id
+from deferd.client.idempotency import new_id, put_batch_once, with_id
 from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import Backoff, PutOptions, put_fields
 from deferd.client.request_body import JobToFinish, JobToPut, job_fields, without_none
 from deferd.client.requests import ApiRequest, Result
@@ -44,9 +45,10 @@ class ApiMethods:
     The base class of AsyncClient; `Client` runs the same coroutines over a blocking transport.
     """
 
-    def __init__(self, transport: Transport, sender: Sender) -> None:
+    def __init__(self, transport: Transport, sender: Sender, batching: Batching | None = None) -> None:
         self._transport = transport
         self._sender = sender
+        self._calls = JoinedCalls(sender, batching)
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ class ApiMethods:
             JobReserved: the id is taken, `on_conflict` is `replace` and a consumer holds the job.
             DurabilityUnavailable: the store cannot give the `durability`.
         """
-        return await put_once(self._sender, with_id(put_fields(topic, body, options)))
+        return await self._calls.put(with_id(put_fields(topic, body, options)))
 
     async def put_many(self, jobs: Iterable[JobToPut] | AsyncIterable[JobToPut]) -> AsyncIterator[PutResult]:
         """Put any number of jobs, and yield the result of each, in order.
@@ -144,11 +146,7 @@ class ApiMethods:
             JobNotFound: there is no such job.
             NoAnswer: a response was lost and the job is gone: by this cancel or before it.
         """
-        outcome = await self._sender.try_to_send(requests.cancel(topic, id, if_reserved=if_reserved))
-        if outcome.doubtful and isinstance(outcome.error, JobNotFound):
-            text = f"a response to the cancel of {topic}/{id} was lost; the job is gone, by this cancel or before it"
-            raise NoAnswer(text) from outcome.error
-        return outcome.result()
+        return await self._calls.cancel(topic, id, if_reserved)
 
     # Consumers
 
@@ -180,10 +178,7 @@ class ApiMethods:
             JobCancelled: the job was cancelled in the meantime.
             JobNotFound: the job is gone.
         """
-        outcome = await self._sender.try_to_send(requests.finish(job, result))
-        # A finished job without `retain` is gone, so after a lost response "not found" means that it was finished.
-        if not (outcome.doubtful and isinstance(outcome.error, JobNotFound)):
-            outcome.result()
+        await self._calls.finish(job, result)
 
     async def finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
         """Finish any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""
@@ -200,7 +195,7 @@ class ApiMethods:
         results = outcome.result()
         if not outcome.doubtful:
             return results
-        return [  # see finish
+        return [  # see finish_once
             result._replace(status=200, code=None) if result.code == JobNotFound.code else result for result in results
         ]
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from deferd.client.api_methods import ApiMethods
+from deferd.client.async_batching import AsyncBatching
 from deferd.client.async_transport import AsyncTransport
 from deferd.client.sender import Sender
 from deferd.client.transport import HttpSettings
@@ -42,7 +43,7 @@ class AsyncClient(ApiMethods):
     ) -> None:
         settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls)
         transport = AsyncTransport(settings)
-        super().__init__(transport, Sender(transport, settings.urls, retry_for_s=retry_for))
+        super().__init__(transport, Sender(transport, settings.urls, retry_for_s=retry_for), AsyncBatching())
 
     async def close(self) -> None:
         """Close each connection as soon as it is idle. Later calls raise Unreachable."""

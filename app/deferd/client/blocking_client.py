@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from deferd.client.api_methods import ApiMethods
+from deferd.client.blocking_batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
 from deferd.client.buffer import PutBuffer
 from deferd.client.jobs import Job, PutResult
@@ -55,7 +56,8 @@ class Client:
     ) -> None:
         settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls)
         self._transport = BlockingTransport(settings)
-        self._methods = ApiMethods(self._transport, Sender(self._transport, settings.urls, retry_for_s=retry_for))
+        sender = Sender(self._transport, settings.urls, retry_for_s=retry_for)
+        self._methods = ApiMethods(self._transport, sender, BlockingBatching())
 
     @property
     def urls(self) -> tuple[str, ...]:

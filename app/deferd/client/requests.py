@@ -268,6 +268,11 @@ def _job_path(topic: str, id: str) -> str:
     return f"/jobs/{quote(topic, safe=':')}/{quote(id, safe=':')}"
 
 
+def topic_path(topic: str, verb: str) -> str:
+    """The path of a verb on jobs of a topic."""
+    return f"{_topic_path(topic)}/{verb}"
+
+
 def _topic_path(topic: str) -> str:
     return f"/topics/{quote(topic, safe=':')}"
 

@@ -48,7 +48,7 @@ class Sender:
         self._transport = transport
         self.urls = tuple(urls)
         self._current = 0
-        self._retry_for_s = retry_for_s
+        self.retry_for_s = retry_for_s
 
     async def send(self, request: ApiRequest[Result], *, retry_for_s: float | None = None) -> Result:
         """Send a request and return its result; `retry_for_s` overrides the sender's.
@@ -63,7 +63,7 @@ class Sender:
         self, request: ApiRequest[Result], *, retry_for_s: float | None = None
     ) -> SendOutcome[Result]:
         """As `send`, but return the error instead of raising it."""
-        end_s = time.monotonic() + (self._retry_for_s if retry_for_s is None else retry_for_s)
+        end_s = time.monotonic() + (self.retry_for_s if retry_for_s is None else retry_for_s)
         doubtful = False
         attempts = 0
         while True:

@@ -61,7 +61,7 @@ class EagerAsyncClient(_EagerMethods, AsyncClient):
 
     def __init__(self, jobs: EagerBackend) -> None:
         AsyncClient.__init__(self, _NO_SERVICE, key="")
-        self._sender = _EagerSender(self._transport, jobs, in_loop=True)
+        _EagerMethods.__init__(self, self._transport, _EagerSender(self._transport, jobs, in_loop=True))
 
 
 class _EagerSender(Sender):

@@ -31,6 +31,7 @@ _OPERATION_IDS = {
     "release_job",
     "touch_job",
     "bury_job",
+    "cancel_jobs",
     "finish_jobs",
     "list_topics",
     "get_topic",
