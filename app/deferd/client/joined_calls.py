@@ -195,9 +195,10 @@ class _Kind(ABC):
         paths = [one.path for one in error.field_errors] if isinstance(error, InvalidInput) else []
         if status in _UNKNOWN_PATH or any(path[:1] == ("query",) for path in paths):
             self.joins = False  # an older service
-        elif isinstance(error, PayloadTooLarge) or status == _TOO_LARGE or ("body", "jobs") in paths:
-            self.most_jobs = max(len(calls) // 2, 1)
+        elif isinstance(error, PayloadTooLarge) or status == _TOO_LARGE:
             self.most_bytes = max(sum(len(call.piece) for call in calls) // 2, 1)
+        elif ("body", "jobs") in paths:
+            self.most_jobs = max(len(calls) // 2, 1)
 
 
 class _Puts(_Kind):
@@ -210,7 +211,7 @@ class _Puts(_Kind):
         status, code, durability = result["status"], result.get("code"), result.get("durability")
         if status in _OK:
             job = result.get("job")
-            if job is not None and _JOB_FIELDS <= job.keys():
+            if job is not None and job.keys() >= _JOB_FIELDS:
                 job["durability"] = durability
                 call.succeed(Job(job))
                 return
