@@ -44,6 +44,7 @@ class ApiRequest(Generic[Result]):
 
     `wait_s` is how long the service may take by design before it responds (a long poll). `success` are the statuses of
     success. `repeatable`: executing it twice does no harm, so it may be sent again when its response was lost.
+    `asks_readiness`: it is sent even while the service is known not to respond.
     """
 
     method: str
@@ -54,6 +55,7 @@ class ApiRequest(Generic[Result]):
     wait_s: float = 0
     success: tuple[int, ...] = (200,)
     repeatable: bool = True
+    asks_readiness: bool = False
 
     def read_response(self, status: int, content: bytes, retry_after: str | None = None) -> Result:
         """The result for the caller. `retry_after` is the header of that name.
@@ -256,7 +258,7 @@ def repair_store() -> ApiRequest[StoreAudit]:
 
 def ready() -> ApiRequest[None]:
     """`GET /readyz`."""
-    return ApiRequest("GET", "/readyz", responses.read_nothing)
+    return ApiRequest("GET", "/readyz", responses.read_nothing, asks_readiness=True)
 
 
 def metrics() -> ApiRequest[str]:

@@ -116,10 +116,10 @@ def facts(outcome: Any) -> Any:
     return outcome
 
 
-def without_ids(seen: Any, *ids: str) -> str:
+def without_names(seen: Any, *names: str) -> str:
     text = repr(seen)
-    for number, id in enumerate(ids):
-        text = text.replace(id, f"<{number}>")
+    for number, name in enumerate(names):
+        text = text.replace(name, f"<{number}>")
     return text
 
 
@@ -157,7 +157,7 @@ async def test_a_joined_put_returns_what_a_single_one_returns(
     actual = await joined(proxy, client, [*calls], client.put(f"{topic}-all", id="opening"))
     assert len(batches(proxy)) >= 1
     for one, other in zip(expected, actual, strict=True):
-        assert without_ids(facts(other), f"{topic}-all") == without_ids(facts(one), f"{topic}-one")
+        assert without_names(facts(other), f"{topic}-all") == without_names(facts(one), f"{topic}-one")
 
 
 async def _outcome(call: Awaitable[Any]) -> Any:
@@ -194,8 +194,8 @@ async def test_errors_of_joined_puts_are_those_of_single_ones(
     assert [f"good{n}" for n in range(20)] == [job.id for job in outcomes[len(wrong) :]]
     for one, other in zip(expected, outcomes[: len(wrong)], strict=True):
         assert isinstance(one, DeferdError)
-        actual = without_ids(facts(other), f"{topic}-all").partition("<object object")
-        assert actual[0] == without_ids(facts(one), f"{topic}-one").partition("<object object")[0]
+        actual = without_names(facts(other), f"{topic}-all").partition("<object object")
+        assert actual[0] == without_names(facts(one), f"{topic}-one").partition("<object object")[0]
 
 
 async def test_errors_of_joined_puts_into_a_full_topic_are_those_of_single_ones(proxy: LossyProxy, topic: str) -> None:
@@ -236,12 +236,17 @@ async def test_finishes_and_their_errors_are_those_of_single_ones(
         result = {"kept": [1], "nan": float("nan")}.get(kind)
         return via.finish(held[kind], result)
 
-    one, all = await prepare("one"), await prepare("all")
+    one, other = await prepare("one"), await prepare("all")
     expected = [await _outcome(finish(single, one, kind)) for kind in kinds]
-    actual = await joined(proxy, client, [finish(client, all, kind) for kind in kinds], client.finish(all["opening"]))
+    actual = await joined(
+        proxy, client, [finish(client, other, kind) for kind in kinds], client.finish(other["opening"])
+    )
     assert len(batches(proxy)) >= 1
-    for kind, first, other in zip(kinds, expected, actual, strict=True):
-        assert (kind, without_ids(facts(other), f"{topic}-all")) == (kind, without_ids(facts(first), f"{topic}-one"))
+    for kind, first, second in zip(kinds, expected, actual, strict=True):
+        assert (kind, without_names(facts(second), f"{topic}-all")) == (
+            kind,
+            without_names(facts(first), f"{topic}-one"),
+        )
     assert [type(one) for one in expected[3:8]] == [JobCancelled, JobNotFound, *[ReceiptStale] * 3]
     assert (await client.look(f"{topic}-all", "kept")).result == [1]
 
@@ -271,8 +276,11 @@ async def test_cancels_and_their_errors_are_those_of_single_ones(
     calls = [cancel(client, "all", kind) for kind in kinds]
     actual = await joined(proxy, client, calls, client.cancel(f"{topic}-all", "opening"))
     assert len(batches(proxy)) >= 1
-    for kind, first, other in zip(kinds, expected, actual, strict=True):
-        assert (kind, without_ids(facts(other), f"{topic}-all")) == (kind, without_ids(facts(first), f"{topic}-one"))
+    for kind, first, second in zip(kinds, expected, actual, strict=True):
+        assert (kind, without_names(facts(second), f"{topic}-all")) == (
+            kind,
+            without_names(facts(first), f"{topic}-one"),
+        )
     assert isinstance(expected[3], JobReserved)
 
 
@@ -295,7 +303,7 @@ async def test_finishes_and_cancels_with_a_lost_response_follow_the_rules_of_sin
     for n in range(14):
         await client.put(topic, id=f"j{n}")
     held = {job.id: job for job in await client.pop(topic, count=7, wait=5)}
-    first = [client.finish(job) for id, job in held.items() if id not in {"j0", "j1"}]
+    first = [client.finish(job) for name, job in held.items() if name not in {"j0", "j1"}]
     outcomes = await joined(
         proxy, client, [client.finish(JobRef(topic, "j1")), *first], client.finish(held["j0"]), proxy.lose_responses
     )
