@@ -37,7 +37,7 @@ class AsyncClient(ApiMethods):
         *,
         key: str | None = None,
         timeout: float = 10.0,
-        retry_for: float = 30.0,
+        retry_for: float = 5.0,
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
     ) -> None:

@@ -50,7 +50,7 @@ class Client:
         *,
         key: str | None = None,
         timeout: float = 10.0,
-        retry_for: float = 30.0,
+        retry_for: float = 5.0,
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
     ) -> None:

@@ -12,12 +12,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from deferd.client.circuit import Circuit
 from deferd.client.errors import NoAnswer, Unreachable
-from deferd.client.requests import ApiRequest, Result
+from deferd.client.requests import ApiRequest, Result, ready
 from deferd.client.retry import RetryPolicy
 from deferd.client.transport import Transport
 from deferd.contract.errors import DeferdError
 
 _RETRY = RetryPolicy()
+_READY = ready()
 
 Value = TypeVar("Value")
 
@@ -83,6 +84,10 @@ class Sender:
                     await self._transport.sleep(pause_s)
                     continue
             try:
+                if probe is not None and request.wait_s:  # a long poll says too late that the service is back
+                    await self._try_each_replica(_READY, probe, doubtful=False)
+                    if circuit.is_open:
+                        continue
                 last, is_definite = await self._try_each_replica(request, probe, doubtful=last.doubtful)
             finally:
                 if probe is not None:
