@@ -11,8 +11,9 @@ from deferd.client import requests
 from deferd.client.batching import Batching
 from deferd.client.buffer import PutBuffer
 from deferd.client.durations import Seconds
+from deferd.client.errors import NoAnswer
 from deferd.client.idempotency import new_id, put_batch_once, with_id
-from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import Backoff, PutOptions, put_fields
 from deferd.client.request_body import JobToFinish, JobToPut, job_fields, without_none
@@ -147,6 +148,22 @@ class ApiMethods:
             NoAnswer: a response was lost and the job is gone: by this cancel or before it.
         """
         return await self._calls.cancel(topic, id, if_reserved)
+
+    async def cancel_many(
+        self, topic: str, ids: Sequence[str], *, if_reserved: Literal["cancel", "refuse"] = "cancel"
+    ) -> list[CancelResult]:
+        """Cancel any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""
+        results: list[CancelResult] = []
+        for start in range(0, len(ids), BATCH_MAX):
+            request = requests.cancel_many(topic, ids[start : start + BATCH_MAX], if_reserved=if_reserved)
+            outcome = await self._sender.try_to_send(request)
+            results += [
+                result._replace(status=503, code=NoAnswer.code)
+                if outcome.doubtful and result.code == JobNotFound.code
+                else result
+                for result in outcome.result()
+            ]
+        return results
 
     # Consumers
 

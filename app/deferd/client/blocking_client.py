@@ -70,6 +70,7 @@ class Client:
     look = _blocking(ApiMethods.look)
     change = _blocking(ApiMethods.change)
     cancel = _blocking(ApiMethods.cancel)
+    cancel_many = _blocking(ApiMethods.cancel_many)
     pop = _blocking(ApiMethods.pop)
     finish = _blocking(ApiMethods.finish)
     finish_many = _blocking(ApiMethods.finish_many)

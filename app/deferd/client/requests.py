@@ -15,7 +15,7 @@ from urllib.parse import quote
 from deferd.client import responses
 from deferd.client.durations import Seconds, seconds
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
 from deferd.client.request_body import (
     JobToFinish,
     JobToPut,
@@ -125,6 +125,15 @@ def cancel(topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "c
     return ApiRequest("DELETE", _job_path(topic, id), responses.read_cancelled, query=query)
 
 
+def cancel_many(
+    topic: str, ids: Iterable[str], *, if_reserved: Literal["cancel", "refuse"] = "cancel"
+) -> ApiRequest[list[CancelResult]]:
+    """`POST /topics/{topic}/cancel`: 1 to 1000 jobs of one topic."""
+    option = {} if if_reserved == "cancel" else {"if_reserved": if_reserved}
+    body = encode({"jobs": [{"id": job_id, **option} for job_id in ids]})
+    return ApiRequest("POST", topic_path(topic, "cancel"), responses.read_cancel_results, body=body)
+
+
 # Consumers
 
 
@@ -174,7 +183,7 @@ def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> ApiRequest[list[Fini
     """`POST /topics/{topic}/finish`: 1 to 1000 jobs of one topic, as deliveries or with a result each."""
     items = [finish_item(job) for job in jobs]
     repeatable = all("receipt" in item for item in items)
-    path, body = f"{_topic_path(topic)}/finish", encode({"jobs": items})
+    path, body = topic_path(topic, "finish"), encode({"jobs": items})
     return ApiRequest("POST", path, responses.read_finish_results, body=body, repeatable=repeatable)
 
 

@@ -534,3 +534,16 @@ async def test_invalid_calls_of_another_kind_still_raise_at_once(client: AsyncCl
         await client.put([topic])  # type: ignore[arg-type]
     with contextlib.suppress(DeferdError):
         await client.cancel(topic, "")
+
+
+async def test_cancel_many_returns_a_result_for_each(proxy: LossyProxy, client: AsyncClient, topic: str) -> None:
+    ids = [f"j{number}" for number in range(1100)]
+    assert len([result async for result in client.put_many({"topic": topic, "id": name} for name in ids)]) == 1100
+    held = await client.pop(topic, wait=5)
+    results = await client.cancel_many(topic, [*ids, "missing"], if_reserved="refuse")
+    assert (results[0].id, results[0].status, results[0].code) == (held[0].id, 409, "job_reserved")
+    assert [(name, 200, "ready", None) for name in ids[1:]] == results[1:-1]
+    assert results[-1] == ("missing", 404, None, "job_not_found")
+    proxy.lose_responses()
+    [lost] = await client.cancel_many(topic, ["j0"])
+    assert (lost.status, lost.code) == (503, "no_answer")
