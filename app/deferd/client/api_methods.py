@@ -76,6 +76,9 @@ class ApiMethods:
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
         again by the second; `retain` prevents that for finished jobs.
 
+        Puts of one topic that arrive while another is under way go together in the next request; see
+        `deferd.client.batching`. Each has its own result, and a put that is cancelled affects no other.
+
         Raises:
             TypeError: an option is unknown.
             InvalidInput: a value is out of its bounds, or both `delay` and `run_at` are given.
@@ -105,8 +108,8 @@ class ApiMethods:
         return await put_batch_once(self._sender, [with_id(job_fields(job)) for job in jobs])
 
     def buffer(self) -> PutBuffer:
-        """A buffer that combines the puts of concurrent tasks into batches; see PutBuffer."""
-        return PutBuffer(self._sender, self._transport.lock())
+        """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""
+        return PutBuffer(self._calls)
 
     async def look(self, topic: str, id: str) -> Job:
         """Get a job. Raises JobNotFound."""

@@ -36,8 +36,8 @@ class AsyncClient(ApiMethods):
         url: str | Iterable[str] | None = None,
         *,
         key: str | None = None,
-        timeout: float = 10.0,
-        retry_for: float = 5.0,
+        timeout: float = 5.0,
+        retry_for: float = 10.0,
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
     ) -> None:

@@ -49,8 +49,8 @@ class Client:
         url: str | Iterable[str] | None = None,
         *,
         key: str | None = None,
-        timeout: float = 10.0,
-        retry_for: float = 5.0,
+        timeout: float = 5.0,
+        retry_for: float = 10.0,
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -107,7 +107,7 @@ class Client:
         return _each(self._methods.jobs(topic, state=state))
 
     def buffer(self) -> BlockingPutBuffer:
-        """A buffer that combines the puts of concurrent threads into batches; see PutBuffer."""
+        """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""
         return BlockingPutBuffer(self._methods.buffer())
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class BlockingPutBuffer:
 
     @property
     def waiting(self) -> int:
-        """The number of puts that wait for the next batch."""
+        """The number of puts that are under way."""
         return self._buffer.waiting
 
     def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> PutResult:

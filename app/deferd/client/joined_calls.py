@@ -15,8 +15,8 @@ from typing import Any, Literal
 from deferd.client import requests
 from deferd.client.batching import MOST_BYTES, MOST_JOBS, Batching, Call, Result
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
-from deferd.client.idempotency import cancel_once, finish_once, put_once
-from deferd.client.jobs import Cancelled, Delivery, Job, JobRef
+from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, put_once
+from deferd.client.jobs import Cancelled, Delivery, Job, JobRef, PutResult
 from deferd.client.request_body import encode, without_none
 from deferd.client.requests import ApiRequest
 from deferd.client.responses import parsed
@@ -39,6 +39,7 @@ IfReserved = Literal["cancel", "refuse"]
 
 _CREATED = 201
 _OK = (200, _CREATED)
+_CONFLICT = 409
 _TOO_MANY = 429
 _JOB_FIELDS = frozenset({"topic", "id", "state", "body"})
 _UNKNOWN_PATH = (404, 405)
@@ -59,8 +60,11 @@ class JoinedCalls:
 
         Others would wait for a topic whose shard is away, or for the replicas that somebody else requires.
         """
-        call = _Put(self._sender, fields)
-        return await self._run(self._puts, f"{fields['topic']} {fields.get('durability')}", call)
+        return await self._run(self._puts, _put_key(fields), _Put(self._sender, fields))
+
+    async def put_for_result(self, fields: dict[str, Any]) -> PutResult:
+        """As `put`, with the result that the job has in a batch."""
+        return await self._run(self._puts, _put_key(fields), _PutForResult(self._sender, fields))
 
     async def finish(self, job: Delivery | JobRef, result: Any) -> None:
         """Finish a job. Finishes of one topic share requests."""
@@ -93,7 +97,11 @@ class _Call(Call[Result]):
         return max(self.began_s + self.sender.retry_for_s - time.monotonic(), 0)
 
 
-class _Put(_Call[Job]):
+def _put_key(fields: Mapping[str, Any]) -> str:
+    return f"{fields['topic']} {fields.get('durability')}"
+
+
+class _AnyPut(_Call[Result]):
     __slots__ = ("_fields", "_request")
 
     def __init__(self, sender: Sender, fields: dict[str, Any]) -> None:
@@ -104,9 +112,42 @@ class _Put(_Call[Job]):
     def json(self) -> bytes:
         return self._request.body or b""
 
+    @abstractmethod
+    def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
+        """End with the stored job and its result in a batch."""
+
+    @abstractmethod
+    def refused(self, error: JobExists | JobReserved) -> None:
+        """End because the id is taken."""
+
+
+class _Put(_AnyPut[Job]):
+    __slots__ = ()
+
+    def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
+        job["durability"] = result.get("durability")
+        self.succeed(Job(job))
+
+    def refused(self, error: JobExists | JobReserved) -> None:
+        self.fail(error)
+
     async def send_alone(self) -> Job:
         left_s = self.time_left_s()
         return await put_once(self.sender, self._fields, self._request, doubtful=self.doubtful, retry_for_s=left_s)
+
+
+class _PutForResult(_AnyPut[PutResult]):
+    __slots__ = ()
+
+    def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
+        self.succeed(PutResult(job["topic"], job["id"], result["status"], None, durability=result.get("durability")))
+
+    def refused(self, error: JobExists | JobReserved) -> None:
+        self.succeed(PutResult(error.topic, error.job_id, _CONFLICT, error.code, durability=error.durability))
+
+    async def send_alone(self) -> PutResult:
+        [result] = await put_batch_once(self.sender, [self._fields], doubtful=self.doubtful)
+        return result
 
 
 class _Finish(_Call[None]):
@@ -207,21 +248,20 @@ class _Puts(_Kind):
     def path(self, topic: str) -> str:  # noqa: ARG002
         return "/jobs/batch"
 
-    def read(self, call: _Put, result: Mapping[str, Any], *, doubtful: bool) -> None:
-        status, code, durability = result["status"], result.get("code"), result.get("durability")
+    def read(self, call: _AnyPut[Any], result: Mapping[str, Any], *, doubtful: bool) -> None:
+        status, code = result["status"], result.get("code")
         if status in _OK:
             job = result.get("job")
             if job is not None and job.keys() >= _JOB_FIELDS:
-                job["durability"] = durability
-                call.succeed(Job(job))
+                call.stored(job, result)
                 return
             if status == _CREATED:  # only jobs that existed already may be left out
                 self.joins, doubtful = False, True
         elif code == JobExists.code and not doubtful:
-            call.fail(JobExists(call.topic, call.id, durability))
+            call.refused(JobExists(call.topic, call.id, result.get("durability")))
             return
         elif code == JobReserved.code and not doubtful:
-            call.fail(JobReserved(call.topic, call.id, durability))
+            call.refused(JobReserved(call.topic, call.id, result.get("durability")))
             return
         call.send_again(doubtful=doubtful or code == StoreUnavailable.code)
 
