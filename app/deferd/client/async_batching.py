@@ -37,6 +37,7 @@ class _AsyncGroup(CallGroup):
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushes_soon = False
+        self._flushes_later = False
         self._checks_holds = False
 
     async def run(self, call: Call[Result]) -> Result:
@@ -75,6 +76,8 @@ class _AsyncGroup(CallGroup):
         """End a request. Tasks that it woke make their next calls first: those join the next batch."""
         slot.over = True
         if self.waiting or slot.count > 1:
+            if self._flushes_soon and slot.count > 1:
+                self._flushes_later = True
             self._flush_soon()
         else:
             self.drop_ended()
@@ -87,6 +90,10 @@ class _AsyncGroup(CallGroup):
 
     def _flush(self) -> None:
         self._flushes_soon = False
+        if self._flushes_later:  # a batch ended meanwhile: its tasks run first
+            self._flushes_later = False
+            self._flush_soon()
+            return
         self.drop_ended()
         while self.waiting and self.has_room():
             batch = [call for call in self.take() if not call.waiter.done()]  # others were cancelled

@@ -24,8 +24,12 @@ class AsyncClient(ApiMethods):
     http://127.0.0.1:8000. `key` is sent as a bearer token; the default is DEFERD_KEY, if set. `timeout` is the longest
     time in seconds to wait for a connection, and then for the response, in addition to the `wait` of a pop. A request
     that fails with a transient error (no connection, 408, 429, 502, 503, 504) is retried for up to `retry_for` seconds,
-    where that does no harm. At most `connections` requests run at a time; further ones wait. `tls` replaces the context
-    for https URLs, for example to trust a private certificate authority.
+    where that does no harm. While the service does not respond, `retry_for` counts from the beginning of that outage:
+    once it is older, calls fail at once with Unreachable, except one at a time that asks whether the service is back.
+    Give both as long as your callers may wait: in a web handler `timeout=2, retry_for=1`, for example.
+
+    At most `connections` requests run at a time; further ones wait. `tls` replaces the context for https URLs, for
+    example to trust a private certificate authority.
 
     Methods raise the error of `deferd.contract.errors` that the service names, NoAnswer (or Unreachable) when there is
     no response, and UnexpectedAnswer when the response is not one of the API.
