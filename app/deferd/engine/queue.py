@@ -200,7 +200,7 @@ class JobQueue:
         results: list[CancelResult] = []
         for start in range(0, len(items), _CANCELS_PER_CALL):
             some = items[start : start + _CANCELS_PER_CALL]
-            args = [(item.id, 1 if item.if_reserved == "refuse" else 0) for item in some]
+            args: list[Args] = [(item.id, 1 if item.if_reserved == "refuse" else 0) for item in some]
             try:
                 async with self._bulk_throttle.slot(topic):
                     states = await self._send_cancels(topic, args)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -142,6 +143,10 @@ async def test_a_service_that_hangs_costs_one_time_out_and_then_nothing(silent: 
         probing.cancel()
 
 
+def _accepted_more(silent: SilentServer, than: int) -> bool:
+    return silent.accepted > than
+
+
 async def until_it_probes(client: AsyncClient, silent: SilentServer, topic: str) -> None:
     before = silent.accepted
     while silent.accepted == before:
@@ -209,7 +214,7 @@ async def test_a_cancelled_probe_lets_others_probe(
         for _ in range(3):
             probing = asyncio.create_task(until_it_probes(client, silent, topic))
             accepted = silent.accepted
-            await until(lambda seen=accepted: silent.accepted > seen, "a call probes", within_s=5)
+            await until(partial(_accepted_more, silent, accepted), "a call probes", within_s=5)
             probing.cancel()
             await asyncio.wait([probing])
         silent.close()
