@@ -5,20 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import random
-import signal
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from deferd import AsyncClient, Client, FixedBackoff, Job, JobRef, NoAnswer
-from deferd.client.batching import HOLD_S
-from deferd.client.errors import ClientClosed
+from deferd import AsyncClient, FixedBackoff, Job, JobRef, NoAnswer
 from deferd.client.joined_calls import JoinedCalls
 from deferd.contract.errors import (
     DeferdError,
@@ -30,12 +23,11 @@ from deferd.contract.errors import (
     ReceiptStale,
     StoreUnavailable,
 )
+from tests.acceptance.client.joining import RUN_AT, batches, facts, joined, outcome, without_names
 from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
-from tests.waiting import until, wait_until
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-RUN_AT = datetime.now(UTC) + timedelta(hours=1)
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"body": {"nested": [1, 2.5, None, "ü\u2028"]}},
@@ -53,7 +45,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"on_conflict": "keep"},
     {"on_conflict": "replace"},
 ]
-CHANGING = {"id", "created_at", "due_at"}
 
 
 @pytest.fixture
@@ -75,52 +66,6 @@ async def single(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(shared_service.url, timeout=5) as client:
         client._calls = JoinedCalls(client._sender, None)
         yield client
-
-
-def batches(proxy: LossyProxy) -> list[str]:
-    """The requests so far that had several calls, without the version."""
-    lines = [head.partition(" HTTP/")[0] for head in proxy.heads]
-    return [line for line in lines if "/batch" in line or (line.startswith("POST /topics/") and "/pop" not in line)]
-
-
-async def joined(
-    proxy: LossyProxy,
-    client: AsyncClient,
-    calls: Sequence[Awaitable[Any]],
-    opening: Awaitable[Any],
-    fault: Callable[[], None] | None = None,
-) -> list[Any]:
-    """The outcomes of calls that arrive while `opening` is under way. The first half of them meets the fault."""
-    before = len(proxy.heads)
-    proxy.hold_response()
-    first = asyncio.ensure_future(opening)
-    await until(lambda: len(proxy.heads) > before and proxy.is_done(), "the first call is executed")
-    if fault is not None:
-        fault()
-    pending = [asyncio.ensure_future(call) for call in calls]
-    await until(lambda: len(proxy.heads) > before + 1, "the first batch is sent")
-    proxy.release_responses()
-    await first
-    return await asyncio.gather(*pending, return_exceptions=True)
-
-
-def facts(outcome: Any) -> Any:
-    """What two outcomes of equal calls have in common: the fields of a job, the class and details of an error."""
-    if isinstance(outcome, DeferdError):
-        return type(outcome), vars(outcome), str(outcome)
-    if isinstance(outcome, Job):
-        due_after_s = round((outcome.due_at - outcome.created_at).total_seconds(), 2)
-        if abs((outcome.due_at - RUN_AT).total_seconds()) < 0.001:
-            due_after_s = 0
-        return list(outcome.fields), {**outcome.fields, **dict.fromkeys(CHANGING)}, due_after_s
-    return outcome
-
-
-def without_names(seen: Any, *names: str) -> str:
-    text = repr(seen)
-    for number, name in enumerate(names):
-        text = text.replace(name, f"<{number}>")
-    return text
 
 
 async def test_puts_of_many_tasks_share_requests(proxy: LossyProxy, client: AsyncClient, topic: str) -> None:
@@ -152,19 +97,12 @@ async def test_a_joined_put_returns_what_a_single_one_returns(
         for name in ("one", "all"):
             for number in range(len(OPTIONS)):
                 await single.put(f"{topic}-{name}", "existing", id=f"j{number}", delay=99, retain=5)
-    expected = [await _outcome(put(single, "one", number)) for number in range(len(OPTIONS))]
+    expected = [await outcome(put(single, "one", number)) for number in range(len(OPTIONS))]
     calls = [put(client, "all", number) for number in range(len(OPTIONS))]
     actual = await joined(proxy, client, [*calls], client.put(f"{topic}-all", id="opening"))
     assert len(batches(proxy)) >= 1
     for one, other in zip(expected, actual, strict=True):
         assert without_names(facts(other), f"{topic}-all") == without_names(facts(one), f"{topic}-one")
-
-
-async def _outcome(call: Awaitable[Any]) -> Any:
-    try:
-        return await call
-    except DeferdError as error:
-        return error
 
 
 async def test_errors_of_joined_puts_are_those_of_single_ones(
@@ -187,7 +125,7 @@ async def test_errors_of_joined_puts_are_those_of_single_ones(
         {"id": "object", "body": object()},
         {"id": "large", "body": "x" * 2_000_000},
     ]
-    expected = [await _outcome(single.put(f"{topic}-one", **options)) for options in wrong]
+    expected = [await outcome(single.put(f"{topic}-one", **options)) for options in wrong]
     good = [client.put(f"{topic}-all", id=f"good{n}") for n in range(20)]
     bad = [client.put(f"{topic}-all", **options) for options in wrong]
     outcomes = await joined(proxy, client, [*bad, *good], client.put(f"{topic}-all", id="opening"))
@@ -237,7 +175,7 @@ async def test_finishes_and_their_errors_are_those_of_single_ones(
         return via.finish(held[kind], result)
 
     one, other = await prepare("one"), await prepare("all")
-    expected = [await _outcome(finish(single, one, kind)) for kind in kinds]
+    expected = [await outcome(finish(single, one, kind)) for kind in kinds]
     actual = await joined(
         proxy, client, [finish(client, other, kind) for kind in kinds], client.finish(other["opening"])
     )
@@ -272,7 +210,7 @@ async def test_cancels_and_their_errors_are_those_of_single_ones(
 
     await prepare("one")
     await prepare("all")
-    expected = [await _outcome(cancel(single, "one", kind)) for kind in kinds]
+    expected = [await outcome(cancel(single, "one", kind)) for kind in kinds]
     calls = [cancel(client, "all", kind) for kind in kinds]
     actual = await joined(proxy, client, calls, client.cancel(f"{topic}-all", "opening"))
     assert len(batches(proxy)) >= 1
@@ -325,77 +263,6 @@ async def test_with_no_time_to_retry_a_lost_response_is_no_answer_for_each(proxy
         errors = [one for one in outcomes if not isinstance(one, Job)]
         assert {NoAnswer} == {type(error) for error in errors}
         assert len({id(error) for error in errors}) == len(errors) >= 3
-
-
-async def test_a_waiting_call_that_is_cancelled_is_withdrawn_and_others_go_on(
-    proxy: LossyProxy, client: AsyncClient, topic: str
-) -> None:
-    with proxy.responses_held():
-        first = asyncio.create_task(client.put(topic, id="first"))
-        await until(lambda: len(proxy.heads) == 1, "the first put is sent")
-        second = asyncio.create_task(client.put(topic, id="second"))
-        await until(lambda: len(proxy.heads) == 2, "the second put is sent")
-        others = [asyncio.create_task(client.put(topic, id=f"j{n}")) for n in range(9)]
-        await asyncio.sleep(0)
-        for task in (first, others[0], others[8]):
-            task.cancel()
-    outcomes = await asyncio.gather(first, second, *others, return_exceptions=True)
-    cancelled = [at for at, one in enumerate(outcomes) if isinstance(one, asyncio.CancelledError)]
-    assert cancelled == [0, 2, 10]
-    assert {*(f"j{n}" for n in range(1, 8)), "first", "second"} == {job.id async for job in client.jobs(topic)}
-
-
-async def test_a_storm_of_cancelled_callers_loses_and_doubles_nothing(
-    proxy: LossyProxy, client: AsyncClient, topic: str
-) -> None:
-    """Every put that returned is stored; each id is put once and finished once."""
-    drawn = random.Random(7)
-    stored: set[str] = set()
-
-    async def put(number: int) -> None:
-        job = await client.put(topic, number, id=f"j{number}")
-        stored.add(job.id)
-
-    for start in range(0, 400, 40):
-        tasks = [asyncio.create_task(put(start + n)) for n in range(40)]
-        for task in drawn.sample(tasks, 12):
-            await asyncio.sleep(drawn.random() / 500)
-            task.cancel()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert {type(None), asyncio.CancelledError} >= {type(one) for one in outcomes}
-    assert len(stored) >= 280
-    held = [job async for job in client.jobs(topic)]
-    assert stored <= {job.id for job in held}
-    assert len(held) == len({job.id for job in held})
-    popped = await client.pop(topic, count=1000, wait=5)
-    await asyncio.gather(*(client.finish(job) for job in popped))
-    assert (await client.topic(topic)).counts["reserved"] == 0
-
-
-async def test_a_request_that_hangs_holds_up_others_for_half_a_second(
-    proxy: LossyProxy, client: AsyncClient, topic: str
-) -> None:
-    proxy.hang(sent=False)
-    proxy.hang(sent=False)
-    hanging = [asyncio.create_task(client.put(topic, id=f"hanging{n}")) for n in range(2)]
-    await until(lambda: len(proxy.heads) == 2, "two requests hang")
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    jobs = await asyncio.gather(*(client.put(topic, id=f"j{n}") for n in range(20)))
-    assert loop.time() - began_s < 4 * HOLD_S
-    assert len(jobs) == 20
-    for task in hanging:
-        task.cancel()
-
-
-async def test_puts_of_one_topic_do_not_wait_for_those_of_another(
-    proxy: LossyProxy, client: AsyncClient, topic: str
-) -> None:
-    proxy.hang(sent=False)
-    hanging = asyncio.create_task(client.put(f"{topic}-away"))
-    await until(lambda: len(proxy.heads) == 1, "a request hangs")
-    await asyncio.gather(*(client.put(topic) for _ in range(3)))
-    hanging.cancel()
 
 
 def problem(status: int, code: str, **fields: Any) -> bytes:
@@ -454,77 +321,6 @@ async def test_a_service_that_is_unavailable_for_a_batch_is_named_to_each(proxy:
             proxy, client, calls, client.put(topic), lambda: proxy.respond(503, sent=False, body=body)
         )
     assert {Job, StoreUnavailable} == {type(one) for one in outcomes}
-
-
-async def test_a_large_call_goes_by_itself_at_once(proxy: LossyProxy, client: AsyncClient, topic: str) -> None:
-    with proxy.responses_held():
-        first = asyncio.create_task(client.put(topic))
-        second = asyncio.create_task(client.put(topic))
-        await until(lambda: len(proxy.heads) == 2, "two puts are sent")
-        large = asyncio.create_task(client.put(topic, "x" * 100_000))
-        await until(lambda: len(proxy.heads) == 3, "the large put is sent")
-    await asyncio.gather(first, second, large)
-    assert batches(proxy) == []
-
-
-async def test_calls_that_wait_when_the_client_is_closed_end(proxy: LossyProxy, topic: str) -> None:
-    client = AsyncClient(proxy.url, timeout=5)
-    with proxy.responses_held():
-        puts = [asyncio.create_task(client.put(topic, id="j0"))]
-        await until(lambda: len(proxy.heads) == 1, "the first put is sent")
-        puts += [asyncio.create_task(client.put(topic, id=f"j{n}")) for n in range(1, 8)]
-        await until(lambda: len(proxy.heads) == 2, "the first batch is sent")
-        await client.close()
-    outcomes = await asyncio.gather(*puts, return_exceptions=True)
-    assert [Job] * 5 + [ClientClosed] * 3 == [type(one) for one in outcomes]
-
-
-def test_a_loop_that_ends_takes_its_waiting_calls_with_it(proxy: LossyProxy, topic: str) -> None:
-    async def main() -> None:
-        client = AsyncClient(proxy.url, timeout=5)
-        for n in range(20):
-            asyncio.create_task(client.put(topic, n))  # noqa: RUF006 (asyncio.run cancels it)
-        await until(lambda: len(proxy.heads) == 2, "a put and a batch are sent")
-
-    with proxy.responses_held():
-        asyncio.run(main())
-
-
-def test_puts_of_many_threads_share_requests(proxy: LossyProxy, topic: str) -> None:
-    with Client(proxy.url, timeout=5) as client, ThreadPoolExecutor(24) as threads:
-        with proxy.responses_held():
-            first = threads.submit(client.put, topic, id="a")
-            wait_until(lambda: bool(proxy.heads), 5, "the first put is sent")
-            others = [threads.submit(client.put, topic, n, id=f"j{n}") for n in range(23)]
-            wait_until(lambda: len(proxy.heads) > 1, 5, "another is sent")
-        assert first.result().id == "a"
-        assert [(f"j{n}", n) for n in range(23)] == [(job.result().id, job.result().body) for job in others]
-        assert batches(proxy)
-        heads = len(proxy.heads)
-        numbers = [*threads.map(lambda n: client.put(topic, n).body, range(600))]
-        assert numbers == [*range(600)]
-        assert len(proxy.heads) - heads < 500
-        held = client.pop(topic, count=1000, wait=5)
-        assert len(held) == 624
-        assert [None] * 624 == [*threads.map(client.finish, held)]
-
-
-def test_ctrl_c_in_a_waiting_thread_takes_nothing_with_it(proxy: LossyProxy, topic: str) -> None:
-    """The main thread waits and is interrupted; the others go on."""
-    with Client(proxy.url, timeout=5) as client, ThreadPoolExecutor(12) as threads:
-        proxy.hold_response()
-        others = [threads.submit(client.put, topic, id="first")]
-        wait_until(lambda: bool(proxy.heads), 5, "the first put is sent")
-        others += [threads.submit(client.put, topic, id=f"j{n}") for n in range(10)]
-        wait_until(lambda: len(proxy.heads) > 1, 5, "another is sent")
-        interrupt = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
-        interrupt.start()
-        with pytest.raises(KeyboardInterrupt):
-            client.put(topic, id="interrupted")
-        proxy.release_responses()
-        ids = [other.result(timeout=10).id for other in others]
-        assert ["first", *(f"j{n}" for n in range(10))] == ids
-        assert {*ids, "interrupted"} >= {job.id for job in client.jobs(topic)} >= {*ids}
 
 
 async def test_invalid_calls_of_another_kind_still_raise_at_once(client: AsyncClient, topic: str) -> None:
