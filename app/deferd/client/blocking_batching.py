@@ -74,8 +74,12 @@ class _ThreadGroup(CallGroup):
                 if len(waiter.turn.batch) == 1:
                     return await call.send_alone()
                 await self.kind.send_batch(waiter.turn.batch)
-        finally:  # also after Ctrl-C, or an exception that another thread raises in this one
-            self._leave(call, waiter.turn)
+        except BaseException:  # Ctrl-C, for example, or an exception that another thread raises in this one
+            self._withdraw(call)
+            raise
+        finally:
+            if waiter.turn is not None:
+                self._end_turn(call, waiter.turn)
         return await call.outcome()
 
     def _wait(self, call: Call[Any], woken: threading.Lock) -> None:
@@ -87,17 +91,16 @@ class _ThreadGroup(CallGroup):
             with self._lock:
                 self._flush()
 
-    def _leave(self, call: Call[Any], turn: _Turn | None) -> None:
-        """End the turn of this thread, or withdraw its call if it is still waiting."""
-        if turn is not None:
-            self._end(turn.slot)
-            for other in turn.batch:
-                if other is not call:
-                    other.waiter.woken.release()
-        elif not call.again and call.error is None and call.value is None:
-            with self._lock:
-                if call in self.waiting:
-                    self.waiting.remove(call)
+    def _withdraw(self, call: Call[Any]) -> None:
+        with self._lock:
+            if call in self.waiting:
+                self.waiting.remove(call)
+
+    def _end_turn(self, call: Call[Any], turn: _Turn) -> None:
+        self._end(turn.slot)
+        for other in turn.batch:
+            if other is not call:
+                other.waiter.woken.release()
 
     def _end(self, slot: Slot) -> None:
         with self._lock:

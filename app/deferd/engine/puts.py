@@ -242,7 +242,7 @@ class _Batch:
     async def _slot(self, topic: str) -> AsyncIterator[None]:
         """A slot of the throttle; raises at once when this batch has already failed in the same failure domain."""
         domain = self._throttle.failure_domain(topic)
-        async with self._throttle.slot(topic):
+        async with self._throttle.slot(topic, len(self._specs)):
             if domain in self._domain_errors:  # wait only once for a shard that is away
                 raise self._domain_errors[domain]
             try:

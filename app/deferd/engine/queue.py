@@ -202,7 +202,7 @@ class JobQueue:
             some = items[start : start + _CANCELS_PER_CALL]
             args: list[Args] = [(item.id, 1 if item.if_reserved == "refuse" else 0) for item in some]
             try:
-                async with self._bulk_throttle.slot(topic):
+                async with self._bulk_throttle.slot(topic, len(items)):
                     states = await self._send_cancels(topic, args)
             except StoreUnavailable as exc:
                 if not results:
@@ -287,7 +287,7 @@ class JobQueue:
             some = items[start : start + MOST_JOBS]
             args = [finish_args(item.id, Receipt.of(item.receipt), item.result) for item in some]
             try:
-                async with self._bulk_throttle.slot(topic):
+                async with self._bulk_throttle.slot(topic, len(items)):
                     codes = await self._send_finishes(topic, args)
             except StoreUnavailable as exc:
                 if not results:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
-from deferd.contract.model import CancelItem, JobState, PutJob
+from deferd.contract.model import CancelItem, FinishItem, JobState, PutJob
+from deferd.engine.bulk_throttle import FROM_JOBS
 from deferd.engine.engine import Engine
 from deferd.engine.puts import KEPT_BYTES
 from deferd.engine.queue import CancelResult
@@ -101,3 +104,17 @@ async def test_a_batch_of_cancels_that_the_store_confirmed_none_of_fails(server:
     finally:
         server.unpause()
         await store.close()
+
+
+async def test_a_small_batch_does_not_wait_for_bulk_calls(driver: EngineDriver) -> None:
+    """A client joins its single calls into such batches: they wait no longer than single calls would."""
+    throttle = driver.queue._bulk_throttle
+    async with throttle.slot(TOPIC), throttle.slot(TOPIC):
+        names = [f"j{number}" for number in range(FROM_JOBS)]
+        async with asyncio.timeout(10):
+            await driver.queue.put_many_with_jobs([job(name) for name in names])
+            await driver.queue.finish_many(TOPIC, [FinishItem(id=name) for name in names])
+            await driver.queue.cancel_many(TOPIC, [CancelItem(id=name) for name in names])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await driver.queue.put_many([job(f"bulk{number}") for number in range(FROM_JOBS + 1)])
