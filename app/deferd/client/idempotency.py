@@ -6,7 +6,7 @@ the stored job is compared with the put: if they are equal, it counts as stored 
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -30,7 +30,7 @@ _ROUNDING_S = 0.0015
 
 def new_id() -> str:
     """An id that is unique across processes, also after a fork."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def with_id(fields: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from deferd.client.batching import MOST_BYTES, MOST_JOBS, Batching, Call, Result
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, put_once
 from deferd.client.jobs import Cancelled, Delivery, Job, JobRef, PutResult
-from deferd.client.request_body import encode, without_none
+from deferd.client.request_body import encode, job_fields, without_none
 from deferd.client.requests import ApiRequest
 from deferd.client.responses import parsed
 from deferd.client.retry import RetryPolicy
@@ -102,15 +102,15 @@ def _put_key(fields: Mapping[str, Any]) -> str:
 
 
 class _AnyPut(_Call[Result]):
-    __slots__ = ("_fields", "_request")
+    __slots__ = ("_body", "_fields")
 
     def __init__(self, sender: Sender, fields: dict[str, Any]) -> None:
         super().__init__(sender, fields["topic"], fields["id"])
         self._fields = fields
-        self._request = requests.put(fields)
+        self._body = encode(job_fields(fields))
 
     def json(self) -> bytes:
-        return self._request.body or b""
+        return self._body
 
     @abstractmethod
     def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
@@ -132,8 +132,8 @@ class _Put(_AnyPut[Job]):
         self.fail(error)
 
     async def send_alone(self) -> Job:
-        left_s = self.time_left_s()
-        return await put_once(self.sender, self._fields, self._request, doubtful=self.doubtful, retry_for_s=left_s)
+        request, left_s = requests.put_encoded(self._fields, self._body), self.time_left_s()
+        return await put_once(self.sender, self._fields, request, doubtful=self.doubtful, retry_for_s=left_s)
 
 
 class _PutForResult(_AnyPut[PutResult]):

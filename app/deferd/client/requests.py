@@ -86,12 +86,17 @@ def _whole_seconds(retry_after: str | None) -> int | None:
 def put(job: JobToPut) -> ApiRequest[Job]:
     """`POST /jobs`: one job, a PutJob or the JSON object of the contract."""
     fields = job_fields(job)
+    return put_encoded(fields, encode(fields))
+
+
+def put_encoded(fields: Mapping[str, Any], body: bytes) -> ApiRequest[Job]:
+    """As `put`, for a job that is encoded already."""
     accepts_existing = fields.get("on_conflict", "reject") != "reject"
     return ApiRequest(
         "POST",
         "/jobs",
         responses.read_job,
-        body=encode(fields),
+        body=body,
         success=(200, 201) if accepts_existing else (201,),
         repeatable="id" in fields,
     )
