@@ -22,6 +22,8 @@ _PROBE_S = 5.0
 """A probe without a result for this long no longer keeps others from probing."""
 _POLL_S = 0.1
 _SURE_AFTER_S = 1.0
+_FORGOTTEN_S = 300.0
+"""A failure that comes this long after the last one begins a new outage: nobody knows what was between."""
 _GATEWAY_STATUSES = (502, 503, 504)
 
 
@@ -37,6 +39,7 @@ class Circuit:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._failures = 0
+        self._failed_at_s = 0.0
         self._responded_at_s = 0.0
         self._probe: object | None = None
         self._probes = 0
@@ -51,7 +54,7 @@ class Circuit:
         """Note a response of the service."""
         self._responded_at_s = time.monotonic()
         if self._failures:
-            with self._lock:
+            with self._own_lock():
                 self._failures = self._probes = 0
                 self._probe = None
                 self.is_open = False
@@ -65,10 +68,13 @@ class Circuit:
             return
         now_s = time.monotonic()
         is_sure = isinstance(error, Unreachable) or now_s - sent_at_s > _SURE_AFTER_S
-        with self._lock:
+        with self._own_lock():
+            if now_s - self._failed_at_s > _FORGOTTEN_S:
+                self._failures = 0
             if not self._failures or sent_at_s < self.down_since_s:
                 self.down_since_s = sent_at_s
             self._failures += 1
+            self._failed_at_s = now_s
             self._last_error = str(error)
             if probe is not None:
                 self._next_pause_s = _PAUSES.pause_s(self._probes, error)
@@ -78,9 +84,7 @@ class Circuit:
 
     def begin_probe(self) -> object | None:
         """A token if this call may ask now whether the service is back, otherwise None."""
-        with self._lock:
-            if self._pid != os.getpid():  # after a fork, the parent's probe has no result here
-                self._pid, self._probe = os.getpid(), None
+        with self._own_lock():
             now_s = time.monotonic()
             if now_s < self._next_probe_s:
                 return None
@@ -92,10 +96,17 @@ class Circuit:
 
     def end_probe(self, probe: object) -> None:
         """End a probe, also one that was cancelled before it had a result."""
-        with self._lock:
+        with self._own_lock():
             if self._probe is probe:
                 self._probe = None
                 self._next_probe_s = time.monotonic() + self._next_pause_s
+
+    def _own_lock(self) -> threading.Lock:
+        """The lock; after a fork a new one: another thread of the parent process may have held it."""
+        if self._pid != os.getpid():
+            self._pid, self._lock = os.getpid(), threading.Lock()
+            self._probe = None  # its result comes in the parent process
+        return self._lock
 
     def pause_s(self) -> float:
         """How long to wait before asking again for a probe, or for its result."""
