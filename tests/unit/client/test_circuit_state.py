@@ -66,12 +66,13 @@ def test_how_many_failures_open_the_circuit(
 def test_a_response_closes_it_and_outweighs_requests_that_were_sent_before(clock: Clock) -> None:
     circuit = Circuit(1)
     circuit.failed(Unreachable("refused"), clock.now_s, None)
-    assert circuit.is_open
+    states = [circuit.is_open]
     clock.now_s += 1
     circuit.responded()
-    assert not circuit.is_open
+    states.append(circuit.is_open)
     circuit.failed(NoAnswer("time-out"), clock.now_s - 5, None)
-    assert not circuit.is_open
+    states.append(circuit.is_open)
+    assert states == [True, False, False]
 
 
 def test_pauses_between_probes_grow_to_a_second(clock: Clock) -> None:
