@@ -16,7 +16,7 @@ from orjson import Fragment
 from deferd.contract import limits
 from deferd.contract.model import JobState
 from deferd.engine.puts import PutOutcome, PutResult
-from deferd.engine.queue import FinishResult
+from deferd.engine.queue import CancelResult, FinishResult
 from deferd.engine.record import JobRecord, receipt_text
 from deferd.engine.topic_view import TopicView
 
@@ -153,6 +153,34 @@ def put_results(results: Iterable[PutResult]) -> bytes:
 def finish_results(results: Iterable[FinishResult]) -> bytes:
     """The response to a batch finish."""
     return _results([f'{{"id":"{job_id}","status":{status}{_code(code)}}}' for job_id, status, code in results])
+
+
+def put_results_with_jobs(results: Iterable[tuple[PutResult, JobRecord | None]]) -> bytes:
+    """The response to a batch put that returns the stored jobs; in one copy: bodies may be large."""
+    pieces = [b'{"results":[']
+    for result, record in results:
+        topic, job_id, status, code, durability = result
+        pieces.append(
+            f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}'.encode()
+        )
+        if record is not None:
+            pieces.append(b',"job":')
+            pieces += _members(record)
+            pieces.append(b"}")
+        pieces.append(b"},")
+    pieces[-1] = b"}]}"
+    return b"".join(pieces)
+
+
+def cancel_results(results: Iterable[CancelResult]) -> bytes:
+    """The response to a batch cancel."""
+    return _results(
+        [f'{{"id":"{job_id}","status":{status}{_code(code)}{_was(was)}}}' for job_id, status, was, code in results]
+    )
+
+
+def _was(state: JobState | None) -> str:
+    return "" if state is None else f',"was":"{state}"'
 
 
 def _code(code: str | None) -> str:

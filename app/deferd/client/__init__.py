@@ -6,7 +6,7 @@ from deferd.client.async_client import AsyncClient
 from deferd.client.blocking_client import Client
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
-from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
 from deferd.client.put_options import Backoff, PutDefaults, PutOptions
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 
@@ -17,6 +17,7 @@ __all__ = [
     "BlockingJob",
     "BoundJob",
     "CallFailed",
+    "CancelResult",
     "Cancelled",
     "Client",
     "Delivery",

@@ -8,11 +8,13 @@ from enum import Enum
 from typing import Any, Final, Literal, TypeVar, Unpack
 
 from deferd.client import requests
+from deferd.client.batching import Batching
 from deferd.client.buffer import PutBuffer
 from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
-from deferd.client.idempotency import new_id, put_batch_once, put_once, with_id
-from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.idempotency import new_id, put_batch_once, with_id
+from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import Backoff, PutOptions, put_fields
 from deferd.client.request_body import JobToFinish, JobToPut, job_fields, without_none
 from deferd.client.requests import ApiRequest, Result
@@ -44,9 +46,10 @@ class ApiMethods:
     The base class of AsyncClient; `Client` runs the same coroutines over a blocking transport.
     """
 
-    def __init__(self, transport: Transport, sender: Sender) -> None:
+    def __init__(self, transport: Transport, sender: Sender, batching: Batching | None = None) -> None:
         self._transport = transport
         self._sender = sender
+        self._calls = JoinedCalls(sender, batching)
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -73,6 +76,9 @@ class ApiMethods:
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
         again by the second; `retain` prevents that for finished jobs.
 
+        Puts of one topic that arrive while another is under way go together in the next request; see
+        `deferd.client.batching`. Each has its own result, and a put that is cancelled affects no other.
+
         Raises:
             TypeError: an option is unknown.
             InvalidInput: a value is out of its bounds, or both `delay` and `run_at` are given.
@@ -80,7 +86,7 @@ class ApiMethods:
             JobReserved: the id is taken, `on_conflict` is `replace` and a consumer holds the job.
             DurabilityUnavailable: the store cannot give the `durability`.
         """
-        return await put_once(self._sender, with_id(put_fields(topic, body, options)))
+        return await self._calls.put(with_id(put_fields(topic, body, options)))
 
     async def put_many(self, jobs: Iterable[JobToPut] | AsyncIterable[JobToPut]) -> AsyncIterator[PutResult]:
         """Put any number of jobs, and yield the result of each, in order.
@@ -102,8 +108,8 @@ class ApiMethods:
         return await put_batch_once(self._sender, [with_id(job_fields(job)) for job in jobs])
 
     def buffer(self) -> PutBuffer:
-        """A buffer that combines the puts of concurrent tasks into batches; see PutBuffer."""
-        return PutBuffer(self._sender, self._transport.lock())
+        """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""
+        return PutBuffer(self._calls)
 
     async def look(self, topic: str, id: str) -> Job:
         """Get a job. Raises JobNotFound."""
@@ -144,11 +150,23 @@ class ApiMethods:
             JobNotFound: there is no such job.
             NoAnswer: a response was lost and the job is gone: by this cancel or before it.
         """
-        outcome = await self._sender.try_to_send(requests.cancel(topic, id, if_reserved=if_reserved))
-        if outcome.doubtful and isinstance(outcome.error, JobNotFound):
-            text = f"a response to the cancel of {topic}/{id} was lost; the job is gone, by this cancel or before it"
-            raise NoAnswer(text) from outcome.error
-        return outcome.result()
+        return await self._calls.cancel(topic, id, if_reserved)
+
+    async def cancel_many(
+        self, topic: str, ids: Sequence[str], *, if_reserved: Literal["cancel", "refuse"] = "cancel"
+    ) -> list[CancelResult]:
+        """Cancel any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""
+        results: list[CancelResult] = []
+        for start in range(0, len(ids), BATCH_MAX):
+            request = requests.cancel_many(topic, ids[start : start + BATCH_MAX], if_reserved=if_reserved)
+            outcome = await self._sender.try_to_send(request)
+            results += [
+                result._replace(status=503, code=NoAnswer.code)
+                if outcome.doubtful and result.code == JobNotFound.code
+                else result
+                for result in outcome.result()
+            ]
+        return results
 
     # Consumers
 
@@ -180,10 +198,7 @@ class ApiMethods:
             JobCancelled: the job was cancelled in the meantime.
             JobNotFound: the job is gone.
         """
-        outcome = await self._sender.try_to_send(requests.finish(job, result))
-        # A finished job without `retain` is gone, so after a lost response "not found" means that it was finished.
-        if not (outcome.doubtful and isinstance(outcome.error, JobNotFound)):
-            outcome.result()
+        await self._calls.finish(job, result)
 
     async def finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
         """Finish any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""
@@ -200,7 +215,7 @@ class ApiMethods:
         results = outcome.result()
         if not outcome.doubtful:
             return results
-        return [  # see finish
+        return [  # see finish_once
             result._replace(status=200, code=None) if result.code == JobNotFound.code else result for result in results
         ]
 

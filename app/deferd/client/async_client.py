@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from deferd.client.api_methods import ApiMethods
+from deferd.client.async_batching import AsyncBatching
 from deferd.client.async_transport import AsyncTransport
 from deferd.client.sender import Sender
 from deferd.client.transport import HttpSettings
@@ -23,10 +24,14 @@ class AsyncClient(ApiMethods):
     (several separated by commas), then http://127.0.0.1:8000. `key` is sent as a bearer token; the default is
     DEFERD_KEY, if set. `timeout` is the longest time in seconds to wait for a connection, and then for the response, in
     addition to the `wait` of a pop. A request that fails with a transient error (no connection, 408, 429, 502, 503,
-    504) is retried for up to `retry_for` seconds, where that does no harm. At most `connections` requests run at a
-    time; further ones wait. `tls` replaces the context for https URLs, for example to trust a private certificate
-    authority. `proxy` is the URL of an HTTP proxy, `http://user:password@host:3128`, for all URLs but unix sockets;
-    proxies named by the environment are not used.
+    504) is retried for up to `retry_for` seconds, where that does no harm. While the service does not respond,
+    `retry_for` counts from the beginning of that outage: once it is older, calls fail at once with Unreachable, except
+    one at a time that asks whether the service is back. Give both as long as your callers may wait: in a web handler
+    `timeout=2, retry_for=1`, for example.
+
+    At most `connections` requests run at a time; further ones wait. `tls` replaces the context for https URLs, for
+    example to trust a private certificate authority. `proxy` is the URL of an HTTP proxy,
+    `http://user:password@host:3128`, for all URLs but unix sockets; proxies named by the environment are not used.
 
     Methods raise the error of `deferd.contract.errors` that the service names, NoAnswer (or Unreachable) when there is
     no response, and UnexpectedAnswer when the response is not one of the API.
@@ -37,15 +42,15 @@ class AsyncClient(ApiMethods):
         url: str | Iterable[str] | None = None,
         *,
         key: str | None = None,
-        timeout: float = 10.0,
-        retry_for: float = 30.0,
+        timeout: float = 5.0,
+        retry_for: float = 10.0,
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
     ) -> None:
         settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls, proxy=proxy)
         transport = AsyncTransport(settings)
-        super().__init__(transport, Sender(transport, settings.urls, retry_for_s=retry_for))
+        super().__init__(transport, Sender(transport, settings.urls, retry_for_s=retry_for), AsyncBatching())
 
     async def close(self) -> None:
         """Close each connection as soon as it is idle. Later calls raise Unreachable."""

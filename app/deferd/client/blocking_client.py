@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from deferd.client.api_methods import ApiMethods
+from deferd.client.blocking_batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
 from deferd.client.buffer import PutBuffer
 from deferd.client.jobs import Job, PutResult
@@ -48,15 +49,16 @@ class Client:
         url: str | Iterable[str] | None = None,
         *,
         key: str | None = None,
-        timeout: float = 10.0,
-        retry_for: float = 30.0,
+        timeout: float = 5.0,
+        retry_for: float = 10.0,
         connections: int = 100,
         tls: ssl.SSLContext | None = None,
         proxy: str | None = None,
     ) -> None:
         settings = HttpSettings(url, timeout_s=timeout, key=key, connections=connections, tls=tls, proxy=proxy)
         self._transport = BlockingTransport(settings)
-        self._methods = ApiMethods(self._transport, Sender(self._transport, settings.urls, retry_for_s=retry_for))
+        sender = Sender(self._transport, settings.urls, retry_for_s=retry_for)
+        self._methods = ApiMethods(self._transport, sender, BlockingBatching())
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -69,6 +71,7 @@ class Client:
     look = _blocking(ApiMethods.look)
     change = _blocking(ApiMethods.change)
     cancel = _blocking(ApiMethods.cancel)
+    cancel_many = _blocking(ApiMethods.cancel_many)
     pop = _blocking(ApiMethods.pop)
     finish = _blocking(ApiMethods.finish)
     finish_many = _blocking(ApiMethods.finish_many)
@@ -105,7 +108,7 @@ class Client:
         return _each(self._methods.jobs(topic, state=state))
 
     def buffer(self) -> BlockingPutBuffer:
-        """A buffer that combines the puts of concurrent threads into batches; see PutBuffer."""
+        """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""
         return BlockingPutBuffer(self._methods.buffer())
 
     def close(self) -> None:
@@ -127,7 +130,7 @@ class BlockingPutBuffer:
 
     @property
     def waiting(self) -> int:
-        """The number of puts that wait for the next batch."""
+        """The number of puts that are under way."""
         return self._buffer.waiting
 
     def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> PutResult:

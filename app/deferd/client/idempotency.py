@@ -6,15 +6,16 @@ the stored job is compared with the put: if they are equal, it counts as stored 
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from deferd.client import requests
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
-from deferd.client.jobs import Job, PutResult, read_backoff
+from deferd.client.jobs import Cancelled, Delivery, Job, JobRef, PutResult, read_backoff
 from deferd.client.request_body import as_json, job_fields
+from deferd.client.requests import ApiRequest
 from deferd.client.sender import Sender
 from deferd.contract.errors import FieldError, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
 from deferd.contract.timestamps import parse_instant
@@ -29,7 +30,7 @@ _ROUNDING_S = 0.0015
 
 def new_id() -> str:
     """An id that is unique across processes, also after a fork."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 def with_id(fields: dict[str, Any]) -> dict[str, Any]:
@@ -46,15 +47,24 @@ def with_id(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-async def put_once(sender: Sender, fields: dict[str, Any]) -> Job:
-    """Put one job that has an id.
+async def put_once(
+    sender: Sender,
+    fields: dict[str, Any],
+    request: ApiRequest[Job],
+    *,
+    doubtful: bool = False,
+    retry_for_s: float | None = None,
+) -> Job:
+    """Put one job that has an id. `request` is that of `fields`.
+
+    `doubtful`: the job may have been put by an earlier request. `retry_for_s` overrides that of the sender.
 
     Raises:
         NoAnswer: a response was lost, and the job that had the id is gone.
         DeferdError: as `Client.put`.
     """
-    outcome = await sender.try_to_send(requests.put(fields))
-    if outcome.doubtful and isinstance(outcome.error, JobExists | JobReserved):
+    outcome = await sender.try_to_send(request, retry_for_s=retry_for_s)
+    if (doubtful or outcome.doubtful) and isinstance(outcome.error, JobExists | JobReserved):
         stored = await _stored(sender, fields)
         if stored is None:
             raise NoAnswer(_gone_text(fields)) from outcome.error
@@ -62,6 +72,34 @@ async def put_once(sender: Sender, fields: dict[str, Any]) -> Job:
             # The refusal was as durable as the put asks for, and the stored job with it.
             durability = outcome.error.durability
             return stored if durability is None else Job({**stored.fields, "durability": durability})
+    return outcome.result()
+
+
+async def finish_once(
+    sender: Sender,
+    job: Delivery | JobRef,
+    result: Any = None,
+    *,
+    doubtful: bool = False,
+    retry_for_s: float | None = None,
+) -> None:
+    """Finish one job. `doubtful`: an earlier request may have finished it. Raises as `Client.finish`."""
+    outcome = await sender.try_to_send(requests.finish(job, result), retry_for_s=retry_for_s)
+    # A finished job without `retain` is gone, so after a lost response "not found" means that it was finished.
+    if not ((doubtful or outcome.doubtful) and isinstance(outcome.error, JobNotFound)):
+        outcome.result()
+
+
+async def cancel_once(
+    sender: Sender, request: ApiRequest[Cancelled], *, doubtful: bool = False, retry_for_s: float | None = None
+) -> Cancelled:
+    """Cancel one job. `doubtful`: an earlier request may have cancelled it. Raises as `Client.cancel`."""
+    outcome = await sender.try_to_send(request, retry_for_s=retry_for_s)
+    error = outcome.error
+    if (doubtful or outcome.doubtful) and isinstance(error, JobNotFound):
+        job = f"{error.topic}/{error.job_id}"
+        text = f"a response to the cancel of {job} was lost; the job is gone, by this cancel or before it"
+        raise NoAnswer(text) from error
     return outcome.result()
 
 

@@ -214,6 +214,19 @@ class PutResult(NamedTuple):
     durability: str | None = None
 
 
+class CancelResult(NamedTuple):
+    """The result for one cancel of a batch: `status` 200 cancelled, otherwise `code` names the error.
+
+    `was` is the state that a cancelled job had. 503 `no_answer`: a response was lost and the job is gone, by this
+    cancel or before it.
+    """
+
+    id: str
+    status: int
+    was: JobState | None
+    code: str | None
+
+
 class FinishResult(NamedTuple):
     """The result for one finish of a batch: `status` 200 finished, otherwise `code` names the error."""
 

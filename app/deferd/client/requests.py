@@ -15,7 +15,7 @@ from urllib.parse import quote
 from deferd.client import responses
 from deferd.client.durations import Seconds, seconds
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
 from deferd.client.request_body import (
     JobToFinish,
     JobToPut,
@@ -44,6 +44,7 @@ class ApiRequest(Generic[Result]):
 
     `wait_s` is how long the service may take by design before it responds (a long poll). `success` are the statuses of
     success. `repeatable`: executing it twice does no harm, so it may be sent again when its response was lost.
+    `asks_readiness`: it is sent even while the service is known not to respond.
     """
 
     method: str
@@ -54,6 +55,7 @@ class ApiRequest(Generic[Result]):
     wait_s: float = 0
     success: tuple[int, ...] = (200,)
     repeatable: bool = True
+    asks_readiness: bool = False
 
     def read_response(self, status: int, content: bytes, retry_after: str | None = None) -> Result:
         """The result for the caller. `retry_after` is the header of that name.
@@ -84,12 +86,17 @@ def _whole_seconds(retry_after: str | None) -> int | None:
 def put(job: JobToPut) -> ApiRequest[Job]:
     """`POST /jobs`: one job, a PutJob or the JSON object of the contract."""
     fields = job_fields(job)
+    return put_encoded(fields, encode(fields))
+
+
+def put_encoded(fields: Mapping[str, Any], body: bytes) -> ApiRequest[Job]:
+    """As `put`, for a job that is encoded already."""
     accepts_existing = fields.get("on_conflict", "reject") != "reject"
     return ApiRequest(
         "POST",
         "/jobs",
         responses.read_job,
-        body=encode(fields),
+        body=body,
         success=(200, 201) if accepts_existing else (201,),
         repeatable="id" in fields,
     )
@@ -121,6 +128,15 @@ def cancel(topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "c
     """`DELETE /jobs/{topic}/{id}`."""
     query = {"if_reserved": if_reserved} if if_reserved != "cancel" else None
     return ApiRequest("DELETE", _job_path(topic, id), responses.read_cancelled, query=query)
+
+
+def cancel_many(
+    topic: str, ids: Iterable[str], *, if_reserved: Literal["cancel", "refuse"] = "cancel"
+) -> ApiRequest[list[CancelResult]]:
+    """`POST /topics/{topic}/cancel`: 1 to 1000 jobs of one topic."""
+    option = {} if if_reserved == "cancel" else {"if_reserved": if_reserved}
+    body = encode({"jobs": [{"id": job_id, **option} for job_id in ids]})
+    return ApiRequest("POST", topic_path(topic, "cancel"), responses.read_cancel_results, body=body)
 
 
 # Consumers
@@ -172,7 +188,7 @@ def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> ApiRequest[list[Fini
     """`POST /topics/{topic}/finish`: 1 to 1000 jobs of one topic, as deliveries or with a result each."""
     items = [finish_item(job) for job in jobs]
     repeatable = all("receipt" in item for item in items)
-    path, body = f"{_topic_path(topic)}/finish", encode({"jobs": items})
+    path, body = topic_path(topic, "finish"), encode({"jobs": items})
     return ApiRequest("POST", path, responses.read_finish_results, body=body, repeatable=repeatable)
 
 
@@ -256,7 +272,7 @@ def repair_store() -> ApiRequest[StoreAudit]:
 
 def ready() -> ApiRequest[None]:
     """`GET /readyz`."""
-    return ApiRequest("GET", "/readyz", responses.read_nothing)
+    return ApiRequest("GET", "/readyz", responses.read_nothing, asks_readiness=True)
 
 
 def metrics() -> ApiRequest[str]:
@@ -266,6 +282,11 @@ def metrics() -> ApiRequest[str]:
 
 def _job_path(topic: str, id: str) -> str:
     return f"/jobs/{quote(topic, safe=':')}/{quote(id, safe=':')}"
+
+
+def topic_path(topic: str, verb: str) -> str:
+    """The path of a verb on jobs of a topic."""
+    return f"{_topic_path(topic)}/{verb}"
 
 
 def _topic_path(topic: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.jobs import Cancelled, Delivery, FinishResult, Job, PutResult, Released
+from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, PutResult, Released
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError, FieldError
@@ -109,6 +109,16 @@ def read_finish_results(content: bytes) -> list[FinishResult]:
         FinishResult(result["id"], result["status"], _text_or_none(result.get("code")))
         for result in parsed(content)["results"]
     ]
+
+
+def read_cancel_results(content: bytes) -> list[CancelResult]:
+    """The results of a batch of cancels."""
+    results = []
+    for result in parsed(content)["results"]:
+        was = result.get("was")
+        state = None if was is None else JobState(was)
+        results.append(CancelResult(result["id"], result["status"], state, _text_or_none(result.get("code"))))
+    return results
 
 
 def read_topic(content: bytes) -> TopicView:

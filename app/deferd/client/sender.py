@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from deferd.client.circuit import Circuit
 from deferd.client.errors import NoAnswer, Unreachable
-from deferd.client.requests import ApiRequest, Result
+from deferd.client.requests import ApiRequest, Result, ready
 from deferd.client.retry import RetryPolicy
 from deferd.client.transport import Transport
 from deferd.contract.errors import DeferdError
 
 _RETRY = RetryPolicy()
+_READY = ready()
 
 Value = TypeVar("Value")
 
@@ -41,14 +43,17 @@ class SendOutcome(NamedTuple, Generic[Value]):
 class Sender:
     """Sends requests to the replicas of one service at `urls`: to one of them, and to the next when that one fails.
 
-    `retry_for_s` is the longest time from the first attempt of a request to the start of its last one.
+    `retry_for_s` is the longest time from the first attempt of a request to the start of its last one. While the
+    service does not respond, it counts from the beginning of that outage: later requests fail the sooner, and at once
+    when the outage is older. Meanwhile only one request at a time asks whether the service is back; see Circuit.
     """
 
     def __init__(self, transport: Transport, urls: Sequence[str], *, retry_for_s: float) -> None:
         self._transport = transport
         self.urls = tuple(urls)
         self._current = 0
-        self._retry_for_s = retry_for_s
+        self._circuit = Circuit(len(self.urls))
+        self.retry_for_s = retry_for_s
 
     async def send(self, request: ApiRequest[Result], *, retry_for_s: float | None = None) -> Result:
         """Send a request and return its result; `retry_for_s` overrides the sender's.
@@ -63,29 +68,73 @@ class Sender:
         self, request: ApiRequest[Result], *, retry_for_s: float | None = None
     ) -> SendOutcome[Result]:
         """As `send`, but return the error instead of raising it."""
-        end_s = time.monotonic() + (self._retry_for_s if retry_for_s is None else retry_for_s)
-        doubtful = False
-        attempts = 0
+        retry_for_s = self.retry_for_s if retry_for_s is None else retry_for_s
+        end_s = time.monotonic() + retry_for_s
+        circuit = self._circuit
+        last = SendOutcome[Result](None, None, doubtful=False)
+        rounds = 0
         while True:
+            probe = None
+            if circuit.is_open and not request.asks_readiness:
+                probe = circuit.begin_probe()
+                if probe is None:  # another call is asking, or it is too early
+                    pause_s, error = circuit.pause_s(), last.error or circuit.error(request)
+                    if time.monotonic() + pause_s > min(end_s, circuit.down_since_s + retry_for_s):
+                        return _failed(error, last.doubtful)
+                    await self._transport.sleep(pause_s)
+                    continue
+            try:
+                if probe is not None and request.wait_s:  # a long poll says too late that the service is back
+                    await self._try_each_replica(_READY, probe, doubtful=False)
+                    if circuit.is_open:
+                        continue
+                last, is_definite = await self._try_each_replica(request, probe, doubtful=last.doubtful)
+            finally:
+                if probe is not None:
+                    circuit.end_probe(probe)
+            if last.error is None or is_definite:
+                return last
+            rounds += 1
+            if circuit.is_open and not request.asks_readiness:
+                continue
+            pause_s = _RETRY.pause_s(rounds - 1, last.error)
+            if time.monotonic() + pause_s > end_s:
+                return _failed(last.error, last.doubtful)
+            await self._transport.sleep(pause_s)
+
+    async def _try_each_replica(
+        self, request: ApiRequest[Result], probe: object | None, *, doubtful: bool
+    ) -> tuple[SendOutcome[Result], bool]:
+        """Send a request once to each replica until one accepts or refuses it.
+
+        Returns the outcome, and whether the request must not be sent again.
+        """
+        outcome = SendOutcome[Result](None, None, doubtful)
+        for _ in self.urls:
             replica = self._current
-            attempts += 1
+            sent_at_s = time.monotonic()
             try:
                 response = await self._transport.exchange(self.urls[replica], request)
-                return SendOutcome(request.read_response(*response), None, doubtful)
+                result = request.read_response(*response)
             except DeferdError as error:
+                self._circuit.failed(error, sent_at_s, probe)
                 is_transient = _RETRY.is_transient(error)
                 doubtful = doubtful or (is_transient and _RETRY.may_have_been_executed(error))
                 if not is_transient or (doubtful and not request.repeatable):
-                    return SendOutcome(None, _with_doubt(error, doubtful), doubtful)
-                if not _RETRY.is_refusal(error):
-                    if replica == self._current:
-                        self._current = (replica + 1) % len(self.urls)
-                    if attempts < len(self.urls):  # each replica is tried once before the first pause
-                        continue
-                pause_s = _RETRY.pause_s(max(attempts // len(self.urls) - 1, 0), error)
-                if time.monotonic() + pause_s > end_s:
-                    return SendOutcome(None, _with_doubt(error, doubtful), doubtful)
-            await self._transport.sleep(pause_s)
+                    return _failed(error, doubtful), True
+                outcome = SendOutcome(None, error, doubtful)
+                if _RETRY.is_refusal(error):
+                    break
+                if replica == self._current:
+                    self._current = (replica + 1) % len(self.urls)
+            else:
+                self._circuit.responded()
+                return SendOutcome(result, None, doubtful), True
+        return outcome, False
+
+
+def _failed(error: DeferdError, doubtful: bool) -> SendOutcome[Any]:
+    return SendOutcome(None, _with_doubt(error, doubtful), doubtful)
 
 
 def _with_doubt(error: DeferdError, doubtful: bool) -> DeferdError:

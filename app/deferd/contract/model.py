@@ -174,6 +174,15 @@ else:
     ]
 
 
+IfReserved = Annotated[
+    Literal["cancel", "refuse"],
+    Field(
+        description="What to do when a consumer holds the job: `cancel` it anyway (the consumer's next request for it "
+        "gets 410 `job_cancelled`), or `refuse` with 409 `job_reserved`.",
+    ),
+]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -282,6 +291,19 @@ class ChangeJob(_When, JobPolicy):
     """Changes to a delayed or ready job; omitted fields stay as they are. `null` clears `ttl` and `max_attempts`."""
 
     body: Any = Field(default=None, description="New body.")
+
+
+class CancelItem(_Strict):
+    """One job of a batch cancel."""
+
+    id: JobId
+    if_reserved: IfReserved = "cancel"
+
+
+class CancelBatch(_Strict):
+    """Jobs of one topic to cancel."""
+
+    jobs: list[CancelItem] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
 
 
 class FinishJob(_Strict):

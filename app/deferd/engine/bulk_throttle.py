@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from deferd.contract.errors import StoreUnavailable
 
@@ -26,8 +26,10 @@ class BulkThrottle:
         self.failure_domain = failure_domain
         self._domains: defaultdict[int, _DomainThrottle] = defaultdict(_DomainThrottle)
 
-    def slot(self, topic: str) -> AbstractAsyncContextManager[None]:
-        """Hold a slot around one bulk call for the topic; see `_DomainThrottle.slot`."""
+    def slot(self, topic: str, jobs: int = MOST_JOBS) -> AbstractAsyncContextManager[None]:
+        """Hold a slot around one call for `jobs` jobs of the topic, if that is bulk; see `_DomainThrottle.slot`."""
+        if jobs <= FROM_JOBS:
+            return nullcontext()
         return self._domains[self.failure_domain(topic)].slot()
 
 

@@ -71,7 +71,7 @@ class PutSender:
     async def put(self, topic: str, level: int | None, with_records: int, jobs: Iterable[Any], slot: Slot) -> Stored:
         """Run the put script on `jobs`, which reach `level`; None: the topic's default.
 
-        `slot` is held around each call, except those that wait for replicas.
+        `with_records` is passed to the script. `slot` is held around each call, except those that wait for replicas.
 
         Raises:
             DurabilityUnavailable: the store does not support the level. Nothing was stored.

@@ -43,6 +43,12 @@ _STATUS: dict[int, tuple[int, str | None]] = {
     _HELD: (409, JobReserved.code),
     _FULL: (429, TopicFull.code),
 }
+_CODES_ONLY = 0
+"""For the script: return no jobs."""
+_ALL_JOBS = 1 << 50
+"""For the script: return every job, however large those are together that existed already."""
+KEPT_BYTES = 1024 * 1024
+"""How large the jobs that existed already may be together in the response to a batch."""
 _PutCommit = GroupCommit[Args, tuple[int, Any, str]]
 
 
@@ -111,7 +117,9 @@ class Puts:
 
         The result is a code below 0, or the code and the job as it is stored.
         """
-        max_jobs, results, reached = await self._sender.put(topic, level, 1, chain.from_iterable(jobs), nullcontext)
+        max_jobs, results, reached = await self._sender.put(
+            topic, level, _ALL_JOBS, chain.from_iterable(jobs), nullcontext
+        )
         self.count(topic, [result if isinstance(result, int) else result[0] for result in results])
         durability = name_of(reached)
         return [(max_jobs, result, durability) for result in results]
@@ -129,6 +137,16 @@ class Puts:
         """
         return await _Batch(self, self._sender, self._throttle, specs, bounds).put()
 
+    async def put_many_with_jobs(
+        self, specs: Sequence[PutJob], bounds: PutBounds = NO_BOUNDS
+    ) -> list[tuple[PutResult, JobRecord | None]]:
+        """As `put_many`, with the job of each result as it is stored.
+
+        None for a result without one, and for jobs that existed already and do not fit into KEPT_BYTES.
+        """
+        batch = _Batch(self, self._sender, self._throttle, specs, bounds, with_jobs=True)
+        return [(result, batch.records.get(index)) for index, result in enumerate(await batch.put())]
+
     def count(self, topic: str, codes: Sequence[int]) -> None:
         """Count the outcomes of puts into a topic."""
         self._known_topics.add(topic)
@@ -141,7 +159,14 @@ class _Batch:
     """The jobs of one `put_many`: topics at the same time, each in bounded steps."""
 
     def __init__(
-        self, puts: Puts, sender: PutSender, throttle: BulkThrottle, specs: Sequence[PutJob], bounds: PutBounds
+        self,
+        puts: Puts,
+        sender: PutSender,
+        throttle: BulkThrottle,
+        specs: Sequence[PutJob],
+        bounds: PutBounds,
+        *,
+        with_jobs: bool = False,
     ) -> None:
         self._puts = puts
         self._sender = sender
@@ -150,6 +175,9 @@ class _Batch:
         self._bounds = bounds
         self._ids = [spec.id or new_id() for spec in specs]
         self._results: dict[int, PutResult] = {}
+        self._kept_bytes_each = max(KEPT_BYTES // len(specs), 1) if with_jobs else _CODES_ONLY
+        self.records: dict[int, JobRecord] = {}
+        """The stored jobs by the index of their put."""
         self._errors: dict[int, StoreUnavailable | DurabilityUnavailable] = {}
         """By status, 503 or 422: what to raise if every job failed."""
         self._domain_errors: dict[int, StoreUnavailable] = {}
@@ -180,7 +208,9 @@ class _Batch:
         try:
             if level_key in self._level_errors:  # wait only once for replicas that are away
                 raise self._level_errors[level_key]
-            _, codes, reached = await self._sender.put(topic, _level(durability), 0, args, partial(self._slot, topic))
+            kept_bytes = self._kept_bytes_each * len(indexes)
+            slot = partial(self._slot, topic)
+            _, replies, reached = await self._sender.put(topic, _level(durability), kept_bytes, args, slot)
         except (StoreUnavailable, DurabilityUnavailable) as exc:
             status = 422
             if isinstance(exc, StoreUnavailable):
@@ -191,6 +221,7 @@ class _Batch:
             for index in indexes:
                 self._results[index] = PutResult(topic, self._ids[index], status, exc.code)
             return
+        codes = [self._noted(index, reply) for index, reply in zip(indexes, replies, strict=True)]
         self._puts.count(topic, codes)
         level = name_of(reached)
         for index, code in zip(indexes, codes, strict=True):
@@ -199,11 +230,19 @@ class _Batch:
                 topic, self._ids[index], status, error_code, None if code == _FULL else level
             )
 
+    def _noted(self, index: int, reply: int | Sequence[Any]) -> int:
+        """The code in what the script returned for a job; the job itself, if it is there, is kept."""
+        if isinstance(reply, int):
+            return reply
+        self.records[index] = read_reply(self._specs[index].topic, self._ids[index], reply[1:])
+        code: int = reply[0]
+        return code
+
     @asynccontextmanager
     async def _slot(self, topic: str) -> AsyncIterator[None]:
         """A slot of the throttle; raises at once when this batch has already failed in the same failure domain."""
         domain = self._throttle.failure_domain(topic)
-        async with self._throttle.slot(topic):
+        async with self._throttle.slot(topic, len(self._specs)):
             if domain in self._domain_errors:  # wait only once for a shard that is away
                 raise self._domain_errors[domain]
             try:

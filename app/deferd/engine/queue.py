@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale, StoreUnavailable
-from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob
+from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
 from deferd.engine.durability import PutSender
@@ -42,6 +42,15 @@ class FinishResult(NamedTuple):
 
     id: str
     status: int
+    code: str | None
+
+
+class CancelResult(NamedTuple):
+    """One line of a batch cancel's response: `was` is the state of a cancelled job, `code` names the error."""
+
+    id: str
+    status: int
+    was: JobState | None
     code: str | None
 
 
@@ -125,6 +134,12 @@ class JobQueue:
         """Store jobs; see `Puts.put_many`."""
         return await self._puts.put_many(specs, bounds)
 
+    async def put_many_with_jobs(
+        self, specs: Sequence[PutJob], bounds: PutBounds = NO_BOUNDS
+    ) -> list[tuple[PutResult, JobRecord | None]]:
+        """Store jobs and return them with their results; see `Puts.put_many_with_jobs`."""
+        return await self._puts.put_many_with_jobs(specs, bounds)
+
     async def get(self, topic: str, job_id: str) -> JobRecord:
         """Return the job as it is now. Raises JobNotFound."""
         reply = await self._run("get", topic, job_id)
@@ -173,6 +188,29 @@ class JobQueue:
         if isinstance(result, JobState):
             return result
         raise (JobNotFound if result == _NOT_FOUND else JobReserved)(topic, job_id)
+
+    async def cancel_many(self, topic: str, items: Sequence[CancelItem]) -> list[CancelResult]:
+        """Cancel jobs of one topic; each has its own result, in order.
+
+        When the store fails in the middle, the jobs it did not confirm have status 503.
+
+        Raises:
+            StoreUnavailable: the store confirmed none of them.
+        """
+        results: list[CancelResult] = []
+        for start in range(0, len(items), _CANCELS_PER_CALL):
+            some = items[start : start + _CANCELS_PER_CALL]
+            args: list[Args] = [(item.id, 1 if item.if_reserved == "refuse" else 0) for item in some]
+            try:
+                async with self._bulk_throttle.slot(topic, len(items)):
+                    states = await self._send_cancels(topic, args)
+            except StoreUnavailable as exc:
+                if not results:
+                    raise
+                results += [CancelResult(item.id, 503, None, exc.code) for item in items[start:]]
+                break
+            results += [_cancel_result(item.id, state) for item, state in zip(some, states, strict=True)]
+        return results
 
     # Consumers
 
@@ -249,7 +287,7 @@ class JobQueue:
             some = items[start : start + MOST_JOBS]
             args = [finish_args(item.id, Receipt.of(item.receipt), item.result) for item in some]
             try:
-                async with self._bulk_throttle.slot(topic):
+                async with self._bulk_throttle.slot(topic, len(items)):
                     codes = await self._send_finishes(topic, args)
             except StoreUnavailable as exc:
                 if not results:
@@ -326,6 +364,14 @@ _FINISH_STATUS: dict[int, tuple[int, str | None]] = {
     **dict.fromkeys((_STALE, *_NOT_HELD), (409, ReceiptStale.code)),
     _CANCELLED: (410, JobCancelled.code),
 }
+
+
+def _cancel_result(job_id: str, result: JobState | int) -> CancelResult:
+    if isinstance(result, JobState):
+        return CancelResult(job_id, 200, result, None)
+    if result == _NOT_FOUND:
+        return CancelResult(job_id, 404, None, JobNotFound.code)
+    return CancelResult(job_id, 409, None, JobReserved.code)
 
 
 def _read_deliveries(topic: str, request: PopRequest, reply: Sequence[Any]) -> list[JobRecord]:

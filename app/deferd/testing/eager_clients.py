@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from pydantic_core import from_json, to_json
 
-from deferd.client import AsyncClient, Client, PutResult
+from deferd.client import AsyncClient, Client
 from deferd.client.api_methods import ApiMethods
-from deferd.client.buffer import PutBuffer, checked_put
-from deferd.client.idempotency import put_batch_once
-from deferd.client.put_options import PutOptions, check_put
+from deferd.client.put_options import check_put
 from deferd.client.requests import ApiRequest, Result
 from deferd.client.sender import Sender, SendOutcome
 from deferd.client.transport import Transport
@@ -35,33 +33,20 @@ class EagerBackend(Protocol):
         """`DELETE /jobs/{topic}/{id}`; returns the response."""
 
 
-class _EagerBuffer(PutBuffer):
-    """Sends each put separately, since a handler that runs during a put may use the same buffer."""
-
-    async def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> PutResult:
-        [result] = await put_batch_once(self._sender, [checked_put(topic, body, options)])
-        return result
-
-
-class _EagerMethods(ApiMethods):
-    def buffer(self) -> PutBuffer:
-        return _EagerBuffer(self._sender, self._transport.lock())
-
-
 class EagerClient(Client):
     """A Client whose puts and cancels are performed in this process."""
 
     def __init__(self, jobs: EagerBackend) -> None:
         super().__init__(_NO_SERVICE, key="")
-        self._methods = _EagerMethods(self._transport, _EagerSender(self._transport, jobs, in_loop=False))
+        self._methods = ApiMethods(self._transport, _EagerSender(self._transport, jobs, in_loop=False))
 
 
-class EagerAsyncClient(_EagerMethods, AsyncClient):
+class EagerAsyncClient(AsyncClient):
     """An AsyncClient whose puts and cancels are performed in this process."""
 
     def __init__(self, jobs: EagerBackend) -> None:
-        AsyncClient.__init__(self, _NO_SERVICE, key="")
-        self._sender = _EagerSender(self._transport, jobs, in_loop=True)
+        super().__init__(_NO_SERVICE, key="")
+        ApiMethods.__init__(self, self._transport, _EagerSender(self._transport, jobs, in_loop=True))
 
 
 class _EagerSender(Sender):

@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import httpx
 import pytest
 
 import deferd
@@ -34,6 +35,12 @@ def blocks(document: str, language: str) -> list[str]:
     """The fenced blocks of a document in a language; those within a list lose their indent."""
     found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", DOCUMENTS[document], re.MULTILINE | re.DOTALL)
     return [dedent(block) for _, block in found]
+
+
+def block_with(text: str, document: str) -> str:
+    """The only Python block of a document that contains the text."""
+    [block] = [block for block in blocks(document, "python") if text in block]
+    return block
 
 
 WITH_BASH = sorted(document for document in DOCUMENTS if blocks(document, "bash"))
@@ -139,7 +146,7 @@ async def test_the_worker_of_the_readme_closes_an_order(
 
 
 def test_the_client_page_puts_pops_and_cancels(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    for program in blocks("client", "python")[:3]:
+    for program in [*blocks("client", "python")[:2], block_with("put_many(", "client")]:
         module_of(program, service)
     printed = capsys.readouterr().out
     assert "carts.expire/cart-7 is there already" in printed
@@ -152,7 +159,7 @@ def test_the_client_page_puts_pops_and_cancels(service: ServiceProcess, capsys: 
 async def test_the_definition_of_the_client_page_is_put_and_handled(
     service: ServiceProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = module_of(blocks("client", "python")[3], service)
+    program = module_of(block_with("@worker.handler", "client"), service)
     with Client(service.url) as client:
         await asyncio.to_thread(program["place"], client, program["Order"](number=1043))
     async with AsyncClient(service.url) as asynchronous:
@@ -161,6 +168,18 @@ async def test_the_definition_of_the_client_page_is_put_and_handled(
         async with serving(program["worker"]):
             await in_state(asynchronous, "orders.close", "order-1043", "finished")
     assert "closing order 1043" in capsys.readouterr().out
+
+
+async def test_the_web_handler_of_the_client_page_puts_and_fails_fast(service: ServiceProcess) -> None:
+    program = block_with("FastAPI", "client")
+    for down in (False, True):
+        program = program.replace("http://localhost:8000", "http://127.0.0.1:9") if down else program
+        web = module_of(program, service)
+        transport = httpx.ASGITransport(web["app"])
+        async with httpx.AsyncClient(transport=transport, base_url="http://web") as browser, web["jobs"]:
+            first, second = [await browser.post("/orders/1044") for _ in range(2)]
+        assert (first.status_code, second.status_code) == ((503, 503) if down else (200, 200))
+        assert first.json() == ({"detail": "please try again"} if down else {"job": "order-1044"})
 
 
 async def test_the_worker_page_retries_and_rejects(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from redis import exceptions as redis_errors
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.scripts import translate
@@ -37,7 +37,7 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.pop()
     await driver.queue.finish_many(TOPIC, [FinishItem(id="b")])
     await driver.queue.get(TOPIC, "c")
-    await driver.queue.cancel(TOPIC, "c")
+    await driver.queue.cancel_many(TOPIC, [CancelItem(id="c")])
     await driver.topics.jobs(TOPIC)
     await driver.engine.topic_list.totals([TOPIC])
     await driver.engine.usage.jobs(0, [TOPIC])

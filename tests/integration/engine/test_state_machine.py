@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from deferd.contract.errors import JobNotFound
-from deferd.contract.model import ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.queue import PopRequest, Released
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from tests.drawn_input import counted
@@ -79,6 +79,15 @@ class EveryCall(EngineAndModel):
         )
         cancel = self.models[topic].cancel
         assert actual == [result_of(partial(cancel, job_id, refuse_reserved=refuse)) for job_id, refuse in targets]
+
+    @drawn.verb(topic=drawn.topics, which=st.lists(st.tuples(drawn.jobs, st.booleans()), min_size=2, max_size=4))
+    def cancel_many(self, topic: str, which: list[tuple[tuple[str, int], bool]]) -> None:
+        targets = [(self.target_of(topic, pick)[0], refuse) for pick, refuse in which]
+        items = [CancelItem(id=job_id, if_reserved="refuse" if refuse else "cancel") for job_id, refuse in targets]
+        actual = self.run(self.queue.cancel_many(topic, items))
+        cancel = self.models[topic].cancel
+        expected = [result_of(partial(cancel, job_id, refuse_reserved=refuse)) for job_id, refuse in targets]
+        assert [result.was or result.code for result in actual] == [getattr(one, "code", one) for one in expected]
 
     # Consumers
 

@@ -31,6 +31,7 @@ _OPERATION_IDS = {
     "release_job",
     "touch_job",
     "bury_job",
+    "cancel_jobs",
     "finish_jobs",
     "list_topics",
     "get_topic",
@@ -257,7 +258,7 @@ def test_a_backoff_is_always_a_reference_to_its_schema() -> None:
 
 def test_the_schema_lists_all_error_codes() -> None:
     assert SCHEMAS["ProblemCode"]["enum"] == sorted(problem_details.BY_CODE)
-    for name in ("Problem", "PutResult", "FinishResult"):
+    for name in ("Problem", "PutResult", "CancelResult", "FinishResult"):
         assert SCHEMAS[name]["properties"]["code"]["$ref"] == "#/components/schemas/ProblemCode"
 
 

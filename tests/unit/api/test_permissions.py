@@ -21,6 +21,7 @@ TABLE = {
     "POST /jobs/batch": "put",
     "PATCH /jobs/{topic}/{id}": "put",
     "DELETE /jobs/{topic}/{id}": "cancel",
+    "POST /topics/{topic}/cancel": "cancel",
     "GET /jobs/{topic}/{id}": "read",
     "GET /topics": "read",
     "GET /topics/{topic}": "read",

@@ -36,6 +36,7 @@ REQUESTS: dict[str, ApiRequest[Any]] = {
     "look": requests.look("t", "a"),
     "change": requests.change("t", "a", {"ttr": 5}),
     "cancel": requests.cancel("t", "a"),
+    "cancel_many": requests.cancel_many("t", ["a"]),
     "pop": requests.pop("t"),
     "finish": requests.finish(JobRef("t", "a")),
     "release": requests.release(JobRef("t", "a")),

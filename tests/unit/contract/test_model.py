@@ -15,6 +15,7 @@ from deferd.contract import limits
 from deferd.contract.errors import FieldError
 from deferd.contract.model import (
     BuryJob,
+    CancelBatch,
     ChangeJob,
     ExponentialBackoff,
     FinishBatch,
@@ -167,7 +168,9 @@ def test_every_field_error_of_a_batch_is_reported_with_its_index() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "item"), [(PutBatch, {"topic": "t"}), (FinishBatch, {"id": "j"})], ids=["put", "finish"]
+    ("model", "item"),
+    [(PutBatch, {"topic": "t"}), (FinishBatch, {"id": "j"}), (CancelBatch, {"id": "j", "if_reserved": "refuse"})],
+    ids=["put", "finish", "cancel"],
 )
 def test_a_batch_holds_1_to_1000_jobs(model: type[BaseModel], item: dict[str, Any]) -> None:
     model.model_validate({"jobs": [item] * 1000})
@@ -194,6 +197,8 @@ def test_thousands_of_field_errors_are_reported_as_one() -> None:
         (Redrive, {"ids": []}, "body.ids", "must have at least 1 items"),
         (Redrive, {"limit": 0}, "body.limit", "must be at least 1"),
         (FinishBatch, {"jobs": [{}]}, "body.jobs.0.id", "is required"),
+        (CancelBatch, {"jobs": [{}]}, "body.jobs.0.id", "is required"),
+        (CancelBatch, {"jobs": [{"id": "a", "force": True}]}, "body.jobs.0.force", "is not a known field"),
     ],
 )
 def test_the_other_requests_are_as_strict(model: type[BaseModel], value: Any, field: str, message: str) -> None:

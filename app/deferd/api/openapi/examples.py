@@ -113,6 +113,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         }
     ],
     "ChangeJob": [{"delay": 3600}, {"body": {"order": 1042, "reminded": True}}],
+    "CancelBatch": [{"jobs": [{"id": _ID}, {"id": "order-1043", "if_reserved": "refuse"}]}],
     "FinishJob": [{"receipt": _RECEIPT}, {"receipt": _RECEIPT, "result": {"closed": True}}],
     "FinishBatch": [{"jobs": [{"id": _ID, "receipt": _RECEIPT}, {"id": "order-1043"}]}],
     "ReleaseJob": [{"receipt": _RECEIPT, "error": "the payment service responded with 502"}, {"delay": 5}],
@@ -141,6 +142,14 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
                     "code": "job_exists",
                     "durability": "fsync",
                 },
+            ]
+        }
+    ],
+    "CancelResults": [
+        {
+            "results": [
+                {"id": _ID, "status": 200, "was": "delayed"},
+                {"id": "order-1043", "status": 409, "code": "job_reserved"},
             ]
         }
     ],

@@ -76,6 +76,12 @@ class PutResult(BaseModel):
         None, description="With 200 and 201: the level that the job has reached. With 409: that of the existing job."
     )
 
+    job: Job | None = Field(
+        None,
+        description="With `with_jobs` and status 200 or 201: the stored job. Left out for jobs that existed already "
+        "beyond 1 MiB of them.",
+    )
+
 
 class PutResults(BaseModel):
     """One result for each job, in the order of the request."""
@@ -97,6 +103,23 @@ class FinishResults(BaseModel):
     """One result for each job, in the order of the request."""
 
     results: list[FinishResult]
+
+
+class CancelResult(BaseModel):
+    """The result for one job of a batch."""
+
+    id: str
+    status: Literal[200, 404, 409, 503] = Field(
+        description=f"{_BATCH_STATUS} 200: cancelled. Otherwise `code` says why not."
+    )
+    was: JobState | None = Field(None, description="With 200: the state it was in.")
+    code: ProblemCode | None = Field(None, description="The code of the error, if any.")
+
+
+class CancelResults(BaseModel):
+    """One result for each job, in the order of the request."""
+
+    results: list[CancelResult]
 
 
 class Finished(BaseModel):

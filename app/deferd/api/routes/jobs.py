@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +16,7 @@ from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
-from deferd.contract.model import ChangeJob, Job, JobId, PutBatch, PutJob, Topic
+from deferd.contract.model import CancelBatch, ChangeJob, IfReserved, Job, JobId, PutBatch, PutJob, Topic
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
 
@@ -60,6 +60,18 @@ async def put_job(request: CurrentRequest, job: PutJob) -> Response:
     return JsonResponse(serialization.put_job(put), 201, ((b"location", location),))
 
 
+class PutBatchQuery(BaseModel):
+    """The parameters of a batch put."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    with_jobs: bool = Field(
+        False,
+        description="Return the stored job with each result of status 201 or 200, as `job`. Jobs that existed already "
+        "(`keep`) are left out beyond 1 MiB together: get those separately.",
+    )
+
+
 @router.post(
     "/jobs/batch",
     operation_id="put_jobs",
@@ -72,9 +84,13 @@ async def put_job(request: CurrentRequest, job: PutJob) -> Response:
     responses=error_responses("validation", "durability_unavailable", "store_unavailable", body=True),
 )
 @requires(Scope.PUT, topics=lambda arguments: {job.topic for job in arguments["batch"].jobs})
-async def put_jobs(request: CurrentRequest, batch: PutBatch) -> Response:
+async def put_jobs(request: CurrentRequest, query: Annotated[PutBatchQuery, Query()], batch: PutBatch) -> Response:
+    queue = request.engine.queue
     with request.room_for(batch.jobs):
-        results = await request.engine.queue.put_many(batch.jobs, request.put_bounds())
+        if query.with_jobs:
+            with_jobs = await queue.put_many_with_jobs(batch.jobs, request.put_bounds())
+            return JsonResponse(serialization.put_results_with_jobs(with_jobs))
+        results = await queue.put_many(batch.jobs, request.put_bounds())
     return JsonResponse(serialization.put_results(results))
 
 
@@ -114,11 +130,7 @@ class CancelQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    if_reserved: Literal["cancel", "refuse"] = Field(
-        "cancel",
-        description="What to do when a consumer holds the job: `cancel` it anyway (the consumer's next request for it "
-        "gets 410 `job_cancelled`), or `refuse` with 409 `job_reserved`.",
-    )
+    if_reserved: IfReserved = "cancel"
 
 
 @router.delete(
@@ -138,3 +150,17 @@ async def cancel_job(
     refuse = query.if_reserved == "refuse"
     was = await request.engine.queue.cancel(topic, id, refuse_reserved=refuse)
     return JsonResponse({"topic": topic, "id": id, "state": "cancelled", "was": was})
+
+
+@router.post(
+    "/topics/{topic}/cancel",
+    operation_id="cancel_jobs",
+    summary="Cancel many jobs",
+    description="Cancels up to 1000 jobs of one topic. Each has its own result, in the order of the request.",
+    response_model=schemas.CancelResults,
+    response_description="The result for each job.",
+    responses=error_responses("validation", "store_unavailable", body=True),
+)
+@requires(Scope.CANCEL)
+async def cancel_jobs(request: CurrentRequest, topic: Topic, batch: CancelBatch) -> Response:
+    return JsonResponse(serialization.cancel_results(await request.engine.queue.cancel_many(topic, batch.jobs)))

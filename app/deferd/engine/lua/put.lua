@@ -2,7 +2,8 @@
 -- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
--- ARGV[2] 1: return the jobs as they are stored, 0: only the codes
+-- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
+--   many as have this number of bytes together, and for the others the code alone
 -- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
 --   If the topic has another default above 0, nothing is stored and no result is returned
 -- ARGV[4..] two for each job: id | job, which consists of
@@ -17,7 +18,8 @@ local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
 local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
 local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
 local now = now_ms()
-local with_records = ARGV[2] == '1'
+local kept_room = tonumber(ARGV[2])
+local with_records = kept_room > 0
 local last = last_position()
 local settings, is_new = ensure_topic()
 local max_jobs = settings.j or 0
@@ -128,11 +130,16 @@ for at = 4, #ARGV, 2 do
     results[#results + 1] = { code, due > now and 'delayed' or 'ready', record, 0, '' }
   else
     local id = ARGV[at]
-    flush()
-    local state, score = state_of(id)
-    results[#results + 1] = {
-      code, state, redis.call('HGET', POOL, id), score or 0, redis.call('HGET', HOLDERS, id) or ''
-    }
+    kept_room = kept_room - redis.call('HSTRLEN', POOL, id)
+    if kept_room < 0 then
+      results[#results + 1] = code
+    else
+      flush()
+      local state, score = state_of(id)
+      results[#results + 1] = {
+        code, state, redis.call('HGET', POOL, id), score or 0, redis.call('HGET', HOLDERS, id) or ''
+      }
+    end
   end
 end
 flush()

@@ -1,0 +1,120 @@
+"""Joins concurrent calls of threads into batches. Each batch is sent by one of the threads that wait for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+from deferd.client.batching import HOLD_S, MOST_BYTES_OF_ONE, Call, CallGroup, CallKind, Result, Slot, without_idle
+
+
+class BlockingBatching:
+    """Batching for any number of threads."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._groups: dict[Hashable, _ThreadGroup] = {}
+
+    async def run(self, kind: CallKind, key: Hashable, call: Call[Result]) -> Result:
+        if not kind.joins:
+            return await call.send_alone()
+        if self._pid != os.getpid():  # after a fork, the parent process sends its calls and holds its locks
+            self._lock, self._groups, self._pid = threading.Lock(), {}, os.getpid()
+        with self._lock:
+            group = self._groups.get((kind, key))
+            if group is None:
+                self._groups = without_idle(self._groups)
+                group = self._groups[kind, key] = _ThreadGroup(kind)
+        return await group.run(call)
+
+
+class _Turn(NamedTuple):
+    """What a thread has to send, its own call included."""
+
+    batch: list[Call[Any]]
+    slot: Slot
+
+
+class _Waiter:
+    """A waiting thread. It is woken when its call has an outcome, or when it has a turn."""
+
+    __slots__ = ("is_main", "turn", "woken")
+
+    def __init__(self) -> None:
+        self.is_main = threading.current_thread() is threading.main_thread()
+        self.turn: _Turn | None = None
+        self.woken = threading.Lock()
+        self.woken.acquire()
+
+
+class _ThreadGroup(CallGroup):
+    def __init__(self, kind: CallKind) -> None:
+        super().__init__(kind)
+        self._lock = threading.Lock()
+
+    async def run(self, call: Call[Result]) -> Result:
+        with self._lock:
+            slot = None if self.slots else self.begin(1)
+        if slot is not None:
+            try:
+                return await call.send_alone()
+            finally:
+                self._end(slot)
+        call.piece = call.json()
+        if len(call.piece) > MOST_BYTES_OF_ONE:
+            return await call.send_alone()
+        waiter = _Waiter()
+        call.wait(waiter)
+        try:
+            self._wait(call, waiter.woken)
+            if waiter.turn is not None:
+                if len(waiter.turn.batch) == 1:
+                    return await call.send_alone()
+                await self.kind.send_batch(waiter.turn.batch)
+        except BaseException:  # Ctrl-C, for example, or an exception that another thread raises in this one
+            self._withdraw(call)
+            raise
+        finally:
+            if waiter.turn is not None:
+                self._end_turn(call, waiter.turn)
+        return await call.outcome()
+
+    def _wait(self, call: Call[Any], woken: threading.Lock) -> None:
+        """Wait until the call has its outcome, or this thread has a turn."""
+        with self._lock:
+            self.waiting.append(call)
+            self._flush()
+        while not woken.acquire(timeout=HOLD_S):
+            with self._lock:
+                self._flush()
+
+    def _withdraw(self, call: Call[Any]) -> None:
+        with self._lock:
+            if call in self.waiting:
+                self.waiting.remove(call)
+
+    def _end_turn(self, call: Call[Any], turn: _Turn) -> None:
+        self._end(turn.slot)
+        for other in turn.batch:
+            if other is not call:
+                other.waiter.woken.release()
+
+    def _end(self, slot: Slot) -> None:
+        with self._lock:
+            slot.over = True
+            self._flush()
+
+    def _flush(self) -> None:
+        """Give waiting threads turns as far as there is room.
+
+        The main thread sends no batch: Ctrl-C would end it.
+        """
+        self.drop_ended()
+        while self.waiting and self.has_room():
+            batch = self.take()
+            first = next((call for call in batch if not call.waiter.is_main), batch[0])
+            first.waiter.turn = _Turn(batch, self.begin(len(batch)))
+            first.waiter.woken.release()

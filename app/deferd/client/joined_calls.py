@@ -1,0 +1,322 @@
+"""The calls that concurrent tasks or threads share requests for: put, finish and cancel.
+
+A joined call has the result and the errors of a single one. What the response to a batch does not tell exactly, a
+request for this call alone does: after the refusal of a whole batch, a lost response, or a result with little detail.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
+
+from deferd.client import requests
+from deferd.client.batching import MOST_BYTES, MOST_JOBS, Batching, Call, Result
+from deferd.client.errors import NoAnswer, UnexpectedAnswer
+from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, put_once
+from deferd.client.jobs import Cancelled, Delivery, Job, JobRef, PutResult
+from deferd.client.request_body import encode, job_fields, without_none
+from deferd.client.requests import ApiRequest
+from deferd.client.responses import parsed
+from deferd.client.retry import RetryPolicy
+from deferd.client.sender import Sender
+from deferd.contract.errors import (
+    DeferdError,
+    InvalidInput,
+    JobCancelled,
+    JobExists,
+    JobNotFound,
+    JobReserved,
+    PayloadTooLarge,
+    RateLimited,
+    StoreUnavailable,
+)
+from deferd.contract.model import JobState
+
+IfReserved = Literal["cancel", "refuse"]
+
+_CREATED = 201
+_OK = (200, _CREATED)
+_CONFLICT = 409
+_TOO_MANY = 429
+_JOB_FIELDS = frozenset({"topic", "id", "state", "body"})
+_UNKNOWN_PATH = (404, 405)
+_TOO_LARGE = 413
+_REFUSED = range(400, 500)
+
+
+class JoinedCalls:
+    """Puts, finishes and cancels; with `batching`, concurrent ones share requests."""
+
+    def __init__(self, sender: Sender, batching: Batching | None) -> None:
+        self._sender = sender
+        self._batching = batching
+        self._puts, self._finishes, self._cancels = _Puts(sender), _Finishes(sender), _Cancels(sender)
+
+    async def put(self, fields: dict[str, Any]) -> Job:
+        """Put a job that has an id. Puts of one topic and durability share requests.
+
+        Others would wait for a topic whose shard is away, or for the replicas that somebody else requires.
+        """
+        return await self._run(self._puts, _put_key(fields), _Put(self._sender, fields))
+
+    async def put_for_result(self, fields: dict[str, Any]) -> PutResult:
+        """As `put`, with the result that the job has in a batch."""
+        return await self._run(self._puts, _put_key(fields), _PutForResult(self._sender, fields))
+
+    async def finish(self, job: Delivery | JobRef, result: Any) -> None:
+        """Finish a job. Finishes of one topic share requests."""
+        await self._run(self._finishes, f"{job.topic}", _Finish(self._sender, job, result))
+
+    async def cancel(self, topic: str, id: str, if_reserved: IfReserved) -> Cancelled:
+        """Cancel a job. Cancels of one topic share requests."""
+        return await self._run(self._cancels, f"{topic}", _Cancel(self._sender, topic, id, if_reserved))
+
+    async def _run(self, kind: _Kind, key: str, call: _Call[Result]) -> Result:
+        if self._batching is None:
+            return await call.send_alone()
+        return await self._batching.run(kind, key, call)
+
+
+class _Call(Call[Result]):
+    __slots__ = ("id", "repeatable", "sender", "topic")
+
+    def __init__(self, sender: Sender, topic: str, id: str, *, repeatable: bool = True) -> None:
+        super().__init__()
+        self.sender = sender
+        self.topic = topic
+        self.id = id
+        self.repeatable = repeatable
+
+    def time_left_s(self) -> float | None:
+        """For how long it may still be retried; None: for the sender's full time."""
+        if self.began_s is None:
+            return None
+        return max(self.began_s + self.sender.retry_for_s - time.monotonic(), 0)
+
+
+def _put_key(fields: Mapping[str, Any]) -> str:
+    return f"{fields['topic']} {fields.get('durability')}"
+
+
+class _AnyPut(_Call[Result]):
+    __slots__ = ("_body", "_fields")
+
+    def __init__(self, sender: Sender, fields: dict[str, Any]) -> None:
+        super().__init__(sender, fields["topic"], fields["id"])
+        self._fields = fields
+        self._body = encode(job_fields(fields))
+
+    def json(self) -> bytes:
+        return self._body
+
+    @abstractmethod
+    def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
+        """End with the stored job and its result in a batch."""
+
+    @abstractmethod
+    def refused(self, error: JobExists | JobReserved) -> None:
+        """End because the id is taken."""
+
+
+class _Put(_AnyPut[Job]):
+    __slots__ = ()
+
+    def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
+        job["durability"] = result.get("durability")
+        self.succeed(Job(job))
+
+    def refused(self, error: JobExists | JobReserved) -> None:
+        self.fail(error)
+
+    async def send_alone(self) -> Job:
+        request, left_s = requests.put_encoded(self._fields, self._body), self.time_left_s()
+        return await put_once(self.sender, self._fields, request, doubtful=self.doubtful, retry_for_s=left_s)
+
+
+class _PutForResult(_AnyPut[PutResult]):
+    __slots__ = ()
+
+    def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
+        self.succeed(PutResult(job["topic"], job["id"], result["status"], None, durability=result.get("durability")))
+
+    def refused(self, error: JobExists | JobReserved) -> None:
+        self.succeed(PutResult(error.topic, error.job_id, _CONFLICT, error.code, durability=error.durability))
+
+    async def send_alone(self) -> PutResult:
+        [result] = await put_batch_once(self.sender, [self._fields], doubtful=self.doubtful)
+        return result
+
+
+class _Finish(_Call[None]):
+    __slots__ = ("_job", "_result")
+
+    def __init__(self, sender: Sender, job: Delivery | JobRef, result: Any) -> None:
+        super().__init__(sender, job.topic, job.id, repeatable=job.receipt is not None)
+        self._job = job
+        self._result = result
+
+    def json(self) -> bytes:
+        return encode({"id": self.id, **without_none(receipt=self._job.receipt, result=self._result)})
+
+    async def send_alone(self) -> None:
+        left_s = self.time_left_s()
+        await finish_once(self.sender, self._job, self._result, doubtful=self.doubtful, retry_for_s=left_s)
+
+
+class _Cancel(_Call[Cancelled]):
+    __slots__ = ("_if_reserved",)
+
+    def __init__(self, sender: Sender, topic: str, id: str, if_reserved: IfReserved) -> None:
+        super().__init__(sender, topic, id)
+        self._if_reserved: IfReserved = if_reserved
+
+    def json(self) -> bytes:
+        return encode({"id": self.id, "if_reserved": self._if_reserved})
+
+    async def send_alone(self) -> Cancelled:
+        request = requests.cancel(self.topic, self.id, if_reserved=self._if_reserved)
+        return await cancel_once(self.sender, request, doubtful=self.doubtful, retry_for_s=self.time_left_s())
+
+
+class _Kind(ABC):
+    """Sends batches of one kind of call; see CallKind."""
+
+    def __init__(self, sender: Sender) -> None:
+        self.sender = sender
+        self.joins = True
+        self.most_jobs = MOST_JOBS
+        self.most_bytes = MOST_BYTES
+
+    async def send_batch(self, calls: list[Any]) -> None:
+        request = ApiRequest(
+            "POST",
+            self.path(calls[0].topic),
+            partial(_read_results, [call.id for call in calls]),
+            query=self.query,
+            body=b'{"jobs":[' + b",".join([call.piece for call in calls]) + b"]}",
+            repeatable=all(call.repeatable for call in calls),
+        )
+        outcome = await self.sender.try_to_send(request, retry_for_s=0)
+        if outcome.error is not None:
+            self._fail(calls, outcome.error, doubtful=outcome.doubtful)
+            return
+        for call, result in zip(calls, outcome.result(), strict=True):
+            try:
+                self.read(call, result, doubtful=outcome.doubtful)
+            except (ValueError, LookupError, TypeError, AttributeError):  # not a result of a deferd service
+                call.send_again(doubtful=True)
+
+    query: Mapping[str, str] | None = None
+
+    @abstractmethod
+    def path(self, topic: str) -> str:
+        """The path of the request."""
+
+    @abstractmethod
+    def read(self, call: Any, result: Mapping[str, Any], *, doubtful: bool) -> None:
+        """Set the outcome of a call. `doubtful`: an earlier request may have executed it."""
+
+    def _fail(self, calls: list[_Call[Any]], error: DeferdError, *, doubtful: bool) -> None:
+        """The whole batch failed: each call is sent by itself, unless it must not be or its time is over."""
+        self._adapt(error, calls)
+        is_lost = RetryPolicy.is_transient(error) and not _is_rate_limit(error)
+        doubtful = doubtful or (isinstance(error, UnexpectedAnswer) and error.status not in _REFUSED)
+        for call in calls:
+            if (is_lost and not call.time_left_s()) or (doubtful and not call.repeatable):
+                call.fail(_copy(error))
+            else:
+                call.send_again(doubtful=doubtful)
+
+    def _adapt(self, error: DeferdError, calls: list[_Call[Any]]) -> None:
+        """Learn from a refusal what the service does not accept: such batches at all, or so large ones."""
+        status = error.status if isinstance(error, UnexpectedAnswer) else None
+        paths = [one.path for one in error.field_errors] if isinstance(error, InvalidInput) else []
+        if status in _UNKNOWN_PATH or any(path[:1] == ("query",) for path in paths):
+            self.joins = False  # an older service
+        elif isinstance(error, PayloadTooLarge) or status == _TOO_LARGE:
+            self.most_bytes = max(sum(len(call.piece) for call in calls) // 2, 1)
+        elif ("body", "jobs") in paths:
+            self.most_jobs = max(len(calls) // 2, 1)
+
+
+class _Puts(_Kind):
+    query = {"with_jobs": "true"}  # noqa: RUF012
+
+    def path(self, topic: str) -> str:  # noqa: ARG002
+        return "/jobs/batch"
+
+    def read(self, call: _AnyPut[Any], result: Mapping[str, Any], *, doubtful: bool) -> None:
+        status, code = result["status"], result.get("code")
+        if status in _OK:
+            job = result.get("job")
+            if job is not None and job.keys() >= _JOB_FIELDS:
+                call.stored(job, result)
+                return
+            if status == _CREATED:  # only jobs that existed already may be left out
+                self.joins, doubtful = False, True
+        elif code == JobExists.code and not doubtful:
+            call.refused(JobExists(call.topic, call.id, result.get("durability")))
+            return
+        elif code == JobReserved.code and not doubtful:
+            call.refused(JobReserved(call.topic, call.id, result.get("durability")))
+            return
+        call.send_again(doubtful=doubtful or code == StoreUnavailable.code)
+
+
+class _Finishes(_Kind):
+    def path(self, topic: str) -> str:
+        return requests.topic_path(topic, "finish")
+
+    def read(self, call: _Finish, result: Mapping[str, Any], *, doubtful: bool) -> None:
+        status, code = result["status"], result.get("code")
+        if status in _OK or (code == JobNotFound.code and doubtful):  # see finish_once
+            call.succeed(None)
+        elif code == JobNotFound.code:
+            call.fail(JobNotFound(call.topic, call.id))
+        elif code == JobCancelled.code:
+            call.fail(JobCancelled(call.topic, call.id))
+        elif code == StoreUnavailable.code and not call.repeatable:
+            call.fail(NoAnswer(f"the service did not confirm the finish of {call.topic}/{call.id}"))
+        else:  # a receipt that is stale has a reason, which a batch does not give
+            call.send_again(doubtful=doubtful or code == StoreUnavailable.code)
+
+
+class _Cancels(_Kind):
+    def path(self, topic: str) -> str:
+        return requests.topic_path(topic, "cancel")
+
+    def read(self, call: _Cancel, result: Mapping[str, Any], *, doubtful: bool) -> None:
+        status, code = result["status"], result.get("code")
+        if status in _OK:
+            call.succeed(Cancelled(call.topic, call.id, JobState(result["was"])))
+        elif code == JobNotFound.code and not doubtful:
+            call.fail(JobNotFound(call.topic, call.id))
+        elif code == JobReserved.code:
+            call.fail(JobReserved(call.topic, call.id))
+        else:
+            call.send_again(doubtful=doubtful or code == StoreUnavailable.code)
+
+
+def _read_results(ids: list[str], content: bytes) -> list[dict[str, Any]]:
+    """The results of a batch, in the order of its jobs."""
+    results: list[dict[str, Any]] = parsed(content)["results"]
+    if [result["id"] for result in results] != ids:
+        raise ValueError("the results are not those of the jobs in the request")
+    return results
+
+
+def _is_rate_limit(error: DeferdError) -> bool:
+    """Whether a limit refused the batch that may allow a single call."""
+    return isinstance(error, RateLimited) or (isinstance(error, UnexpectedAnswer) and error.status == _TOO_MANY)
+
+
+def _copy(error: DeferdError) -> DeferdError:
+    """The same error for another caller: raising one object in several tasks would mix up their tracebacks."""
+    copied = type(error).__new__(type(error), *error.args)
+    copied.args = error.args
+    copied.__dict__.update(error.__dict__)
+    copied.__cause__ = error.__cause__
+    return copied

@@ -1,0 +1,313 @@
+"""A client whose service is down, hangs or comes back: calls fail fast, one at a time probes, recovery is quick."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from deferd import AsyncClient, Client, NoAnswer, StoreUnavailable, UnexpectedAnswer, Unreachable
+from deferd.client.errors import ClientBusy
+from tests.acceptance.client.lossy_proxy import lossy_proxy
+from tests.acceptance.service_process import ServiceProcess
+from tests.integration.store.store_servers import free_port
+from tests.waiting import until, wait_until
+
+AT_ONCE_S = 0.2
+"""Far less than any time-out; these tests share the machine with others."""
+
+
+class SilentServer:
+    """Accepts connections and never responds; `close` breaks them."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connections: list[socket.socket] = []
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    @property
+    def accepted(self) -> int:
+        return len(self._connections)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._connections.append(self._listener.accept()[0])
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+        for connection in self._connections:
+            connection.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[SilentServer]:
+    server = SilentServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def port() -> int:
+    """A port where nobody listens yet."""
+    return free_port()
+
+
+@pytest.fixture
+async def client(port: int) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(f"http://127.0.0.1:{port}", timeout=5, retry_for=0.5) as client:
+        yield client
+
+
+async def seconds_to_fail(client: AsyncClient, topic: str) -> tuple[float, Unreachable]:
+    began_s = time.monotonic()
+    with pytest.raises(Unreachable) as failed:
+        await client.put(topic)
+    return time.monotonic() - began_s, failed.value
+
+
+async def test_calls_fail_at_once_when_the_service_has_been_down_for_retry_for(client: AsyncClient, topic: str) -> None:
+    took_s, error = await seconds_to_fail(client, topic)
+    assert 0.2 < took_s < 2
+    for _ in range(20):
+        took_s, error = await seconds_to_fail(client, topic)
+        assert took_s < AT_ONCE_S
+    assert type(error) is Unreachable
+    texts = [str((await seconds_to_fail(client, topic))[1]) for _ in range(5)]
+    instant = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+    told = rf"POST /jobs: not sent, because the service has not responded since {instant} \(\d\.\d s\): "
+    assert any(re.match(told, text) for text in texts)
+    assert any(re.search(r"; the next attempt is in \d\.\d s$", text) for text in texts)
+
+
+def test_threads_fail_at_once_as_well(port: int, topic: str) -> None:
+    with Client(f"http://127.0.0.1:{port}", timeout=5, retry_for=0.3) as client, ThreadPoolExecutor(8) as threads:
+        with pytest.raises(Unreachable):
+            client.put(topic)
+        began_s = time.monotonic()
+        calls = [threads.submit(client.put, topic) for _ in range(40)]
+        assert all(isinstance(call.exception(), Unreachable) for call in calls)
+        assert time.monotonic() - began_s < 10 * AT_ONCE_S
+
+
+@pytest.mark.parametrize("retry_for", [0.0, 5.0])
+async def test_one_call_at_a_time_asks_whether_the_service_is_back(
+    silent: SilentServer, topic: str, retry_for: float
+) -> None:
+    """Many callers, for three seconds: with a time-out of 0.3 s a probe takes that long, and pauses grow to 1 s."""
+    async with AsyncClient(silent.url, timeout=0.3, retry_for=0) as client:
+        with pytest.raises(NoAnswer):
+            await client.put(topic)
+        with pytest.raises(NoAnswer):
+            await client.put(topic)
+        before = silent.accepted
+        end_s = time.monotonic() + 3
+
+        async def call() -> None:
+            while time.monotonic() < end_s:
+                with contextlib.suppress(NoAnswer):
+                    await client.put(topic)
+                await asyncio.sleep(0.01)
+
+        client._sender.retry_for_s = retry_for
+        await asyncio.gather(*(call() for _ in range(30)))
+        assert 2 <= silent.accepted - before <= 12
+
+
+async def test_a_service_that_hangs_costs_one_time_out_and_then_nothing(silent: SilentServer, topic: str) -> None:
+    async with AsyncClient(silent.url, timeout=1.2, retry_for=0.5) as client:
+        began_s = time.monotonic()
+        with pytest.raises(NoAnswer, match="POST"):
+            await client.put(topic)
+        assert time.monotonic() - began_s < 2.5
+        probing = asyncio.create_task(until_it_probes(client, silent, topic))
+        await until(lambda: silent.accepted == 2, "a call probes")
+        for _ in range(10):
+            took_s, error = await seconds_to_fail(client, f"{topic}-2")
+            assert took_s < AT_ONCE_S
+            assert str(error).endswith("an attempt is under way")
+        probing.cancel()
+
+
+def _accepted_more(silent: SilentServer, than: int) -> bool:
+    return silent.accepted > than
+
+
+async def until_it_probes(client: AsyncClient, silent: SilentServer, topic: str) -> None:
+    before = silent.accepted
+    while silent.accepted == before:
+        with contextlib.suppress(NoAnswer):
+            await client.put(topic)
+        await asyncio.sleep(0.01)
+
+
+async def test_a_service_that_comes_back_is_used_within_two_seconds(
+    shared_service: ServiceProcess, client: AsyncClient, port: int, topic: str
+) -> None:
+    """After an outage that let the pauses grow to their maximum."""
+    end_s = time.monotonic() + 3
+    while time.monotonic() < end_s:
+        with contextlib.suppress(Unreachable):
+            await client.put(topic)
+        await asyncio.sleep(0.01)
+    with lossy_proxy(shared_service.url, port):
+        back_s = time.monotonic()
+        while True:
+            with contextlib.suppress(Unreachable):
+                await client.put(topic)
+                break
+            await asyncio.sleep(0.01)
+        assert time.monotonic() - back_s < 2
+        assert len(await asyncio.gather(*(client.put(topic) for _ in range(20)))) == 20
+
+
+async def test_calls_with_time_left_wait_for_the_service_to_come_back(
+    shared_service: ServiceProcess, port: int, topic: str
+) -> None:
+    async with AsyncClient(f"http://127.0.0.1:{port}", timeout=5, retry_for=20) as client:
+        puts = [asyncio.create_task(client.put(topic, n)) for n in range(40)]
+        pops = asyncio.create_task(client.pop(topic, count=40, wait=5))
+        await asyncio.sleep(1)
+        assert not any(task.done() for task in [*puts, pops])
+        with lossy_proxy(shared_service.url, port):
+            assert sorted(job.body for job in await asyncio.gather(*puts)) == [*range(40)]
+            assert await pops
+            assert sum((await client.topic(topic)).counts.values()) == 40
+
+
+def test_threads_with_time_left_wait_for_the_service_to_come_back(
+    shared_service: ServiceProcess, port: int, topic: str
+) -> None:
+    with (
+        Client(f"http://127.0.0.1:{port}", timeout=5, retry_for=20) as client,
+        ThreadPoolExecutor(10) as threads,
+    ):
+        puts = [threads.submit(client.put, topic, n) for n in range(10)]
+        time.sleep(0.5)
+        assert not any(put.done() for put in puts)
+        with lossy_proxy(shared_service.url, port):
+            assert [*range(10)] == [put.result(timeout=20).body for put in puts]
+
+
+async def test_a_cancelled_probe_lets_others_probe(
+    shared_service: ServiceProcess, silent: SilentServer, topic: str
+) -> None:
+    async with AsyncClient(silent.url, timeout=30, retry_for=0) as client:
+        put = asyncio.create_task(client.put(topic))
+        await until(lambda: silent.accepted == 1, "a request hangs")
+        client._sender._circuit.failed(NoAnswer("slow"), time.monotonic() - 2, None)
+        put.cancel()
+        for _ in range(3):
+            probing = asyncio.create_task(until_it_probes(client, silent, topic))
+            accepted = silent.accepted
+            await until(partial(_accepted_more, silent, accepted), "a call probes", within_s=5)
+            probing.cancel()
+            await asyncio.wait([probing])
+        silent.close()
+        with lossy_proxy(shared_service.url, silent.port):
+            back_s = time.monotonic()
+            while True:
+                with contextlib.suppress(NoAnswer):
+                    await client.put(topic)
+                    break
+                await asyncio.sleep(0.01)
+            assert time.monotonic() - back_s < 2
+
+
+async def test_readiness_is_always_asked(
+    shared_service: ServiceProcess, client: AsyncClient, port: int, topic: str
+) -> None:
+    await seconds_to_fail(client, topic)
+    assert not await client.is_ready()
+    with lossy_proxy(shared_service.url, port):
+        assert await client.is_ready()
+        await client.put(topic)
+
+
+async def test_one_broken_connection_opens_no_circuit(shared_service: ServiceProcess, topic: str) -> None:
+    with lossy_proxy(shared_service.url) as proxy:
+        async with AsyncClient(proxy.url, timeout=5, retry_for=0) as client:
+            for _ in range(3):
+                proxy.lose_responses()
+                with pytest.raises(NoAnswer):
+                    await client.put(topic)
+                await client.put(topic)
+
+
+async def test_responses_of_the_service_and_a_busy_client_open_no_circuit(
+    shared_service: ServiceProcess, topic: str
+) -> None:
+    unavailable = b'{"code": "store_unavailable", "detail": "the store is away"}'
+    with lossy_proxy(shared_service.url) as proxy:
+        async with AsyncClient(proxy.url, timeout=0.5, retry_for=0, connections=1) as client:
+            for _ in range(5):
+                proxy.respond(503, sent=False, body=unavailable)
+                with pytest.raises(StoreUnavailable):
+                    await client.put(topic)
+            held = asyncio.create_task(client.pop(f"{topic}-empty", wait=20))
+            await until(lambda: len(proxy.heads) == 6, "a call holds the connection")
+            with pytest.raises(ClientBusy):
+                await client.put(topic)
+            held.cancel()
+            await asyncio.wait([held])
+            await client.put(topic)
+
+
+async def test_a_gateway_without_a_service_opens_the_circuit_and_its_retry_after_counts(
+    shared_service: ServiceProcess, topic: str
+) -> None:
+    with lossy_proxy(shared_service.url) as proxy:
+        async with AsyncClient(proxy.url, timeout=5, retry_for=0) as client:
+            for _ in range(2):
+                proxy.respond(502, "retry-after: 1", sent=False)
+                with pytest.raises(UnexpectedAnswer):
+                    await client.put(topic)
+            seen = len(proxy.heads)
+            end_s = time.monotonic() + 0.8
+            while time.monotonic() < end_s:
+                with pytest.raises(Unreachable, match="502"):
+                    await client.put(topic)
+                await asyncio.sleep(0.01)
+            assert len(proxy.heads) == seen
+            await asyncio.sleep(0.6)
+            await client.put(topic)
+
+
+async def test_a_replica_that_responds_keeps_the_circuit_closed(
+    shared_service: ServiceProcess, port: int, topic: str
+) -> None:
+    with lossy_proxy(shared_service.url) as proxy:
+        urls = [f"http://127.0.0.1:{port}", proxy.url]
+        async with AsyncClient(urls, timeout=5, retry_for=0) as client:
+            for _ in range(5):
+                client._sender._current = 0
+                await client.put(topic)
+
+
+def test_a_put_after_a_lost_response_in_an_outage_says_that_it_may_be_stored(
+    shared_service: ServiceProcess, topic: str
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with lossy_proxy(shared_service.url) as proxy:
+            client = Client(proxy.url, timeout=5, retry_for=1)
+            client.put(topic)
+            proxy.hang()
+            put = threads.submit(client.put, topic)
+            wait_until(proxy.is_done, 5, "the put is executed")
+        with pytest.raises(NoAnswer, match="may have been executed") as failed:
+            put.result(timeout=20)
+    assert type(failed.value) is NoAnswer
