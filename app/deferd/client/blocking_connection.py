@@ -90,7 +90,7 @@ class BlockingConnection:
         return time.monotonic() < self._idle_until_s and not is_readable(self._socket.fileno())
 
     def close(self) -> None:
-        """Close the connection, an idle one in order: TLS is told. Does not wait."""
+        """Close the connection, an idle one with the end of TLS. Does not wait."""
         if self._is_idle and isinstance(self._socket, ssl.SSLSocket):
             with contextlib.suppress(OSError, ValueError):
                 self._socket.settimeout(0)

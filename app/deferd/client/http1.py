@@ -103,7 +103,7 @@ class ResponseParser:
         self.begin()
 
     def begin(self, *, head_only: bool = False) -> None:
-        """Expect the next response; with `head_only` it has no body, whatever its head says (HEAD, CONNECT)."""
+        """Expect the next response; with `head_only` it has no body in spite of its head (HEAD, CONNECT)."""
         self._head_only = head_only
         self._response: HttpResponse | None = None
         self._body: bytes | bytearray = b""

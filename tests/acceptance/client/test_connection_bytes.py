@@ -96,12 +96,13 @@ def test_a_response_that_ends_after_any_byte_is_no_answer(caller: Calls, kind: s
         if reset and peer.number < len(response):
             peer.reset()
 
-    with scripted_server(script) as server, caller(server.url) as calls:
+    with scripted_server(script) as server:
         for _ in range(len(response)):
-            with pytest.raises(NoAnswer) as failed:
+            with caller(server.url) as calls, pytest.raises(NoAnswer) as failed:  # the circuit of each one is closed
                 calls.look()
             assert not isinstance(failed.value, Unreachable)
-        assert calls.look() == "a"
+        with caller(server.url) as calls:
+            assert calls.look() == "a"
         assert server.connections == len(response) + 1
 
 
