@@ -25,7 +25,7 @@ from deferd.engine.puts import PutOutcome, PutResult, Puts
 from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
-from deferd.engine.script_arguments import NO_BOUNDS, Args, PutBounds, finish_args, size, when_args
+from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBounds, finish_args, size, when_args
 from deferd.engine.scripts import Scripts
 
 _STATES = {state.value.encode(): state for state in JobState}
@@ -117,11 +117,11 @@ class JobQueue:
 
     # Producers
 
-    async def put(self, spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
+    async def put(self, spec: PutJob | EncodedPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
         """Store a job; see `Puts.put`."""
         return await self._puts.put(spec, bounds)
 
-    async def put_many(self, specs: Sequence[PutJob], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
+    async def put_many(self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
         """Store jobs; see `Puts.put_many`."""
         return await self._puts.put_many(specs, bounds)
 

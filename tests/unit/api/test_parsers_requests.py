@@ -160,7 +160,7 @@ def can_be_sent_to_the_store(value: Any) -> None:
     """What was understood has a form in which scripts get it."""
     match value:
         case model.PutJob():
-            script_arguments.put_args(value, value.id or script_arguments.new_id())
+            script_arguments.encode_put(value)
         case model.PutBatch():
             for job in value.jobs:
                 can_be_sent_to_the_store(job)

@@ -72,7 +72,7 @@ async def put_job(request: CurrentRequest, job: PutJob) -> Response:
     responses=error_responses("validation", "durability_unavailable", "store_unavailable", body=True),
 )
 @requires(Scope.PUT, topics=lambda arguments: {job.topic for job in arguments["batch"].jobs})
-async def put_jobs(request: CurrentRequest, batch: PutBatch) -> Response:
+async def put_jobs(request: CurrentRequest, batch: PutBatch) -> Response:  # or its EncodedBatch
     with request.room_for(batch.jobs):
         results = await request.engine.queue.put_many(batch.jobs, request.put_bounds())
     return JsonResponse(serialization.put_results(results))
