@@ -33,7 +33,7 @@ from deferd.api.request_context import RequestContext
 from deferd.api.validation_errors import FIELD_ERRORS_MAX, field_errors
 from deferd.contract import limits
 from deferd.contract.errors import FieldError, InvalidInput
-from deferd.contract.model import PutBatch
+from deferd.contract.model import FinishBatch, PutBatch
 
 _QUERY_PARAMETERS_MAX = 100
 _large_bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-bodies")
@@ -47,7 +47,10 @@ class EmptyBody(BaseModel):
 
 
 EMPTY_BODY = EmptyBody()
-_FAST_PATHS: dict[type[BaseModel], Callable[[bytes], Any]] = {PutBatch: put_decoding.decode_batch}
+_FAST_PATHS: dict[type[BaseModel], Callable[[bytes], Any]] = {
+    PutBatch: put_decoding.decode_batch,
+    FinishBatch: put_decoding.decode_finishes,
+}
 
 
 class _Body(NamedTuple):
@@ -64,8 +67,10 @@ class _Body(NamedTuple):
     decode: Callable[[bytes], Any] | None = None
 
     def read(self, raw: bytes, admission: Admission = WITHOUT_KEY) -> Any:
-        if self.decode is not None and not admission.limits_content and (decoded := self.decode(raw)) is not None:
-            return decoded
+        if self.decode is not None and not admission.limits_content:
+            decoded = self.decode(raw)
+            if decoded is not None:
+                return decoded
         if not raw:
             if self.default is None:
                 raise InvalidInput([FieldError(("body",), "is missing: a JSON object is needed")])

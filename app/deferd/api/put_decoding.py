@@ -24,8 +24,18 @@ from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES, is_deeper, without
 from deferd.contract import limits
 from deferd.contract.model import TRACEPARENT_PATTERN, DurabilityLevel
 from deferd.contract.timestamps import parse_instant
-from deferd.engine.record import NO_LIMIT, NONCE_BITS, instant_ms, json_bytes, to_ms
-from deferd.engine.script_arguments import DELAY, INSTANT, ON_CONFLICT, PUT_HEAD, EncodedPut, new_id
+from deferd.engine.record import NO_LIMIT, NONCE_BITS, Receipt, instant_ms, json_bytes, to_ms
+from deferd.engine.script_arguments import (
+    DELAY,
+    INSTANT,
+    NONCE_BYTES,
+    ON_CONFLICT,
+    PUT_HEAD,
+    EncodedFinish,
+    EncodedPut,
+    new_id,
+    receipt_bytes,
+)
 
 Decoded = TypeVar("Decoded")
 
@@ -34,6 +44,10 @@ _SAFE_DEPTH = 150
 _SHORTEST_DEEP_BYTES = 2 * _SAFE_DEPTH
 _ID = re.compile(limits.ID_PATTERN)
 _IDS = re.compile(rf"(?:{limits.ID_PATTERN.strip('^$')}\n)+")
+_RECEIPTS = re.compile(r"(?:[0-9a-f]{12}\.[1-9][0-9]{0,8}\n)+")
+"""Receipts as `record.receipt_text` writes them, up to some number of attempts."""
+_NONCE = slice(0, 12)
+_ATTEMPT = slice(13, None)
 _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 _DURABILITIES = frozenset((None, *get_args(DurabilityLevel)))
@@ -66,12 +80,31 @@ class EncodedBatch(msgspec.Struct, frozen=True):
     jobs: list[EncodedPut]
 
 
+class _Finish(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The fields of `model.FinishItem`."""
+
+    id: str
+    receipt: Annotated[str, Meta(max_length=limits.RECEIPT_MAX)] | None = None
+    result: Any = None
+
+
+class _Finishes(msgspec.Struct, forbid_unknown_fields=True):
+    jobs: Annotated[list[_Finish], Meta(min_length=1, max_length=limits.BATCH_MAX)]
+
+
+class EncodedFinishes(msgspec.Struct, frozen=True):
+    """Stands for a `model.FinishBatch` of these jobs."""
+
+    jobs: list[EncodedFinish]
+
+
 class _UnusualError(Exception):
     """The general path decides."""
 
 
 _put_decoder = msgspec.json.Decoder(_Put)
 _batch_decoder = msgspec.json.Decoder(_Batch)
+_finishes_decoder = msgspec.json.Decoder(_Finishes)
 
 
 def decode_put(raw: bytes, traceparent: str | None = None) -> EncodedPut | None:
@@ -85,6 +118,11 @@ def decode_put(raw: bytes, traceparent: str | None = None) -> EncodedPut | None:
 def decode_batch(raw: bytes) -> EncodedBatch | None:
     """The puts in the body of `POST /jobs/batch`; None when the general path must decide."""
     return _decoded(_decode_batch, raw)
+
+
+def decode_finishes(raw: bytes) -> EncodedFinishes | None:
+    """The finishes in the body of `POST /topics/{topic}/finish`; None when the general path must decide."""
+    return _decoded(_decode_finishes, raw)
 
 
 def _decoded(decode: Callable[..., Decoded], raw: bytes, *args: Any) -> Decoded | None:
@@ -121,9 +159,13 @@ def _decode_batch(raw: bytes) -> EncodedBatch:
 
 
 def _check_ids(ids: Sequence[str]) -> None:
-    lines = "\n".join(ids) + "\n"  # one match for all takes a third of the time
-    if _IDS.fullmatch(lines) is None or lines.count("\n") != len(ids):
+    if not _all_match(_IDS, ids):
         raise _UnusualError
+
+
+def _all_match(lines_of: re.Pattern[str], texts: Sequence[str]) -> bool:
+    lines = "\n".join(texts) + "\n"  # one match for all takes a third of the time
+    return lines_of.fullmatch(lines) is not None and lines.count("\n") == len(texts)
 
 
 def _encode(put: _Put, job_id: str) -> EncodedPut:
@@ -145,9 +187,7 @@ def _encode(put: _Put, job_id: str) -> EncodedPut:
         or put.retain is not None
     ):
         extra = _extra(put)
-    body = json_bytes(put.body)
-    if len(body) >= _SHORTEST_DEEP_BYTES and is_deeper(put.body, _SAFE_DEPTH):
-        raise _UnusualError
+    body = _json_bytes(put.body)
     nonce = random.getrandbits(NONCE_BITS)
     head = PUT_HEAD.pack(ON_CONFLICT[put.on_conflict], when, when_ms, nonce, 0, len(extra))
     return EncodedPut(put.topic, job_id, put.durability, head + extra + body)
@@ -176,3 +216,29 @@ def _extra(put: _Put) -> bytes:
             raise _UnusualError
         extra["c"] = put.traceparent
     return json_bytes(extra)
+
+
+def _json_bytes(value: Any) -> bytes:
+    encoded = json_bytes(value)
+    if len(encoded) >= _SHORTEST_DEEP_BYTES and is_deeper(value, _SAFE_DEPTH):
+        raise _UnusualError
+    return encoded
+
+
+def _decode_finishes(raw: bytes) -> EncodedFinishes:
+    items = _finishes_decoder.decode(raw).jobs
+    ids = [item.id for item in items]
+    _check_ids(ids)
+    texts = [item.receipt or "" for item in items]
+    if _all_match(_RECEIPTS, texts):
+        attempts = {text[_ATTEMPT] for text in texts}
+        of_attempt = {attempt: receipt_bytes(Receipt(0, int(attempt)))[NONCE_BYTES:] for attempt in attempts}
+        receipts = [bytes.fromhex(text[_NONCE])[::-1] + of_attempt[text[_ATTEMPT]] for text in texts]
+    else:
+        receipts = [receipt_bytes(Receipt.of(item.receipt)) for item in items]
+    return EncodedFinishes(
+        [
+            EncodedFinish(item.id, receipt if item.result is None else receipt + _json_bytes(item.result))
+            for item, receipt in zip(items, receipts, strict=True)
+        ]
+    )

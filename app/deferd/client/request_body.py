@@ -18,6 +18,8 @@ JobToPut = PutJob | Mapping[str, Any]
 JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
 
 _DURATIONS = ("delay", "ttr", "ttl", "retain")
+_JSON_TYPES = frozenset((str, int, float, bool, type(None), dict, list))
+_INSTANT_AS_JSON = (str, type(None))
 
 
 def encode(value: Any) -> bytes:
@@ -46,6 +48,12 @@ def job_fields(job: JobToPut) -> dict[str, Any]:
     Raises:
         InvalidInput: `run_at` is not a datetime with a zone.
     """
+    if (
+        type(job) is dict
+        and _JSON_TYPES.issuperset(map(type, job.values()))
+        and type(job.get("run_at")) in _INSTANT_AS_JSON
+    ):
+        return job.copy()  # nothing to convert
     fields = in_seconds(set_fields(job))
     run_at = fields.get("run_at")
     if isinstance(run_at, datetime):

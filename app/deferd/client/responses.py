@@ -56,8 +56,9 @@ def read_put_results(content: bytes) -> list[PutResult]:
             result["topic"],
             result["id"],
             result["status"],
-            _text_or_none(result.get("code")),
-            durability=_text_or_none(result.get("durability")),
+            _text_or_none(result["code"]) if "code" in result else None,
+            None,
+            _text_or_none(result["durability"]) if "durability" in result else None,
         )
         for result in parsed(content)["results"]
     ]
@@ -106,7 +107,7 @@ def read_text(content: bytes) -> str:
 def read_finish_results(content: bytes) -> list[FinishResult]:
     """The results of a batch of finishes."""
     return [
-        FinishResult(result["id"], result["status"], _text_or_none(result.get("code")))
+        FinishResult(result["id"], result["status"], _text_or_none(result["code"]) if "code" in result else None)
         for result in parsed(content)["results"]
     ]
 

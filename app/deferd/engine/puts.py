@@ -134,8 +134,8 @@ class Puts:
         """Count the outcomes of puts into a topic."""
         self._known_topics.add(topic)
         label = self._label(topic)
-        for outcome, count in Counter(_OUTCOMES.get(code, "refused") for code in codes).items():
-            metrics.PUTS.labels(label, outcome).inc(count)
+        for code, count in Counter(codes).items():
+            metrics.PUTS.labels(label, _OUTCOMES.get(code, "refused")).inc(count)
 
 
 class _Batch:
@@ -157,23 +157,26 @@ class _Batch:
         of_topic: dict[str, list[int]] = {}
         for index, job in enumerate(self._jobs):
             of_topic.setdefault(job.topic, []).append(index)
-        async with asyncio.TaskGroup() as group:
-            for topic, indexes in of_topic.items():
-                group.create_task(self._put_topic(topic, indexes))
+        if len(of_topic) == 1:
+            [(topic, indexes)] = of_topic.items()
+            await self._put_topic(topic, indexes)
+        else:
+            async with asyncio.TaskGroup() as group:
+                for topic, indexes in of_topic.items():
+                    group.create_task(self._put_topic(topic, indexes))
         results = [self._results[index] for index in range(len(self._jobs))]
         if self._errors and all(result.status in self._errors for result in results):
             raise self._errors[max(self._errors)]
         return results
 
     async def _put_topic(self, topic: str, indexes: list[int]) -> None:
-        jobs = [(self._jobs[index].durability, self._jobs[index].id, index) for index in indexes]
-        for durability, some in _by_durability(jobs):
+        for durability, some in self._by_durability(indexes):
             for start in range(0, len(some), MOST_JOBS):  # one after the other: an id may occur twice
                 await self._put_step(topic, durability, some[start : start + MOST_JOBS])
 
     async def _put_step(self, topic: str, durability: str | None, indexes: list[int]) -> None:
         jobs = [self._jobs[index] for index in indexes]
-        args = chain.from_iterable([job.args for job in jobs])
+        args = chain.from_iterable([(job.id, job.job) for job in jobs])
         level_key = durability or (topic,)
         try:
             if level_key in self._level_errors:  # wait only once for replicas that are away
@@ -191,9 +194,20 @@ class _Batch:
             return
         self._puts.count(topic, codes)
         level = name_of(reached)
+        if codes.count(_CREATED) == len(codes):
+            self._results.update(
+                zip(indexes, [PutResult(topic, job.id, 201, None, level) for job in jobs], strict=True)
+            )
+            return
         for index, job, code in zip(indexes, jobs, codes, strict=True):
             status, error_code = _STATUS[code]
             self._results[index] = PutResult(topic, job.id, status, error_code, None if code == _FULL else level)
+
+    def _by_durability(self, indexes: list[int]) -> Iterable[tuple[str | None, list[int]]]:
+        durabilities = {self._jobs[index].durability for index in indexes}
+        if len(durabilities) == 1:
+            return [(durabilities.pop(), indexes)]
+        return _by_durability([(self._jobs[index].durability, self._jobs[index].id, index) for index in indexes])
 
     @asynccontextmanager
     async def _slot(self, topic: str) -> AsyncIterator[None]:

@@ -113,18 +113,8 @@ class JobRecord:
         return self.backoff or _DEFAULT_BACKOFF
 
 
-def read_record(
-    topic: str,
-    job_id: str,
-    state: JobState,
-    raw: bytes,
-    *,
-    lease_end_ms: int | None = None,
-    consumer: str | None = None,
-    request_id: str | None = None,
-    request_repeats: int = 0,
-) -> JobRecord:
-    """Read one record. `lease_end_ms`, `consumer` and the request's fields belong to a reserved job."""
+def read_record(topic: str, job_id: str, state: JobState, raw: bytes) -> JobRecord:
+    """Read one record of a job in a state."""
     created_low, created_high, due_low, due_high, nonce_low, nonce_high, attempts, extra_length = _HEADER.unpack_from(
         raw
     )
@@ -139,12 +129,26 @@ def read_record(
         attempts + (state is JobState.RESERVED),
         raw[body_at:],
     )
+    if extra_length:
+        _read_extra(record, orjson.loads(raw[_HEADER_SIZE:body_at]))
+    return record
+
+
+def read_delivery(  # noqa: PLR0917 (arguments by name take a fifth of the time of a pop's delivery)
+    topic: str,
+    job_id: str,
+    raw: bytes,
+    lease_end_ms: int,
+    consumer: str | None,
+    request_id: str | None = None,
+    request_repeats: int = 0,
+) -> JobRecord:
+    """Read the record of a reserved job, with what is known of its delivery."""
+    record = read_record(topic, job_id, JobState.RESERVED, raw)
     record.reserved_until_ms = lease_end_ms
     record.reserved_by = consumer
     record.request_id = request_id
     record.request_repeats = request_repeats
-    if extra_length:
-        _read_extra(record, orjson.loads(raw[_HEADER_SIZE:body_at]))
     return record
 
 
@@ -154,7 +158,7 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
     state = _STATES[raw_state]
     if state is not JobState.RESERVED:
         return read_record(topic, job_id, state, raw)
-    return read_record(topic, job_id, state, raw, lease_end_ms=int(score), consumer=consumer.decode() or None)
+    return read_delivery(topic, job_id, raw, int(score), consumer.decode() or None)
 
 
 def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:

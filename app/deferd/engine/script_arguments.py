@@ -17,6 +17,9 @@ PUT_HEAD = struct.Struct("<BBQQII")
 """The fixed part of a job's argument in lua/put.lua; extra and body follow."""
 ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
 DELAY, INSTANT = 0, 1
+NONCE_BYTES = 6
+_NO_ATTEMPT = 2**32 - 1
+"""The number of an attempt that no delivery ever has."""
 _EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent"))
 
 
@@ -46,6 +49,13 @@ class EncodedPut(msgspec.Struct, frozen=True, gc=False):
     def args(self) -> Args:
         """The arguments for this job."""
         return self.id, self.job
+
+
+class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
+    """A finish that is ready to be sent: `argument` follows the id in the arguments of lua/finish.lua."""
+
+    id: str
+    argument: bytes
 
 
 def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
@@ -85,9 +95,17 @@ def when_args(change: ChangeJob) -> tuple[str, int]:
     return "", 0
 
 
-def finish_args(job_id: str, receipt: Receipt, result: Any) -> Args:
-    """The arguments for one job of a finish."""
-    return job_id, receipt.nonce, receipt.attempt, b"" if result is None else json_bytes(result)
+def encode_finish(job_id: str, receipt: Receipt, result: Any) -> EncodedFinish:
+    """Encode a finish. A `result` of None is none."""
+    return EncodedFinish(job_id, receipt_bytes(receipt) + (b"" if result is None else json_bytes(result)))
+
+
+def receipt_bytes(receipt: Receipt) -> bytes:
+    """A receipt as scripts read it: nonce u48 | attempt u32. One that no delivery can have becomes one such."""
+    nonce, attempt = receipt
+    if not 0 <= attempt < _NO_ATTEMPT or nonce >> NONCE_BYTES * 8:
+        nonce, attempt = 0, _NO_ATTEMPT
+    return nonce.to_bytes(NONCE_BYTES, "little") + attempt.to_bytes(4, "little")
 
 
 def size(args: Args) -> int:

@@ -167,7 +167,7 @@ def can_be_sent_to_the_store(value: Any) -> None:
         case model.ChangeJob():
             script_arguments.when_args(value)
         case model.FinishJob():
-            script_arguments.finish_args("a", Receipt.of(value.receipt), value.result)
+            script_arguments.encode_finish("a", Receipt.of(value.receipt), value.result)
 
 
 @drawn(200)
