@@ -13,12 +13,14 @@
 -- every other caller of the service. Once the repeated requests of a call have been given 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 1 MiB or one job, the same for repeated requests and
--- what one of them was given, and at most 1000 that are not handed out: expired ones, and ids of a damaged store.
+-- what one of them was given, and at most 1000 that are not handed out: expired ones, and ids of a damaged store. At
+-- most READ_AT_ONCE records are read that do not fit.
 local FIRST_TIME, RESEND = 0, -1
 local MOST_SKIPPED = 1000
 local REMEMBERED_MS = 3600000
 local MOST_BYTES = 1024 * 1024
 local MOST_IN_CHUNK = 500
+local READ_AT_ONCE = 16
 local now = now_ms()
 local dead_retention = tonumber(ARGV[2])
 local settings = redis.call('HGET', SETTINGS, TOPIC)
@@ -63,32 +65,51 @@ local skipped, expired = 0, 0
 -- The job's own ttr; raises an error for a record that cannot be read.
 local function read_ttr(raw) return (read_extra(raw).t or DEFAULT_TTR_MS) + 0 end
 
--- The ids of the first `most` ready jobs, at most so many that their records fit into `bytes`.
+-- The first `most` ready jobs, at most so many that their records fit into `bytes`: their ids, and their records (false
+-- for an id without one). Up to READ_AT_ONCE records of the size of those before are read in one step; what of them does
+-- not fit stays in the list.
 local function first_fitting(most, bytes)
   local ids = redis.call('ZRANGE', READY, 0, most - 1)
-  for index = 1, #ids do
-    bytes = bytes - redis.call('HSTRLEN', POOL, ids[index])
-    if bytes < 0 then
-      for beyond = #ids, index, -1 do ids[beyond] = nil end
-      break
+  local raws, count, largest, fits = {}, 0, 0, true
+  while fits and count < #ids do
+    local step = largest > 0 and math.min(math.floor(bytes / largest), READ_AT_ONCE, #ids - count) or 1
+    if step <= 1 then
+      step, fits = 1, redis.call('HSTRLEN', POOL, ids[count + 1]) <= bytes
+    end
+    local some = fits and redis.call('HMGET', POOL, unpack(ids, count + 1, count + step)) or {}
+    for index = 1, #some do
+      local size = some[index] and #some[index] or 0
+      if size > bytes then
+        fits = false
+        break
+      end
+      count = count + 1
+      raws[count] = some[index]
+      bytes = bytes - size
+      if size > largest then largest = size end
     end
   end
-  return ids
+  for beyond = #ids, count + 1, -1 do ids[beyond] = nil end
+  return ids, raws
 end
 
--- Take the first ready job off the list: its id, or nothing.
+-- Take the first ready job off the list: its id and its record, or nothing.
 local function take_first()
-  return { redis.call('ZPOPMIN', READY)[1] }
+  local id = redis.call('ZPOPMIN', READY)[1]
+  return { id }, { id and redis.call('HGET', POOL, id) }
 end
 
 -- Take the first jobs off the Ready list: at most `most`, and so many that fit into `bytes`, see above. The first is
 -- taken in any case with `at_least_one`.
 local function take_ids(most, bytes, at_least_one)
   if most == 1 and at_least_one then return take_first() end
-  local ids = first_fitting(most, bytes)
-  if #ids == 0 then return at_least_one and take_first() or ids end
-  redis.call('ZREMRANGEBYRANK', READY, 0, #ids - 1)
-  return ids
+  local ids, raws = first_fitting(most, bytes)
+  if #ids > 0 then
+    redis.call('ZREMRANGEBYRANK', READY, 0, #ids - 1)
+  elseif at_least_one then
+    return take_first()
+  end
+  return ids, raws
 end
 
 local NO_EXTRA = '\0\0\0\0'
@@ -98,9 +119,8 @@ local NO_EXTRA = '\0\0\0\0'
 local function take(wanted)
   local taken, records, ttrs, count, bytes = {}, {}, {}, 0, 0
   while count < wanted and skipped < MOST_SKIPPED do
-    local ids = take_ids(math.min(wanted - count, MOST_IN_CHUNK), MOST_BYTES - bytes, bytes == 0)
+    local ids, raws = take_ids(math.min(wanted - count, MOST_IN_CHUNK), MOST_BYTES - bytes, bytes == 0)
     if #ids == 0 then break end
-    local raws = redis.call('HMGET', POOL, unpack(ids))
     local expiry = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(ids))
     for index = 1, #ids do
       local id, raw = ids[index], raws[index]
@@ -158,11 +178,13 @@ if wanted > 0 then taken, records, ttrs = take(wanted) end
 local function serve(request)
   local reply, longest, holders, deliveries, requested = { FIRST_TIME }, 0, {}, {}, {}
   local count, is_named = 0, request.consumer ~= ''
+  local last_end, last_end_text  -- most leases of a reply end at the same instant
   while count < request.count and taken[next_taken] do
     local id, raw, own_ttr = taken[next_taken], records[next_taken], ttrs[next_taken]
     local ttr = request.ttr == 0 and own_ttr or request.ttr
     local lease_end = now + ttr
-    leases[2 * next_taken - 1], leases[2 * next_taken] = lease_end, id
+    if lease_end ~= last_end then last_end, last_end_text = lease_end, string.format('%.0f', lease_end) end
+    leases[2 * next_taken - 1], leases[2 * next_taken] = last_end_text, id
     next_taken = next_taken + 1
     if lease_end < earliest then earliest = lease_end end
     if ttr > longest then longest = ttr end

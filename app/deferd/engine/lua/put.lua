@@ -66,14 +66,16 @@ local function flush()
 end
 
 local has_ready = false
+local last_due, last_due_text  -- most jobs of a batch are due at the same instant
 
 local function enqueue(id, due, ttl)
   if due <= now then
     ready[#ready + 1] = id
     has_ready = true
   else
-    delayed[#delayed + 1] = due
-    delayed[#delayed + 1] = id
+    if due ~= last_due then last_due, last_due_text = due, string.format('%.0f', due) end
+    local count = #delayed
+    delayed[count + 1], delayed[count + 2] = last_due_text, id
     if due < earliest then earliest = due end
   end
   if ttl and ttl > 0 then
