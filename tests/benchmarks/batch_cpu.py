@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,31 +39,23 @@ Costs = dict[str, dict[str, list[float]]]
 
 
 class Meter:
-    """Adds the CPU time of steps to `costs`."""
+    """Adds the CPU time of the processes in each step to `costs`."""
 
     def __init__(self, pids: dict[str, int], jobs: int, costs: Costs) -> None:
         self._pids = pids
         self._jobs = jobs
         self._costs = costs
 
-    def step(self, name: str) -> _Step:
-        return _Step(self._pids, self._jobs, self._costs[name])
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Around one step."""
+        with CpuMeter(*self._pids.values()) as cpu:
+            yield
+        for process, pid in self._pids.items():
+            self._costs[name][process].append(cpu.us_each(pid, self._jobs))
 
 
-class _Step(CpuMeter):
-    def __init__(self, pids: dict[str, int], jobs: int, costs: dict[str, list[float]]) -> None:
-        super().__init__(*pids.values())
-        self._processes = pids
-        self._jobs = jobs
-        self._costs = costs
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        for name, pid in self._processes.items():
-            self._costs[name].append(self.us_each(pid, self._jobs))
-
-
-async def measure_deferd(url: str, jobs: int, batch: int, step: Callable[[str], _Step]) -> None:
+async def measure_deferd(url: str, jobs: int, batch: int, step: Callable[[str], AbstractContextManager[None]]) -> None:
     async with AsyncClient(url, timeout=30) as client:
 
         async def put(count: int, due: dict[str, Any]) -> None:

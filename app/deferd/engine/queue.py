@@ -22,7 +22,7 @@ from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.puts import PutOutcome, PutResult, Puts
-from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_delivery, read_record, read_reply
+from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
 from deferd.engine.script_arguments import (
@@ -350,7 +350,7 @@ def _read_deliveries(topic: str, request: PopRequest, reply: Sequence[Any]) -> l
     """The jobs in what pop.lua returned for one request."""
     consumer, request_id, repeats = request.consumer, request.request_id, reply[0]
     return [
-        read_delivery(topic, job_id.decode(), raw, lease_end_ms, consumer, request_id, repeats)
+        read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id, repeats)
         for job_id, raw, lease_end_ms in zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
     ]
 
