@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic_core import from_json
@@ -93,11 +94,21 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 
 
 def _parse(raw: bytes) -> Any:
-    if len(raw) <= PARSED_IN_THE_LOOP_BYTES or not gc.isenabled():
+    if len(raw) <= PARSED_IN_THE_LOOP_BYTES:
         return from_json(raw, allow_inf_nan=False)
-    gc.disable()  # collections for the new lists and dicts would double the time of this call, which holds the GIL
-    try:
+    with without_collections():
         return from_json(raw, allow_inf_nan=False, cache_strings="none")
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Around the parsing of a large body, which holds the GIL: collections for its lists and dicts double the time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
     finally:
         gc.enable()
 

@@ -11,7 +11,7 @@ from fastapi import Depends
 from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
 from deferd.api.incoming_request import IncomingRequest
-from deferd.contract.model import ChangeJob, PutJob
+from deferd.contract.model import ChangeJob, FinishItem, PutJob
 from deferd.engine.engine import Engine
 from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 
@@ -47,6 +47,13 @@ class RequestContext:
         """Around the end of a delivery that may store these values: they count for the key's quota."""
         usage = self.admission.usage
         return _NO_QUOTA if usage is None or usage.quota is None else usage.quota.counting(values)
+
+    def counting_results(self, jobs: Sequence[FinishItem]) -> AbstractContextManager[None]:
+        """Around a batch of finishes, as `counting`."""
+        usage = self.admission.usage
+        if usage is None or usage.quota is None:  # only then the batch may be an EncodedFinishes, which has no results
+            return _NO_QUOTA
+        return usage.quota.counting([job.result for job in jobs])
 
     def put_bounds(self) -> PutBounds:
         """The bounds that the key sets for each job."""

@@ -54,18 +54,16 @@ _DURABILITY_ENDS = {
 }
 
 
-def _delivery(record: JobRecord) -> list[bytes]:
-    """The pieces of a reserved job with what its consumer needs: `receipt` and `attempt`."""
-    receipt = receipt_text(record.nonce, record.attempts)
-    return [*_members(record), f',"receipt":"{receipt}","attempt":{record.attempts}}}'.encode()]
-
-
 def deliveries(records: Sequence[JobRecord]) -> bytes:
-    """The response of a pop, in one copy: bodies may be large."""
+    """The response of a pop, in one copy: bodies may be large.
+
+    Each job has what its consumer needs: `receipt` and `attempt`.
+    """
     pieces = [b'{"jobs":[']
     for record in records:
-        pieces += _delivery(record)
-        pieces.append(b",")
+        pieces += _members(record)
+        receipt = receipt_text(record.nonce, record.attempts)
+        pieces += (f',"receipt":"{receipt}","attempt":{record.attempts}}}'.encode(), b",")
     if records:
         pieces.pop()
     pieces.append(b"]}")
@@ -144,7 +142,9 @@ _DEFAULT_POLICY = _policy_members(_DEFAULT)
 def put_results(results: Iterable[PutResult]) -> bytes:
     """The response to a batch put."""
     lines = [
-        f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}}}'
+        f'{{"topic":"{topic}","id":"{job_id}","status":201,"durability":"{durability}"}}'
+        if status == 201 and code is None and durability is not None
+        else f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}}}'
         for topic, job_id, status, code, durability in results
     ]
     return _results(lines)
@@ -152,7 +152,14 @@ def put_results(results: Iterable[PutResult]) -> bytes:
 
 def finish_results(results: Iterable[FinishResult]) -> bytes:
     """The response to a batch finish."""
-    return _results([f'{{"id":"{job_id}","status":{status}{_code(code)}}}' for job_id, status, code in results])
+    return _results(
+        [
+            f'{{"id":"{job_id}","status":{status}}}'
+            if code is None
+            else f'{{"id":"{job_id}","status":{status},"code":"{code}"}}'
+            for job_id, status, code in results
+        ]
+    )
 
 
 def put_results_with_jobs(results: Iterable[tuple[PutResult, JobRecord | None]]) -> bytes:

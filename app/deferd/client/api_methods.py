@@ -12,11 +12,11 @@ from deferd.client.batching import Batching
 from deferd.client.buffer import PutBuffer
 from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
-from deferd.client.idempotency import new_id, put_batch_once, with_id
+from deferd.client.idempotency import new_id, put_batch_once, with_id, with_ids
 from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import Backoff, PutOptions, put_fields
-from deferd.client.request_body import JobToFinish, JobToPut, job_fields, without_none
+from deferd.client.request_body import JobToFinish, JobToPut, set_fields, without_none
 from deferd.client.requests import ApiRequest, Result
 from deferd.client.sender import Sender
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
@@ -98,14 +98,14 @@ class ApiMethods:
         """
         done = 0
         async for batch in _batches(jobs):
-            fields = [with_id(job_fields(job)) for job in batch]
+            fields = with_ids(map(set_fields, batch))
             for result in await put_batch_once(self._sender, fields, first_index=done):
                 yield result
             done += len(batch)
 
     async def put_batch(self, jobs: Sequence[JobToPut]) -> list[PutResult]:
         """Put 1 to 1000 jobs and return a result for each, in order. `put_many` takes any number."""
-        return await put_batch_once(self._sender, [with_id(job_fields(job)) for job in jobs])
+        return await put_batch_once(self._sender, with_ids(map(set_fields, jobs)))
 
     def buffer(self) -> PutBuffer:
         """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""

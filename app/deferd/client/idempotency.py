@@ -7,7 +7,7 @@ the stored job is compared with the put: if they are equal, it counts as stored 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -26,11 +26,12 @@ TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=N
 _EQUAL_FIELDS = ("max_attempts", "traceparent")
 _DURATIONS = ("ttr", "ttl", "retain")
 _ROUNDING_S = 0.0015
+_ID_BYTES = 16
 
 
 def new_id() -> str:
     """An id that is unique across processes, also after a fork."""
-    return os.urandom(16).hex()
+    return os.urandom(_ID_BYTES).hex()
 
 
 def with_id(fields: dict[str, Any]) -> dict[str, Any]:
@@ -38,13 +39,22 @@ def with_id(fields: dict[str, Any]) -> dict[str, Any]:
 
     An id made here can only be taken by an earlier attempt of the same put, so keeping the existing job is right.
     """
-    if fields.get("id") is None:
-        fields["id"] = new_id()
-        fields.setdefault("on_conflict", "keep")
-    traceparent = TRACEPARENT.get()
-    if traceparent is not None:
-        fields.setdefault("traceparent", traceparent)
+    [fields] = with_ids([fields])
     return fields
+
+
+def with_ids(jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each of the jobs as `with_id` makes it."""
+    jobs = list(jobs)
+    ids = os.urandom(_ID_BYTES * len(jobs)).hex()
+    traceparent = TRACEPARENT.get()
+    for index, fields in enumerate(jobs):
+        if fields.get("id") is None:
+            fields["id"] = ids[2 * _ID_BYTES * index : 2 * _ID_BYTES * (index + 1)]
+            fields.setdefault("on_conflict", "keep")
+        if traceparent is not None:
+            fields.setdefault("traceparent", traceparent)
+    return jobs
 
 
 async def put_once(

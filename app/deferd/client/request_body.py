@@ -18,6 +18,9 @@ JobToPut = PutJob | Mapping[str, Any]
 JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
 
 _DURATIONS = ("delay", "ttr", "ttl", "retain")
+_NUMBERS: tuple[type, ...] = (float, int, type(None))
+_AS_IN_JSON: dict[str, tuple[type, ...]] = {**dict.fromkeys(_DURATIONS, _NUMBERS), "run_at": (str, type(None))}
+"""The types of fields that need no conversion, of those that may need one."""
 
 
 def encode(value: Any) -> bytes:
@@ -46,6 +49,10 @@ def job_fields(job: JobToPut) -> dict[str, Any]:
     Raises:
         InvalidInput: `run_at` is not a datetime with a zone.
     """
+    if type(job) is dict and not [
+        name for name in job if name in _AS_IN_JSON and type(job[name]) not in _AS_IN_JSON[name]
+    ]:
+        return job.copy()
     fields = in_seconds(set_fields(job))
     run_at = fields.get("run_at")
     if isinstance(run_at, datetime):

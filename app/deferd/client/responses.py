@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from pydantic_core import from_json
@@ -18,6 +19,7 @@ from deferd.contract.timestamps import parse_instant
 
 _JOB_FIELDS = frozenset({"topic", "id", "state", "body"})
 _DELIVERY_FIELDS = _JOB_FIELDS | {"receipt", "attempt"}
+_get_delivery_fields = itemgetter(*_DELIVERY_FIELDS)
 _AUDIT_FIELDS = frozenset({"clean", "repaired", "findings", "examples"})
 _TOPIC_FIELDS = frozenset({"topic", "counts", "paused", "settings"})
 _SHOWN_CHARACTERS = 500
@@ -34,8 +36,12 @@ def parsed(content: bytes) -> Any:
 def _checked(value: Any, names: frozenset[str]) -> dict[str, Any]:
     """An object that has at least these fields; their values are checked when they are used."""
     if type(value) is not dict or not names <= value.keys():
-        raise ValueError(f"there is no object with {', '.join(sorted(names))}")
+        raise _no_object_with(names)
     return value
+
+
+def _no_object_with(names: frozenset[str]) -> ValueError:
+    return ValueError(f"there is no object with {', '.join(sorted(names))}")
 
 
 def _text_or_none(value: Any) -> str | None:
@@ -56,8 +62,9 @@ def read_put_results(content: bytes) -> list[PutResult]:
             result["topic"],
             result["id"],
             result["status"],
-            _text_or_none(result.get("code")),
-            durability=_text_or_none(result.get("durability")),
+            _text_or_none(result["code"]) if "code" in result else None,
+            None,
+            _text_or_none(result["durability"]) if "durability" in result else None,
         )
         for result in parsed(content)["results"]
     ]
@@ -71,7 +78,13 @@ def read_cancelled(content: bytes) -> Cancelled:
 
 def read_deliveries(content: bytes) -> list[Delivery]:
     """The jobs of a pop."""
-    return [Delivery(_checked(job, _DELIVERY_FIELDS)) for job in parsed(content)["jobs"]]
+    jobs = parsed(content)["jobs"]
+    try:
+        for job in jobs:
+            _get_delivery_fields(job)
+    except (LookupError, TypeError):
+        raise _no_object_with(_DELIVERY_FIELDS) from None
+    return list(map(Delivery, jobs))
 
 
 def read_finished(content: bytes) -> None:
@@ -106,7 +119,7 @@ def read_text(content: bytes) -> str:
 def read_finish_results(content: bytes) -> list[FinishResult]:
     """The results of a batch of finishes."""
     return [
-        FinishResult(result["id"], result["status"], _text_or_none(result.get("code")))
+        FinishResult(result["id"], result["status"], _text_or_none(result["code"]) if "code" in result else None)
         for result in parsed(content)["results"]
     ]
 

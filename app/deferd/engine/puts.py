@@ -26,7 +26,7 @@ from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import JobRecord, read_reply
-from deferd.engine.script_arguments import NO_BOUNDS, Args, PutBounds, new_id, put_args, size
+from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBounds, encode_put, size
 from deferd.store.durability_levels import level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
@@ -86,7 +86,7 @@ class Puts:
         self._known_topics = known_topics
         self._commits: dict[str | None, _PutCommit] = {}
 
-    async def put(self, spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
+    async def put(self, spec: PutJob | EncodedPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
         """Store a job, ready at once when it is already due; return when it has reached its durability.
 
         Raises:
@@ -95,16 +95,16 @@ class Puts:
             TopicFull: the topic holds its `max_jobs`, or the caller's.
             DurabilityUnavailable: the store does not support the durability. Nothing was stored.
         """
-        job_id = spec.id or new_id()
-        commit = self._commits.get(spec.durability) or self._new_commit(spec.durability)
-        max_jobs, result, durability = await commit.submit(spec.topic, put_args(spec, job_id, bounds))
+        put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
+        commit = self._commits.get(put.durability) or self._new_commit(put.durability)
+        max_jobs, result, durability = await commit.submit(put.topic, put.args)
         if isinstance(result, int):
             if result == _FULL:
                 if bounds.max_jobs is not None and not 0 < max_jobs <= bounds.max_jobs:
-                    raise TopicFull(spec.topic, bounds.max_jobs, of_caller=True)
-                raise TopicFull(spec.topic, max_jobs)
-            raise (JobReserved if result == _HELD else JobExists)(spec.topic, job_id, durability)
-        return PutOutcome(read_reply(spec.topic, job_id, result[1:]), _OUTCOMES[result[0]], durability)
+                    raise TopicFull(put.topic, bounds.max_jobs, of_caller=True)
+                raise TopicFull(put.topic, max_jobs)
+            raise (JobReserved if result == _HELD else JobExists)(put.topic, put.id, durability)
+        return PutOutcome(read_reply(put.topic, put.id, result[1:]), _OUTCOMES[result[0]], durability)
 
     def _new_commit(self, durability: str | None) -> _PutCommit:
         """The group commit of puts that name `durability`; None for those that name none."""
@@ -124,7 +124,7 @@ class Puts:
         durability = name_of(reached)
         return [(max_jobs, result, durability) for result in results]
 
-    async def put_many(self, specs: Sequence[PutJob], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
+    async def put_many(self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
         """Store jobs; each has its own result, in order.
 
         When the store fails in the middle, the jobs it did not confirm have status 503 and may or may not be stored;
@@ -135,24 +135,28 @@ class Puts:
             StoreUnavailable: the store confirmed none of them.
             DurabilityUnavailable: the store supports the durability of none of them. Nothing was stored.
         """
-        return await _Batch(self, self._sender, self._throttle, specs, bounds).put()
+        return await _Batch(self, self._sender, self._throttle, _encoded(specs, bounds)).put()
 
     async def put_many_with_jobs(
-        self, specs: Sequence[PutJob], bounds: PutBounds = NO_BOUNDS
+        self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS
     ) -> list[tuple[PutResult, JobRecord | None]]:
         """As `put_many`, with the job of each result as it is stored.
 
         None for a result without one, and for jobs that existed already and do not fit into KEPT_BYTES.
         """
-        batch = _Batch(self, self._sender, self._throttle, specs, bounds, with_jobs=True)
+        batch = _Batch(self, self._sender, self._throttle, _encoded(specs, bounds), with_jobs=True)
         return [(result, batch.records.get(index)) for index, result in enumerate(await batch.put())]
 
     def count(self, topic: str, codes: Sequence[int]) -> None:
         """Count the outcomes of puts into a topic."""
         self._known_topics.add(topic)
         label = self._label(topic)
-        for outcome, count in Counter(_OUTCOMES.get(code, "refused") for code in codes).items():
-            metrics.PUTS.labels(label, outcome).inc(count)
+        for code, count in Counter(codes).items():
+            metrics.PUTS.labels(label, _OUTCOMES.get(code, "refused")).inc(count)
+
+
+def _encoded(specs: Sequence[PutJob | EncodedPut], bounds: PutBounds) -> list[EncodedPut]:
+    return [spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds) for spec in specs]
 
 
 class _Batch:
@@ -163,19 +167,16 @@ class _Batch:
         puts: Puts,
         sender: PutSender,
         throttle: BulkThrottle,
-        specs: Sequence[PutJob],
-        bounds: PutBounds,
+        jobs: Sequence[EncodedPut],
         *,
         with_jobs: bool = False,
     ) -> None:
         self._puts = puts
         self._sender = sender
         self._throttle = throttle
-        self._specs = specs
-        self._bounds = bounds
-        self._ids = [spec.id or new_id() for spec in specs]
+        self._jobs = jobs
         self._results: dict[int, PutResult] = {}
-        self._kept_bytes_each = max(KEPT_BYTES // len(specs), 1) if with_jobs else _CODES_ONLY
+        self._kept_bytes_each = max(KEPT_BYTES // len(jobs), 1) if with_jobs else _CODES_ONLY
         self.records: dict[int, JobRecord] = {}
         """The stored jobs by the index of their put."""
         self._errors: dict[int, StoreUnavailable | DurabilityUnavailable] = {}
@@ -186,24 +187,28 @@ class _Batch:
 
     async def put(self) -> list[PutResult]:
         of_topic: dict[str, list[int]] = {}
-        for index, spec in enumerate(self._specs):
-            of_topic.setdefault(spec.topic, []).append(index)
-        async with asyncio.TaskGroup() as group:
-            for topic, indexes in of_topic.items():
-                group.create_task(self._put_topic(topic, indexes))
-        results = [self._results[index] for index in range(len(self._specs))]
+        for index, job in enumerate(self._jobs):
+            of_topic.setdefault(job.topic, []).append(index)
+        if len(of_topic) == 1:
+            [(topic, indexes)] = of_topic.items()
+            await self._put_topic(topic, indexes)
+        else:
+            async with asyncio.TaskGroup() as group:
+                for topic, indexes in of_topic.items():
+                    group.create_task(self._put_topic(topic, indexes))
+        results = [self._results[index] for index in range(len(self._jobs))]
         if self._errors and all(result.status in self._errors for result in results):
             raise self._errors[max(self._errors)]
         return results
 
     async def _put_topic(self, topic: str, indexes: list[int]) -> None:
-        jobs = [(self._specs[index].durability, self._ids[index], index) for index in indexes]
-        for durability, some in _by_durability(jobs):
+        for durability, some in self._by_durability(indexes):
             for start in range(0, len(some), MOST_JOBS):  # one after the other: an id may occur twice
                 await self._put_step(topic, durability, some[start : start + MOST_JOBS])
 
     async def _put_step(self, topic: str, durability: str | None, indexes: list[int]) -> None:
-        args = chain.from_iterable(put_args(self._specs[at], self._ids[at], self._bounds) for at in indexes)
+        jobs = [self._jobs[index] for index in indexes]
+        args = chain.from_iterable([(job.id, job.job) for job in jobs])
         level_key = durability or (topic,)
         try:
             if level_key in self._level_errors:  # wait only once for replicas that are away
@@ -218,23 +223,32 @@ class _Batch:
                 self._level_errors[level_key] = exc
             if status not in self._errors or stored_nothing(self._errors[status]):  # prefer one that may have stored
                 self._errors[status] = exc
-            for index in indexes:
-                self._results[index] = PutResult(topic, self._ids[index], status, exc.code)
+            for index, job in zip(indexes, jobs, strict=True):
+                self._results[index] = PutResult(topic, job.id, status, exc.code)
             return
         codes = [self._noted(index, reply) for index, reply in zip(indexes, replies, strict=True)]
         self._puts.count(topic, codes)
         level = name_of(reached)
-        for index, code in zip(indexes, codes, strict=True):
-            status, error_code = _STATUS[code]
-            self._results[index] = PutResult(
-                topic, self._ids[index], status, error_code, None if code == _FULL else level
+        if codes.count(_CREATED) == len(codes):
+            self._results.update(
+                zip(indexes, [PutResult(topic, job.id, 201, None, level) for job in jobs], strict=True)
             )
+            return
+        for index, job, code in zip(indexes, jobs, codes, strict=True):
+            status, error_code = _STATUS[code]
+            self._results[index] = PutResult(topic, job.id, status, error_code, None if code == _FULL else level)
+
+    def _by_durability(self, indexes: list[int]) -> Iterable[tuple[str | None, list[int]]]:
+        durabilities = {self._jobs[index].durability for index in indexes}
+        if len(durabilities) == 1:
+            return [(durabilities.pop(), indexes)]
+        return _by_durability([(self._jobs[index].durability, self._jobs[index].id, index) for index in indexes])
 
     def _noted(self, index: int, reply: int | Sequence[Any]) -> int:
         """The code in what the script returned for a job; the job itself, if it is there, is kept."""
         if isinstance(reply, int):
             return reply
-        self.records[index] = read_reply(self._specs[index].topic, self._ids[index], reply[1:])
+        self.records[index] = read_reply(self._jobs[index].topic, self._jobs[index].id, reply[1:])
         code: int = reply[0]
         return code
 
@@ -242,7 +256,7 @@ class _Batch:
     async def _slot(self, topic: str) -> AsyncIterator[None]:
         """A slot of the throttle; raises at once when this batch has already failed in the same failure domain."""
         domain = self._throttle.failure_domain(topic)
-        async with self._throttle.slot(topic, len(self._specs)):
+        async with self._throttle.slot(topic, len(self._jobs)):
             if domain in self._domain_errors:  # wait only once for a shard that is away
                 raise self._domain_errors[domain]
             try:

@@ -25,7 +25,16 @@ from deferd.engine.puts import PutOutcome, PutResult, Puts
 from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
-from deferd.engine.script_arguments import NO_BOUNDS, Args, PutBounds, finish_args, size, when_args
+from deferd.engine.script_arguments import (
+    NO_BOUNDS,
+    Args,
+    EncodedFinish,
+    EncodedPut,
+    PutBounds,
+    encode_finish,
+    size,
+    when_args,
+)
 from deferd.engine.scripts import Scripts
 
 _STATES = {state.value.encode(): state for state in JobState}
@@ -126,11 +135,11 @@ class JobQueue:
 
     # Producers
 
-    async def put(self, spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
+    async def put(self, spec: PutJob | EncodedPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
         """Store a job; see `Puts.put`."""
         return await self._puts.put(spec, bounds)
 
-    async def put_many(self, specs: Sequence[PutJob], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
+    async def put_many(self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
         """Store jobs; see `Puts.put_many`."""
         return await self._puts.put_many(specs, bounds)
 
@@ -271,10 +280,11 @@ class JobQueue:
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
         """
-        code = await self._finishes.submit(topic, finish_args(job_id, receipt, result))
+        finish = encode_finish(job_id, receipt, result)
+        code = await self._finishes.submit(topic, (finish.id, finish.argument))
         _raise_unless_ok(code, topic, job_id)
 
-    async def finish_many(self, topic: str, items: Sequence[FinishItem]) -> list[FinishResult]:
+    async def finish_many(self, topic: str, items: Sequence[FinishItem | EncodedFinish]) -> list[FinishResult]:
         """Finish jobs of one topic; each has its own result, in order.
 
         When the store fails in the middle, the jobs it did not confirm have status 503.
@@ -285,16 +295,24 @@ class JobQueue:
         results: list[FinishResult] = []
         for start in range(0, len(items), MOST_JOBS):
             some = items[start : start + MOST_JOBS]
-            args = [finish_args(item.id, Receipt.of(item.receipt), item.result) for item in some]
+            jobs = [
+                item
+                if isinstance(item, EncodedFinish)
+                else encode_finish(item.id, Receipt.of(item.receipt), item.result)
+                for item in some
+            ]
             try:
                 async with self._bulk_throttle.slot(topic, len(items)):
-                    codes = await self._send_finishes(topic, args)
+                    codes = await self._send_finishes(topic, [(job.id, job.argument) for job in jobs])
             except StoreUnavailable as exc:
                 if not results:
                     raise
                 results += [FinishResult(item.id, 503, exc.code) for item in items[start:]]
                 break
-            results += [FinishResult(item.id, *_FINISH_STATUS[code]) for item, code in zip(some, codes, strict=True)]
+            if codes.count(_OK) == len(codes):
+                results += [FinishResult(job.id, 200, None) for job in jobs]
+            else:
+                results += [FinishResult(job.id, *_FINISH_STATUS[code]) for job, code in zip(jobs, codes, strict=True)]
         return results
 
     async def release(
@@ -376,18 +394,10 @@ def _cancel_result(job_id: str, result: JobState | int) -> CancelResult:
 
 def _read_deliveries(topic: str, request: PopRequest, reply: Sequence[Any]) -> list[JobRecord]:
     """The jobs in what pop.lua returned for one request."""
+    consumer, request_id, repeats = request.consumer, request.request_id, reply[0]
     return [
-        read_record(
-            topic,
-            reply[at].decode(),
-            JobState.RESERVED,
-            reply[at + 1],
-            lease_end_ms=reply[at + 2],
-            consumer=request.consumer,
-            request_id=request.request_id,
-            request_repeats=reply[0],
-        )
-        for at in range(1, len(reply), 3)
+        read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id, repeats)
+        for job_id, raw, lease_end_ms in zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
     ]
 
 

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
 import orjson
 import pydantic_core
 
@@ -70,8 +70,7 @@ ANY_RECEIPT = Receipt(0, 0)
 IMPOSSIBLE_RECEIPT = Receipt(0, -1)
 
 
-@dataclass(slots=True)  # not frozen: that doubles the time to create one, and every response creates some
-class JobRecord:
+class JobRecord(msgspec.Struct, gc=False, eq=False):
     """One job as the store holds it; treat as immutable. Times are ms since the epoch, on the store's clock.
 
     `body` and `result` are JSON bytes. `attempts` includes the delivery under way. `ttl_ms` and `max_attempts` are 0
@@ -87,6 +86,10 @@ class JobRecord:
     nonce: int
     attempts: int
     body: bytes
+    reserved_until_ms: int | None = None
+    reserved_by: str | None = None
+    request_id: str | None = None
+    request_repeats: int = 0
     ttr_ms: int = limits.TTR_DEFAULT_S * 1000
     max_attempts: int = NO_LIMIT
     backoff: dict[str, Any] | None = None
@@ -94,13 +97,17 @@ class JobRecord:
     retain_ms: int = 0
     last_error: str | None = None
     reason: str | None = None
-    reserved_until_ms: int | None = None
-    reserved_by: str | None = None
     finished_at_ms: int | None = None
     result: bytes | None = None
-    request_id: str | None = None
-    request_repeats: int = field(default=0, compare=False)
     traceparent: str | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields but `request_repeats` are equal."""
+        return isinstance(other, JobRecord) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__struct_fields__ if name != "request_repeats"
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # records change
 
     @property
     def receipt(self) -> Receipt:
@@ -113,18 +120,20 @@ class JobRecord:
         return self.backoff or _DEFAULT_BACKOFF
 
 
-def read_record(
+def read_record(  # noqa: PLR0917
     topic: str,
     job_id: str,
     state: JobState,
     raw: bytes,
-    *,
     lease_end_ms: int | None = None,
     consumer: str | None = None,
     request_id: str | None = None,
     request_repeats: int = 0,
 ) -> JobRecord:
-    """Read one record. `lease_end_ms`, `consumer` and the request's fields belong to a reserved job."""
+    """Read one record. `lease_end_ms`, `consumer` and the request's fields belong to a reserved job.
+
+    They are given by position, which takes less time.
+    """
     created_low, created_high, due_low, due_high, nonce_low, nonce_high, attempts, extra_length = _HEADER.unpack_from(
         raw
     )
@@ -138,11 +147,11 @@ def read_record(
         nonce_high << 32 | nonce_low,
         attempts + (state is JobState.RESERVED),
         raw[body_at:],
+        lease_end_ms,
+        consumer,
+        request_id,
+        request_repeats,
     )
-    record.reserved_until_ms = lease_end_ms
-    record.reserved_by = consumer
-    record.request_id = request_id
-    record.request_repeats = request_repeats
     if extra_length:
         _read_extra(record, orjson.loads(raw[_HEADER_SIZE:body_at]))
     return record
@@ -154,7 +163,7 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
     state = _STATES[raw_state]
     if state is not JobState.RESERVED:
         return read_record(topic, job_id, state, raw)
-    return read_record(topic, job_id, state, raw, lease_end_ms=int(score), consumer=consumer.decode() or None)
+    return read_record(topic, job_id, state, raw, int(score), consumer.decode() or None)
 
 
 def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:

@@ -6,15 +6,20 @@ import random
 import struct
 from typing import Any, NamedTuple
 
+import msgspec
+
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
 
 Args = tuple[str | bytes | int, ...]
 
-_PUT_HEAD = struct.Struct("<BBQQII")
+PUT_HEAD = struct.Struct("<BBQQII")
 """The fixed part of a job's argument in lua/put.lua; extra and body follow."""
-_ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
-_DELAY, _INSTANT = 0, 1
+ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
+DELAY, INSTANT = 0, 1
+NONCE_BYTES = 6
+_NO_ATTEMPT = 2**32 - 1
+"""The number of an attempt that no delivery ever has."""
 _EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent"))
 
 
@@ -32,19 +37,41 @@ class PutBounds(NamedTuple):
 NO_BOUNDS = PutBounds()
 
 
-def put_args(spec: PutJob, job_id: str, bounds: PutBounds = NO_BOUNDS) -> Args:
-    """The arguments for one job of a put: its id, and everything else packed into one."""
+class EncodedPut(msgspec.Struct, frozen=True, gc=False):
+    """A put that is ready to be sent: `job` is the argument of lua/put.lua."""
+
+    topic: str
+    id: str
+    durability: str | None
+    job: bytes
+
+    @property
+    def args(self) -> Args:
+        """The arguments for this job."""
+        return self.id, self.job
+
+
+class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
+    """A finish that is ready to be sent: `argument` follows the id in the arguments of lua/finish.lua."""
+
+    id: str
+    argument: bytes
+
+
+def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
+    """Encode a put. One without an id is given one."""
     extra = _put_extra(spec, bounds.dead_retain_ms)
     if spec.delay is not None:
-        when, when_ms = _DELAY, to_ms(spec.delay)
+        when, when_ms = DELAY, to_ms(spec.delay)
     elif spec.run_at is not None:
-        when, when_ms = _INSTANT, instant_ms(spec.run_at)
+        when, when_ms = INSTANT, instant_ms(spec.run_at)
     else:
-        when, when_ms = _DELAY, 0
+        when, when_ms = DELAY, 0
     nonce = random.getrandbits(NONCE_BITS)
-    head = _PUT_HEAD.pack(_ON_CONFLICT[spec.on_conflict], when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
+    head = PUT_HEAD.pack(ON_CONFLICT[spec.on_conflict], when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
     # One argument, not two: bytes from orjson occupy a kilobyte until they are copied.
-    return job_id, head + extra + json_bytes(spec.body)
+    job = head + extra + json_bytes(spec.body)
+    return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job)
 
 
 def _put_extra(spec: PutJob, dead_retain_ms: int | None) -> bytes:
@@ -68,9 +95,17 @@ def when_args(change: ChangeJob) -> tuple[str, int]:
     return "", 0
 
 
-def finish_args(job_id: str, receipt: Receipt, result: Any) -> Args:
-    """The arguments for one job of a finish."""
-    return job_id, receipt.nonce, receipt.attempt, b"" if result is None else json_bytes(result)
+def encode_finish(job_id: str, receipt: Receipt, result: Any) -> EncodedFinish:
+    """Encode a finish. A `result` of None is none."""
+    return EncodedFinish(job_id, receipt_bytes(receipt) + (b"" if result is None else json_bytes(result)))
+
+
+def receipt_bytes(receipt: Receipt) -> bytes:
+    """A receipt as scripts read it: nonce u48 | attempt u32. One that no delivery can have becomes one such."""
+    nonce, attempt = receipt
+    if not 0 <= attempt < _NO_ATTEMPT or nonce >> NONCE_BYTES * 8:
+        nonce, attempt = 0, _NO_ATTEMPT
+    return nonce.to_bytes(NONCE_BYTES, "little") + attempt.to_bytes(4, "little")
 
 
 def size(args: Args) -> int:

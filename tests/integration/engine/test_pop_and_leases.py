@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
 from deferd.contract.errors import JobNotFound, ReceiptStale

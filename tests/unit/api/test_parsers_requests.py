@@ -160,14 +160,14 @@ def can_be_sent_to_the_store(value: Any) -> None:
     """Parsed values can be encoded for scripts."""
     match value:
         case model.PutJob():
-            script_arguments.put_args(value, value.id or script_arguments.new_id())
+            script_arguments.encode_put(value)
         case model.PutBatch():
             for job in value.jobs:
                 can_be_sent_to_the_store(job)
         case model.ChangeJob():
             script_arguments.when_args(value)
         case model.FinishJob():
-            script_arguments.finish_args("a", Receipt.of(value.receipt), value.result)
+            script_arguments.encode_finish("a", Receipt.of(value.receipt), value.result)
 
 
 @drawn(200)

@@ -21,7 +21,7 @@ from pydantic_core import from_json
 
 import deferd
 from deferd import settings
-from deferd.api import incoming_request, problem_details, request_body
+from deferd.api import incoming_request, problem_details, put_decoding, request_body
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
@@ -195,6 +195,19 @@ ROWS = [
     ),
     Row("body of a put", read_body("put_job"), BODIES),
     Row("body of a batch", read_body("put_jobs"), BATCHES),
+    *(
+        Row(f"text {number} of a batch", pattern.fullmatch, NAMES | HEX | inputs, ("api/put_decoding.py",))
+        for number, (pattern, inputs) in enumerate(
+            (
+                (put_decoding._ID, {}),
+                (put_decoding._IDS, {"ids": repeat("order-1042\n", after="!"), "short ids": repeat("a\n", after="-")}),
+                (put_decoding._RECEIPTS, {"receipts": repeat("0123456789ab.1\n", after="0")}),
+                (put_decoding._TOPIC, {}),
+                (put_decoding._TRACEPARENT, {}),
+            )
+        )
+    ),
+    Row("body of a batch of finishes", read_body("finish_jobs"), BATCHES),
     Row("depth of a body", is_deeper, {name: BODIES[name] for name in ("empty lists", "deep lists", "names")}),
     # What the operator, the store or the engine itself has written:
     Row("name of a key", api_keys._NAME.fullmatch, NAMES, ("api/auth/api_keys.py",)),

@@ -34,6 +34,11 @@ class Admission:
         """The topics that a list may show; None for all."""
         return None if self.key is None or self.key.topics.everything else self.key.topics
 
+    @property
+    def limits_content(self) -> bool:
+        """Whether the key has limits that `check_value` and `check_arguments` need the body's values for."""
+        return self.usage is not None and self.usage.has_bounds
+
     def authorize(self) -> None:
         """Check the key's rate limit (429), then its scope (403)."""
 

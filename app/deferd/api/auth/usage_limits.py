@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deferd.api.auth.api_keys import Key
+from deferd.api.auth.api_keys import NO_BOUNDS, Key
 from deferd.api.auth.quota import Quota
 from deferd.api.auth.rate_limit import Bucket
 from deferd.api.request_body import is_deeper
@@ -26,11 +26,12 @@ PARKED_RETRY_S = 1
 class KeyUsage:
     """The limits of a key and what it has used of them. After a reload it continues from `before`."""
 
-    __slots__ = ("_bucket", "_name", "_parked", "bounds", "put_bounds", "quota")
+    __slots__ = ("_bucket", "_name", "_parked", "bounds", "has_bounds", "put_bounds", "quota")
 
     def __init__(self, key: Key, before: KeyUsage | None) -> None:
         self._name = key.name
         self.bounds = key.bounds
+        self.has_bounds = key.bounds != NO_BOUNDS
         dead_retain_s = key.bounds.max_dead_retain
         self.put_bounds = PutBounds(key.bounds.max_jobs, None if dead_retain_s is None else dead_retain_s * 1000)
         # shared: pops go on waiting while keys are reloaded

@@ -113,6 +113,6 @@ async def bury_job(request: CurrentRequest, topic: Topic, id: JobId, bury: BuryJ
     responses=error_responses("validation", "store_unavailable", body=True),
 )
 @requires(Scope.POP)
-async def finish_jobs(request: CurrentRequest, topic: Topic, batch: FinishBatch) -> Response:
-    with request.counting(*(job.result for job in batch.jobs)):
+async def finish_jobs(request: CurrentRequest, topic: Topic, batch: FinishBatch) -> Response:  # or EncodedFinishes
+    with request.counting_results(batch.jobs):
         return JsonResponse(serialization.finish_results(await request.engine.queue.finish_many(topic, batch.jobs)))

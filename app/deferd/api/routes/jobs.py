@@ -84,7 +84,11 @@ class PutBatchQuery(BaseModel):
     responses=error_responses("validation", "durability_unavailable", "store_unavailable", body=True),
 )
 @requires(Scope.PUT, topics=lambda arguments: {job.topic for job in arguments["batch"].jobs})
-async def put_jobs(request: CurrentRequest, query: Annotated[PutBatchQuery, Query()], batch: PutBatch) -> Response:
+async def put_jobs(
+    request: CurrentRequest,
+    query: Annotated[PutBatchQuery, Query()],
+    batch: PutBatch,  # or its EncodedBatch
+) -> Response:
     queue = request.engine.queue
     with request.room_for(batch.jobs):
         if query.with_jobs:

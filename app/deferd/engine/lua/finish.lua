@@ -1,14 +1,15 @@
 -- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted.
 -- @include clock topic record transitions delivery
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2..] four for each job: id | nonce | attempt (0: any) | result JSON
+-- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON
 -- Returns a code for each: 0 finished, now or before by the same delivery, 1 not found, 2 held under another receipt,
 --   3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: the jobs in ARGV, at most 1000.
+local read = struct.unpack
 local now = now_ms()
-local ids = {}
-for at = 2, #ARGV, 4 do
-  ids[#ids + 1] = ARGV[at]
+local ids, count = {}, (#ARGV - 1) / 2
+for index = 1, count do
+  ids[index] = ARGV[2 * index]
 end
 local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
@@ -16,16 +17,16 @@ local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
 
 -- Finish a live delivery; its writes are collected and done at the end.
-local function finish(id, raw, result)
+local function finish(id, raw, extra_length, argument, result_at)
   released[#released + 1] = id
-  local retain = read_extra(raw).r or 0
+  local retain = extra_length > 0 and read_extra(raw).r or 0
   if retain == 0 then
     gone[#gone + 1] = id
     done[id] = 'gone'
     return
   end
   done[id] = 'kept'
-  local record = read_record(raw)
+  local record, result = read_record(raw), string.sub(argument, result_at)
   record.attempts = record.attempts + 1
   record.extra.f = now
   if result ~= '' then
@@ -43,21 +44,21 @@ local function was_finished_by(id, raw, nonce, attempt)
 end
 
 local codes = {}
-for index, id in ipairs(ids) do
-  local at = 4 * index - 2
-  local nonce, attempt = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local raw = raws[index]
+for index = 1, count do
+  local id, raw, argument = ids[index], raws[index], ARGV[2 * index + 1]
+  local nonce, attempt, result_at = read('<I6I4', argument)
   local code = LIVE
-  if not raw then
-    code = code_for_missing(id, nonce, attempt, now)
-  elseif done[id] == 'gone' then
+  if not raw or done[id] == 'gone' then
     code = code_for_missing(id, nonce, attempt, now)
   elseif done[id] == 'kept' then
     code = attempt ~= 0 and receipt_matches(raw, nonce, attempt) and LIVE or NOT_HELD.finished
-  elseif not lease_ends[index] or not receipt_matches(raw, nonce, attempt) then
-    code = was_finished_by(id, raw, nonce, attempt) and LIVE or code_for_stale(id)
   else
-    finish(id, raw, ARGV[at + 3])
+    local live_nonce, ended, extra_length = read('<I6I4I4', raw, 13)
+    if lease_ends[index] and (attempt == 0 or live_nonce == nonce and ended + 1 == attempt) then
+      finish(id, raw, extra_length, argument, result_at)
+    else
+      code = was_finished_by(id, raw, nonce, attempt) and LIVE or code_for_stale(id)
+    end
   end
   codes[index] = code
 end

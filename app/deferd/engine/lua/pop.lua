@@ -13,12 +13,14 @@
 -- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 1 MiB or one job, the same for repeated requests and
--- what one of them received, and at most 1000 that are not handed out: expired ones, and ids of a damaged store.
+-- what one of them received, and at most 1000 that are not handed out: expired ones, and ids of a damaged store. At
+-- most READ_AT_ONCE records are read that do not fit.
 local FIRST_TIME, RESEND = 0, -1
 local MOST_SKIPPED = 1000
 local REMEMBERED_MS = 3600000
 local MOST_BYTES = 1024 * 1024
 local MOST_IN_CHUNK = 500
+local READ_AT_ONCE = 16
 local now = now_ms()
 local dead_retention = tonumber(ARGV[2])
 local settings = redis.call('HGET', SETTINGS, TOPIC)
@@ -63,50 +65,86 @@ local skipped, expired = 0, 0
 -- The job's own ttr; raises an error for a record that cannot be read.
 local function read_ttr(raw) return (read_extra(raw).t or DEFAULT_TTR_MS) + 0 end
 
--- How many of the first `most` ready jobs have records that fit into `bytes`.
-local function count_fitting(most, bytes)
+-- The first `most` ready jobs, at most so many that their records fit into `bytes`: their ids, and their records (false
+-- for an id without one). Up to READ_AT_ONCE records of the size of those before are read in one step; what of them does
+-- not fit stays in the list.
+local function first_fitting(most, bytes)
   local ids = redis.call('ZRANGE', READY, 0, most - 1)
-  for index, id in ipairs(ids) do
-    bytes = bytes - redis.call('HSTRLEN', POOL, id)
-    if bytes < 0 then return index - 1 end
+  local raws, count, largest, fits = {}, 0, 0, true
+  while fits and count < #ids do
+    local step = largest > 0 and math.min(math.floor(bytes / largest), READ_AT_ONCE, #ids - count) or 1
+    if step <= 1 then
+      step, fits = 1, redis.call('HSTRLEN', POOL, ids[count + 1]) <= bytes
+    end
+    local some = fits and redis.call('HMGET', POOL, unpack(ids, count + 1, count + step)) or {}
+    for index = 1, #some do
+      local size = some[index] and #some[index] or 0
+      if size > bytes then
+        fits = false
+        break
+      end
+      count = count + 1
+      raws[count] = some[index]
+      bytes = bytes - size
+      if size > largest then largest = size end
+    end
   end
-  return #ids
+  for beyond = #ids, count + 1, -1 do ids[beyond] = nil end
+  return ids, raws
 end
 
--- Take the first `wanted` jobs off the Ready list, each as { id, record, its own ttr }. An id without a readable record
--- is removed from the list and skipped, so that it does not block the others (a consistency check finds it).
+-- Take the first ready job off the list: its id and its record, or nothing.
+local function take_first()
+  local id = redis.call('ZPOPMIN', READY)[1]
+  return { id }, { id and redis.call('HGET', POOL, id) }
+end
+
+-- Take the first jobs off the Ready list: at most `most`, and so many that fit into `bytes`, see above. The first is
+-- taken in any case with `at_least_one`.
+local function take_ids(most, bytes, at_least_one)
+  if most == 1 and at_least_one then return take_first() end
+  local ids, raws = first_fitting(most, bytes)
+  if #ids > 0 then
+    redis.call('ZREMRANGEBYRANK', READY, 0, #ids - 1)
+  elseif at_least_one then
+    return take_first()
+  end
+  return ids, raws
+end
+
+local NO_EXTRA = '\0\0\0\0'
+
+-- Take the first `wanted` jobs off the Ready list: their ids, records, and own ttrs. An id without a readable record is
+-- removed from the list and skipped, so that it does not block the others (a consistency check finds it).
 local function take(wanted)
-  local taken, bytes = {}, 0
-  while #taken < wanted and skipped < MOST_SKIPPED do
-    local chunk = math.min(wanted - #taken, MOST_IN_CHUNK)
-    if chunk > 1 or bytes > 0 then
-      chunk = count_fitting(chunk, MOST_BYTES - bytes)
-      if chunk == 0 and bytes > 0 then break end
-      chunk = math.max(chunk, 1)  -- one that does not fit is handed out alone
-    end
-    local popped = redis.call('ZPOPMIN', READY, chunk)
-    if #popped == 0 then break end
-    local ids = {}
-    for at = 1, #popped, 2 do ids[#ids + 1] = popped[at] end
-    local raws = redis.call('HMGET', POOL, unpack(ids))
+  local taken, records, ttrs, count, bytes = {}, {}, {}, 0, 0
+  while count < wanted and skipped < MOST_SKIPPED do
+    local ids, raws = take_ids(math.min(wanted - count, MOST_IN_CHUNK), MOST_BYTES - bytes, bytes == 0)
+    if #ids == 0 then break end
     local expiry = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(ids))
-    for index, id in ipairs(ids) do
+    for index = 1, #ids do
+      local id, raw = ids[index], raws[index]
       local is_read, own_ttr = false, nil
-      if raws[index] then is_read, own_ttr = pcall(read_ttr, raws[index]) end
+      if raw and string.sub(raw, 23, 26) == NO_EXTRA then
+        is_read, own_ttr = true, DEFAULT_TTR_MS
+      elseif raw then
+        is_read, own_ttr = pcall(read_ttr, raw)
+      end
       if not is_read then
         skipped = skipped + 1
       elseif expiry and expiry[index] and tonumber(expiry[index]) <= now then
-        bury_job(id, read_record(raws[index]), 'expired', now, dead_retention)
+        bury_job(id, read_record(raw), 'expired', now, dead_retention)
         expired = expired + 1
         skipped = skipped + 1
       else
         if expiry and expiry[index] then redis.call('ZREM', EXPIRY, id) end
-        taken[#taken + 1] = { id, raws[index], own_ttr }
-        bytes = bytes + #raws[index]
+        count = count + 1
+        taken[count], records[count], ttrs[count] = id, raw, own_ttr
+        bytes = bytes + #raw
       end
     end
   end
-  return taken
+  return taken, records, ttrs
 end
 
 local requests, wanted = {}, 0
@@ -134,25 +172,25 @@ for _, request in ipairs(requests) do
   end
 end
 
-local taken, next_taken, leases, earliest = {}, 1, {}, math.huge
-if wanted > 0 then taken = take(wanted) end
+local taken, records, ttrs, next_taken, leases, earliest = {}, {}, {}, 1, {}, math.huge
+if wanted > 0 then taken, records, ttrs = take(wanted) end
 
 local function serve(request)
   local reply, longest, holders, deliveries, requested = { FIRST_TIME }, 0, {}, {}, {}
-  while #reply <= request.count * 3 and taken[next_taken] do
-    local id, raw, own_ttr = unpack(taken[next_taken])
-    next_taken = next_taken + 1
+  local count, is_named = 0, request.consumer ~= ''
+  local last_end, last_end_text  -- most leases of a reply end at the same instant
+  while count < request.count and taken[next_taken] do
+    local id, raw, own_ttr = taken[next_taken], records[next_taken], ttrs[next_taken]
     local ttr = request.ttr == 0 and own_ttr or request.ttr
     local lease_end = now + ttr
-    leases[#leases + 1] = lease_end
-    leases[#leases + 1] = id
-    earliest = math.min(earliest, lease_end)
-    longest = math.max(longest, ttr)
-    reply[#reply + 1] = id
-    reply[#reply + 1] = raw
-    reply[#reply + 1] = lease_end
-    holders[#holders + 1] = id
-    holders[#holders + 1] = request.consumer
+    if lease_end ~= last_end then last_end, last_end_text = lease_end, string.format('%.0f', lease_end) end
+    leases[2 * next_taken - 1], leases[2 * next_taken] = last_end_text, id
+    next_taken = next_taken + 1
+    if lease_end < earliest then earliest = lease_end end
+    if ttr > longest then longest = ttr end
+    reply[3 * count + 2], reply[3 * count + 3], reply[3 * count + 4] = id, raw, lease_end
+    count = count + 1
+    if is_named then holders[2 * count - 1], holders[2 * count] = id, request.consumer end
     if request.key then
       local nonce, attempts = read_nonce_and_attempts(raw)
       deliveries[#deliveries + 1] = id
@@ -161,8 +199,8 @@ local function serve(request)
       requested[#requested + 1] = request.id
     end
   end
-  if #reply > 1 then
-    if request.consumer ~= '' then redis.call('HSET', HOLDERS, unpack(holders)) end
+  if count > 0 then
+    if is_named then redis.call('HSET', HOLDERS, unpack(holders)) end
     if request.key then
       redis.call('DEL', request.key)
       redis.call('HSET', request.key, unpack(deliveries))

@@ -20,12 +20,16 @@ local function due_in(key)
 end
 
 local reply = { 0, 0, 0, 0, -1, {} }
+local BEFORE_LATENESS = #reply
 local ready = {}
 
 local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
-for at = 1, #due, 2 do
-  ready[#ready + 1] = due[at]
-  reply[#reply + 1] = now - tonumber(due[at + 1])
+local last_due, late  -- most jobs of a batch are due at the same instant
+for index = 1, #due / 2 do
+  local due_at = due[2 * index]
+  if due_at ~= last_due then last_due, late = due_at, now - tonumber(due_at) end
+  ready[index] = due[2 * index - 1]
+  reply[BEFORE_LATENESS + index] = late
 end
 if #ready > 0 then
   redis.call('ZREMRANGEBYRANK', DELAY, 0, #ready - 1)

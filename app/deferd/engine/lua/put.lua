@@ -17,6 +17,7 @@
 local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
 local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
 local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
+local read, write, call = struct.unpack, struct.pack, redis.call
 local now = now_ms()
 local kept_room = tonumber(ARGV[2])
 local with_records = kept_room > 0
@@ -36,10 +37,6 @@ local function room_within(bound)
   return most - live
 end
 
-local function count_one()
-  if live then live = live + 1 end
-end
-
 local topic_defaults = {}
 for _, key in ipairs(POLICY_KEYS) do
   topic_defaults[key] = settings[key]
@@ -47,8 +44,7 @@ end
 local has_defaults = next(topic_defaults) ~= nil
 
 -- The rest of a job's record with the topic's defaults filled in, and the job's ttl, nil for none.
-local function complete(rest)
-  local length = struct.unpack('<I4', rest)
+local function complete(rest, length)
   if length == 0 and not has_defaults then return rest, nil end
   local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
   if has_defaults then
@@ -56,7 +52,7 @@ local function complete(rest)
       if policy[key] == nil then policy[key] = value end
     end
     local extra = cjson.encode(policy)
-    rest = struct.pack('<I4', #extra) .. extra .. string.sub(rest, 5 + length)
+    rest = write('<I4', #extra) .. extra .. string.sub(rest, 5 + length)
   end
   return rest, policy.x
 end
@@ -72,15 +68,17 @@ local function flush()
 end
 
 local has_ready = false
+local last_due, last_due_text  -- most jobs of a batch are due at the same instant
 
 local function enqueue(id, due, ttl)
   if due <= now then
     ready[#ready + 1] = id
     has_ready = true
   else
-    delayed[#delayed + 1] = due
-    delayed[#delayed + 1] = id
-    earliest = math.min(earliest, due)
+    if due ~= last_due then last_due, last_due_text = due, string.format('%.0f', due) end
+    local count = #delayed
+    delayed[count + 1], delayed[count + 2] = last_due_text, id
+    if due < earliest then earliest = due end
   end
   if ttl and ttl > 0 then
     watched[#watched + 1] = due + ttl
@@ -92,13 +90,13 @@ end
 -- A later call without a receipt refers to this job: it must not get the code of an earlier, cancelled one.
 local has_tombstones = redis.call('EXISTS', CANCELLED) == 1
 
-local function put(id, on_conflict, due, nonce, bound, job_rest)
-  local rest, ttl = complete(job_rest)
-  local record = struct.pack('<I6I6I6I4', now, due, nonce, 0) .. rest
-  local room = room_within(bound)
-  if room > 0 and redis.call('HSETNX', POOL, id, record) == 1 then
-    count_one()
-    if has_tombstones then redis.call('ZREM', CANCELLED, id) end
+local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
+  local rest, ttl = complete(job_rest, extra_length)
+  local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
+  local room = (max_jobs > 0 or bound > 0) and room_within(bound) or math.huge
+  if room > 0 and call('HSETNX', POOL, id, record) == 1 then
+    if live then live = live + 1 end
+    if has_tombstones then call('ZREM', CANCELLED, id) end
     enqueue(id, due, ttl)
     return CREATED, record
   end
@@ -112,7 +110,7 @@ local function put(id, on_conflict, due, nonce, bound, job_rest)
   if not was_live and room <= 0 then return FULL end
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
-  if not was_live then count_one() end
+  if live and not was_live then live = live + 1 end
   enqueue(id, due, ttl)
   return REPLACED, record
 end
@@ -120,9 +118,9 @@ end
 local results, put_now = {}, 0
 for at = 4, #ARGV, 2 do
   local job = ARGV[at + 1]
-  local on_conflict, kind, ms, nonce, bound, rest_at = struct.unpack('<BBI8I8I4', job)
+  local on_conflict, kind, ms, nonce, bound, extra_length, extra_at = read('<BBI8I8I4I4', job)
   local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
-  local code, record = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, rest_at))
+  local code, record = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
   if code == CREATED or code == REPLACED then put_now = put_now + 1 end
   if not with_records or code < 0 then
     results[#results + 1] = code

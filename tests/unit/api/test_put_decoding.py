@@ -1,0 +1,444 @@
+"""The fast paths of puts and finishes give the store what the general path gives it, byte for byte, or leave it."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from deferd.api import put_decoding
+from deferd.api.put_decoding import EncodedBatch, decode_batch, decode_finishes, decode_put
+from deferd.api.request_body import parse_object
+from deferd.contract import limits
+from deferd.contract.errors import InvalidInput
+from deferd.contract.model import FinishBatch, PutBatch, PutJob
+from deferd.engine.record import Receipt
+from deferd.engine.script_arguments import EncodedFinish, EncodedPut, encode_finish, encode_put, receipt_bytes
+from tests.drawn_input import drawn
+
+NONCE = slice(10, 18)
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+USUAL = [
+    b'{"topic":"t"}',
+    b'{"topic":"t","id":null,"body":null,"delay":null}',
+    b'{"topic":"orders.close","id":"order-1042","body":{"order":1042},"delay":86400}',
+    b'{"topic":"t","id":"a","on_conflict":"keep","body":[1,2.50,1e5,-0,-0.0,1E400e,"x"]}'.replace(b"1E400e,", b""),
+    b'{"topic":"t","id":"a","run_at":"2020-01-31T09:30:00.123456Z"}',
+    b'{"topic":"t","id":"a","run_at":"2016-12-31T18:59:60-05:00"}',
+    b'{"topic":"t","id":"a","ttr":0.1,"max_attempts":null,"ttl":null,"retain":0}',
+    b'{"topic":"t","id":"a","ttr":86400,"max_attempts":1000000,"ttl":0.001,"retain":315576000}',
+    b'{"topic":"t","id":"a","durability":"replicated:9","traceparent":"%b"}' % TRACEPARENT.encode(),
+    b' { "topic" : "t" , "id" : "a" , "body" : { "a" : 1 , "b" : [ ] , "a" : 2 } }\n',
+    '{"topic":"t","id":"a","body":"\\ud83d\\ude00\\u00e9é\\n\\/"}'.encode(),
+    b'{"topic":"t","id":"a","body":123456789012345678901234567890}',
+    b'{"topic":"t","id":"a","body":[1.7976931348623157e308,5e-324,0.1,1e22,1e23,9007199254740993.0,1e-7]}',
+    b'{"topic":"t","topic":"u","id":"a","delay":3,"delay":0.0005}',
+    b'{"topic":"t","id":"a","body":%b1%b}' % (b"[" * 140, b"]" * 140),
+]
+LEFT_TO_THE_GENERAL_PATH = [
+    b"",
+    b"null",
+    b"[]",
+    b"{}",
+    b'{"topic":"t","body":1e999}',
+    b'{"topic":"t","body":[-1e999]}',
+    b'{"topic":"t","body":%b.5}' % (b"9" * 400),
+    b'{"topic":"t","body":NaN}',
+    b'{"topic":"t","body":-Infinity}',
+    b'{"topic":"t","body":"\xff"}',
+    b'{"topic":"t","body":"\xed\xa0\x80"}',
+    b'{"topic":"t","body":{"\xff":1}}',
+    rb'{"topic":"t","body":"\ud800"}',
+    rb'{"topic":"t","body":"\udc00\ud800"}',
+    b'{"topic":"t","body":"\x01"}',
+    b'{"topic":"t","body":01}',
+    b'{"topic":"t","body":1}x',
+    b'\xef\xbb\xbf{"topic":"t"}',
+    b'{"topic":"t","body":%b1%b}' % (b"[" * 160, b"]" * 160),
+    b'{"topic":"t","body":%b1%b}' % (b'[{"a":' * 100_000, b"}]" * 100_000),
+    b'{"topic":"t","body":%b}' % (b"9" * 5000),
+    b'{"topic":"t","delay":true}',
+    b'{"topic":"t","delay":"1"}',
+    b'{"topic":"t","delay":-0.001}',
+    b'{"topic":"t","delay":315576000.001}',
+    b'{"topic":"t","delay":1e400}',
+    b'{"topic":"t","max_attempts":1.0}',
+    b'{"topic":"t","max_attempts":0}',
+    b'{"topic":"t","max_attempts":true}',
+    b'{"topic":"t","ttr":0.09}',
+    b'{"topic":"t","ttl":0}',
+    b'{"topic":"t","retain":-1}',
+    b'{"topic":"t","on_conflict":null}',
+    b'{"topic":"t","on_conflict":"Keep"}',
+    b'{"topic":"t","delay":1,"run_at":"2020-01-31T09:30:00Z"}',
+    b'{"topic":"t","run_at":"2020-01-31T09:30:00"}',
+    b'{"topic":"t","run_at":"9999-01-31T09:30:00Z"}',
+    b'{"topic":"t","run_at":1}',
+    b'{"topic":"t","id":""}',
+    b'{"topic":"t","id":"-a"}',
+    rb'{"topic":"t","id":"a\nb"}',
+    rb'{"topic":"t","id":"a\n"}',
+    b'{"topic":"t","id":"%b"}' % (b"a" * 256),
+    rb'{"topic":"t\n"}',
+    b'{"topic":""}',
+    b'{"topic":null}',
+    b'{"topic":"%b"}' % (b"a" * 129),
+    b'{"topic":"t","durability":"replicated:10"}',
+    b'{"topic":"t","durability":""}',
+    b'{"topic":"t","traceparent":"%b-"}' % TRACEPARENT.encode(),
+    b'{"topic":"t","traceparent":""}',
+    b'{"topic":"t","backoff":{"kind":"fixed"}}',
+    b'{"topic":"t","unknown":1}',
+]
+
+
+def general(raw: bytes) -> list[EncodedPut] | None:
+    """What the general path stores for a batch; None when it refuses."""
+    try:
+        return [encode_put(job) for job in PutBatch.model_validate(parse_object(raw)).jobs]
+    except (InvalidInput, ValidationError):
+        return None
+
+
+def without_chance(put: EncodedPut, *, has_id: bool = True) -> tuple[Any, ...]:
+    """A put without its nonce, and without its id when that is random."""
+    job = bytearray(put.job)
+    job[NONCE] = bytes(8)
+    return put.topic, put.id if has_id else re.fullmatch("[0-9a-f]{32}", put.id) is not None, put.durability, bytes(job)
+
+
+def compare(raw: bytes) -> bool:
+    """Whether a batch takes the fast path; then it must give what the general path gives."""
+    fast = decode_batch(raw)
+    if fast is None:
+        return False
+    slow = general(raw)
+    assert slow is not None, f"the general path refuses {raw!r}"
+    has_id = [job.get("id") is not None for job in parse_object(raw)["jobs"]]
+    assert [without_chance(put, has_id=has) for put, has in zip(fast.jobs, has_id, strict=True)] == [
+        without_chance(put, has_id=has) for put, has in zip(slow, has_id, strict=True)
+    ], raw
+    return True
+
+
+def batch_of(*puts: bytes) -> bytes:
+    return b'{"jobs":[%b]}' % b",".join(puts)
+
+
+@pytest.mark.parametrize("raw", USUAL)
+def test_a_usual_put_takes_the_fast_path_and_is_stored_as_on_the_general_one(raw: bytes) -> None:
+    assert compare(batch_of(raw))
+    put = decode_put(raw)
+    assert put is not None
+    has_id = parse_object(raw).get("id") is not None
+    expected = encode_put(PutJob.model_validate(parse_object(raw)))
+    assert without_chance(expected, has_id=has_id) == without_chance(put, has_id=has_id)
+
+
+@pytest.mark.parametrize("raw", LEFT_TO_THE_GENERAL_PATH, ids=lambda raw: repr(raw[:50]))
+def test_an_unusual_put_is_left_to_the_general_path(raw: bytes) -> None:
+    assert decode_put(raw) is None
+    assert decode_batch(batch_of(raw)) is None
+    assert decode_batch(batch_of(USUAL[0], raw)) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, limits.BATCH_MAX, limits.BATCH_MAX + 1])
+def test_a_batch_has_1_to_1000_puts(count: int) -> None:
+    raw = batch_of(*[b'{"topic":"t"}'] * count)
+    assert compare(raw) is (1 <= count <= limits.BATCH_MAX)
+
+
+def test_a_large_batch_takes_the_fast_path_too() -> None:
+    puts = [b'{"topic":"t","id":"a%d","body":"%b","delay":%d}' % (number, b"x" * 1000, number) for number in range(300)]
+    assert compare(batch_of(*puts))
+
+
+def test_one_wrong_id_between_others_is_found() -> None:
+    ids = [rb"a", rb"b\nc", rb"d"]
+    assert decode_batch(batch_of(*[b'{"topic":"t","id":"%b"}' % job_id for job_id in ids])) is None
+
+
+def test_the_trace_context_of_the_header_is_taken_only_without_one_in_the_put() -> None:
+    other = "00-" + "1" * 32 + "-" + "2" * 16 + "-00"
+    named = b'{"topic":"t","id":"a","traceparent":"%b"}' % TRACEPARENT.encode()
+    for raw, expected in ((b'{"topic":"t","id":"a"}', other), (named, TRACEPARENT)):
+        put = decode_put(raw, other)
+        assert put is not None
+        assert without_chance(put) == without_chance(encode_put(PutJob(topic="t", id="a", traceparent=expected)))
+        assert decode_put(raw, None) is not None
+
+
+def test_every_nonce_is_another_one() -> None:
+    batch = decode_batch(batch_of(*USUAL))
+    assert isinstance(batch, EncodedBatch)
+    assert len({put.job[NONCE] for put in batch.jobs}) == len(USUAL)
+
+
+def test_the_fast_path_knows_each_field_but_backoff() -> None:
+    assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - {"backoff"}
+
+
+# Fuzz
+
+CHARACTERS = [
+    "a",
+    "é",
+    "😀",
+    "\\n",
+    '\\"',
+    "\\\\",
+    "\\u0041",
+    "\\u00e9",
+    "\\ud83d\\ude00",
+    "\\ud800",
+    " ",
+    "\x7f",
+    "/",
+    "\\/",
+]
+NUMBERS = [
+    *(
+        "0",
+        "-0",
+        "1",
+        "-1",
+        "10",
+        "1.0",
+        "1.50",
+        "1e0",
+        "1E+2",
+        "1e-7",
+        "-0.0",
+        "0.1",
+        "1e22",
+        "1e23",
+        "1e308",
+        "1e309",
+    ),
+    *("9007199254740993", "9223372036854775807", "9223372036854775808", "18446744073709551615", "18446744073709551616"),
+    *(
+        "-9223372036854775809",
+        "1" * 30,
+        "0.30000000000000004",
+        "123456789.123456789123",
+        "5e-324",
+        "2e-324",
+        "01",
+        "1.",
+    ),
+]
+VALUES = {
+    "topic": ['"t"', '"a.b:c_d-e"', '""', "null", "1", '"-"', '"t\\n"', '"\\u0074"', '"é"'],
+    "id": ['"a"', '"A9._:-"', "null", '""', '"-"', '"a\\nb"', '"a b"', "5"],
+    "delay": ["0", "1", "0.0005", "1.5", "null", "-1", "true", '"1"', "315576000", "315576001", "-0", "-0.0", "1e2"],
+    "run_at": ['"2020-01-31T09:30:00Z"', '"2020-01-31t09:30:00.123456789+01:00"', "null", '"2020"', "5",
+               '"2016-12-31T23:59:60Z"', '"9000-01-01T00:00:00Z"', '"2020-02-30T00:00:00Z"'],
+    "on_conflict": ['"reject"', '"keep"', '"replace"', "null", '"no"', "1"],
+    "traceparent": [f'"{TRACEPARENT}"', "null", '"x"', f'"{TRACEPARENT}\\n"'],
+    "durability": ['"memory"', '"fsync"', '"replicated:3"', "null", '"x"', '"replicated:0"'],
+    "ttr": ["0.1", "60", "null", "0", "86400.5", "1.0005", "true"],
+    "max_attempts": ["1", "null", "0", "1.0", "1000000", "1000001", "false"],
+    "ttl": ["0.001", "5", "null", "0", "1e9"],
+    "retain": ["0", "5.5", "null", "-1", '"1"'],
+    "backoff": ['{"kind":"fixed"}', "null"],
+    "unknown": ["1"],
+}  # fmt: skip
+
+
+class Writer:
+    """Writes puts by chance: mostly valid ones, in any form that JSON allows, and some broken."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def _space(self) -> str:
+        return self._random.choice(["", "", "", "", "", "", " ", "\n", "\t "])
+
+    def _text(self) -> str:
+        usual = CHARACTERS[:1] * 9 if self._random.random() < 0.9 else CHARACTERS
+        return '"' + "".join(self._random.choices(usual, k=self._random.randrange(6))) + '"'
+
+    def _number(self) -> str:
+        chance = self._random.random()
+        if chance < 0.4:
+            return self._random.choice(NUMBERS)
+        if chance < 0.7:
+            return repr(self._random.uniform(-1, 1) * 10 ** self._random.randint(-320, 308))
+        if chance < 0.85:
+            digits = "".join(self._random.choices("0123456789", k=self._random.randint(1, 25)))
+            return f"{self._random.randint(1, 9)}{digits}.{digits[::-1]}e{self._random.randint(-330, 300)}"
+        return str(self._random.randint(-(2**66), 2**66))
+
+    def body(self, depth: int = 0) -> str:
+        chance = self._random.random()
+        if depth > 3 or chance < 0.25:
+            return self._number()
+        if chance < 0.45:
+            return self._text()
+        if chance < 0.55:
+            return self._random.choice(["null", "true", "false"])
+        count = self._random.randrange(4)
+        if chance < 0.75:
+            return "[" + ",".join(self._space() + self.body(depth + 1) + self._space() for _ in range(count)) + "]"
+        members = [
+            f"{self._space()}{self._text()}{self._space()}:{self._space()}{self.body(depth + 1)}" for _ in range(count)
+        ]
+        return "{" + ",".join(members) + "}"
+
+    def put(self) -> str:
+        names = ["topic", "id", "body"]
+        chance = self._random.random()
+        if chance < 0.8:
+            names += self._random.sample(("delay", "on_conflict"), k=self._random.randrange(3))
+        else:
+            names += self._random.choices(sorted(VALUES), k=self._random.randrange(5))
+        self._random.shuffle(names)
+        members = []
+        for name in names:
+            values = VALUES.get(name)
+            if values is None:
+                value = self.body()
+            else:
+                value = values[0] if self._random.random() < 0.7 else self._random.choice(values)
+            members.append(f'{self._space()}"{name}"{self._space()}:{self._space()}{value}')
+        return "{" + ",".join(members) + "}"
+
+    def batch(self) -> bytes:
+        raw = bytearray(batch_of(*(self.put().encode() for _ in range(1 if self._random.random() < 0.7 else 3))))
+        if self._random.random() < 0.25:
+            for _ in range(self._random.randint(1, 3)):
+                at = self._random.randrange(len(raw))
+                change = self._random.randrange(4)
+                if change == 0:
+                    raw[at] = self._random.randrange(256)
+                elif change == 1:
+                    del raw[at : at + self._random.randint(1, 3)]
+                elif change == 2:
+                    raw[at:at] = self._random.choice([b'"', b"\\", b"{", b"]", b",", b"0", b"e9", b".", b"-", b"\xc3"])
+                else:
+                    end = self._random.randint(at, min(at + 10, len(raw)))
+                    raw[at:at] = raw[at:end]
+        return bytes(raw)
+
+
+def fuzz(seed: int, count: int) -> int:
+    """How many of `count` batches took the fast path."""
+    writer = Writer(seed)
+    return sum(compare(writer.batch()) for _ in range(count))
+
+
+def test_what_takes_the_fast_path_is_stored_as_on_the_general_one() -> None:
+    count = 10_000
+    assert fuzz(1, count) > count / 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_what_takes_the_fast_path_is_stored_as_on_the_general_one_a_million_times(seed: int) -> None:
+    count = 100_000
+    assert fuzz(seed, count) > count / 5
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@drawn(2000)
+@given(body=json_values, ascii_only=st.booleans(), indent=st.sampled_from([None, 1]))
+def test_every_body_is_stored_as_on_the_general_path(body: Any, ascii_only: bool, indent: int | None) -> None:
+    text = json.dumps({"jobs": [{"topic": "t", "id": "a", "body": body}]}, ensure_ascii=ascii_only, indent=indent)
+    raw = text.encode(errors="surrogatepass")
+    assert compare(raw) is (general(raw) is not None)
+
+
+# Finishes
+
+RECEIPT = "0123456789ab.1"
+USUAL_FINISHES = [
+    b'{"id":"a"}',
+    b'{"id":"a","receipt":null,"result":null}',
+    b'{"id":"a","receipt":"0123456789ab.1"}',
+    b'{"id":"a","receipt":"7fffffffffff.999999999","result":{"a":[1,1.0],"a":2}}',
+    b'{"id":"a","receipt":""}',
+    b'{"id":"a","receipt":"0123456789AB.1"}',
+    b'{"id":"a","receipt":"0123456789ab.01"}',
+    b'{"id":"a","receipt":"0123456789ab.0"}',
+    b'{"id":"a","receipt":"0123456789ab.4294967295"}',
+    b'{"id":"a","receipt":"0123456789ab.4294967294"}',
+    b'{"id":"a","receipt":"0123456789ab.99999999999"}',
+    b'{"id":"a","receipt":"1000000000000.1"}',
+    b'{"id":"a","receipt":"%b.1"}' % (b"f" * 60),
+    b'{"id":"a","receipt":"-12345678901.1"}',
+    rb'{"id":"a","receipt":"0123456789ab.1\n0123456789ab.1"}',
+    '{"id":"a","receipt":"\uff10123456789ab.1"}'.encode(),
+]
+LEFT_FINISHES = [
+    b"{}",
+    b'{"id":null}',
+    b'{"id":""}',
+    b'{"id":"a","receipt":1}',
+    b'{"id":"a","receipt":"%b"}' % (b"a" * 65),
+    b'{"id":"a","result":1e999}',
+    b'{"id":"a","result":"\xff"}',
+    b'{"id":"a","result":%b1%b}' % (b"[" * 170, b"]" * 170),
+    b'{"id":"a","other":1}',
+]
+
+
+def generally_finished(raw: bytes) -> list[EncodedFinish] | None:
+    try:
+        items = FinishBatch.model_validate(parse_object(raw)).jobs
+    except (InvalidInput, ValidationError):
+        return None
+    return [encode_finish(item.id, Receipt.of(item.receipt), item.result) for item in items]
+
+
+@pytest.mark.parametrize("raw", USUAL_FINISHES)
+def test_a_usual_finish_is_sent_as_on_the_general_path(raw: bytes) -> None:
+    for batch in (batch_of(raw), batch_of(raw, USUAL_FINISHES[2]), batch_of(USUAL_FINISHES[3], raw)):
+        finishes = decode_finishes(batch)
+        assert finishes is not None
+        assert generally_finished(batch) == finishes.jobs
+
+
+@pytest.mark.parametrize("raw", LEFT_FINISHES)
+def test_an_unusual_finish_is_left_to_the_general_path(raw: bytes) -> None:
+    for batch in (batch_of(raw), batch_of(USUAL_FINISHES[2], raw)):
+        assert decode_finishes(batch) is None
+
+
+def test_a_receipt_that_no_delivery_can_have_never_matches() -> None:
+    for text in ("1000000000000.1", "0123456789ab.4294967295", "f" * 60 + ".1", "", "x"):
+        assert receipt_bytes(Receipt.of(text)) == bytes(6) + b"\xff" * 4
+    assert receipt_bytes(Receipt.of(RECEIPT)) == bytes.fromhex("ab8967452301") + b"\x01\0\0\0"
+
+
+@drawn(2000)
+@given(
+    items=st.lists(
+        st.fixed_dictionaries(
+            {"id": st.from_regex(limits.ID_PATTERN, fullmatch=True) | st.text(max_size=3)},
+            optional={
+                "receipt": st.none()
+                | st.text(max_size=20)
+                | st.from_regex(r"[0-9a-f]{11,13}\.[0-9]{1,11}", fullmatch=True),
+                "result": json_values,
+            },
+        ),
+        max_size=3,
+    )
+)
+def test_every_finish_is_sent_as_on_the_general_path(items: list[Any]) -> None:
+    raw = json.dumps({"jobs": items}).encode()
+    finishes = decode_finishes(raw)
+    assert generally_finished(raw) == (None if finishes is None else finishes.jobs)
