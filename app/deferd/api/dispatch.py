@@ -86,7 +86,7 @@ class RequestHandler:
         except ClientDisconnect:
             pass
         except Exception as error:  # noqa: BLE001 (every error gets a response)
-            response = _error_response(error)
+            response = error_response(error)
         finally:
             status = _NO_RESPONSE if response is None else response.status_code
             metrics.observe_request(operation.path, request.method, status, time.perf_counter() - started_s)
@@ -158,7 +158,7 @@ class RequestHandler:
             error = problem_details.UnknownPath(scope["path"])
         elif isinstance(error, HTTPException) and error.status_code == _METHOD_NOT_ALLOWED:
             error = problem_details.MethodNotAllowed(scope["method"], self._methods_of_path(scope))
-        return _error_response(error)
+        return error_response(error)
 
     def _methods_of_path(self, scope: Scope) -> list[str]:
         """All methods that some route has at this path; the router itself names only those of the first."""
@@ -169,7 +169,8 @@ class RequestHandler:
         return sorted(methods)
 
 
-def _error_response(error: Exception) -> Response:
+def error_response(error: Exception) -> Response:
+    """The problem document for an error; one that is not a DeferdError is a bug, and is logged."""
     if isinstance(error, DeferdError):
         return problem_details.response(error)
     return problem_details.internal_error_response(error)

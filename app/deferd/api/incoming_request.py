@@ -2,7 +2,7 @@
 
 Any ASGI server calls `deferd.api.app.Service`, which makes an `AsgiRequest`. Under `deferd serve` small plain requests,
 nearly all, arrive as a `FastPathRequest` of `deferd.server.http`, at a quarter of ASGI's cost. Both go to
-`deferd.api.dispatch.RequestHandler.handle`.
+`deferd.api.dispatch.RequestHandler.handle`. Usual single calls need neither: see `deferd.api.direct`.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class Operation(APIRoute):
                 )
 
     def _bind_query(self, query: bytes, arguments: dict[str, Any], errors: list[FieldError]) -> None:
-        values = _query_values(query, errors)
+        values = query_values(query, errors)
         if self._query_model is None:
             errors.extend(FieldError(("query", name), "is not a known parameter") for name in values)
             return
@@ -206,7 +206,7 @@ class Operation(APIRoute):
             errors.extend(field_errors(error, "query", values))
 
 
-def _query_values(query: bytes, errors: list[FieldError]) -> dict[str, str]:
+def query_values(query: bytes, errors: list[FieldError]) -> dict[str, str]:
     """The parameters by name. A repeated one, or one that is not UTF-8, is an error."""
     values: dict[str, str] = {}
     if not query:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +25,7 @@ from deferd.engine import metrics
 from deferd.engine.outage import Outage
 from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import JobRecord
-from deferd.engine.wait_queue import Waiter, WaitQueue
+from deferd.engine.wait_queue import OnPopEnd, Waiter, WaitQueue
 
 _LOG = logging.getLogger(__name__)
 _ENOUGH_BYTES = 1024 * 1024
@@ -73,20 +74,18 @@ class Dispatcher:
         Raises:
             StoreUnavailable: none of the topics can be reached; waiting pops fail as soon as this is known.
         """
+        result: asyncio.Future[list[JobRecord]] = asyncio.get_running_loop().create_future()
+
+        def settle(jobs: list[JobRecord], error: Exception | None) -> None:
+            if result.done():  # the awaiting task was cancelled
+                return
+            if error is None:
+                result.set_result(jobs)
+            else:
+                result.set_exception(error)
+
         request = PopRequest(count, ttr_ms, consumer, request_id)
-        loop = asyncio.get_running_loop()
-        self._arrivals += 1
-        waiter = Waiter(self._arrivals, topics, request, loop.create_future())
-        waiter.may_have_deliveries = request_id is not None and len(topics) == 1
-        if wait_ms <= 0 or self._draining:
-            waiter.timed_out = True
-        time_out = loop.call_later(wait_ms / 1000, self._time_out, waiter)
-        for topic in topics:
-            queue = self._wait_queues.get(topic)
-            if queue is None:
-                queue = self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
-            queue.join(waiter)
-        self._set_parked(self._parked + 1)
+        waiter = self._join(topics, request, wait_ms, settle)
         try:
             if request_id is not None and len(topics) > 1:
                 waiter.in_call = True
@@ -94,20 +93,46 @@ class Dispatcher:
                 waiter.in_call = False
                 if deliveries:
                     return deliveries
-            if not waiter.result.done():
+            if not result.done():
                 self._poll_from(waiter, 0)
-            return await waiter.result
+            return await result
         except asyncio.CancelledError:
-            waiter.cancelled = True
-            if not waiter.in_call:
-                self._return_jobs(waiter)
+            self.cancel(waiter)
             raise
         finally:
-            time_out.cancel()
-            if waiter.result.done() and not waiter.result.cancelled():
-                waiter.result.exception()  # else it is logged when nobody has come to wait for it
-            self._set_parked(self._parked - 1)
-            self._leave(waiter)
+            if result.done() and not result.cancelled():
+                result.exception()  # else it is logged when nobody has come to wait for it
+            self._end(waiter)
+
+    def begin_pop(self, topic: str, request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:
+        """As `pop` for callers without a task: `on_end` is called, never from within this call, unless it is cancelled.
+
+        It gets the jobs, or no jobs and the error.
+        """
+        waiter = self._join((topic,), request, wait_ms, on_end)
+        self._poll_from(waiter, 0)
+        return waiter
+
+    def cancel(self, waiter: Waiter) -> None:
+        """End the pop. The jobs that were popped for it return to the head of the queue."""
+        waiter.cancelled = True
+        if not waiter.in_call:
+            self._return_jobs(waiter)
+        self._end(waiter)
+
+    def _join(self, topics: Sequence[str], request: PopRequest, wait_ms: int, on_end: OnPopEnd) -> Waiter:
+        self._arrivals += 1
+        waiter = Waiter(self._arrivals, topics, request, on_end, time.monotonic() + wait_ms / 1000)
+        waiter.may_have_deliveries = request.request_id is not None and len(topics) == 1
+        if wait_ms <= 0 or self._draining:
+            waiter.timed_out = True
+        for topic in topics:
+            queue = self._wait_queues.get(topic)
+            if queue is None:
+                queue = self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
+            queue.join(waiter)
+        self._set_parked(self._parked + 1)
+        return waiter
 
     def on_ready(self, topic: str) -> None:
         """The store published that `topic` may have something ready."""
@@ -268,6 +293,9 @@ class Dispatcher:
 
     def _park(self, waiter: Waiter) -> None:
         waiter.first_pass_index = None
+        if waiter.timer is None and not waiter.timed_out:
+            wait_s = max(waiter.ends_at_s - time.monotonic(), 0)
+            waiter.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiter)
         for topic in waiter.topics:
             if not self._is_down(topic):  # else it is polled for as a newcomer after the outage
                 self._wait_queues[topic].park(waiter)
@@ -338,11 +366,10 @@ class Dispatcher:
             self._poll_from(waiter, waiter.first_pass_index + 1)
 
     def _fail(self, waiter: Waiter, error: Exception) -> None:
-        self._leave(waiter)
         if waiter.jobs:  # of a topic polled before
             self._resolve(waiter)
-        elif not waiter.result.done():
-            waiter.result.set_exception(error)
+        elif self._end(waiter):
+            waiter.on_end([], error)
 
     # The end of a wait
 
@@ -352,16 +379,23 @@ class Dispatcher:
             self._resolve(waiter)
 
     def _resolve(self, waiter: Waiter) -> None:
-        self._leave(waiter)
-        if not waiter.result.done():
-            waiter.result.set_result(waiter.jobs)
+        if self._end(waiter):
+            waiter.on_end(waiter.jobs, None)
 
-    def _leave(self, waiter: Waiter) -> None:
+    def _end(self, waiter: Waiter) -> bool:
+        """Take a waiter out of the queues; False when it has left them before."""
+        if waiter.ended:
+            return False
+        waiter.ended = True
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        self._set_parked(self._parked - 1)
         for topic in waiter.topics:
             queue = self._wait_queues.get(topic)
             if queue is not None:
                 queue.leave(waiter)
                 self._forget_if_unused(queue)
+        return True
 
     def _forget_if_unused(self, queue: WaitQueue) -> None:
         if not queue.waiters and not queue.polling and self._wait_queues.get(queue.topic) is queue:

@@ -8,11 +8,16 @@ each call, and an fsync where the store fsyncs always.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+OnResult = Callable[[Result | None, Exception | None], None]
+"""Called once with the result, or with None and the error of the store call."""
+_LOG = logging.getLogger(__name__)
 
 
 class GroupCommit(Generic[Item, Result]):
@@ -33,7 +38,7 @@ class GroupCommit(Generic[Item, Result]):
         self._size = size
         self._most_items = most_items
         self._most_bytes = most_bytes
-        self._waiting: dict[str, list[tuple[Item, asyncio.Future[Result]]]] = {}
+        self._waiting: dict[str, list[tuple[Item, OnResult[Result]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, topic: str, item: Item) -> Result:
@@ -43,38 +48,56 @@ class GroupCommit(Generic[Item, Result]):
         """
         waiting = self._waiting.get(topic)
         if waiting is not None:
-            result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-            waiting.append((item, result))
-            return await result
+            future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+            waiting.append((item, partial(_settle, future)))
+            return await future
         self._waiting[topic] = []
         try:
             return (await self._send(topic, [item]))[0]
         finally:
             if self._waiting[topic]:
-                task = asyncio.get_running_loop().create_task(self._send_waiting(topic))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._start(topic)
             else:
                 del self._waiting[topic]
 
+    def add(self, topic: str, item: Item, on_result: OnResult[Result]) -> None:
+        """As `submit` for callers without a task: `on_result` is called, never from within this call.
+
+        What is added in one turn of the event loop shares a call.
+        """
+        waiting = self._waiting.get(topic)
+        if waiting is not None:
+            waiting.append((item, on_result))
+        else:
+            self._waiting[topic] = [(item, on_result)]
+            self._start(topic)
+
+    def _start(self, topic: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._send_waiting(topic))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _send_waiting(self, topic: str) -> None:
-        """Send the items that arrived during a call, batch by batch, until none is left."""
+        """Send the items that wait, batch by batch, until none is left."""
         while self._waiting[topic]:
             batch = self._take_batch(self._waiting[topic])
+            results: Sequence[Result] = ()
+            error: Exception | None = None
             try:
                 results = await self._send(topic, [item for item, _ in batch])
-                for (_, future), result in zip(batch, results, strict=True):
-                    if not future.done():
-                        future.set_result(result)
             except Exception as exc:  # noqa: BLE001 (every caller must learn of any error)
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(exc)
+                error = exc
+            for at, (_, on_result) in enumerate(batch):
+                try:
+                    if at < len(results):
+                        on_result(results[at], None)
+                    else:
+                        on_result(None, error or ValueError("the store call returned too few results"))
+                except Exception:  # noqa: BLE001 (the other callers must still get theirs)
+                    _LOG.exception("the result of a store call could not be handled")
         del self._waiting[topic]
 
-    def _take_batch(
-        self, waiting: list[tuple[Item, asyncio.Future[Result]]]
-    ) -> list[tuple[Item, asyncio.Future[Result]]]:
+    def _take_batch(self, waiting: list[tuple[Item, OnResult[Result]]]) -> list[tuple[Item, OnResult[Result]]]:
         taken, size = 0, 0
         for item, _ in waiting:
             size += self._size(item)
@@ -84,3 +107,12 @@ class GroupCommit(Generic[Item, Result]):
         batch = waiting[:taken]
         del waiting[:taken]
         return batch
+
+
+def _settle(future: asyncio.Future[Result], result: Result | None, error: Exception | None) -> None:
+    if future.done():  # its caller was cancelled
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)  # type: ignore[arg-type]  # without an error it is a Result

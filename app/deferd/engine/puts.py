@@ -23,7 +23,7 @@ from deferd.contract.model import PutJob
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
 from deferd.engine.durability import PutSender, stored_nothing
-from deferd.engine.group_commit import GroupCommit
+from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import JobRecord, read_reply
 from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBounds, encode_put, size
@@ -49,7 +49,9 @@ _ALL_JOBS = 1 << 50
 """For the script: return every job, however large those are together that existed already."""
 KEPT_BYTES = 1024 * 1024
 """How large the jobs that existed already may be together in the response to a batch."""
-_PutCommit = GroupCommit[Args, tuple[int, Any, str]]
+StoredPut = tuple[int, Any, str]
+"""What a store call returns for one job of it: see `Puts._send`."""
+_PutCommit = GroupCommit[Args, StoredPut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,18 @@ class PutOutcome:
     record: JobRecord
     outcome: Literal["created", "kept", "replaced"]
     durability: str
+
+
+def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
+    """What became of a put. Raises the errors of `Puts.put` that concern its job alone."""
+    max_jobs, result, durability = stored
+    if isinstance(result, int):
+        if result == _FULL:
+            if bounds.max_jobs is not None and not 0 < max_jobs <= bounds.max_jobs:
+                raise TopicFull(put.topic, bounds.max_jobs, of_caller=True)
+            raise TopicFull(put.topic, max_jobs)
+        raise (JobReserved if result == _HELD else JobExists)(put.topic, put.id, durability)
+    return PutOutcome(read_reply(put.topic, put.id, result[1:]), _OUTCOMES[result[0]], durability)
 
 
 class PutResult(NamedTuple):
@@ -96,15 +110,14 @@ class Puts:
             DurabilityUnavailable: the store does not support the durability. Nothing was stored.
         """
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
-        commit = self._commits.get(put.durability) or self._new_commit(put.durability)
-        max_jobs, result, durability = await commit.submit(put.topic, put.args)
-        if isinstance(result, int):
-            if result == _FULL:
-                if bounds.max_jobs is not None and not 0 < max_jobs <= bounds.max_jobs:
-                    raise TopicFull(put.topic, bounds.max_jobs, of_caller=True)
-                raise TopicFull(put.topic, max_jobs)
-            raise (JobReserved if result == _HELD else JobExists)(put.topic, put.id, durability)
-        return PutOutcome(read_reply(put.topic, put.id, result[1:]), _OUTCOMES[result[0]], durability)
+        return outcome_of(put, await self._commit_of(put).submit(put.topic, put.args), bounds)
+
+    def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
+        """As `put` for callers without a task; `outcome_of` reads the result."""
+        self._commit_of(put).add(put.topic, put.args, on_result)
+
+    def _commit_of(self, put: EncodedPut) -> _PutCommit:
+        return self._commits.get(put.durability) or self._new_commit(put.durability)
 
     def _new_commit(self, durability: str | None) -> _PutCommit:
         """The group commit of puts that name `durability`; None for those that name none."""
@@ -112,7 +125,7 @@ class Puts:
         self._commits[durability] = commit
         return commit
 
-    async def _send(self, level: int | None, topic: str, jobs: list[Args]) -> list[tuple[int, Any, str]]:
+    async def _send(self, level: int | None, topic: str, jobs: list[Args]) -> list[StoredPut]:
         """For each job the topic's `max_jobs`, its result, and the durability that it has reached.
 
         The result is a code below 0, or the code and the job as it is stored.

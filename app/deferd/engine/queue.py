@@ -19,9 +19,9 @@ from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, P
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
 from deferd.engine.durability import PutSender
-from deferd.engine.group_commit import GroupCommit
+from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
-from deferd.engine.puts import PutOutcome, PutResult, Puts
+from deferd.engine.puts import PutOutcome, PutResult, Puts, StoredPut
 from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
@@ -139,6 +139,10 @@ class JobQueue:
         """Store a job; see `Puts.put`."""
         return await self._puts.put(spec, bounds)
 
+    def add_put(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
+        """Store a job; see `Puts.add`."""
+        self._puts.add(put, on_result)
+
     async def put_many(self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
         """Store jobs; see `Puts.put_many`."""
         return await self._puts.put_many(specs, bounds)
@@ -194,9 +198,11 @@ class JobQueue:
             JobReserved: a consumer holds it and `refuse_reserved` is set.
         """
         result = await self._cancels.submit(topic, (job_id, 1 if refuse_reserved else 0))
-        if isinstance(result, JobState):
-            return result
-        raise (JobNotFound if result == _NOT_FOUND else JobReserved)(topic, job_id)
+        return state_when_cancelled(result, topic, job_id)
+
+    def add_cancel(self, topic: str, job_id: str, on_result: OnResult[JobState | int]) -> None:
+        """As `cancel` for callers without a task; `state_when_cancelled` reads the result."""
+        self._cancels.add(topic, (job_id, 0), on_result)
 
     async def cancel_many(self, topic: str, items: Sequence[CancelItem]) -> list[CancelResult]:
         """Cancel jobs of one topic; each has its own result, in order.
@@ -281,8 +287,12 @@ class JobQueue:
             JobNotFound, ReceiptStale, JobCancelled.
         """
         finish = encode_finish(job_id, receipt, result)
-        code = await self._finishes.submit(topic, (finish.id, finish.argument))
-        _raise_unless_ok(code, topic, job_id)
+        code = await self._finishes.submit(topic, finish.args)
+        raise_unless_finished(code, topic, job_id)
+
+    def add_finish(self, topic: str, finish: EncodedFinish, on_result: OnResult[int]) -> None:
+        """As `finish` for callers without a task; `raise_unless_finished` reads the result."""
+        self._finishes.add(topic, finish.args, on_result)
 
     async def finish_many(self, topic: str, items: Sequence[FinishItem | EncodedFinish]) -> list[FinishResult]:
         """Finish jobs of one topic; each has its own result, in order.
@@ -303,7 +313,7 @@ class JobQueue:
             ]
             try:
                 async with self._bulk_throttle.slot(topic, len(items)):
-                    codes = await self._send_finishes(topic, [(job.id, job.argument) for job in jobs])
+                    codes = await self._send_finishes(topic, [job.args for job in jobs])
             except StoreUnavailable as exc:
                 if not results:
                     raise
@@ -399,6 +409,18 @@ def _read_deliveries(topic: str, request: PopRequest, reply: Sequence[Any]) -> l
         read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id, repeats)
         for job_id, raw, lease_end_ms in zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
     ]
+
+
+def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> JobState:
+    """What the result of a cancel says. Raises as `JobQueue.cancel`."""
+    if isinstance(result, JobState):
+        return result
+    raise (JobNotFound if result == _NOT_FOUND else JobReserved)(topic, job_id)
+
+
+def raise_unless_finished(code: int, topic: str, job_id: str) -> None:
+    """What the result of a finish says. Raises as `JobQueue.finish`."""
+    _raise_unless_ok(code, topic, job_id)
 
 
 def _raise_unless_ok(code: int, topic: str, job_id: str) -> None:

@@ -57,6 +57,11 @@ class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
     id: str
     argument: bytes
 
+    @property
+    def args(self) -> Args:
+        """The arguments for this job."""
+        return self.id, self.argument
+
 
 def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
     """Encode a put. One without an id is given one."""

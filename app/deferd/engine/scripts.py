@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -127,6 +128,9 @@ class Scripts:
             raise await self._watch.refuse(permission) from exc
 
 
+_seconds_of = cache(metrics.STORE_CALLS.labels)
+
+
 @contextmanager
 def observed(call: str) -> Iterator[None]:
     """Measure a call of the store, count it if it fails, and translate its errors into StoreUnavailable."""
@@ -140,7 +144,7 @@ def observed(call: str) -> Iterator[None]:
             raise
         raise unavailable from exc
     finally:
-        metrics.STORE_CALLS.labels(call).observe(time.perf_counter() - began)
+        _seconds_of(call).observe(time.perf_counter() - began)
 
 
 def translate(exc: Exception) -> StoreUnavailable | None:

@@ -17,6 +17,7 @@ import uvicorn
 from deferd.api.app import Service, create_app
 from deferd.server.credential_files import LastGoodCredentials
 from deferd.server.http.connections import KEEP_ALIVE_S, Connections
+from deferd.server.http.direct_path import DirectPath
 from deferd.server.http.fast_path import FastPathProtocol
 from deferd.server.http.tls_handshake import TlsHandshake
 from deferd.server.listener import BACKLOG
@@ -74,11 +75,12 @@ class _HttpServer(uvicorn.Server):
         self._lifespan = _LifespanErrorRecorder(application)
         self._connections = Connections(settings)
         self._connections.max_open = _allowed_connections(settings.max_connections)
+        make_protocol = partial(FastPathProtocol, application, self._connections, direct_path=DirectPath(application))
         super().__init__(
             uvicorn.Config(
                 self._lifespan,
                 # uvicorn only calls it
-                http=cast("type[asyncio.Protocol]", partial(FastPathProtocol, application, self._connections)),
+                http=cast("type[asyncio.Protocol]", make_protocol),
                 ws="none",
                 lifespan="on",
                 interface="asgi3",

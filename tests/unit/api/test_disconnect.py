@@ -14,7 +14,7 @@ from starlette.types import Message
 import deferd
 from deferd.api.incoming_request import AsgiRequest, IncomingRequest
 from deferd.api.operation import Operation
-from deferd.api.routes.pop import _return_to_queue
+from deferd.api.routes.pop import return_to_queue
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.dispatcher import Dispatcher
@@ -190,5 +190,5 @@ async def test_jobs_that_cannot_return_are_left_to_their_leases(caplog: pytest.L
             async def return_to_queue(jobs: list[JobRecord]) -> None:
                 raise StoreUnavailable("the store does not respond")
 
-    await _return_to_queue(cast("Engine", cast("Any", EngineOverNoStore())), [_JOB])
+    await return_to_queue(cast("Engine", cast("Any", EngineOverNoStore())), [_JOB])
     assert "1 jobs of a refused pop become ready only when their leases end" in caplog.text

@@ -125,3 +125,28 @@ async def test_a_result_that_is_too_short_fails_the_items_it_leaves_out_and_no_l
     assert "B" == results[0]
     assert isinstance(results[1], ValueError)
     assert await commit.submit("t", "d") == "D"
+
+
+async def test_items_that_are_added_in_one_turn_share_a_call(store: GatedStore) -> None:
+    results: list[tuple[str | None, Exception | None]] = []
+    commit = GroupCommit(store.send, size=len)
+    commit.add("t", "a", lambda *result: results.append(result))
+    commit.add("t", "b", lambda *result: results.append(result))
+    store.gate.set()
+    await run_loop()
+    assert store.calls == [("t", ["a", "b"])]
+    assert results == [("A", None), ("B", None)]
+    assert commit._waiting == {}
+
+
+async def test_a_callback_that_fails_does_not_affect_the_others(
+    store: GatedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_result: str | None, _error: Exception | None) -> None:
+        raise ValueError("a bug")
+
+    store.gate.set()
+    commit = GroupCommit(store.send, size=len)
+    commit.add("t", "a", fail)
+    assert await commit.submit("t", "b") == "B"
+    assert "the result of a store call could not be handled" in caplog.text

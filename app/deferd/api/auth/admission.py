@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from deferd.api.auth.audit_log import AuditedRequest, AuditLog
 from deferd.api.auth.permissions import Arguments, Permission
 from deferd.api.auth.usage_limits import KeyUsage
 from deferd.api.incoming_request import IncomingRequest
+from deferd.api.responses import Header
 from deferd.engine.topic_usage import TopicUsage
 
 
@@ -76,6 +77,15 @@ class Gate(ABC):
 
         Raises:
             Unauthorized, Forbidden: it is refused.
+        """
+
+    @abstractmethod
+    def admit_without_limits(
+        self, permission: Permission, method: str, headers: Sequence[Header], topic: str
+    ) -> Admission | None:
+        """Admit a request that passes all checks of its admission for certain; otherwise None, without any effect.
+
+        Without keys this depends on the permission, the method and the headers only.
         """
 
     @abstractmethod

@@ -12,7 +12,7 @@ address redirects here). So what a browser opens, embeds or loads as an image or
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from functools import lru_cache
 
 from deferd.api.auth.admission import WITHOUT_KEY, Admission, Gate
@@ -58,9 +58,21 @@ class BrowserGuard(Gate):
 
     def admit(self, permission: Permission, request: IncomingRequest) -> Admission:
         """See Gate."""
-        if permission.scope is not None and (detail := self._refusal(permission.scope, request)) is not None:
+        scope = permission.scope
+        if scope is not None and (detail := self._refusal(scope, request.method, request.headers)) is not None:
             raise self._forbidden(detail, permission, request)
         return WITHOUT_KEY
+
+    def admit_without_limits(
+        self,
+        permission: Permission,
+        method: str,
+        headers: Sequence[Header],
+        topic: str,  # noqa: ARG002 (Gate's)
+    ) -> Admission | None:
+        """See Gate."""
+        is_open = permission.scope is None or self._refusal(permission.scope, method, headers) is None
+        return WITHOUT_KEY if is_open else None
 
     def admit_page(self, scope: Scope | None, name: str, request: IncomingRequest) -> Admission:
         """See Gate. A page has no effect, so pages of other sites may link to it."""
@@ -69,12 +81,12 @@ class BrowserGuard(Gate):
             raise self._forbidden(_public_name(host), Permission(scope, operation=name), request)
         return WITHOUT_KEY
 
-    def _refusal(self, scope: Scope, request: IncomingRequest) -> str | None:
+    def _refusal(self, scope: Scope, method: str, headers: Iterable[Header]) -> str | None:
         """Why the request is refused; None when it is not."""
         host = b""
         origin = site = None
         is_fetched = True
-        for name, value in request.headers:
+        for name, value in headers:
             if name == b"host":
                 host = value
             elif name == b"sec-fetch-site":
@@ -88,17 +100,17 @@ class BrowserGuard(Gate):
         if not self._is_own(host):
             return _public_name(host)
         if site is not None:
-            is_of_host = _is_page_of_host(request.headers, origin, host) if site == b"same-site" else True
+            is_of_host = _is_page_of_host(headers, origin, host) if site == b"same-site" else True
             is_foreign = site not in _OWN_SITES or is_of_host is False
             is_fetched = is_fetched and is_of_host is not None  # an unknown page may only read
         elif origin is not None:  # a browser from before 2023, or one that does not trust `host` as this machine
             is_foreign = origin.partition(b"://")[2] != host
         else:
-            is_more_than_reading = request.method == "GET" and scope is not Scope.READ
-            is_foreign = is_more_than_reading and _is_for_unknown_page(request.headers, host)
+            is_more_than_reading = method == "GET" and scope is not Scope.READ
+            is_foreign = is_more_than_reading and _is_for_unknown_page(headers, host)
         if is_foreign:
             return f"this service has no keys, so it refuses requests of web pages of other sites: {_ADVICE}"
-        if not is_fetched and (request.method != "GET" or scope not in _READING_SCOPES):
+        if not is_fetched and (method != "GET" or scope not in _READING_SCOPES):
             return (
                 "this request has effects and this service has no keys, so a browser may not open it as an address or "
                 f"a link, or load it into a page: send it with curl, a client or /docs, or {_ADVICE}"

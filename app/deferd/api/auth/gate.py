@@ -12,7 +12,7 @@ import binascii
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any
 
 from deferd.api.auth.admission import WITHOUT_KEY, Admission, Gate
@@ -93,6 +93,22 @@ class KeyGate(Gate):
         if permission.scope is None:
             return WITHOUT_KEY
         return self._identify(permission, request)
+
+    def admit_without_limits(
+        self,
+        permission: Permission,
+        method: str,  # noqa: ARG002 (Gate's)
+        headers: Sequence[Header],
+        topic: str,
+    ) -> Admission | None:
+        """See Gate."""
+        token = _token(headers, password_allowed=False)
+        key = None if token is None else self._ring.find(token)
+        if key is None or key.name in self._usages:
+            return None
+        if permission.scope not in key.scopes or not (key.topics.everything or key.topics.match(topic)):
+            return None
+        return Admission(key)
 
     def admit_page(self, scope: Scope | None, name: str, request: IncomingRequest) -> Admission:
         """See Gate. A browser can be made to ask for a password but not for a bearer token."""

@@ -28,7 +28,7 @@ from deferd.engine.record import JobRecord, to_ms
 _ONE_TOPIC = limits.TOPIC_PATTERN.removeprefix("^").removesuffix("$")
 _TOPICS_PATTERN = f"^{_ONE_TOPIC}(,{_ONE_TOPIC}){{0,{limits.POP_TOPICS_MAX - 1}}}$"
 _log = logging.getLogger(__name__)
-_NO_STORE = ((b"cache-control", b"no-store"),)
+NO_STORE = ((b"cache-control", b"no-store"),)
 
 router = APIRouter(route_class=Operation, tags=["consumers"])
 
@@ -109,16 +109,16 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
     try:
         if jobs:
             request.admission.check_again(names)
-        response = JsonResponse(serialization.deliveries(jobs), headers=_NO_STORE)
+        response = JsonResponse(serialization.deliveries(jobs), headers=NO_STORE)
         if len(response.body) > LARGE_BYTES:
             unsent.claim(len(response.body), key_name, topics)
     except DeferdError:
-        await _return_to_queue(request.engine, jobs)
+        await return_to_queue(request.engine, jobs)
         raise
     return response
 
 
-async def _return_to_queue(engine: Engine, jobs: list[JobRecord]) -> None:
+async def return_to_queue(engine: Engine, jobs: list[JobRecord]) -> None:
     """Return jobs of a refused response to the head of their queues; if that fails, they come back by their leases."""
     try:
         await engine.queue.return_to_queue(jobs)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import Any, cast
 
 from starlette.responses import Response
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from deferd.api.app import Service
+from deferd.api.direct.call import DirectCall
 from deferd.api.dispatch import KEY_NAME
 from deferd.server.http.connections import Connections
+from deferd.server.http.direct_path import READ_MAX_BYTES, DirectPath
 from deferd.server.http.fast_path_request import FastPathRequest
 from deferd.server.http.protocol import BODY, UNSENT_BYTES, LimitedProtocol
 from deferd.server.http.request_head import is_host
@@ -26,20 +28,35 @@ _RELEVANT_HEADERS = frozenset((b"content-length", b"host", b"transfer-encoding",
 
 
 class FastPathProtocol(LimitedProtocol):
-    """LimitedProtocol with the fast path to the operations of `service`."""
+    """LimitedProtocol with the fast path to the operations of `service`.
 
-    def __init__(self, service: Service, limited: Connections, *args: Any, **options: Any) -> None:
+    The connections of a process share `direct_path`.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        limited: Connections,
+        *args: Any,
+        direct_path: DirectPath | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(limited, *args, **options)
+        self._direct_path = direct_path or DirectPath(service)
+        self._own_parser = self.parser  # it is replaced when a request is refused
+        self._read = b""  # in which a request begins
+        self._last_headers = 0
         self._handler = service.request_handler
         self._body_max_bytes = service.context.settings.max_body_bytes
         if service.context.gate.has_keys:
             self._body_max_bytes = min(self._body_max_bytes, _UNAUTHENTICATED_BODY_BYTES)
+        self._direct_max_bytes = min(READ_MAX_BYTES, self._body_max_bytes, self._head_max_bytes)
         self._unsent = service.context.unsent
         self._is_slow = False
         self._key_name: str | None = None  # of the last request
         self._known_host = b""  # clients send the same one each time
         self._incoming: FastPathRequest | None = None
-        self._handling: FastPathRequest | None = None
+        self._handling: FastPathRequest | DirectCall | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has disconnected, or was cut off."""
@@ -48,11 +65,76 @@ class FastPathProtocol(LimitedProtocol):
         if self._handling is not None:
             self._handling.disconnect()
 
+    def data_received(self, data: bytes) -> None:
+        """Receive requests or parts of them; one that takes a direct path is not parsed."""
+        if self._may_take_direct_path(data):
+            call = self._direct_path.begin(self, data)
+            if call is not None:
+                self._handling = self.cycle = call  # type: ignore[assignment]  # see DirectCall
+                self.tasks.add(call)  # type: ignore[arg-type]  # the same
+                return
+            self._read = data
+        super().data_received(data)
+        self._read = b""
+
+    def _may_take_direct_path(self, data: bytes) -> bool:
+        """Whether `data` may be one whole request, and nothing is due before its response."""
+        before: RequestResponseCycle | None = self.cycle
+        return (
+            len(data) <= self._direct_max_bytes
+            and not (self._part or self._buffered or self._awaits_first_head or self.flow.write_paused)
+            and (before is None or before.response_complete)
+            and self.parser is self._own_parser
+        )
+
+    def end_call(self, call: DirectCall, status: int, fields: bytes, body: bytes) -> None:
+        """See `deferd.api.direct.call.Connection`."""
+        self._handling = None
+        self.tasks.discard(call)
+        if call.disconnected:
+            return
+        self._key_name = call.key_name
+        self._refresh_default_head()
+        size = len(body)
+        head = b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b%b\r\n" % (
+            STATUS_LINE[status],
+            self._default_head,
+            size,
+            fields,
+            b"" if call.keep_alive else b"connection: close\r\n",
+        )
+        if size <= UNSENT_BYTES:
+            self.transport.write(head + body)
+        else:
+            self.transport.write(head)
+            self.transport.write(body)
+            self._note_unsent(size)
+        if not call.keep_alive:
+            self.transport.close()
+        elif not (self.pipeline or self._part or self._buffered or self.flow.read_paused or self.flow.write_paused):
+            self.server_state.total_requests += 1  # as below, when there is nothing else to do
+            self._limits.set_deadline(self, self.timeout_keep_alive)
+            return
+        self.on_response_complete()
+
+    def end_call_with(self, call: DirectCall, response: Response | None) -> None:
+        """See `deferd.api.direct.call.Connection`."""
+        self._handling = None
+        self.tasks.discard(call)
+        if response is None:
+            self.transport.close()
+        elif not call.disconnected:
+            self._key_name = call.key_name
+            self._write(response, keep_alive=call.keep_alive)
+
     def _begin_request(self) -> None:
         request = self._plain_request()
+        read, self._read = self._read, b""
         if request is None:
             super()._begin_request()
         else:
+            if read and request.keep_alive:
+                self._last_headers = self._direct_path.learn(read, request.operation, self.headers, self._last_headers)
             self._part = BODY
             self._incoming = self.cycle = request  # type: ignore[assignment]  # see FastPathRequest
 

@@ -460,10 +460,14 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             under_way.keep_alive = False
 
-    def _bytes_of(self, response: Response, *, keep_alive: bool, with_body: bool = True) -> bytes:
+    def _refresh_default_head(self) -> None:
+        """Follow uvicorn, which makes new default headers once a second, for the date."""
         if self.server_state.default_headers is not self._default_headers:
             self._default_headers = self.server_state.default_headers
             self._default_head = b"".join(b"%b: %b\r\n" % header for header in self._default_headers)
+
+    def _bytes_of(self, response: Response, *, keep_alive: bool, with_body: bool = True) -> bytes:
+        self._refresh_default_head()
         lines = [STATUS_LINE[response.status_code], self._default_head]
         lines += [b"%b: %b\r\n" % header for header in response.raw_headers]
         lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")

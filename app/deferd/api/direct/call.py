@@ -1,0 +1,89 @@
+"""A call on a direct path, from its request to its response."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+from starlette.responses import Response
+
+from deferd.api import metrics
+from deferd.api.dispatch import error_response
+from deferd.api.operation import Operation
+
+
+class Connection(Protocol):
+    """The connection that a call came by."""
+
+    def end_call(self, call: DirectCall, status: int, fields: bytes, body: bytes) -> None:
+        """Send JSON with more header `fields`, each ended by CRLF."""
+
+    def end_call_with(self, call: DirectCall, response: Response | None) -> None:
+        """Send a response; None: close."""
+
+
+class DirectCall:
+    """One call. To uvicorn it looks like a request-response cycle, and like the task that handles it.
+
+    `abandon` ends work that only a connected client needs; None: the work goes on without the client.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_method",
+        "_route",
+        "_started_s",
+        "abandon",
+        "disconnected",
+        "keep_alive",
+        "key_name",
+        "response_complete",
+    )
+
+    message_event: ClassVar[asyncio.Event] = asyncio.Event()
+    """What uvicorn wakes a cycle by. Nothing waits for this one, so it may stay set."""
+
+    def __init__(self, connection: Connection, operation: Operation, method: str, key_name: str | None) -> None:
+        self._connection = connection
+        self._route = operation.path
+        self._method = method
+        self._started_s = time.perf_counter()
+        self.key_name = key_name
+        self.keep_alive = True
+        self.disconnected = False
+        self.response_complete = False
+        self.abandon: Callable[[], None] | None = None
+
+    def respond(self, status: int, body: bytes, fields: bytes = b"") -> None:
+        """End the call with JSON; `fields` are more header lines, each ended by CRLF."""
+        if not self.response_complete:
+            self._end(status)
+            self._connection.end_call(self, status, fields, body)
+
+    def fail(self, error: Exception) -> None:
+        """End the call with a problem document."""
+        if not self.response_complete:
+            response = error_response(error)
+            self._end(response.status_code)
+            self._connection.end_call_with(self, response)
+
+    def disconnect(self) -> None:
+        """The client has disconnected."""
+        self.disconnected = True
+        if self.abandon is not None:
+            self.cancel()
+
+    def cancel(self, msg: str | None = None) -> None:  # noqa: ARG002 (a task's)
+        """End the call without a response: the client has disconnected, or the server stops without waiting longer."""
+        if self.response_complete:
+            return
+        self._end(0)
+        if self.abandon is not None:
+            self.abandon()
+        self._connection.end_call_with(self, None)
+
+    def _end(self, status: int) -> None:
+        self.response_complete = True
+        metrics.observe_request(self._route, self._method, status, time.perf_counter() - self._started_s)

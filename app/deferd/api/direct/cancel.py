@@ -1,0 +1,39 @@
+"""The direct path of `DELETE /jobs/{topic}/{id}`. Its specification is `deferd.api.routes.jobs.cancel_job`."""
+
+from __future__ import annotations
+
+from functools import partial
+from re import Match
+from typing import ClassVar
+
+from deferd.api.direct.call import Connection, DirectCall
+from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead
+from deferd.contract.model import JobState
+from deferd.engine.queue import state_when_cancelled
+
+
+class DirectCancel(DirectVerb):
+    """Cancels of one job, without parameters or a body."""
+
+    lines: ClassVar = {"cancel_job": f"DELETE /jobs/({TOPIC})/({ID})"}
+
+    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
+        """See DirectVerb."""
+        if body:
+            return None
+        topic, job_id = self._path_values(line, 2)
+        call = self._admitted(connection, head, topic)
+        if call is not None:
+            self._app.engine.queue.add_cancel(topic, job_id, partial(_respond, call, topic, job_id))
+        return call
+
+
+def _respond(call: DirectCall, topic: str, job_id: str, result: JobState | int | None, error: Exception | None) -> None:
+    try:
+        if result is None:
+            call.fail(error or AssertionError())
+            return
+        was = state_when_cancelled(result, topic, job_id)
+        call.respond(200, f'{{"topic":"{topic}","id":"{job_id}","state":"cancelled","was":"{was}"}}'.encode())
+    except Exception as exc:  # noqa: BLE001 (every error gets a response)
+        call.fail(exc)

@@ -1,0 +1,58 @@
+"""The direct path of `POST /jobs/{topic}/{id}/finish`. Its specification is `routes.deliveries.finish_job`."""
+
+from __future__ import annotations
+
+from functools import partial
+from re import Match
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from deferd.api.direct.call import Connection, DirectCall
+from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead, is_deep
+from deferd.contract import limits
+from deferd.engine.queue import raise_unless_finished
+from deferd.engine.record import Receipt
+from deferd.engine.script_arguments import encode_finish
+
+
+class _Finish(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The fields of `model.FinishJob`."""
+
+    receipt: Annotated[str, msgspec.Meta(max_length=limits.RECEIPT_MAX)] | None = None
+    result: Any = None
+
+
+_decode = msgspec.json.Decoder(_Finish).decode
+
+
+class DirectFinish(DirectVerb):
+    """Finishes of one job, with a JSON object as their body."""
+
+    lines: ClassVar = {"finish_job": f"POST /jobs/({TOPIC})/({ID})/finish"}
+
+    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
+        """See DirectVerb."""
+        topic, job_id = self._path_values(line, 2)
+        try:
+            finish = _decode(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+        if is_deep(finish.result, body):
+            return None
+        call = self._admitted(connection, head, topic)
+        if call is not None:
+            encoded = encode_finish(job_id, Receipt.of(finish.receipt), finish.result)
+            self._app.engine.queue.add_finish(topic, encoded, partial(_respond, call, topic, job_id))
+        return call
+
+
+def _respond(call: DirectCall, topic: str, job_id: str, code: int | None, error: Exception | None) -> None:
+    try:
+        if code is None:
+            call.fail(error or AssertionError())
+            return
+        raise_unless_finished(code, topic, job_id)
+        call.respond(200, f'{{"topic":"{topic}","id":"{job_id}","state":"finished"}}'.encode())
+    except Exception as exc:  # noqa: BLE001 (every error gets a response)
+        call.fail(exc)

@@ -1,0 +1,97 @@
+"""The direct path of pops of one topic. Its specification is `deferd.api.routes.pop`."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache, partial
+from re import Match
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import ValidationError
+
+from deferd.api import serialization
+from deferd.api.direct.call import Connection, DirectCall
+from deferd.api.direct.verb import TOPIC, DirectVerb, KnownHead
+from deferd.api.operation import query_values
+from deferd.api.routes.pop import NO_STORE, PopQuery, return_to_queue
+from deferd.api.unsent_bytes import LARGE_BYTES
+from deferd.contract.errors import DeferdError, FieldError
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import JobRecord, to_ms
+
+_LINE = rf"/topics/({TOPIC})/pop(?:\?([!\x22$-~]*))?"
+_EMPTY_OBJECT = b"{}"
+_NO_STORE_FIELD = b"".join([b"%b: %b\r\n" % field for field in NO_STORE])
+
+
+class _Pop(NamedTuple):
+    request: PopRequest
+    wait_ms: int
+
+
+class DirectPop(DirectVerb):
+    """Pops of one topic, of a service without keys: a key may be revoked while the pop waits."""
+
+    lines: ClassVar = {"pop_jobs_by_get": f"GET {_LINE}", "pop_jobs": f"POST {_LINE}"}
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._refusing: set[asyncio.Task[None]] = set()
+
+    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
+        """See DirectVerb."""
+        if self._app.gate.has_keys or (body and body != _EMPTY_OBJECT):
+            return None
+        topic, query = self._path_values(line, 2)
+        parse = _parse_new if query and "request_id" in query else _parse
+        pop = parse(query or "")
+        if pop is None:
+            return None
+        try:
+            self._app.unsent.check(topic, None)
+        except DeferdError:
+            return None
+        call = self._admitted(connection, head, topic)
+        if call is not None:
+            dispatcher = self._app.engine.dispatcher
+            waiter = dispatcher.begin_pop(topic, pop.request, pop.wait_ms, partial(self._respond, call, topic))
+            call.abandon = partial(dispatcher.cancel, waiter)
+        return call
+
+    def _respond(self, call: DirectCall, topic: str, jobs: list[JobRecord], error: Exception | None) -> None:
+        try:
+            if error is not None:
+                call.fail(error)
+                return
+            body = serialization.deliveries(jobs)
+            if len(body) > LARGE_BYTES:
+                self._app.unsent.claim(len(body), None, topic)
+            call.respond(200, body, _NO_STORE_FIELD)
+        except DeferdError as exc:
+            call.abandon = None
+            refusing = asyncio.get_running_loop().create_task(self._refuse(call, jobs, exc))
+            self._refusing.add(refusing)
+            refusing.add_done_callback(self._refusing.discard)
+        except Exception as exc:  # noqa: BLE001 (every error gets a response)
+            call.fail(exc)
+
+    async def _refuse(self, call: DirectCall, jobs: list[JobRecord], error: DeferdError) -> None:
+        await return_to_queue(self._app.engine, jobs)
+        call.fail(error)
+
+
+def _parse_new(query: str) -> _Pop | None:
+    """The pop of a query; None when its parameters are invalid."""
+    errors: list[FieldError] = []
+    values = query_values(query.encode("ascii"), errors)
+    if errors:
+        return None
+    try:
+        parsed = PopQuery.model_validate_strings(values)
+    except ValidationError:
+        return None
+    ttr_ms = None if parsed.ttr is None else to_ms(parsed.ttr)
+    return _Pop(PopRequest(parsed.count, ttr_ms, parsed.consumer, parsed.request_id), to_ms(parsed.wait))
+
+
+_parse = lru_cache(maxsize=1000)(_parse_new)

@@ -1,0 +1,47 @@
+"""The direct path of `POST /jobs`. Its specification is `deferd.api.routes.jobs.put_job`."""
+
+from __future__ import annotations
+
+from functools import partial
+from re import Match
+from typing import ClassVar
+
+from deferd.api import serialization
+from deferd.api.direct.call import Connection, DirectCall
+from deferd.api.direct.verb import DirectVerb, KnownHead
+from deferd.api.put_decoding import decode_put
+from deferd.api.unsent_bytes import LARGE_BYTES
+from deferd.engine.puts import StoredPut, outcome_of
+from deferd.engine.script_arguments import EncodedPut
+
+
+class DirectPut(DirectVerb):
+    """Puts of one job that `decode_put` understands."""
+
+    lines: ClassVar = {"put_job": "POST /jobs"}
+
+    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:  # noqa: ARG002
+        """See DirectVerb."""
+        put = decode_put(body)
+        if put is None:
+            return None
+        call = self._admitted(connection, head, put.topic)
+        if call is not None:
+            self._app.engine.queue.add_put(put, partial(self._respond, call, put))
+        return call
+
+    def _respond(self, call: DirectCall, put: EncodedPut, stored: StoredPut | None, error: Exception | None) -> None:
+        try:
+            if stored is None:
+                call.fail(error or AssertionError())
+                return
+            outcome = outcome_of(put, stored)
+            body = serialization.put_job(outcome)
+            if len(body) > LARGE_BYTES:  # it is the job that was kept
+                self._app.unsent.claim(len(body), call.key_name)
+            if outcome.outcome == "created":
+                call.respond(201, body, f"location: /jobs/{put.topic}/{put.id}\r\n".encode())
+            else:
+                call.respond(200, body)
+        except Exception as exc:  # noqa: BLE001 (every error gets a response)
+            call.fail(exc)

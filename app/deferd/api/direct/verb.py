@@ -1,0 +1,73 @@
+"""What the direct paths of all verbs share: which requests they take, and how these are admitted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from re import Match
+from typing import Any, ClassVar
+
+from deferd.api.auth.admission import Admission
+from deferd.api.context import AppContext
+from deferd.api.direct.call import Connection, DirectCall
+from deferd.api.operation import Operation
+from deferd.api.request_body import is_deeper
+from deferd.api.responses import Header
+from deferd.contract import limits
+
+TOPIC = limits.TOPIC_PATTERN.strip("^$")
+ID = limits.ID_PATTERN.strip("^$")
+
+_SAFE_DEPTH = 150
+_SHORTEST_DEEP_BYTES = 2 * _SAFE_DEPTH
+
+
+def is_deep(value: Any, raw: bytes) -> bool:
+    """Whether a part `value` of the JSON text may be nested so deeply that the general path must decide."""
+    return len(raw) >= _SHORTEST_DEEP_BYTES and is_deeper(value, _SAFE_DEPTH)
+
+
+class KnownHead:
+    """The headers of a request, without its first line. Clients send the same ones each time."""
+
+    __slots__ = ("admissions", "headers")
+
+    def __init__(self, headers: list[Header]) -> None:
+        self.headers = headers
+        self.admissions: dict[DirectVerb, Admission] = {}
+        """Of a service without keys, where they depend on nothing else."""
+
+
+class DirectVerb(ABC):
+    """The direct path of one operation.
+
+    `lines` maps the ids of operations to the first lines, without the HTTP version, of the requests that may take it.
+    """
+
+    lines: ClassVar[dict[str, str]]
+
+    def __init__(self, app: AppContext, operation: Operation) -> None:
+        self._app = app
+        self._operation = operation
+        self._method = next(iter(operation.methods or ()))
+
+    @abstractmethod
+    def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
+        """Begin the call; `line` is the match of its first line. None, without any effect: it goes the general way."""
+
+    @staticmethod
+    def _path_values(line: Match[str], count: int) -> tuple[str, ...]:
+        """What the first groups of the pattern of `lines` matched."""
+        at = line.lastindex or 0  # the group around the pattern
+        return line.group(*range(at + 1, at + 1 + count))
+
+    def _admitted(self, connection: Connection, head: KnownHead, topic: str) -> DirectCall | None:
+        """The call, when its request is admitted; None when that is not certain or depends on limits of its key."""
+        admission = head.admissions.get(self)
+        if admission is None:
+            gate = self._app.gate
+            admission = gate.admit_without_limits(self._operation.permission, self._method, head.headers, topic)
+            if admission is None:
+                return None
+            if not gate.has_keys:
+                head.admissions[self] = admission
+        return DirectCall(connection, self._operation, self._method, admission.key_name)

@@ -1,0 +1,108 @@
+"""Recognizes requests for the direct paths of `deferd.api.direct`, which are not parsed by httptools.
+
+Clients send the same headers with each request. So what httptools made of a block of headers is remembered, and a
+request in one read whose headers are the same, byte for byte, needs no parser: its first line is matched, and its body
+is what follows the headers. Whatever is not recognized is parsed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from deferd.api.app import Service
+from deferd.api.direct.call import Connection, DirectCall
+from deferd.api.direct.cancel import DirectCancel
+from deferd.api.direct.finish import DirectFinish
+from deferd.api.direct.pop import DirectPop
+from deferd.api.direct.put import DirectPut
+from deferd.api.direct.verb import DirectVerb, KnownHead
+from deferd.api.operation import Operation
+from deferd.api.request_body import check_media_type
+from deferd.api.responses import Header
+from deferd.contract.errors import DeferdError
+
+READ_MAX_BYTES = 8 * 1024
+"""The largest request that may take a direct path."""
+_KNOWN_MAX = 1000
+_BLOCK_MAX_BYTES = 1024
+_EFFECTIVE_HEADERS = frozenset((b"traceparent",))
+"""Headers on which the effect of a request depends, and which differ each time."""
+_VERBS: tuple[type[DirectVerb], ...] = (DirectPut, DirectPop, DirectFinish, DirectCancel)
+
+
+class DirectPath:
+    """The direct paths of a process, and the headers that it knows."""
+
+    def __init__(self, service: Service) -> None:
+        operations = {route.operation_id: route for route in service.routes if isinstance(route, Operation)}
+        self._verbs: dict[str | None, DirectVerb] = {}
+        patterns = []
+        for kind in _VERBS:
+            for operation_id, line in kind.lines.items():
+                self._verbs[operation_id] = kind(service.context, operations[operation_id])
+                patterns.append(f"(?P<{operation_id}>{line})")
+        self._match_line = re.compile(f"(?:{'|'.join(patterns)}) HTTP/1\\.1", re.ASCII).fullmatch
+        self._known: dict[bytes | None, KnownHead] = {}
+
+    def begin(self, connection: Connection, data: bytes) -> DirectCall | None:
+        """Begin the call of the request that `data` consists of; None, without any effect, when it must be parsed."""
+        line_end = data.find(b"\r\n")
+        body_at = data.find(b"\r\n\r\n", line_end) + 4
+        head = self._known.get(_key(data[line_end : body_at - 2], len(data) - body_at))
+        if head is None:
+            return None
+        line = self._match_line(data[:line_end].decode("latin-1"))
+        if line is None:
+            return None
+        return self._verbs[line.lastgroup].begin(connection, head, line, data[body_at:])
+
+    def learn(self, data: bytes, operation: Operation, headers: list[Header], last: int) -> int:
+        """Remember the headers of a plain request that httptools found at the beginning of `data`.
+
+        Only when they come for the second time, since some clients send others each time. Returns what identifies
+        them; `last` is that of the request before on the same connection.
+        """
+        if operation.operation_id not in self._verbs:
+            return last
+        body_at = data.find(b"\r\n\r\n") + 4
+        block = data[data.find(b"\r\n") : body_at - 2]
+        key = _key(block, len(data) - body_at)
+        if key is None or key in self._known or not _is_usual(block, headers):
+            return 0
+        found = hash(key)
+        if found == last:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[key] = KnownHead(headers)
+        return found
+
+
+def _key(block: bytes, body_bytes: int) -> bytes | None:
+    """The header lines in a block without a Content-Length of `body_bytes`; None when the length must be another.
+
+    NUL marks where it was: headers contain none, so that no other block has the same key.
+    """
+    key = block.replace(b"ength: %d\r\n" % body_bytes, b"\0\r\n", 1)
+    if len(key) == len(block) and (body_bytes or b"\0" in block):
+        return None
+    return key
+
+
+def _is_usual(block: bytes, headers: list[Header]) -> bool:
+    """Whether a block consists of these headers in a form that always means the same, and the effect depends on none.
+
+    It must have one place at most where `_key` may find a length.
+    """
+    lines = block.lower()
+    names = [name for name, _ in headers]
+    try:
+        check_media_type(headers)
+    except DeferdError:
+        return False
+    return (
+        len(block) <= _BLOCK_MAX_BYTES
+        and lines == b"".join([b"\r\n%b: %b" % header for header in headers]).lower() + b"\r\n"
+        and lines.count(b"ength: ") == names.count(b"content-length")
+        and b"\0" not in block
+        and _EFFECTIVE_HEADERS.isdisjoint(names)
+    )

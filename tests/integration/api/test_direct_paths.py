@@ -1,0 +1,475 @@
+"""The direct paths against the general one: the same bytes, states and metrics for generated requests."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+import pytest
+import uvicorn
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from uvicorn.server import ServerState
+
+from deferd.api import metrics
+from deferd.api.app import create_app
+from deferd.api.auth.api_keys import hash_of
+from deferd.api.direct.call import Connection, DirectCall
+from deferd.engine import metrics as engine_metrics
+from deferd.server.http.direct_path import DirectPath
+from deferd.server.http.fast_path import FastPathProtocol
+from deferd.server.http.connections import Connections
+from deferd.settings import Settings
+from tests.integration.store.store_servers import StoreServer
+
+RESPONSE_S = 20
+INSTANT = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+RECEIPT = re.compile(rb'"receipt":"([0-9a-f]{12}\.\d+)"')
+NEW_ID = re.compile(rb"[0-9a-f]{32}")
+HEADS = (
+    b"Host: 127.0.0.1:8000\r\nContent-Type: application/json\r\nContent-Length: %d",
+    b"host: localhost\r\ncontent-length: %d\r\naccept: */*",
+    b"Host: x\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: %d",
+    b"Host: x\r\nContent-Type: text/plain\r\nContent-Length: %d",
+    b"Host: x\r\nX-Strength: 7\r\nCONTENT-LENGTH: %d",
+    b"Host: jobs.example.com\r\nContent-Length: %d",
+    b"Host: x\r\nTraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\nContent-Length: %d",
+    b"Host: x\r\nContent-Length: %d\r\nConnection: close",
+)
+
+
+class Request(NamedTuple):
+    """A request. `{t}` stands for the topic, `{receipt}` for the last receipt, `%d` for the length of the body."""
+
+    head: bytes
+    line: bytes
+    body: bytes = b""
+
+    def encode(self, topic: bytes, receipt: bytes) -> bytes:
+        body = self.body.replace(b"{t}", topic).replace(b"{receipt}", receipt)
+        head = self.head % len(body) if b"%d" in self.head else self.head
+        return b"%b HTTP/1.1\r\n%b\r\n\r\n%b" % (self.line.replace(b"{t}", topic), head, body)
+
+
+class NoDirectPath(DirectPath):
+    """Sends all requests the general way."""
+
+    def begin(self, connection: Connection, data: bytes) -> DirectCall | None:
+        return None
+
+
+class CountingDirectPath(DirectPath):
+    """Counts the calls that it takes, by operation."""
+
+    taken: Counter[str]
+
+    def begin(self, connection: Connection, data: bytes) -> DirectCall | None:
+        call = super().begin(connection, data)
+        if call is not None:
+            self.taken[call._route] += 1
+        return call
+
+
+class FakeTransport(asyncio.Transport):
+    """Collects what the server writes."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 50000), "sockname": ("127.0.0.1", 8000)})
+        self.received = b""
+        self.closed = False
+        self.changed = asyncio.Event()
+
+    def write(self, data: Any) -> None:
+        self.received += data
+        self.changed.set()
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+        self.changed.set()
+
+    abort = write_eof = close
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+class World:
+    """A service over its own database. `direct`: whether it has direct paths."""
+
+    def __init__(self, url: str, *, direct: bool, **more: Any) -> None:
+        self.settings = Settings(log_level="info", max_topic_labels=0, **more)
+        self.service = create_app(self.settings, url)
+        kind: type[DirectPath] = CountingDirectPath if direct else NoDirectPath
+        self.direct_path = kind(self.service)
+        if isinstance(self.direct_path, CountingDirectPath):
+            self.direct_path.taken = Counter()
+        self.limits = Connections(self.settings)
+        self.state = ServerState()
+        self.state.default_headers = [(b"date", b"today")]
+        self.config = uvicorn.Config(self.service, log_config=None, access_log=False, ws="none", interface="asgi3")
+        self.transport = FakeTransport()
+        self.transport.closed = True
+        self.receipt = b"0123456789ab.1"
+
+    def connect(self) -> None:
+        self.transport = FakeTransport()
+        self.protocol = FastPathProtocol(
+            self.service,
+            self.limits,
+            config=self.config,
+            server_state=self.state,
+            app_state={},
+            direct_path=self.direct_path,
+        )
+        self.protocol.connection_made(self.transport)
+
+    async def send(self, request: Request, topic: bytes = b"warm.up") -> bytes:
+        """The response to one request, without what differs each time."""
+        if self.transport.closed:
+            self.connect()
+            await self.send(Request(b"Host: x", b"GET /healthz"))
+        transport = self.transport
+        transport.received = b""
+        self.protocol.data_received(request.encode(topic, self.receipt))
+        async with asyncio.timeout(RESPONSE_S):
+            while not (is_whole(transport.received) or transport.closed):
+                transport.changed.clear()
+                await transport.changed.wait()
+        await asyncio.sleep(0)
+        if transport.closed:
+            self.protocol.connection_lost(None)
+        response = INSTANT.sub(b"<instant>", transport.received).replace(
+            self.receipt, b"<receipt>"
+        )  # quoted by an error
+        found = RECEIPT.search(response)
+        if found:
+            self.receipt = found[1]
+        return NEW_ID.sub(b"<id>", RECEIPT.sub(b'"receipt":"<receipt>"', response))
+
+
+def is_whole(response: bytes) -> bool:
+    head, _, body = response.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    return length is not None and len(body) >= int(length[1])
+
+
+class Worlds:
+    """A service with direct paths and one without, each over its own database."""
+
+    def __init__(self, direct_url: str, general_url: str, **more: Any) -> None:
+        self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.numbers = itertools.count()
+        self.direct = World(direct_url, direct=True, **more)
+        self.general = World(general_url, direct=False, **more)
+        self.runner.run(self._open())
+
+    async def _open(self) -> None:
+        for world in (self.direct, self.general):
+            await self.stack.enter_async_context(world.service.router.lifespan_context(world.service))
+            for head in HEADS:
+                for _ in range(3):
+                    await world.send(Request(head, b"POST /jobs", b'{"topic":"{t}"}'))
+                    await world.send(Request(b"Host: x", b"GET /topics/none/pop?wait=0"))
+
+    def close(self) -> None:
+        self.runner.run(self.stack.aclose())
+        self.runner.close()
+
+    def compare(self, requests: list[Request]) -> list[bytes]:
+        """Send requests on a new topic to both, compare, and return the responses."""
+        return self.runner.run(self._compare(requests, b"t%d" % next(self.numbers)))
+
+    async def _compare(self, requests: list[Request], topic: bytes) -> list[bytes]:
+        gets = [Request(b"Host: x", b"GET /jobs/{t}/%b" % job_id) for job_id in (b"a", b"b")]
+        found = []
+        for world in (self.direct, self.general):
+            world.receipt = b"0123456789ab.1"
+            before = counts()
+            responses = [await world.send(request, topic) for request in requests]
+            found.append((responses, counts() - before, [await world.send(get, topic) for get in gets]))
+        assert found[0] == found[1]
+        return found[0][0]
+
+
+def counts() -> Counter[tuple[str, ...]]:
+    """Requests, puts, pops, finishes and cancels so far, by labels."""
+    found: Counter[tuple[str, ...]] = Counter()
+    counted = (metrics._REQUEST_SECONDS, engine_metrics.PUTS, engine_metrics.POPS, engine_metrics.FINISHES)
+    for collector in (*counted, engine_metrics.CANCELS):
+        for metric in collector.collect():
+            for sample in metric.samples:
+                if sample.name.endswith(("_count", "_total")) and sample.value:
+                    found[sample.name, *(value for _, value in sorted(sample.labels.items()))] += int(sample.value)
+    return found
+
+
+@pytest.fixture(scope="module")
+def worlds(running_server: StoreServer) -> Iterator[Worlds]:
+    running_server.command("FLUSHALL")
+    both = Worlds(running_server.url, f"{running_server.url}/1")
+    yield both
+    both.close()
+
+
+def text(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+NUMBERS = [
+    *(b"0", b"-0", b"-1", b"1e3", b"1E5", b"1e308", b"1000", b"1000.0", b"1000.0004", b"1" * 308),
+    *(b"12345678901234567890", b"123456789012345678901234567890"),
+]
+"""None is a time that may pass during an example."""
+FRACTIONS = [b"1", b"1.0", b"0.1", b"1.5e-9", b"5e-324", b"0.30000000000000004"]
+OTHERS = [
+    *(b"null", b"true", b'"x"', b'""', b'"\\u00e9"', b'"\\ud83d\\ude00"', b'"a\\/b"', b'"\xc3\xa9"', b'"\\u0000"'),
+    *(b'"1e999"', b"[]", b"{}", b'{"a":1,"a":2}', b'{"b": [1, 2.50, {"c": null}], "a": "\\n"}'),
+    *(b"[" * depth + b"]" * depth for depth in (149, 150, 151, 197, 198)),
+]
+REFUSED = [
+    *(b"1e999", b"-1e999", b"1" * 320, b"NaN", b"Infinity", b"-Infinity", b"01", b"+1", b".5", b"5.", b"0x1", b"[1,]"),
+    *(b'"\\ud800"', b'"\\udc00x"', b'"\\x"', b'"\xff"', b'"\xed\xa0\x80"', b'"\t"', b""),
+    *(b"[" * depth + b"]" * depth for depth in (199, 200, 201, 400)),
+]
+GENERATED = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=8,
+).map(text)
+
+
+def mostly(*usual: bytes) -> st.SearchStrategy[bytes]:
+    """One of the usual values, and one time in twelve any other."""
+    anything = st.sampled_from([*NUMBERS, *OTHERS, *REFUSED])
+    return st.integers(0, 11).flatmap(lambda choice: st.sampled_from(usual) if choice else anything)
+
+
+IDS = [
+    b'"a"',
+    b'"b"',
+    b'"A.b_c:d-1"',
+    b'"-a"',
+    b'"a b"',
+    b'"a\\n"',
+    b'"\xc3\xa9"',
+    b'"%b"' % (b"x" * 255),
+    b'"%b"' % (b"x" * 256),
+]
+INSTANTS = [b'"2020-01-01T00:00:00Z"', b'"2030-01-01T00:00:00.5+02:00"', b'"2099-01-01T00:00:00Z"', b'"soon"', b"5"]
+FIELDS = {
+    b"id": mostly(b'"a"', b'"b"') | mostly(*IDS),
+    b"body": mostly(*NUMBERS, *FRACTIONS, *OTHERS) | GENERATED,
+    b"delay": mostly(b"0", b"1000", b"1000.5", b"315576000", b"null") | mostly(b"315576001", b"-1", *NUMBERS),
+    b"run_at": mostly(*INSTANTS),
+    b"on_conflict": mostly(b'"reject"', b'"keep"', b'"replace"'),
+    b"traceparent": mostly(b'"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"', b"null"),
+    b"durability": mostly(b'"memory"', b'"fsync"', b'"replicated:1"', b"null"),
+    b"ttr": mostly(b"60", b"86400", b"30.5") | mostly(b"0.05", b"86401"),
+    b"max_attempts": mostly(b"1", b"3", b"null") | mostly(b"3.0", b"0"),
+    b"ttl": mostly(b"100000", b"1000.001", b"null"),
+    b"retain": mostly(b"0", b"1000", b"null"),
+    b"backoff": mostly(b'{"kind":"fixed","seconds":5}', b'{"kind":"x"}'),
+    b"other": mostly(b"1"),
+    b"receipt": mostly(b'"{receipt}"') | mostly(b'"0123456789ab.1"', b'"x"', b'"%b"' % (b"x" * 65)),
+    b"result": mostly(*NUMBERS, *FRACTIONS, *OTHERS) | GENERATED,
+}
+SPACE = st.sampled_from([b""] * 12 + [b" ", b"\r\n", b"\t", b"\x0b", b"\xef\xbb\xbf"])
+
+
+@st.composite
+def objects(draw: st.DrawFn, usual: tuple[bytes, ...]) -> bytes:
+    """A JSON object of usual fields, sometimes with another one, a repeated one or a changed byte."""
+    names = draw(st.lists(st.sampled_from(usual), unique=True, max_size=4))
+    if draw(st.integers(0, 9)) == 0:
+        names += draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=2))
+    space = draw(SPACE)
+    members = [b'"%b":%b%b' % (name, space, draw(FIELDS[name])) for name in names]
+    if b"on_conflict" in usual and draw(st.integers(0, 19)):
+        members.insert(0, b'"topic":"{t}"')
+    raw = b"%b{%b}%b" % (draw(SPACE), (b"," + space).join(members), space)
+    if draw(st.integers(0, 9)) == 0:
+        at = draw(st.integers(0, len(raw) - 1))
+        raw = raw[:at] + draw(st.binary(max_size=1)) + raw[at + 1 :]
+    return raw
+
+
+PUT_FIELDS = tuple(name for name in sorted(FIELDS) if name not in {b"other", b"receipt", b"result", b"backoff"})
+BODIES = st.one_of(objects(PUT_FIELDS), objects((b"id", b"body", b"delay", b"on_conflict")))
+FINISHES = st.one_of(
+    objects((b"receipt", b"result")), st.sampled_from([b"", b"null", b"{}", b'{"receipt":"{receipt}"}'])
+)
+QUERIES = st.sampled_from(
+    [
+        *(
+            b"wait=0",
+            b"wait=0&count=2",
+            b"wait=0&ttr=30.5",
+            b"wait=0&consumer=w-1",
+            b"wait=0&request_id=r.1",
+            b"wait=0&x=1",
+        ),
+        *(b"wait=0&wait=0", b"wait=0&count=0", b"wait=0&consumer=%20", b"wait=0&consumer=%41", b"wait=0.0", b"wait=0&"),
+        *(
+            b"wait=0&ttr=1e999",
+            b"wait=nan",
+            b"wait=-1",
+            b"wait=61",
+            b"wait=0&count=1.0",
+            b"wait=0#x",
+            b"wait=0&consumer=",
+        ),
+    ]
+)
+PATH_IDS = st.sampled_from([b"a", b"b"] * 6 + [b"-a", b"a%62", b"a%2Fb", b"A.b_c:d-1", b"x" * 256])
+
+
+@st.composite
+def any_request(draw: st.DrawFn) -> Request:
+    head = draw(st.sampled_from(HEADS[:1] * 12 + HEADS))
+    kind = draw(st.sampled_from(["put", "put", "pop", "finish", "cancel"]))
+    if kind == "put":
+        return Request(head, b"POST /jobs", draw(BODIES))
+    if kind == "pop":
+        line = draw(st.sampled_from([b"GET", b"POST"])) + b" /topics/{t}/pop?" + draw(QUERIES)
+        if line.startswith(b"GET") or draw(st.booleans()):
+            return Request(b"Host: x", line)
+        return Request(head, line, draw(st.sampled_from([b"", b"{}", b" {}", b"null", b"[]"])))
+    job_id = draw(PATH_IDS)
+    if kind == "finish":
+        return Request(head, b"POST /jobs/{t}/%b/finish" % job_id, draw(FINISHES))
+    query = draw(st.sampled_from([b"", b"", b"?if_reserved=refuse", b"?x=1"]))
+    return Request(b"Host: x", b"DELETE /jobs/{t}/%b%b" % (job_id, query))
+
+
+REQUESTS = st.lists(any_request(), min_size=1, max_size=12)
+FUZZING = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None)
+
+
+@settings(FUZZING, max_examples=200)
+@given(requests=REQUESTS)
+def test_generated_requests_have_the_same_effects_and_responses(worlds: Worlds, requests: list[Request]) -> None:
+    worlds.compare(requests)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@settings(FUZZING, max_examples=25_000)
+@given(requests=REQUESTS)
+def test_many_generated_requests_have_the_same_effects_and_responses(worlds: Worlds, requests: list[Request]) -> None:
+    worlds.compare(requests)
+
+
+JOB = b'{"topic":"{t}","id":"a","body":{"n":1}}'
+USUAL = [
+    ("/jobs", Request(HEADS[0], b"POST /jobs", JOB), b"201 Created"),
+    ("/jobs", Request(HEADS[0], b"POST /jobs", b'{"topic":"{t}","delay":0.5}'), b"201 Created"),
+    ("/topics/{topic}/pop", Request(b"Host: x", b"GET /topics/{t}/pop?wait=0"), b"200 OK"),
+    ("/topics/{topic}/pop", Request(b"Host: x", b"POST /topics/{t}/pop?wait=0&count=9"), b"200 OK"),
+    ("/jobs/{topic}/{id}/finish", Request(HEADS[0], b"POST /jobs/{t}/a/finish", b'{"receipt":"x"}'), b"404 Not Found"),
+    ("/jobs/{topic}/{id}", Request(b"Host: x", b"DELETE /jobs/{t}/a"), b"404 Not Found"),
+]
+
+
+@pytest.mark.parametrize(("route", "request_", "status"), USUAL, ids=lambda value: str(value)[:30])
+def test_usual_requests_take_their_direct_path(worlds: Worlds, route: str, request_: Request, status: bytes) -> None:
+    assert isinstance(worlds.direct.direct_path, CountingDirectPath)
+    before = worlds.direct.direct_path.taken[route]
+    [response] = worlds.compare([request_])
+    assert response.startswith(b"HTTP/1.1 " + status)
+    assert worlds.direct.direct_path.taken[route] == before + 1
+
+
+def test_a_job_lives_its_life_on_direct_paths(worlds: Worlds) -> None:
+    pop = Request(b"Host: x", b"GET /topics/{t}/pop?wait=0")
+    finish = Request(HEADS[0], b"POST /jobs/{t}/a/finish", b'{"receipt":"{receipt}","result":[1]}')
+    put = Request(HEADS[0], b"POST /jobs", JOB)
+    cancel = Request(b"Host: x", b"DELETE /jobs/{t}/a")
+    responses = worlds.compare([put, put, pop, finish, finish, put, cancel, cancel, finish])
+    statuses = [response[9:12] for response in responses]
+    assert statuses == [b"201", b"409", b"200", b"200", b"404", b"201", b"200", b"404", b"404"]
+
+
+def test_a_store_that_has_lost_its_scripts_is_sent_them_again(worlds: Worlds, running_server: StoreServer) -> None:
+    for _, request, status in USUAL:
+        running_server.command("SCRIPT", "FLUSH")
+        [response] = worlds.compare([request])
+        assert response.startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize("size", [1000, 20_000, 200_000])
+def test_large_jobs_are_kept_and_popped(worlds: Worlds, size: int) -> None:
+    large = b'{"topic":"{t}","id":"a","body":"%b"}' % (b"x" * size)
+    keep = b'{"topic":"{t}","id":"a","on_conflict":"keep"}'
+    responses = worlds.compare(
+        [
+            Request(HEADS[0], b"POST /jobs", large),
+            Request(HEADS[0], b"POST /jobs", keep),
+            Request(b"Host: x", b"POST /topics/{t}/pop?wait=0"),
+        ]
+    )
+    assert [response[9:12] for response in responses] == [b"201", b"200", b"200"]
+    assert all(b"x" * size in response for response in responses)
+
+
+HOLDERS = ("put", "pop", "some-topics", "limited", "nobody")
+
+
+def token_of(holder: str) -> str:
+    return f"the-token-of-{holder}".ljust(43, "x")
+
+
+@pytest.fixture(scope="module")
+def keyed_worlds(running_server: StoreServer) -> Iterator[Worlds]:
+    keys = [
+        f'[[key]]\nname = "{name}"\nhash = "{hash_of(token_of(name))}"\nscopes = {json.dumps(scopes)}\n{more}\n'
+        for name, scopes, more in (
+            ("put", ["put", "cancel"], 'topics = ["*"]'),
+            ("pop", ["pop", "read"], 'topics = ["*"]'),
+            ("some-topics", ["put", "pop", "cancel"], 'topics = ["t*"]'),
+            ("limited", ["put", "pop", "cancel"], 'topics = ["*"]\nmax_body_bytes = 60'),
+        )
+    ]
+    both = Worlds(f"{running_server.url}/2", f"{running_server.url}/3", keys="\n".join(keys))
+    yield both
+    both.close()
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_with_keys_the_responses_are_the_same(keyed_worlds: Worlds, holder: str) -> None:
+    head = b"Host: x\r\nAuthorization: Bearer %b\r\nContent-Length: %%d" % token_of(holder).encode()
+    lives = [
+        Request(head, b"POST /jobs", JOB),
+        Request(head, b"POST /jobs", b'{"topic":"{t}","id":"b","body":"%b"}' % (b"x" * 60)),
+        Request(head, b"POST /jobs", b'{"topic":"other","id":"b","on_conflict":"keep"}'),
+        Request(head, b"POST /topics/{t}/pop?wait=0"),
+        Request(head, b"POST /jobs/{t}/a/finish", b'{"receipt":"{receipt}"}'),
+        Request(head, b"DELETE /jobs/{t}/b"),
+    ]
+    for _ in range(3):
+        keyed_worlds.compare(lives)
+    taken = keyed_worlds.direct.direct_path
+    assert isinstance(taken, CountingDirectPath)
+    assert bool(taken.taken) is (holder in {"put", "pop", "some-topics"})
+    taken.taken.clear()

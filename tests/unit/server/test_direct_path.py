@@ -1,0 +1,72 @@
+"""Which blocks of headers are remembered, and which requests have the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from deferd.api.responses import Header
+from deferd.server.http.direct_path import _is_usual, _key
+
+JSON = b"\r\nHost: x\r\nContent-Type: application/json"
+
+
+def headers_of(block: bytes) -> list[Header]:
+    """The headers as httptools finds them."""
+    lines = [line.partition(b":") for line in block.strip(b"\r\n").split(b"\r\n")]
+    return [(name.lower(), value.strip(b" \t")) for name, _, value in lines]
+
+
+def test_blocks_that_differ_in_the_length_of_the_body_have_the_same_key() -> None:
+    keys = {_key(b"%b\r\nContent-Length: %d\r\n" % (JSON, length), length) for length in (0, 7, 4096)}
+    assert len(keys) == 1
+    assert None not in keys
+
+
+@pytest.mark.parametrize(
+    ("block", "body_bytes"),
+    [
+        (b"\r\nHost: x\r\nContent-Length: 7\r\n", 8),
+        (b"\r\nHost: x\r\nContent-Length: 07\r\n", 7),
+        (b"\r\nHost: x\r\nContent-Length:7\r\n", 7),
+        (b"\r\nHost: x\r\nCONTENT-LENGTH: 7\r\n", 7),
+        (b"\r\nHost: x\r\n", 7),
+        (b"\r\nHost: x\r\nContent-L\0\r\n", 0),
+    ],
+)
+def test_a_block_that_does_not_say_the_length_of_the_body_has_no_key(block: bytes, body_bytes: int) -> None:
+    assert _key(block, body_bytes) is None
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"\r\nHost: xength: 7\r\nContent-L\r\n",
+        b"\r\nHost: x\r\nContent-Length: 7\r\nContent-Length: 7\r\n",
+        b"\r\nHost: x\r\nContent-Length: 7\r\nX-Strength: 7\r\n",
+        b"\r\nHost: x\r\nX-Strength: 7\r\n",
+        b"\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 7\r\n",
+    ],
+)
+def test_no_other_block_has_the_key_of_a_usual_one(block: bytes) -> None:
+    assert _key(block, 7) != _key(b"\r\nHost: x\r\nContent-Length: 7\r\n", 7)
+
+
+@pytest.mark.parametrize(
+    ("block", "is_usual"),
+    [
+        (b"%b\r\nContent-Length: 7\r\n" % JSON, True),
+        (b"\r\nhost: x\r\ncontent-length: 7\r\n", True),
+        (b"\r\nHost: x\r\nAccept: */*\r\n", True),
+        (b"\r\nHost: x\r\nX-Strength: 7\r\nCONTENT-LENGTH: 7\r\n", False),
+        (b"\r\nHost: x\r\nX-Strength: 7\r\nContent-Length: 7\r\n", False),
+        (b"\r\nHost: x\r\nX-Strength: 7\r\n", False),
+        (b"\r\nHost:x\r\n", False),
+        (b"\r\nHost: x \r\n", False),
+        (b"\r\nHost: x\r\nContent-Type: text/plain\r\n", False),
+        (b"\r\nHost: x\r\nContent-Encoding: gzip\r\n", False),
+        (b"\r\nHost: x\r\nTraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n", False),
+        (b"\r\nHost: x\r\nX-Long: %b\r\n" % (b"x" * 1024), False),
+    ],
+)
+def test_only_usual_blocks_are_remembered(block: bytes, is_usual: bool) -> None:
+    assert _is_usual(block, headers_of(block)) is is_usual
