@@ -22,9 +22,9 @@ from deferd.api.app import create_app
 from deferd.api.auth.api_keys import hash_of
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.engine import metrics as engine_metrics
+from deferd.server.http.connections import Connections
 from deferd.server.http.direct_path import DirectPath
 from deferd.server.http.fast_path import FastPathProtocol
-from deferd.server.http.connections import Connections
 from deferd.settings import Settings
 from tests.integration.store.store_servers import StoreServer
 
