@@ -1,15 +1,16 @@
-"""Bounds the bulk calls (those for many jobs) under way, so that calls for single jobs do not queue up behind them."""
+"""Bounds the calls for many jobs under way, so that calls for single jobs do not queue up behind them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from deferd.contract.errors import StoreUnavailable
 
 AT_ONCE = 2
+SMALL_AT_ONCE = 8
+"""They are together about as large as the bulk calls."""
 FROM_JOBS = 50
 """A call for more jobs than this is bulk."""
 MOST_JOBS = 250
@@ -17,32 +18,35 @@ MOST_JOBS = 250
 
 
 class BulkThrottle:
-    """Lets at most AT_ONCE bulk calls run in each failure domain; further ones wait, in order of arrival.
+    """Lets at most AT_ONCE bulk calls and SMALL_AT_ONCE smaller batches run in each failure domain.
 
-    `failure_domain` maps a topic to the part of the store that can fail on its own.
+    Further ones wait, in order of arrival; smaller batches do not wait for bulk calls. `failure_domain` maps a topic to
+    the part of the store that can fail on its own.
     """
 
     def __init__(self, failure_domain: Callable[[str], int]) -> None:
         self.failure_domain = failure_domain
-        self._domains: defaultdict[int, _DomainThrottle] = defaultdict(_DomainThrottle)
+        self._throttles: dict[tuple[int, int], _Throttle] = {}
 
     def slot(self, topic: str, jobs: int = MOST_JOBS) -> AbstractAsyncContextManager[None]:
-        """Hold a slot around one call for `jobs` jobs of the topic, if that is bulk; see `_DomainThrottle.slot`."""
-        if jobs <= FROM_JOBS:
-            return nullcontext()
-        return self._domains[self.failure_domain(topic)].slot()
+        """Hold a slot around one call of a batch of `jobs` jobs of the topic; see `_Throttle.slot`."""
+        key = self.failure_domain(topic), AT_ONCE if jobs > FROM_JOBS else SMALL_AT_ONCE
+        throttle = self._throttles.get(key)
+        if throttle is None:
+            throttle = self._throttles[key] = _Throttle(key[1])
+        return throttle.slot()
 
 
-class _DomainThrottle:
-    def __init__(self) -> None:
-        self._slots = asyncio.Semaphore(AT_ONCE)
+class _Throttle:
+    def __init__(self, at_once: int) -> None:
+        self._slots = asyncio.Semaphore(at_once)
         self._timed_out_at = 0.0
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Hold a slot around one bulk call.
+        """Hold a slot around one call.
 
-        Raises StoreUnavailable when another bulk call timed out while this one waited: its own time is up as well.
+        Raises StoreUnavailable when another call timed out while this one waited: its own time is up as well.
         """
         loop = asyncio.get_running_loop()
         arrived_at = loop.time()

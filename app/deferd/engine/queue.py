@@ -148,7 +148,7 @@ class JobQueue:
         return await self._puts.put_many(specs, bounds)
 
     async def put_many_with_jobs(
-        self, specs: Sequence[PutJob], bounds: PutBounds = NO_BOUNDS
+        self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS
     ) -> list[tuple[PutResult, JobRecord | None]]:
         """Store jobs and return them with their results; see `Puts.put_many_with_jobs`."""
         return await self._puts.put_many_with_jobs(specs, bounds)

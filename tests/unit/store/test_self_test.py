@@ -16,13 +16,13 @@ _COMMENT = re.compile(r"--.*")
 
 
 def commands_of_scripts() -> set[str]:
-    """The command of each redis.call and redis.pcall, or all commands of an expression that selects one."""
+    """The command of each redis.call (or `call`, as some name it) and redis.pcall, or of an expression all commands."""
     commands = set()
     for script in SCRIPTS.rglob("*.lua"):
         text = _COMMENT.sub("", script.read_text())
-        for chosen in re.findall(r"redis\.p?call\(([^,)]*)", text):
+        for chosen in re.findall(r"\b(?:redis\.p?)?call\(([^,)]*)", text):
             named = re.findall(r"'([A-Z]+)'", chosen)
-            assert named, f"{script.name}: the command of redis.call({chosen} cannot be read"
+            assert named, f"{script.name}: the command of call({chosen} cannot be read"
             commands.update(named)
     return commands
 

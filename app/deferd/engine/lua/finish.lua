@@ -5,6 +5,7 @@
 -- Returns a code for each: 0 finished, now or before by the same delivery, 1 not found, 2 held under another receipt,
 --   3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: the jobs in ARGV, at most 1000.
+local HEADER_BYTES = 26
 local read = struct.unpack
 local now = now_ms()
 local ids, count = {}, (#ARGV - 1) / 2
@@ -52,6 +53,8 @@ for index = 1, count do
     code = code_for_missing(id, nonce, attempt, now)
   elseif done[id] == 'kept' then
     code = attempt ~= 0 and receipt_matches(raw, nonce, attempt) and LIVE or NOT_HELD.finished
+  elseif #raw < HEADER_BYTES then  -- a damaged store: the other jobs are finished all the same
+    code = code_for_stale(id)
   else
     local live_nonce, ended, extra_length = read('<I6I4I4', raw, 13)
     if lease_ends[index] and (attempt == 0 or live_nonce == nonce and ended + 1 == attempt) then

@@ -13,8 +13,8 @@
 -- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
 -- Bound: the jobs asked for (the caller asks for at most 1000), 1 MiB or one job, the same for repeated requests and
--- what one of them received, and at most 1000 that are not handed out: expired ones, and ids of a damaged store. At
--- most READ_AT_ONCE records are read that do not fit.
+-- what one of them received, and at most 1000 that are not handed out: expired ones, and ids of a damaged store. Each
+-- time that records do not fit, at most READ_AT_ONCE are read in vain.
 local FIRST_TIME, RESEND = 0, -1
 local MOST_SKIPPED = 1000
 local REMEMBERED_MS = 3600000
