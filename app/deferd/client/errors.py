@@ -55,9 +55,7 @@ class UnexpectedAnswer(CallFailed):
 
     code = "unexpected_answer"
 
-    def __init__(
-        self, status: int, detail: str, retry_after_s: int | None = None, *, is_problem: bool = False
-    ) -> None:
+    def __init__(self, status: int, detail: str, retry_after_s: int | None = None, *, is_problem: bool = False) -> None:
         self.status = status
         self.is_problem = is_problem
         self.retry_after_s = retry_after_s

@@ -92,7 +92,7 @@ async def seconds_to_fail(client: AsyncClient, topic: str) -> tuple[float, Unrea
 async def test_calls_fail_at_once_when_the_service_has_been_down_for_retry_for(client: AsyncClient, topic: str) -> None:
     began_s = time.monotonic()
     took_s, error = await seconds_to_fail(client, topic)
-    # Pauses of 0.1 s and 0.2 s, each with its jitter at least half as long; the next one may be too long for `retry_for`.
+    # Pauses of 0.1 s and 0.2 s, each at least half as long with its jitter; the next may be too long for `retry_for`.
     assert 0.15 <= took_s < 2
     await asyncio.sleep(began_s + 0.5 + AT_ONCE_S - time.monotonic())  # until the outage is older than `retry_for`
     for _ in range(20):
@@ -302,16 +302,16 @@ async def test_a_gateway_without_a_service_opens_the_circuit_and_its_retry_after
 async def test_many_calls_that_fail_at_one_replica_fail_none_at_another(
     shared_service: ServiceProcess, silent: SilentServer, topic: str
 ) -> None:
-    async with AsyncClient([silent.url, shared_service.url], timeout=1.2, retry_for=0) as client:
-        hanging = [asyncio.create_task(client.look(f"{topic}-{n}", "a")) for n in range(20)]
-        await until(lambda: silent.accepted >= 20, "all hang at the first replica")
-        while not all(look.done() for look in hanging):
-            client._sender._current = 1
-            with pytest.raises(JobNotFound):
-                await client.look(topic, "a")
-            client._sender._circuit._responded_at_s = 0  # as if no other call had had a response meanwhile
-            await asyncio.sleep(0.001)
-        assert {JobNotFound} == {type(look.exception()) for look in hanging}
+    with lossy_proxy(shared_service.url) as proxy:
+        async with AsyncClient([silent.url, proxy.url], timeout=1.2, retry_for=0) as client:
+            with proxy.responses_held():
+                looks = [asyncio.create_task(client.look(topic, "a")) for _ in range(20)]
+                await until(lambda: silent.accepted == 20, "all hang at the first replica")
+                await until(lambda: len(proxy.heads) == 20, "all have failed there")
+                looks.append(asyncio.create_task(client.look(topic, "a")))
+                await until(lambda: len(proxy.heads) == 21 or looks[20].done(), "another call is sent")
+            await asyncio.wait(looks)
+            assert {JobNotFound} == {type(look.exception()) for look in looks}
 
 
 async def test_a_call_that_cannot_be_repeated_moves_the_next_one_to_another_replica(

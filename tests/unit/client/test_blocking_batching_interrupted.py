@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deferd.client.batching import CallGroup
-from deferd.client.blocking_batching import BlockingBatching, _ThreadGroup
+from deferd.client.blocking_batching import BlockingBatching, _ThreadGroup, _Waiter
 from deferd.client.blocking_transport import run_blocking
 from tests.unit.client.test_batching import Echo, EchoKind
 from tests.waiting import wait_until
@@ -81,8 +81,6 @@ def test_threads_do_not_wait_for_a_thread_that_is_gone() -> None:
         gone = Echo(99, kind)
 
         def wait_and_go() -> None:
-            from deferd.client.blocking_batching import _Waiter
-
             gone.wait(_Waiter())
             with group._lock:
                 group.waiting.append(gone)
