@@ -65,14 +65,17 @@ class Sender:
         return (await self.try_to_send(request, retry_for_s=retry_for_s)).result()
 
     async def try_to_send(
-        self, request: ApiRequest[Result], *, retry_for_s: float | None = None
+        self, request: ApiRequest[Result], *, retry_for_s: float | None = None, doubtful: bool = False
     ) -> SendOutcome[Result]:
-        """As `send`, but return the error instead of raising it."""
+        """As `send`, but return the error instead of raising it.
+
+        `doubtful`: an earlier request, whose response was lost, may have done the same already.
+        """
         retry_for_s = self.retry_for_s if retry_for_s is None else retry_for_s
         end_s = time.monotonic() + retry_for_s
         outage_s = max(retry_for_s, self.retry_for_s)  # less is the rest of a call that has been in a batch
         circuit = self._circuit
-        last = SendOutcome[Result](None, None, doubtful=False)
+        last = SendOutcome[Result](None, None, doubtful)
         rounds = 0
         while True:
             probe = None

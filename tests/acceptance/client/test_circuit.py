@@ -155,6 +155,17 @@ async def test_a_service_that_hangs_costs_one_time_out_and_then_nothing(silent: 
         probing.cancel()
 
 
+async def test_a_put_in_a_web_handler_takes_as_long_as_the_documentation_says(silent: SilentServer, topic: str) -> None:
+    """With the settings of its example: a second attempt, which starts within 2 s of the first and takes 1 s."""
+    async with AsyncClient(silent.url, timeout=1, retry_for=2) as client:
+        began_s = time.monotonic()
+        puts = [asyncio.create_task(client.put(topic)) for _ in range(5)]
+        outcomes = await asyncio.gather(*puts, return_exceptions=True)
+        assert {NoAnswer} == {type(one) for one in outcomes}
+        assert 2 <= time.monotonic() - began_s < 4
+        assert silent.accepted >= 3
+
+
 def _accepted_more(silent: SilentServer, than: int) -> bool:
     return silent.accepted > than
 
