@@ -19,7 +19,7 @@ from deferd.contract.errors import DeferdError
 
 _PAUSES = RetryPolicy(first_pause_s=0.1, max_pause_s=1.0)
 _PROBE_S = 5.0
-"""A probe without a result for this long no longer keeps others from probing."""
+"""A probe without a result for this long no longer keeps others from probing. No `Retry-After` does so for longer."""
 _POLL_S = 0.1
 _SURE_AFTER_S = 1.0
 _FORGOTTEN_S = 300.0
@@ -88,10 +88,10 @@ class Circuit:
             self._failed_at_s = now_s
             self._last_error = str(error)
             if probe is not None:
-                self._next_pause_s = _PAUSES.pause_s(self._probes, error)
+                self._next_pause_s = min(_PAUSES.pause_s(self._probes, error), _PROBE_S)
             elif not self.is_open:
                 self.is_open = min(self._weights) >= _ENOUGH
-                self._next_probe_s = now_s + _PAUSES.pause_s(0, error)
+                self._next_probe_s = now_s + min(_PAUSES.pause_s(0, error), _PROBE_S)
 
     def begin_probe(self) -> object | None:
         """A token if this call may ask now whether the service is back, otherwise None."""

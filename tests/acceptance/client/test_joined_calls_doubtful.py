@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from deferd import AsyncClient, NoAnswer
+from deferd import AsyncClient, JobRef, NoAnswer
 from tests.acceptance.client.joining import joined
 from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
@@ -50,3 +50,19 @@ async def test_a_put_whose_stored_job_cannot_be_read_is_no_answer(
     with pytest.raises(NoAnswer, match="may have been executed"):
         await client.put(topic, id="a")
     assert (await client.look(topic, "a")).id == "a"
+
+
+async def test_a_finish_without_a_receipt_is_not_sent_again_after_a_response_that_says_nothing(
+    proxy: LossyProxy, client: AsyncClient, topic: str
+) -> None:
+    for n in range(3):
+        await client.put(topic, id=f"j{n}")
+    await client.pop(topic, count=3)
+    calls = [client.finish(JobRef(topic, f"j{n}")) for n in (1, 2)]
+    said = b'{"results": [{"id": "j1"}, {"id": "j2", "status": 200}]}'
+    before = len(proxy.heads)
+    outcomes = await joined(
+        proxy, client, calls, client.finish(JobRef(topic, "j0")), lambda: proxy.respond(200, sent=True, body=said)
+    )
+    assert [type(one) for one in outcomes] == [NoAnswer, type(None)]
+    assert len(proxy.heads) == before + 2

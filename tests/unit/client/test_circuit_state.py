@@ -126,6 +126,20 @@ def test_a_probe_without_a_result_lets_another_begin_after_five_seconds(clock: C
     assert circuit.begin_probe() is not None
 
 
+def test_a_long_retry_after_of_a_gateway_delays_a_probe_by_at_most_five_seconds(clock: Clock) -> None:
+    circuit, maintenance = Circuit(1), UnexpectedAnswer(503, "maintenance", 86_400)
+    for _ in range(2):
+        circuit.failed(maintenance, clock.now_s, None)
+    for _ in range(3):
+        clock.now_s += 4.9
+        assert circuit.begin_probe() is None
+        clock.now_s += 0.2
+        probe = circuit.begin_probe()
+        assert probe is not None
+        circuit.failed(maintenance, clock.now_s, probe)
+        circuit.end_probe(probe)
+
+
 def test_an_outage_begins_with_its_first_failure_and_is_forgotten_after_five_minutes(clock: Clock) -> None:
     circuit = Circuit(1)
     began_s = clock.now_s
