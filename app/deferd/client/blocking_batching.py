@@ -89,7 +89,7 @@ class _ThreadGroup(CallGroup):
         with self._lock:
             self.waiting.append(call)
             self._flush()
-        while not waiter.woken.acquire(timeout=HOLD_S):
+        while not waiter.woken.acquire(timeout=HOLD_S / 2):
             with self._lock:
                 if self._is_forgotten(call, waiter.turn):
                     return
