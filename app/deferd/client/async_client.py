@@ -26,8 +26,9 @@ class AsyncClient(ApiMethods):
     addition to the `wait` of a pop. A request that fails with a transient error (no connection, 408, 429, 502, 503,
     504) is retried for up to `retry_for` seconds, where that does no harm. While the service does not respond,
     `retry_for` counts from the beginning of that outage: once it is older, calls fail at once with Unreachable, except
-    one at a time that asks whether the service is back. Give both as long as your callers may wait: in a web handler
-    `timeout=2, retry_for=1`, for example.
+    one at a time that asks whether the service is back. Choose both by how long your callers may wait, with `retry_for`
+    greater than `timeout`, so that a request that was lost in the network is sent again: in a web handler
+    `timeout=1, retry_for=2`, for example, with which a put usually takes at most 3 s.
 
     At most `connections` requests run at a time; further ones wait. `tls` replaces the context for https URLs, for
     example to trust a private certificate authority. `proxy` is the URL of an HTTP proxy,

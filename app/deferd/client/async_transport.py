@@ -140,9 +140,6 @@ class AsyncTransport:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    def lock(self) -> asyncio.Lock:
-        return asyncio.Lock()
-
     async def close(self) -> None:
         self._closed = True
         if self._owner is None or self._owner[0] != os.getpid():

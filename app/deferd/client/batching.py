@@ -4,9 +4,9 @@ A call that arrives alone is sent at once. Calls that arrive while a request for
 collected and go together in the next one, so none waits for others to arrive. `AsyncBatching` does this for the tasks
 of an event loop, `BlockingBatching` for threads; this module has what they share.
 
-At most AT_ONCE requests of a group hold up its other calls, each for at most HOLD_S: a request that takes longer, for
-example because it hangs, no longer counts. So a call waits for at most HOLD_S in the client, and a group has at most
-AT_ONCE requests under way for each HOLD_S of the time-out.
+At most AT_ONCE requests of a group hold up its other calls, each for HOLD_S: a request that takes longer, for example
+because it hangs, no longer counts. This is checked every HOLD_S / 2, so a call waits in the client for less than
+1.5 HOLD_S, and a group has at most AT_ONCE requests under way for each HOLD_S of the time-out.
 """
 
 from __future__ import annotations

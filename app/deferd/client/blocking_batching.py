@@ -32,19 +32,21 @@ class BlockingBatching:
 
 
 class _Turn(NamedTuple):
-    """What a thread has to send, its own call included."""
+    """A batch and the call whose thread sends it."""
 
+    first: Call[Any]
     batch: list[Call[Any]]
     slot: Slot
 
 
 class _Waiter:
-    """A waiting thread. It is woken when its call has an outcome, or when it has a turn."""
+    """A waiting thread. It is woken when its call has an outcome, or when it is to send the batch of its `turn`."""
 
-    __slots__ = ("is_main", "turn", "woken")
+    __slots__ = ("is_main", "thread", "turn", "woken")
 
     def __init__(self) -> None:
-        self.is_main = threading.current_thread() is threading.main_thread()
+        self.thread = threading.current_thread()
+        self.is_main = self.thread is threading.main_thread()
         self.turn: _Turn | None = None
         self.woken = threading.Lock()
         self.woken.acquire()
@@ -69,8 +71,8 @@ class _ThreadGroup(CallGroup):
         waiter = _Waiter()
         call.wait(waiter)
         try:
-            self._wait(call, waiter.woken)
-            if waiter.turn is not None:
+            self._wait(call, waiter)
+            if waiter.turn is not None and waiter.turn.first is call:
                 if len(waiter.turn.batch) == 1:
                     return await call.send_alone()
                 await self.kind.send_batch(waiter.turn.batch)
@@ -78,28 +80,39 @@ class _ThreadGroup(CallGroup):
             self._withdraw(call)
             raise
         finally:
-            if waiter.turn is not None:
-                self._end_turn(call, waiter.turn)
+            if waiter.turn is not None and waiter.turn.first is call:
+                self._end_turn(waiter.turn)
         return await call.outcome()
 
-    def _wait(self, call: Call[Any], woken: threading.Lock) -> None:
-        """Wait until the call has its outcome, or this thread has a turn."""
+    def _wait(self, call: Call[Any], waiter: _Waiter) -> None:
+        """Wait until the call has its outcome, or this thread is to send its batch."""
         with self._lock:
             self.waiting.append(call)
             self._flush()
-        while not woken.acquire(timeout=HOLD_S):
+        while not waiter.woken.acquire(timeout=HOLD_S / 2):
             with self._lock:
+                if self._is_forgotten(call, waiter.turn):
+                    return
                 self._flush()
+
+    def _is_forgotten(self, call: Call[Any], turn: _Turn | None) -> bool:
+        """Whether nobody will wake the thread of a call, because an exception in another thread came in between."""
+        if turn is not None:
+            return turn.first is call or turn.slot.over or not turn.first.waiter.thread.is_alive()
+        if call in self.waiting:
+            return False
+        call.send_again(doubtful=True)
+        return True
 
     def _withdraw(self, call: Call[Any]) -> None:
         with self._lock:
             if call in self.waiting:
                 self.waiting.remove(call)
 
-    def _end_turn(self, call: Call[Any], turn: _Turn) -> None:
+    def _end_turn(self, turn: _Turn) -> None:
         self._end(turn.slot)
         for other in turn.batch:
-            if other is not call:
+            if other is not turn.first:
                 other.waiter.woken.release()
 
     def _end(self, slot: Slot) -> None:
@@ -116,5 +129,7 @@ class _ThreadGroup(CallGroup):
         while self.waiting and self.has_room():
             batch = self.take()
             first = next((call for call in batch if not call.waiter.is_main), batch[0])
-            first.waiter.turn = _Turn(batch, self.begin(len(batch)))
+            turn = _Turn(first, batch, self.begin(len(batch)))
+            for call in batch:
+                call.waiter.turn = turn
             first.waiter.woken.release()

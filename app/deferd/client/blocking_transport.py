@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, TypeVar
 
 from deferd.client.addresses import Endpoint
@@ -50,10 +50,12 @@ class BlockingTransport:
             raise no_answer(url, request, error) from error
         finally:
             if connection is not None:
-                if connection.is_idle() and not self._closed:
+                if connection.is_idle():
                     self._idle.append(connection)
                 else:
                     connection.close()
+            if self._closed:  # asked after the append: `close` may have come in between
+                self._close_idle()
             slots.release()
 
     def _drop_inherited_connections(self) -> None:
@@ -83,28 +85,14 @@ class BlockingTransport:
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 (blocks on purpose)
 
-    def lock(self) -> _ThreadLock:
-        return _ThreadLock()
-
     async def close(self) -> None:
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        self._close_idle()
 
-
-class _ThreadLock:
-    """A thread lock with the interface of an asynchronous one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    async def __aenter__(self) -> None:
-        self._lock.acquire()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self._lock.release()
+    def _close_idle(self) -> None:
+        with contextlib.suppress(IndexError):  # another thread may take the last one
+            while True:
+                self._idle.pop().close()
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, Value]) -> Value:

@@ -49,12 +49,14 @@ class ClientClosed(Unreachable):
 class UnexpectedAnswer(CallFailed):
     """The response is not the service's (a proxy's, for instance), or the service had an internal error.
 
-    `status` is the HTTP status, `retry_after_s` the Retry-After header, if there is one.
+    `status` is the HTTP status, `retry_after_s` the Retry-After header, if there is one. `is_problem`: it is a problem
+    document with a code, so it is the service's.
     """
 
     code = "unexpected_answer"
 
-    def __init__(self, status: int, detail: str, retry_after_s: int | None = None) -> None:
+    def __init__(self, status: int, detail: str, retry_after_s: int | None = None, *, is_problem: bool = False) -> None:
         self.status = status
+        self.is_problem = is_problem
         self.retry_after_s = retry_after_s
         super().__init__(f"status {status}: {detail}")

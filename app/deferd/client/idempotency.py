@@ -73,8 +73,8 @@ async def put_once(
         NoAnswer: a response was lost, and the job that had the id is gone.
         DeferdError: as `Client.put`.
     """
-    outcome = await sender.try_to_send(request, retry_for_s=retry_for_s)
-    if (doubtful or outcome.doubtful) and isinstance(outcome.error, JobExists | JobReserved):
+    outcome = await sender.try_to_send(request, retry_for_s=retry_for_s, doubtful=doubtful)
+    if outcome.doubtful and isinstance(outcome.error, JobExists | JobReserved):
         stored = await _stored(sender, fields)
         if stored is None:
             raise NoAnswer(_gone_text(fields)) from outcome.error
@@ -94,9 +94,9 @@ async def finish_once(
     retry_for_s: float | None = None,
 ) -> None:
     """Finish one job. `doubtful`: an earlier request may have finished it. Raises as `Client.finish`."""
-    outcome = await sender.try_to_send(requests.finish(job, result), retry_for_s=retry_for_s)
+    outcome = await sender.try_to_send(requests.finish(job, result), retry_for_s=retry_for_s, doubtful=doubtful)
     # A finished job without `retain` is gone, so after a lost response "not found" means that it was finished.
-    if not ((doubtful or outcome.doubtful) and isinstance(outcome.error, JobNotFound)):
+    if not (outcome.doubtful and isinstance(outcome.error, JobNotFound)):
         outcome.result()
 
 
@@ -104,9 +104,9 @@ async def cancel_once(
     sender: Sender, request: ApiRequest[Cancelled], *, doubtful: bool = False, retry_for_s: float | None = None
 ) -> Cancelled:
     """Cancel one job. `doubtful`: an earlier request may have cancelled it. Raises as `Client.cancel`."""
-    outcome = await sender.try_to_send(request, retry_for_s=retry_for_s)
+    outcome = await sender.try_to_send(request, retry_for_s=retry_for_s, doubtful=doubtful)
     error = outcome.error
-    if (doubtful or outcome.doubtful) and isinstance(error, JobNotFound):
+    if outcome.doubtful and isinstance(error, JobNotFound):
         job = f"{error.topic}/{error.job_id}"
         text = f"a response to the cancel of {job} was lost; the job is gone, by this cancel or before it"
         raise NoAnswer(text) from error
@@ -121,7 +121,7 @@ async def put_batch_once(
     `first_index` is the position of the first job, for the paths in errors. `doubtful`: the jobs may have been put by
     an earlier request.
     """
-    outcome = await sender.try_to_send(requests.put_many(jobs))
+    outcome = await sender.try_to_send(requests.put_many(jobs), doubtful=doubtful)
     if isinstance(outcome.error, PayloadTooLarge):
         if len(jobs) == 1:
             return [PutResult(jobs[0]["topic"], jobs[0]["id"], 413, PayloadTooLarge.code, str(outcome.error))]
@@ -135,7 +135,7 @@ async def put_batch_once(
     results = outcome.result()
     if len(results) != len(jobs):
         raise UnexpectedAnswer(200, f"the response to a batch of {len(jobs)} puts has {len(results)} results")
-    if not (doubtful or outcome.doubtful):
+    if not outcome.doubtful:
         return results
     return [
         await _resolved(sender, fields, result) if result.code in {JobExists.code, JobReserved.code} else result
@@ -153,7 +153,8 @@ async def _resolved(sender: Sender, fields: Mapping[str, Any], refused: PutResul
 
 async def _stored(sender: Sender, fields: Mapping[str, Any]) -> Job | None:
     try:
-        return await sender.send(requests.look(fields["topic"], fields["id"]))
+        # An error must not deny the put itself.
+        return (await sender.try_to_send(requests.look(fields["topic"], fields["id"]), doubtful=True)).result()
     except JobNotFound:
         return None
 

@@ -162,6 +162,8 @@ class _Finish(_Call[None]):
         return encode({"id": self.id, **without_none(receipt=self._job.receipt, result=self._result)})
 
     async def send_alone(self) -> None:
+        if self.doubtful and not self.repeatable:
+            raise NoAnswer(f"a request to finish {self.topic}/{self.id} had no usable response")
         left_s = self.time_left_s()
         await finish_once(self.sender, self._job, self._result, doubtful=self.doubtful, retry_for_s=left_s)
 

@@ -181,7 +181,7 @@ def read_problem(status: int, content: bytes, retry_after_s: int | None) -> Defe
         code, detail = str(problem["code"]), str(problem["detail"])
         make = _BY_CODE.get(code)
         if make is None:
-            return UnexpectedAnswer(status, f"{code}: {detail}", retry_after_s)
+            return UnexpectedAnswer(status, f"{code}: {detail}", retry_after_s, is_problem=True)
         return make(problem, detail, retry_after_s)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return UnexpectedAnswer(status, content[:_SHOWN_CHARACTERS].decode(errors="replace"), retry_after_s)

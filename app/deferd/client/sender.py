@@ -65,13 +65,17 @@ class Sender:
         return (await self.try_to_send(request, retry_for_s=retry_for_s)).result()
 
     async def try_to_send(
-        self, request: ApiRequest[Result], *, retry_for_s: float | None = None
+        self, request: ApiRequest[Result], *, retry_for_s: float | None = None, doubtful: bool = False
     ) -> SendOutcome[Result]:
-        """As `send`, but return the error instead of raising it."""
+        """As `send`, but return the error instead of raising it.
+
+        `doubtful`: an earlier request, whose response was lost, may have done the same already.
+        """
         retry_for_s = self.retry_for_s if retry_for_s is None else retry_for_s
         end_s = time.monotonic() + retry_for_s
+        outage_s = max(retry_for_s, self.retry_for_s)  # less is the rest of a call that has been in a batch
         circuit = self._circuit
-        last = SendOutcome[Result](None, None, doubtful=False)
+        last = SendOutcome[Result](None, None, doubtful)
         rounds = 0
         while True:
             probe = None
@@ -79,7 +83,7 @@ class Sender:
                 probe = circuit.begin_probe()
                 if probe is None:  # another call is asking, or it is too early
                     pause_s, error = circuit.pause_s(), last.error or circuit.error(request)
-                    if time.monotonic() + pause_s > min(end_s, circuit.down_since_s + retry_for_s):
+                    if time.monotonic() + pause_s > min(end_s, circuit.down_since_s + outage_s):
                         return _failed(error, last.doubtful)
                     await self._transport.sleep(pause_s)
                     continue
@@ -117,16 +121,17 @@ class Sender:
                 response = await self._transport.exchange(self.urls[replica], request)
                 result = request.read_response(*response)
             except DeferdError as error:
-                self._circuit.failed(error, sent_at_s, probe)
+                self._circuit.failed(error, sent_at_s, probe, wait_s=request.wait_s, replica=replica)
                 is_transient = _RETRY.is_transient(error)
+                is_refusal = _RETRY.is_refusal(error)
                 doubtful = doubtful or (is_transient and _RETRY.may_have_been_executed(error))
+                if is_transient and not is_refusal and replica == self._current:
+                    self._current = (replica + 1) % len(self.urls)
                 if not is_transient or (doubtful and not request.repeatable):
                     return _failed(error, doubtful), True
                 outcome = SendOutcome(None, error, doubtful)
-                if _RETRY.is_refusal(error):
+                if is_refusal:
                     break
-                if replica == self._current:
-                    self._current = (replica + 1) % len(self.urls)
             else:
                 self._circuit.responded()
                 return SendOutcome(result, None, doubtful), True

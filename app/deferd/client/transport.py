@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from deferd.client.addresses import Endpoint
@@ -41,9 +40,6 @@ class Transport(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
-
-    def lock(self) -> AbstractAsyncContextManager[Any]:
-        """A new lock."""
 
     async def close(self) -> None:
         """Close each connection as soon as it is idle. Later requests raise Unreachable."""

@@ -55,12 +55,18 @@ class _EagerSender(Sender):
         self._jobs = jobs
         self._in_loop = in_loop
 
-    async def try_to_send(self, call: ApiRequest[Result], *, retry_for_s: float | None = None) -> SendOutcome[Result]:  # noqa: ARG002 (nothing is retried)
+    async def try_to_send(
+        self,
+        call: ApiRequest[Result],
+        *,
+        retry_for_s: float | None = None,  # noqa: ARG002 (nothing is retried)
+        doubtful: bool = False,
+    ) -> SendOutcome[Result]:
         try:
             response = await self._respond(call)
         except DeferdError as error:
-            return SendOutcome(None, error, doubtful=False)
-        return SendOutcome(call.read(to_json(response)), None, doubtful=False)
+            return SendOutcome(None, error, doubtful)
+        return SendOutcome(call.read(to_json(response)), None, doubtful)
 
     async def _respond(self, call: ApiRequest[Any]) -> Mapping[str, Any]:
         sent = from_json(call.body or b"null")

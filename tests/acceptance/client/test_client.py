@@ -26,6 +26,8 @@ from deferd import (
     ReceiptStale,
     TopicNotFound,
 )
+from deferd.client import batching
+from deferd.client.blocking_batching import BlockingBatching
 from deferd.contract.model import FinishItem, FixedBackoff, TopicSettings
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
@@ -255,7 +257,10 @@ def test_readiness_and_metrics(client: Client) -> None:
     assert "deferd_store_up 1" in client.metrics()
 
 
-def test_puts_of_many_threads_are_combined_into_batches(shared_service: ServiceProcess, topic: str) -> None:
+def test_puts_of_many_threads_are_combined_into_batches(
+    shared_service: ServiceProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "HOLD_S", 60)  # however long it takes to start the threads
     with lossy_proxy(shared_service.url) as proxy, Client(proxy.url) as client, ThreadPoolExecutor(51) as threads:
         buffer = client.buffer()
 
@@ -266,7 +271,11 @@ def test_puts_of_many_threads_are_combined_into_batches(shared_service: ServiceP
             first = threads.submit(put, 0)
             wait_until(lambda: bool(proxy.heads), 5, "the first put is sent")
             others = [threads.submit(put, number) for number in range(1, 51)]
-            wait_until(lambda: buffer.waiting == 51, 5, "the others wait")
+            wait_until(lambda: buffer.waiting == 51, 5, "the others have begun")
+            joining = client._methods._calls._batching
+            assert isinstance(joining, BlockingBatching)
+            [group] = joining._groups.values()
+            wait_until(lambda: len(group.waiting) == 49, 5, "two are sent, the others wait")
         results = [first.result(), *(other.result() for other in others)]
     assert [f"j{number}" for number in range(51)] == [result.id for result in results]
     assert {201} == {result.status for result in results}

@@ -32,10 +32,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def failures_until_open(circuit: Circuit, clock: Clock, error: DeferdError, took_s: float) -> int | None:
+def failures_until_open(replicas: int, clock: Clock, error: DeferdError, took_s: float) -> int | None:
+    circuit = Circuit(replicas)
     for number in range(1, 20):
         clock.now_s += took_s
-        circuit.failed(error, clock.now_s - took_s, None)
+        circuit.failed(error, clock.now_s - took_s, None, replica=number % replicas)
         if circuit.is_open:
             return number
     return None
@@ -49,6 +50,7 @@ def failures_until_open(circuit: Circuit, clock: Clock, error: DeferdError, took
         (NoAnswer("reset"), 0.001, 2, 6),
         (UnexpectedAnswer(502, "bad gateway"), 0.001, 2, 6),
         (UnexpectedAnswer(503, "no backend"), 0.001, 2, 6),
+        (UnexpectedAnswer(503, "too_many_connections: 50 are open", is_problem=True), 0.001, None, None),
         (UnexpectedAnswer(500, "a bug"), 0.001, None, None),
         (StoreUnavailable("away"), 0.001, None, None),
         (JobExists("t", "a"), 0.001, None, None),
@@ -59,8 +61,29 @@ def failures_until_open(circuit: Circuit, clock: Clock, error: DeferdError, took
 def test_how_many_failures_open_the_circuit(
     clock: Clock, error: DeferdError, took_s: float, of_one: int | None, of_three: int | None
 ) -> None:
-    assert failures_until_open(Circuit(1), clock, error, took_s) == of_one
-    assert failures_until_open(Circuit(3), clock, error, took_s) == of_three
+    assert failures_until_open(1, clock, error, took_s) == of_one
+    assert failures_until_open(3, clock, error, took_s) == of_three
+
+
+def test_any_number_of_failures_at_one_replica_leaves_the_circuit_closed(clock: Clock) -> None:
+    """Such as those of many calls that were under way when it ended."""
+    circuit = Circuit(2)
+    for _ in range(50):
+        circuit.failed(Unreachable("refused"), clock.now_s, None, replica=0)
+    states = [circuit.is_open]
+    circuit.failed(NoAnswer("reset"), clock.now_s, None, replica=1)
+    states.append(circuit.is_open)
+    circuit.failed(NoAnswer("reset"), clock.now_s, None, replica=1)
+    assert [*states, circuit.is_open] == [False, False, True]
+
+
+@pytest.mark.parametrize(("took_s", "opens", "down_s"), [(15, False, 0), (20.5, False, 0.5), (25, True, 5)])
+def test_a_long_poll_is_late_only_after_its_wait(clock: Clock, took_s: float, opens: bool, down_s: float) -> None:
+    """A proxy that ends one after 15 s says nothing about other calls, or about the time before."""
+    circuit = Circuit(1)
+    circuit.failed(NoAnswer("ended"), clock.now_s - took_s, None, wait_s=20)
+    assert circuit.is_open is opens
+    assert clock.now_s - circuit.down_since_s == down_s
 
 
 def test_a_response_closes_it_and_outweighs_requests_that_were_sent_before(clock: Clock) -> None:
@@ -101,6 +124,20 @@ def test_a_probe_without_a_result_lets_another_begin_after_five_seconds(clock: C
     assert circuit.begin_probe() is None
     clock.now_s += 0.2
     assert circuit.begin_probe() is not None
+
+
+def test_a_long_retry_after_of_a_gateway_delays_a_probe_by_at_most_five_seconds(clock: Clock) -> None:
+    circuit, maintenance = Circuit(1), UnexpectedAnswer(503, "maintenance", 86_400)
+    for _ in range(2):
+        circuit.failed(maintenance, clock.now_s, None)
+    for _ in range(3):
+        clock.now_s += 4.9
+        assert circuit.begin_probe() is None
+        clock.now_s += 0.2
+        probe = circuit.begin_probe()
+        assert probe is not None
+        circuit.failed(maintenance, clock.now_s, probe)
+        circuit.end_probe(probe)
 
 
 def test_an_outage_begins_with_its_first_failure_and_is_forgotten_after_five_minutes(clock: Clock) -> None:
