@@ -132,7 +132,7 @@ async def test_when_both_clients_are_gone_the_jobs_come_back_by_the_end_of_their
     for one in order:
         one.after.set()
     await settled(engine, second)
-    popped = []
+    popped: list[JobRecord] = []
     while len(popped) < 2:
         popped += await engine.dispatcher.pop([TOPIC], count=2, wait_ms=5000)
     assert [(one.id, one.attempts) for one in popped] == [("a", 2), ("b", 2)]
