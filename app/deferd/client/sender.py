@@ -99,8 +99,8 @@ class Sender:
             if last.error is None or is_definite:
                 return last
             rounds += 1
-            if circuit.is_open and not request.asks_readiness:
-                continue
+            if circuit.is_open and not request.asks_readiness and time.monotonic() < end_s:
+                continue  # to wait for a probe
             pause_s = _RETRY.pause_s(rounds - 1, last.error)
             if time.monotonic() + pause_s > end_s:
                 return _failed(last.error, last.doubtful)

@@ -69,7 +69,8 @@ class Dispatcher:
 
         `topics` are distinct, in order of priority; one that cannot be reached is left out until it can be. When a
         `request_id` is repeated, the jobs of its earlier response whose leases still live are returned again. When
-        the awaiting task is cancelled, the jobs popped for it return to the head of the queue.
+        the awaiting task is cancelled, the jobs popped for it return to the head of the queue, unless the request was
+        repeated: another service may have returned the same ones.
 
         Raises:
             StoreUnavailable: none of the topics can be reached; waiting pops fail as soon as this is known.

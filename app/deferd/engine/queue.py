@@ -263,7 +263,8 @@ class JobQueue:
     async def return_to_queue(self, deliveries: Iterable[JobRecord]) -> int:
         """Return deliveries that never reached their consumer to the head of their queues; no attempt is counted.
 
-        Returns how many were returned; deliveries that are no longer live stay as they are.
+        Returns how many were returned. Deliveries that are no longer live stay as they are, and those whose request was
+        repeated: another consumer may hold them.
         """
         of_topic: dict[str, list[JobRecord]] = {}
         for job in deliveries:
@@ -272,7 +273,7 @@ class JobQueue:
         for topic, jobs in of_topic.items():
             args: list[Any] = [topic]
             for job in jobs:
-                args += (job.id, job.nonce, job.attempts, job.request_id or "", job.request_repeats)
+                args += (job.id, job.nonce, job.attempts, job.request_id or "")
             count = await self._scripts.run("return_to_queue", self._keys.of_topic(topic), args)
             metrics.GIVEN_BACK.labels(self._label(topic)).inc(count)
             returned += count
@@ -404,9 +405,9 @@ def _cancel_result(job_id: str, result: JobState | int) -> CancelResult:
 
 def _read_deliveries(topic: str, request: PopRequest, reply: Sequence[Any]) -> list[JobRecord]:
     """The jobs in what pop.lua returned for one request."""
-    consumer, request_id, repeats = request.consumer, request.request_id, reply[0]
+    consumer, request_id = request.consumer, request.request_id
     return [
-        read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id, repeats)
+        read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id)
         for job_id, raw, lease_end_ms in zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
     ]
 

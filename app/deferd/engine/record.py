@@ -70,12 +70,12 @@ ANY_RECEIPT = Receipt(0, 0)
 IMPOSSIBLE_RECEIPT = Receipt(0, -1)
 
 
-class JobRecord(msgspec.Struct, gc=False, eq=False):
+class JobRecord(msgspec.Struct, gc=False):
     """One job as the store holds it; treat as immutable. Times are ms since the epoch, on the store's clock.
 
     `body` and `result` are JSON bytes. `attempts` includes the delivery under way. `ttl_ms` and `max_attempts` are 0
     for no limit. `reserved_until_ms` and `reserved_by` are set while reserved. `request_id` is that of the pop, if it
-    had one, and `request_repeats` how often that request had been repeated by then.
+    had one.
     """
 
     topic: str
@@ -89,7 +89,6 @@ class JobRecord(msgspec.Struct, gc=False, eq=False):
     reserved_until_ms: int | None = None
     reserved_by: str | None = None
     request_id: str | None = None
-    request_repeats: int = 0
     ttr_ms: int = limits.TTR_DEFAULT_S * 1000
     max_attempts: int = NO_LIMIT
     backoff: dict[str, Any] | None = None
@@ -100,14 +99,6 @@ class JobRecord(msgspec.Struct, gc=False, eq=False):
     finished_at_ms: int | None = None
     result: bytes | None = None
     traceparent: str | None = None
-
-    def __eq__(self, other: object) -> bool:
-        """Whether all fields but `request_repeats` are equal."""
-        return isinstance(other, JobRecord) and all(
-            getattr(self, name) == getattr(other, name) for name in self.__struct_fields__ if name != "request_repeats"
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # records change
 
     @property
     def receipt(self) -> Receipt:
@@ -128,9 +119,8 @@ def read_record(  # noqa: PLR0917
     lease_end_ms: int | None = None,
     consumer: str | None = None,
     request_id: str | None = None,
-    request_repeats: int = 0,
 ) -> JobRecord:
-    """Read one record. `lease_end_ms`, `consumer` and the request's fields belong to a reserved job.
+    """Read one record. `lease_end_ms`, `consumer` and `request_id` belong to a reserved job.
 
     They are given by position, which takes less time.
     """
@@ -150,7 +140,6 @@ def read_record(  # noqa: PLR0917
         lease_end_ms,
         consumer,
         request_id,
-        request_repeats,
     )
     if extra_length:
         _read_extra(record, orjson.loads(raw[_HEADER_SIZE:body_at]))

@@ -282,6 +282,18 @@ async def test_a_request_sent_twice_at_once_gets_the_same_jobs(driver: EngineDri
         assert [record.id for record in one] == [f"j{2 * number}", f"j{2 * number + 1}"]
 
 
+async def test_a_disconnected_attempt_does_not_return_what_the_other_one_gets(
+    driver: EngineDriver, rival: EngineDriver
+) -> None:
+    async def pop_for_nobody(request_id: str) -> int:
+        return await driver.queue.return_to_queue(await driver.pop(1, request_id=request_id))
+
+    for number in range(ROUNDS):
+        await driver.put()
+        _, held = await race(pop_for_nobody(f"r{number}"), rival.pop(1, request_id=f"r{number}"))
+        await rival.queue.finish(TOPIC, "a", held[0].receipt)
+
+
 async def test_return_to_queue_and_cancel_both_take_effect(driver: EngineDriver, rival: EngineDriver) -> None:
     winners: Counter[JobState] = Counter()
     for _ in range(ROUNDS):

@@ -135,7 +135,7 @@ becomes ready again.
 
 After `wait` seconds without a job the response is an empty list. Several topics have strict priority: a job of a later
 topic is handed out only when no earlier topic has one ready. A paused topic hands out no jobs. When the client
-disconnects while it waits, no job is lost or held up.
+disconnects while it waits, no job is lost or held up; jobs of a repeated `request_id` come back when their leases end.
 """
 
 

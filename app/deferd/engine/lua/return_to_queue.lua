@@ -2,18 +2,19 @@
 -- counted, and their receipts are void.
 -- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2..] five for each delivery: id | nonce | attempt | request id or '' | how often the request had
---   been repeated by then
--- Returns how many jobs were returned. Skipped: a delivery that is no longer live, and one whose request has been
---   repeated since, because then another connection has it.
+-- ARGV[1] topic | ARGV[2..] four for each delivery: id | nonce | attempt | request id or ''
+-- Returns how many jobs were returned. Skipped: a delivery that is no longer live, and one whose request was repeated
+--   or is forgotten. Another connection may have it then, even when the caller popped last: the first attempt of a
+--   request may reach the store after its repetition.
 -- Bound: the deliveries in ARGV, at most 1000.
 local returned = 0
-for at = #ARGV - 4, 2, -5 do
+for at = #ARGV - 3, 2, -4 do
   local id, nonce, attempt = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local delivery = ARGV[at + 3] ~= '' and redis.call('HGET', request_key(ARGV[at + 3]), id)
-  local was_repeated = delivery and string.match(delivery, '%d+$') ~= ARGV[at + 4]
+  local request_id = ARGV[at + 3]
+  local delivery = request_id ~= '' and redis.call('HGET', request_key(request_id), id)
+  local is_only_reply = request_id == '' or (delivery and string.match(delivery, '%d+$') == '0')
   local raw = redis.call('HGET', POOL, id)
-  if raw and not was_repeated and redis.call('ZSCORE', RESERVED, id) and receipt_matches(raw, nonce, attempt) then
+  if raw and is_only_reply and redis.call('ZSCORE', RESERVED, id) and receipt_matches(raw, nonce, attempt) then
     local record = read_record(raw)
     void_receipts(record)
     redis.call('ZREM', RESERVED, id)
