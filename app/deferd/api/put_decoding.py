@@ -40,7 +40,7 @@ from deferd.engine.script_arguments import (
 Decoded = TypeVar("Decoded")
 
 _SAFE_DEPTH = 150
-"""Nesting of a body that is well within `limits.JSON_DEPTH_MAX`, whatever is around the body."""
+"""Nesting of a body that is well within `limits.JSON_DEPTH_MAX`, also with what is around the body."""
 _SHORTEST_DEEP_BYTES = 2 * _SAFE_DEPTH
 _ID = re.compile(limits.ID_PATTERN)
 _IDS = re.compile(rf"(?:{limits.ID_PATTERN.strip('^$')}\n)+")

@@ -69,4 +69,13 @@ def test_no_other_block_has_the_key_of_a_usual_one(block: bytes) -> None:
     ],
 )
 def test_only_usual_blocks_are_remembered(block: bytes, is_usual: bool) -> None:
-    assert _is_usual(block, headers_of(block)) is is_usual
+    key = _key(block, 7) or block
+    assert _is_usual(block, headers_of(block), key) is is_usual
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 2", b"CONTENT-LENGTH: 0"])
+def test_a_block_without_its_body_is_not_remembered(length: bytes) -> None:
+    block = b"\r\nHost: x\r\n%b\r\n" % length
+    key = _key(block, 0)
+    assert key is not None
+    assert not _is_usual(block, headers_of(block), key)

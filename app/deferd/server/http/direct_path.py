@@ -2,7 +2,7 @@
 
 Clients send the same headers with each request. So what httptools made of a block of headers is remembered, and a
 request in one read whose headers are the same, byte for byte, needs no parser: its first line is matched, and its body
-is what follows the headers. Whatever is not recognized is parsed.
+is what follows the headers. All other requests are parsed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class DirectPath:
         body_at = data.find(b"\r\n\r\n") + 4
         block = data[data.find(b"\r\n") : body_at - 2]
         key = _key(block, len(data) - body_at)
-        if key is None or key in self._known or not _is_usual(block, headers):
+        if key is None or key in self._known or not _is_usual(block, headers, key):
             return 0
         found = hash(key)
         if found == last:
@@ -88,10 +88,11 @@ def _key(block: bytes, body_bytes: int) -> bytes | None:
     return key
 
 
-def _is_usual(block: bytes, headers: list[Header]) -> bool:
+def _is_usual(block: bytes, headers: list[Header], key: bytes) -> bool:
     """Whether a block consists of these headers in a form that always means the same, and the effect depends on none.
 
-    It must have one place at most where `_key` may find a length.
+    It must have one place at most where `_key` may find a length. A Content-Length must be marked in its key: the body
+    of a block without a mark is empty, and the announced one, which may come later, would be read as a request.
     """
     lines = block.lower()
     names = [name for name, _ in headers]
@@ -102,7 +103,7 @@ def _is_usual(block: bytes, headers: list[Header]) -> bool:
     return (
         len(block) <= _BLOCK_MAX_BYTES
         and lines == b"".join([b"\r\n%b: %b" % header for header in headers]).lower() + b"\r\n"
-        and lines.count(b"ength: ") == names.count(b"content-length")
+        and lines.count(b"ength: ") == names.count(b"content-length") == key.count(b"\0")
         and b"\0" not in block
         and _EFFECTIVE_HEADERS.isdisjoint(names)
     )

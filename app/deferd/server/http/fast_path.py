@@ -85,6 +85,7 @@ class FastPathProtocol(LimitedProtocol):
             and not (self._part or self._buffered or self._awaits_first_head or self.flow.write_paused)
             and (before is None or before.response_complete)
             and self.parser is self._own_parser
+            and not self.transport.is_closing()  # over TLS, data may still come
         )
 
     def end_call(self, call: DirectCall, status: int, fields: bytes, body: bytes) -> None:
