@@ -71,7 +71,8 @@ async def test_two_requests_in_one_read_get_two_responses(http: Http, wire: Wire
 
 
 @pytest.mark.parametrize(
-    "length", [b"+%d", b"0%d", b"%d ", b"\t%d", b" %d", b"%d\r\nContent-Length: %d", b"%d, %d", b"\r\n %d", b"%d\0", b"0"]
+    "length",
+    [b"+%d", b"0%d", b"%d ", b"\t%d", b" %d", b"%d\r\nContent-Length: %d", b"%d, %d", b"\r\n %d", b"%d\0", b"0"],
 )
 async def test_a_length_in_another_form_has_the_same_response_on_a_known_connection(
     shared_service: ServiceProcess, http: Http, wire: Wire, length: bytes

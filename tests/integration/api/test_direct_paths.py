@@ -401,6 +401,15 @@ def test_usual_requests_take_their_direct_path(worlds: Worlds, route: str, reque
     assert worlds.direct.direct_path.taken[route] == before + 1
 
 
+def test_calls_with_different_headers_in_turn_take_their_direct_paths(worlds: Worlds) -> None:
+    assert isinstance(worlds.direct.direct_path, CountingDirectPath)
+    before = worlds.direct.direct_path.taken.copy()
+    put = Request(b"Host: by-turns\r\nContent-Length: %d", b"POST /jobs", JOB)
+    pop = Request(b"Host: by-turns", b"POST /topics/{t}/pop?wait=0")
+    worlds.compare([put, pop] * 3)
+    assert worlds.direct.direct_path.taken - before == Counter({"/jobs": 1, "/topics/{topic}/pop": 1})
+
+
 def test_a_job_lives_its_life_on_direct_paths(worlds: Worlds) -> None:
     pop = Request(b"Host: x", b"GET /topics/{t}/pop?wait=0")
     finish = Request(HEADS[0], b"POST /jobs/{t}/a/finish", b'{"receipt":"{receipt}","result":[1]}')

@@ -45,7 +45,6 @@ class FastPathProtocol(LimitedProtocol):
         self._direct_path = direct_path or DirectPath(service)
         self._own_parser = self.parser  # it is replaced when a request is refused
         self._read = b""  # in which a request begins
-        self._last_headers = 0
         self._handler = service.request_handler
         self._body_max_bytes = service.context.settings.max_body_bytes
         if service.context.gate.has_keys:
@@ -135,7 +134,7 @@ class FastPathProtocol(LimitedProtocol):
             super()._begin_request()
         else:
             if read and request.keep_alive:
-                self._last_headers = self._direct_path.learn(read, request.operation, self.headers, self._last_headers)
+                self._direct_path.learn(read, request.operation, self.headers)
             self._part = BODY
             self._incoming = self.cycle = request  # type: ignore[assignment]  # see FastPathRequest
 
