@@ -1,4 +1,4 @@
-"""Attacks on the direct paths: on a connection whose headers the service knows, framing stays as strict as elsewhere."""
+"""The framing of requests with headers that the service knows: it is as strict as that of others."""
 
 from __future__ import annotations
 
