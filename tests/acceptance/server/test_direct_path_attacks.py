@@ -132,3 +132,35 @@ async def test_calls_over_tls_are_framed_in_the_same_way(tmp_path: Path) -> None
             wire.send(put("t", "a") + put("t", "b"), last, put("t", "d"))
             assert [(await wire.read_response()).json().get("id") for _ in range(3)] == ["a", "b", "c"]
             assert await wire.is_closed()
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [b"no HTTP\r\n\r\n", b"POST /jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 5, 5\r\n\r\n", b"\0", HEALTH + b"\0"],
+    ids=repr,
+)
+async def test_an_invalid_request_behind_a_waiting_pop_closes_the_connection_after_its_response(
+    shared_service: ServiceProcess, topic: str, behind: bytes
+) -> None:
+    async with usual_client(shared_service) as wire:
+        wire.send(request("POST", f"/topics/{topic}/pop?wait=0.5"))
+        await asyncio.sleep(0.1)
+        wire.send(behind)
+        assert (await wire.read_response()).json() == {"jobs": []}
+        if behind.startswith(HEALTH):
+            assert (await wire.read_response()).json() == {"status": "ok"}
+        assert await wire.is_closed()
+
+
+async def test_a_part_of_a_request_behind_a_waiting_pop_is_completed_later(
+    shared_service: ServiceProcess, topic: str
+) -> None:
+    async with usual_client(shared_service) as wire:
+        raw = put(topic, "a")
+        wire.send(request("POST", f"/topics/{topic}/pop?wait=0.5"))
+        await asyncio.sleep(0.1)
+        wire.send(raw[:-5])
+        assert (await wire.read_response()).json() == {"jobs": []}
+        await asyncio.sleep(0.1)
+        wire.send(raw[-5:] + put(topic, "b"))
+        assert [(await wire.read_response()).json()["id"] for _ in range(2)] == ["a", "b"]
