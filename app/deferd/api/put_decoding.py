@@ -1,4 +1,4 @@
-"""The fast path for the bodies of puts and of batch finishes: from JSON to the arguments of scripts, without models.
+"""The fast path for the bodies of puts and finishes: from JSON to the arguments of scripts, without models.
 
 `deferd.contract.model` and `deferd.api.request_body` are the specification. What is accepted here is stored byte for
 byte as they would have it stored; anything unusual gives None, and then they decide and say what is wrong. Unusual are
@@ -81,15 +81,20 @@ class EncodedBatch(msgspec.Struct, frozen=True):
 
 
 class _Finish(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The fields of `model.FinishItem`."""
+    """The fields of `model.FinishJob`."""
 
-    id: str
     receipt: Annotated[str, Meta(max_length=limits.RECEIPT_MAX)] | None = None
     result: Any = None
 
 
+class _FinishItem(_Finish, forbid_unknown_fields=True, gc=False, kw_only=True):
+    """The fields of `model.FinishItem`."""
+
+    id: str
+
+
 class _Finishes(msgspec.Struct, forbid_unknown_fields=True):
-    jobs: Annotated[list[_Finish], Meta(min_length=1, max_length=limits.BATCH_MAX)]
+    jobs: Annotated[list[_FinishItem], Meta(min_length=1, max_length=limits.BATCH_MAX)]
 
 
 class EncodedFinishes(msgspec.Struct, frozen=True):
@@ -104,6 +109,7 @@ class _UnusualError(Exception):
 
 _put_decoder = msgspec.json.Decoder(_Put)
 _batch_decoder = msgspec.json.Decoder(_Batch)
+_finish_decoder = msgspec.json.Decoder(_Finish)
 _finishes_decoder = msgspec.json.Decoder(_Finishes)
 
 
@@ -118,6 +124,11 @@ def decode_put(raw: bytes, traceparent: str | None = None) -> EncodedPut | None:
 def decode_batch(raw: bytes) -> EncodedBatch | None:
     """The puts in the body of `POST /jobs/batch`; None when the general path must decide."""
     return _decoded(_decode_batch, raw)
+
+
+def decode_finish(raw: bytes, job_id: str) -> EncodedFinish | None:
+    """The finish in the body of `POST /jobs/{topic}/{id}/finish`; None when the general path must decide."""
+    return _decoded(_decode_finish, raw, job_id)
 
 
 def decode_finishes(raw: bytes) -> EncodedFinishes | None:
@@ -225,6 +236,15 @@ def _json_bytes(value: Any) -> bytes:
     return encoded
 
 
+def _decode_finish(raw: bytes, job_id: str) -> EncodedFinish:
+    finish = _finish_decoder.decode(raw)
+    return _encode_finish(job_id, receipt_bytes(Receipt.of(finish.receipt)), finish.result)
+
+
+def _encode_finish(job_id: str, receipt: bytes, result: Any) -> EncodedFinish:
+    return EncodedFinish(job_id, receipt if result is None else receipt + _json_bytes(result))
+
+
 def _decode_finishes(raw: bytes) -> EncodedFinishes:
     items = _finishes_decoder.decode(raw).jobs
     ids = [item.id for item in items]
@@ -237,8 +257,5 @@ def _decode_finishes(raw: bytes) -> EncodedFinishes:
     else:
         receipts = [receipt_bytes(Receipt.of(item.receipt)) for item in items]
     return EncodedFinishes(
-        [
-            EncodedFinish(item.id, receipt if item.result is None else receipt + _json_bytes(item.result))
-            for item, receipt in zip(items, receipts, strict=True)
-        ]
+        [_encode_finish(item.id, receipt, item.result) for item, receipt in zip(items, receipts, strict=True)]
     )

@@ -159,12 +159,14 @@ async def test_a_service_that_waits_no_longer_closes_the_connections_of_its_puts
     flags = ("--drain-timeout", "0.5", "--store-timeout", "8")
     with ServiceProcess(tmp_path, *flags, preloaded=True) as service:
         service.wait_ready()
-        async with usual_client(service) as wire:
+        async with AsyncExitStack() as stack:
+            wires = [await stack.enter_async_context(usual_client(service)) for _ in range(4)]
             with paused_store(service):
-                wire.send(put("j"))
+                for number, wire in enumerate(wires):
+                    wire.send(put(f"j{number}"))
                 await asyncio.sleep(0.3)
                 stopping = asyncio.create_task(asyncio.to_thread(service.stop))
-                assert await wire.is_closed()
+                assert all([await wire.is_closed() for wire in wires])
             assert await stopping == 0
     assert "Traceback" not in service.output()
 

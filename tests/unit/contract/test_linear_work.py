@@ -31,6 +31,7 @@ from deferd.contract.errors import DeferdError
 from deferd.engine import scripts
 from deferd.engine.consistency import checker
 from deferd.server.http import request_head
+from deferd.server.http.direct_path import DirectPath
 from deferd.store import acl, server_info, valkey_process
 
 SIZES = [32 * 1024 * 2**doubling for doubling in range(5)]
@@ -44,7 +45,8 @@ MOST_S = 5.0
 ROOT = Path(deferd.__file__).parent
 SERVICE = ("api", "cli/serve.py", "contract", "engine", "server", "settings.py", "store")
 """The code that reads input of others. The client, the commands and the benchmark read input of their own user."""
-OPERATIONS = [route for route in create_app(settings.Settings(), "").routes if isinstance(route, Operation)]
+SERVICE_APP = create_app(settings.Settings(), "")
+OPERATIONS = [route for route in SERVICE_APP.routes if isinstance(route, Operation)]
 
 Make = Callable[[int], Any]
 
@@ -193,6 +195,21 @@ ROWS = [
         Row(f"path of {operation.name}", operation.path_regex.match, {"steps": repeat("a/", "/jobs/")})
         for operation in OPERATIONS
     ),
+    Row(
+        "first line of a direct path",
+        DirectPath(SERVICE_APP)._match_line,
+        {
+            "letters": repeat("a", "POST /jobs/"),
+            "steps": repeat("/a", "DELETE /jobs"),
+            "ids": repeat("a" * 255 + "/", "DELETE /jobs/t/", " HTTP/1.1"),
+            "query": repeat("a=b&", "GET /topics/t/pop?", " HTTP/1.1"),
+            "refused query": repeat("a?", "POST /topics/t/pop?", " HTTP/1.0"),
+            "spaces": repeat(" ", "POST /jobs"),
+        },
+        ("server/http/direct_path.py",),
+    ),
+    Row("body of a put on its direct path", put_decoding.decode_put, BODIES),
+    Row("body of a finish on its direct path", lambda raw: put_decoding.decode_finish(raw, "a"), BODIES),
     Row("body of a put", read_body("put_job"), BODIES),
     Row("body of a batch", read_body("put_jobs"), BATCHES),
     *(

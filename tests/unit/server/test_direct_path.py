@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from deferd.api.app import create_app
+from deferd.api.operation import Operation
 from deferd.api.responses import Header
-from deferd.server.http.direct_path import _is_usual, _key
+from deferd.server.http.direct_path import _KNOWN_MAX, _SEEN_MAX, DirectPath, _is_usual, _key
+from deferd.settings import Settings
 
 JSON = b"\r\nHost: x\r\nContent-Type: application/json"
 
@@ -69,4 +72,27 @@ def test_no_other_block_has_the_key_of_a_usual_one(block: bytes) -> None:
     ],
 )
 def test_only_usual_blocks_are_remembered(block: bytes, is_usual: bool) -> None:
-    assert _is_usual(block, headers_of(block)) is is_usual
+    key = _key(block, 7) or block
+    assert _is_usual(block, headers_of(block), key) is is_usual
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 2", b"CONTENT-LENGTH: 0"])
+def test_a_block_without_its_body_is_not_remembered(length: bytes) -> None:
+    block = b"\r\nHost: x\r\n%b\r\n" % length
+    key = _key(block, 0)
+    assert key is not None
+    assert not _is_usual(block, headers_of(block), key)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_bounded_number_of_blocks_is_remembered(times: int) -> None:
+    service = create_app(Settings(), "")
+    [put] = [one for one in service.routes if isinstance(one, Operation) and one.operation_id == "put_job"]
+    direct_path = DirectPath(service)
+    for number in range(_SEEN_MAX + 10):
+        head = b"POST /jobs HTTP/1.1\r\nHost: x\r\nX-Request-Id: %d\r\n\r\n" % number
+        for _ in range(times):
+            direct_path.learn(head, put, [(b"host", b"x"), (b"x-request-id", b"%d" % number)])
+    assert len(direct_path._known) == (0 if times == 1 else 10)
+    assert len(direct_path._known) <= _KNOWN_MAX
+    assert len(direct_path._seen_once) == (10 if times == 1 else 0)

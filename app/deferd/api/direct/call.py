@@ -73,10 +73,16 @@ class DirectCall:
         """The client has disconnected."""
         self.disconnected = True
         if self.abandon is not None:
-            self.cancel()
+            self._end_without_response()
 
     def cancel(self, msg: str | None = None) -> None:  # noqa: ARG002 (a task's)
-        """End the call without a response: the client has disconnected, or the server stops without waiting longer."""
+        """End the call soon, as a task: the server stops without waiting longer.
+
+        Not at once, because the server iterates over its tasks, among which the call is.
+        """
+        asyncio.get_running_loop().call_soon(self._end_without_response)
+
+    def _end_without_response(self) -> None:
         if self.response_complete:
             return
         self._end(0)

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from re import Match
-from typing import Annotated, Any, ClassVar
-
-import msgspec
+from typing import ClassVar
 
 from deferd.api.direct.call import Connection, DirectCall
-from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead, is_deep
-from deferd.contract import limits
+from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead
+from deferd.api.put_decoding import decode_finish
 from deferd.engine.queue import raise_unless_finished
-from deferd.engine.record import Receipt
-from deferd.engine.script_arguments import encode_finish
-
-
-class _Finish(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The fields of `model.FinishJob`."""
-
-    receipt: Annotated[str, msgspec.Meta(max_length=limits.RECEIPT_MAX)] | None = None
-    result: Any = None
-
-
-_decode = msgspec.json.Decoder(_Finish).decode
 
 
 class DirectFinish(DirectVerb):
@@ -34,16 +20,12 @@ class DirectFinish(DirectVerb):
     def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:
         """See DirectVerb."""
         topic, job_id = self._path_values(line, 2)
-        try:
-            finish = _decode(body)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return None
-        if is_deep(finish.result, body):
+        finish = decode_finish(body, job_id)
+        if finish is None:
             return None
         call = self._admitted(connection, head, topic)
         if call is not None:
-            encoded = encode_finish(job_id, Receipt.of(finish.receipt), finish.result)
-            self._app.engine.queue.add_finish(topic, encoded, partial(_respond, call, topic, job_id))
+            self._app.engine.queue.add_finish(topic, finish, partial(_respond, call, topic, job_id))
         return call
 
 

@@ -21,6 +21,8 @@ from deferd.engine.record import JobRecord, to_ms
 
 _LINE = rf"/topics/({TOPIC})/pop(?:\?([!\x22$-~]*))?"
 _EMPTY_OBJECT = b"{}"
+_KEPT_QUERY_BYTES = 200
+"""Parsed queries are kept; clients send the same few. Not longer ones, to bound the memory."""
 _NO_STORE_FIELD = b"".join([b"%b: %b\r\n" % field for field in NO_STORE])
 
 
@@ -43,8 +45,9 @@ class DirectPop(DirectVerb):
         if self._app.gate.has_keys or (body and body != _EMPTY_OBJECT):
             return None
         topic, query = self._path_values(line, 2)
-        parse = _parse_new if query and "request_id" in query else _parse
-        pop = parse(query or "")
+        query = query or ""
+        differs = "request_id" in query or len(query) > _KEPT_QUERY_BYTES
+        pop = _parse_new(query) if differs else _parse(query)
         if pop is None:
             return None
         try:

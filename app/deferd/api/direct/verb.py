@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from re import Match
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from deferd.api.auth.admission import Admission
 from deferd.api.context import AppContext
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.operation import Operation
-from deferd.api.request_body import is_deeper
 from deferd.api.responses import Header
 from deferd.contract import limits
 
 TOPIC = limits.TOPIC_PATTERN.strip("^$")
 ID = limits.ID_PATTERN.strip("^$")
-
-_SAFE_DEPTH = 150
-_SHORTEST_DEEP_BYTES = 2 * _SAFE_DEPTH
-
-
-def is_deep(value: Any, raw: bytes) -> bool:
-    """Whether a part `value` of the JSON text may be nested so deeply that the general path must decide."""
-    return len(raw) >= _SHORTEST_DEEP_BYTES and is_deeper(value, _SAFE_DEPTH)
 
 
 class KnownHead:

@@ -2,12 +2,13 @@
 
 Clients send the same headers with each request. So what httptools made of a block of headers is remembered, and a
 request in one read whose headers are the same, byte for byte, needs no parser: its first line is matched, and its body
-is what follows the headers. Whatever is not recognized is parsed.
+is what follows the headers. All other requests are parsed.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from deferd.api.app import Service
 from deferd.api.direct.call import Connection, DirectCall
@@ -24,6 +25,7 @@ from deferd.contract.errors import DeferdError
 READ_MAX_BYTES = 8 * 1024
 """The largest request that may take a direct path."""
 _KNOWN_MAX = 1000
+_SEEN_MAX = 10_000
 _BLOCK_MAX_BYTES = 1024
 _EFFECTIVE_HEADERS = frozenset((b"traceparent",))
 """Headers on which the effect of a request depends, and which differ each time."""
@@ -43,6 +45,7 @@ class DirectPath:
                 patterns.append(f"(?P<{operation_id}>{line})")
         self._match_line = re.compile(f"(?:{'|'.join(patterns)}) HTTP/1\\.1", re.ASCII).fullmatch
         self._known: dict[bytes | None, KnownHead] = {}
+        self._seen_once: set[int] = set()  # hashes
 
     def begin(self, connection: Connection, data: bytes) -> DirectCall | None:
         """Begin the call of the request that `data` consists of; None, without any effect, when it must be parsed."""
@@ -56,25 +59,31 @@ class DirectPath:
             return None
         return self._verbs[line.lastgroup].begin(connection, head, line, data[body_at:])
 
-    def learn(self, data: bytes, operation: Operation, headers: list[Header], last: int) -> int:
+    def learn(self, data: bytes, operation: Operation, headers: list[Header]) -> None:
         """Remember the headers of a plain request that httptools found at the beginning of `data`.
 
-        Only when they come for the second time, since some clients send others each time. Returns what identifies
-        them; `last` is that of the request before on the same connection.
+        Only when they come for the second time, since some clients send others each time.
         """
         if operation.operation_id not in self._verbs:
-            return last
+            return
         body_at = data.find(b"\r\n\r\n") + 4
         block = data[data.find(b"\r\n") : body_at - 2]
         key = _key(block, len(data) - body_at)
-        if key is None or key in self._known or not _is_usual(block, headers):
-            return 0
+        if key is None or key in self._known or not _is_usual(block, headers, key):
+            return
         found = hash(key)
-        if found == last:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
+        if found not in self._seen_once:
+            _bound(self._seen_once, _SEEN_MAX)
+            self._seen_once.add(found)
+        else:
+            self._seen_once.discard(found)
+            _bound(self._known, _KNOWN_MAX)
             self._known[key] = KnownHead(headers)
-        return found
+
+
+def _bound(known: dict[Any, Any] | set[Any], most: int) -> None:
+    if len(known) >= most:
+        known.clear()
 
 
 def _key(block: bytes, body_bytes: int) -> bytes | None:
@@ -88,10 +97,11 @@ def _key(block: bytes, body_bytes: int) -> bytes | None:
     return key
 
 
-def _is_usual(block: bytes, headers: list[Header]) -> bool:
+def _is_usual(block: bytes, headers: list[Header], key: bytes) -> bool:
     """Whether a block consists of these headers in a form that always means the same, and the effect depends on none.
 
-    It must have one place at most where `_key` may find a length.
+    It must have one place at most where `_key` may find a length. A Content-Length must be marked in its key: the body
+    of a block without a mark is empty, and the announced one, which may come later, would be read as a request.
     """
     lines = block.lower()
     names = [name for name, _ in headers]
@@ -102,7 +112,7 @@ def _is_usual(block: bytes, headers: list[Header]) -> bool:
     return (
         len(block) <= _BLOCK_MAX_BYTES
         and lines == b"".join([b"\r\n%b: %b" % header for header in headers]).lower() + b"\r\n"
-        and lines.count(b"ength: ") == names.count(b"content-length")
+        and lines.count(b"ength: ") == names.count(b"content-length") == key.count(b"\0")
         and b"\0" not in block
         and _EFFECTIVE_HEADERS.isdisjoint(names)
     )

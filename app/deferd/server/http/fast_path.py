@@ -45,7 +45,6 @@ class FastPathProtocol(LimitedProtocol):
         self._direct_path = direct_path or DirectPath(service)
         self._own_parser = self.parser  # it is replaced when a request is refused
         self._read = b""  # in which a request begins
-        self._last_headers = 0
         self._handler = service.request_handler
         self._body_max_bytes = service.context.settings.max_body_bytes
         if service.context.gate.has_keys:
@@ -85,6 +84,7 @@ class FastPathProtocol(LimitedProtocol):
             and not (self._part or self._buffered or self._awaits_first_head or self.flow.write_paused)
             and (before is None or before.response_complete)
             and self.parser is self._own_parser
+            and not self.transport.is_closing()  # over TLS, data may still come
         )
 
     def end_call(self, call: DirectCall, status: int, fields: bytes, body: bytes) -> None:
@@ -134,7 +134,7 @@ class FastPathProtocol(LimitedProtocol):
             super()._begin_request()
         else:
             if read and request.keep_alive:
-                self._last_headers = self._direct_path.learn(read, request.operation, self.headers, self._last_headers)
+                self._direct_path.learn(read, request.operation, self.headers)
             self._part = BODY
             self._incoming = self.cycle = request  # type: ignore[assignment]  # see FastPathRequest
 
