@@ -85,11 +85,13 @@ class DirectCall:
     def _end_without_response(self) -> None:
         if self.response_complete:
             return
+        abandon = self.abandon
         self._end(0)
-        if self.abandon is not None:
-            self.abandon()
+        if abandon is not None:
+            abandon()
         self._connection.end_call_with(self, None)
 
     def _end(self, status: int) -> None:
         self.response_complete = True
+        self.abandon = None  # it leads back to this call, and the collector of cycles would pause everybody
         metrics.observe_request(self._route, self._method, status, time.perf_counter() - self._started_s)
