@@ -116,6 +116,7 @@ def test_threads_fail_at_once_as_well(port: int, topic: str) -> None:
         assert time.monotonic() - began_s < 10 * AT_ONCE_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retry_for", [0.0, 5.0])
 async def test_one_call_at_a_time_asks_whether_the_service_is_back(
     silent: SilentServer, topic: str, retry_for: float
@@ -140,6 +141,7 @@ async def test_one_call_at_a_time_asks_whether_the_service_is_back(
         assert 2 <= silent.accepted - before <= 12
 
 
+@pytest.mark.slow
 async def test_a_service_that_hangs_costs_one_time_out_and_then_nothing(silent: SilentServer, topic: str) -> None:
     async with AsyncClient(silent.url, timeout=1.2, retry_for=0.5) as client:
         began_s = time.monotonic()
@@ -178,6 +180,7 @@ async def until_it_probes(client: AsyncClient, silent: SilentServer, topic: str)
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_service_that_comes_back_is_used_within_two_seconds(
     shared_service: ServiceProcess, client: AsyncClient, port: int, topic: str
 ) -> None:
@@ -226,6 +229,7 @@ def test_threads_with_time_left_wait_for_the_service_to_come_back(
             assert [*range(10)] == [put.result(timeout=20).body for put in puts]
 
 
+@pytest.mark.slow
 async def test_a_cancelled_probe_lets_others_probe(
     shared_service: ServiceProcess, silent: SilentServer, topic: str
 ) -> None:
@@ -290,6 +294,7 @@ async def test_responses_of_the_service_and_a_busy_client_open_no_circuit(
             await client.put(topic)
 
 
+@pytest.mark.slow
 async def test_a_gateway_without_a_service_opens_the_circuit_and_its_retry_after_counts(
     shared_service: ServiceProcess, topic: str
 ) -> None:
@@ -310,6 +315,7 @@ async def test_a_gateway_without_a_service_opens_the_circuit_and_its_retry_after
             await client.put(topic)
 
 
+@pytest.mark.slow
 async def test_many_calls_that_fail_at_one_replica_fail_none_at_another(
     shared_service: ServiceProcess, silent: SilentServer, topic: str
 ) -> None:

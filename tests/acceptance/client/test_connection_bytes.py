@@ -86,7 +86,7 @@ RESPONSES = {
 
 
 @pytest.mark.parametrize("kind", RESPONSES)
-@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+@pytest.mark.parametrize("reset", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["closed", "reset"])
 def test_a_response_that_ends_after_any_byte_is_no_answer(caller: Calls, kind: str, *, reset: bool) -> None:
     response = RESPONSES[kind]
 

@@ -347,6 +347,7 @@ def test_each_address_of_a_host_is_tried(look: Look, monkeypatch: pytest.MonkeyP
             look("http://service.test")
 
 
+@pytest.mark.slow
 def test_an_address_that_does_not_respond_leaves_time_for_the_next(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted_server(responding) as server, full_listener() as full:
         resolve_to(monkeypatch, full.getsockname()[1], server.port)

@@ -147,6 +147,7 @@ async def test_errors_of_joined_puts_into_a_full_topic_are_those_of_single_ones(
         assert {("TopicFull", 5)} == {(type(error).__name__, error.max_jobs) for error in errors}
 
 
+@pytest.mark.slow
 async def test_finishes_and_their_errors_are_those_of_single_ones(
     proxy: LossyProxy, client: AsyncClient, single: AsyncClient, topic: str
 ) -> None:

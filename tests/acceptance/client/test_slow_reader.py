@@ -31,6 +31,7 @@ def async_put(url: str, tls: ssl.SSLContext | None) -> None:
     asyncio.run(put())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("put", [blocking_put, async_put])
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_a_request_that_is_read_slowly_ends_within_twice_the_time_out(

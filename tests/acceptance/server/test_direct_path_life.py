@@ -118,6 +118,7 @@ async def test_requests_sent_ahead_get_their_responses_in_order(service: Service
         assert (await wire.read_response()).json()["id"] == "fourth"
 
 
+@pytest.mark.slow
 async def test_each_call_in_a_failed_store_call_gets_503(service: ServiceProcess) -> None:
     async with AsyncExitStack() as stack:
         wires = [await stack.enter_async_context(usual_client(service)) for _ in range(4)]
