@@ -73,7 +73,7 @@ async def test_puts_of_many_tasks_share_requests(proxy: LossyProxy, client: Asyn
     assert [(f"j{n}", n, "ready", topic) for n in range(50)] == [
         (job.id, job.body, job.state, job.topic) for job in jobs
     ]
-    assert len(proxy.heads) <= 10  # a slow request holds up the others for a bounded time only
+    assert len(proxy.heads) <= 10  # requests share what waits, so their number depends on which ends first
     assert (await client.topic(topic)).counts["ready"] == 51
 
 
