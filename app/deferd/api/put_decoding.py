@@ -39,6 +39,8 @@ from deferd.engine.script_arguments import (
 
 Decoded = TypeVar("Decoded")
 
+_SINGLE_MAX_BYTES = 16 * 1024
+"""The largest body of a single call: twice the largest request that takes a direct path."""
 _SAFE_DEPTH = 150
 """Nesting of a body that is well within `limits.JSON_DEPTH_MAX`, with all that is around the body."""
 _SHORTEST_DEEP_BYTES = 2 * _SAFE_DEPTH
@@ -118,7 +120,7 @@ def decode_put(raw: bytes, traceparent: str | None = None) -> EncodedPut | None:
 
     `traceparent` is that of the request's header, which a put without one takes.
     """
-    return _decoded(_decode_put, raw, traceparent)
+    return _decoded(_decode_put, raw, traceparent) if len(raw) <= _SINGLE_MAX_BYTES else None
 
 
 def decode_batch(raw: bytes) -> EncodedBatch | None:
@@ -128,7 +130,7 @@ def decode_batch(raw: bytes) -> EncodedBatch | None:
 
 def decode_finish(raw: bytes, job_id: str) -> EncodedFinish | None:
     """The finish in the body of `POST /jobs/{topic}/{id}/finish`; None when the general path must decide."""
-    return _decoded(_decode_finish, raw, job_id)
+    return _decoded(_decode_finish, raw, job_id) if len(raw) <= _SINGLE_MAX_BYTES else None
 
 
 def decode_finishes(raw: bytes) -> EncodedFinishes | None:

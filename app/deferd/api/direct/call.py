@@ -59,15 +59,13 @@ class DirectCall:
     def respond(self, status: int, body: bytes, fields: bytes = b"") -> None:
         """End the call with JSON; `fields` are more header lines, each ended by CRLF."""
         if not self.response_complete:
-            self._end(status)
-            self._connection.end_call(self, status, fields, body)
+            self._end(status).end_call(self, status, fields, body)
 
     def fail(self, error: Exception) -> None:
         """End the call with a problem document."""
         if not self.response_complete:
             response = error_response(error)
-            self._end(response.status_code)
-            self._connection.end_call_with(self, response)
+            self._end(response.status_code).end_call_with(self, response)
 
     def disconnect(self) -> None:
         """The client has disconnected."""
@@ -86,12 +84,20 @@ class DirectCall:
         if self.response_complete:
             return
         abandon = self.abandon
-        self._end(0)
+        connection = self._end(0)
         if abandon is not None:
             abandon()
-        self._connection.end_call_with(self, None)
+        connection.end_call_with(self, None)
 
-    def _end(self, status: int) -> None:
+    def _end(self, status: int) -> Connection:
+        """Note the end; returns the connection, which this call no longer refers to.
+
+        Connection and waiting pop refer to their call: without references back, they are freed as soon as they close
+        or end. The collector of cycles would come late, after much memory, and pause everybody.
+        """
+        connection = self._connection
+        del self._connection
+        self.abandon = None
         self.response_complete = True
-        self.abandon = None  # it leads back to this call, and the collector of cycles would pause everybody
         metrics.observe_request(self._route, self._method, status, time.perf_counter() - self._started_s)
+        return connection
