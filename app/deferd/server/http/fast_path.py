@@ -43,7 +43,7 @@ class FastPathProtocol(LimitedProtocol):
     ) -> None:
         super().__init__(limited, *args, **options)
         self._direct_path = direct_path or DirectPath(service)
-        self._own_parser = self.parser  # it is replaced when a request is refused
+        self._own_parser: Any = self.parser  # it is replaced when a request is refused
         self._read = b""  # in which a request begins
         self._handler = service.request_handler
         self._body_max_bytes = service.context.settings.max_body_bytes
@@ -60,6 +60,7 @@ class FastPathProtocol(LimitedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has disconnected, or was cut off."""
         super().connection_lost(exc)
+        self._own_parser = None  # it refers to this protocol, and the collector of cycles does not traverse it
         self._unsent.forget(self)
         if self._handling is not None:
             self._handling.disconnect()
