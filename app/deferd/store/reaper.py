@@ -74,7 +74,7 @@ class StoreReaper:
     async def _spawn(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", reaper_process.__file__),
-            *(str(self._lock_file), str(self._serving_read), str(self._linger_s)),
+            *(str(self._lock_file), str(self._store_pid), str(self._serving_read), str(self._linger_s)),
             cwd="/",
             stdin=self._alive_read,
             stdout=asyncio.subprocess.DEVNULL,
@@ -82,7 +82,6 @@ class StoreReaper:
             pass_fds=(self._serving_read,),
             start_new_session=True,  # Ctrl-C and the end of the terminal must not stop it
         )
-        self.watch(self._store_pid)  # an earlier reaper has consumed what was written before
 
     async def _keep(self) -> None:
         while self._process is not None:

@@ -1,8 +1,8 @@
 """The script that `deferd.store.reaper` runs: stops the embedded store when the service that started it has ended.
 
-Arguments: the store's lock file; a file descriptor that reaches its end when no server process is left; how many
-seconds to wait for that. Standard input has lines with the store's process id, 0 while there is none. Its end means
-that the service has ended, for any reason.
+Arguments: the store's lock file; the store's process id, 0 while there is none; a file descriptor that reaches its end
+when no server process is left; how many seconds to wait for that. Each line of standard input is a new process id of
+the store. Its end means that the service has ended, for any reason.
 
 It uses only the standard library, to start within milliseconds and stay small.
 """
@@ -22,14 +22,15 @@ TERMINATE_S = 3.0
 POLL_S = 0.05
 
 
-def main(lock_file: str, serving_fd: int, linger_s: float) -> None:
+def main(lock_file: str, store_pid: int, serving_fd: int, linger_s: float) -> None:
     """Wait for the end of the service, then stop the store."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they stop the service, which needs the store until it has ended
     received = b""
     while piece := os.read(0, 1024):
         received = (received + piece)[-64:]
-    store_pid = int(received.split()[-1]) if received else 0
+    if received:
+        store_pid = int(received.split()[-1])
     if store_pid == 0:
         return
     select.select([serving_fd], [], [], linger_s)
@@ -64,4 +65,4 @@ def _is_running(lock_file: str, store_pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
