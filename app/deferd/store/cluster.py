@@ -10,6 +10,8 @@ What redis-py's cluster client does, and what is different here:
 * It queries a node for the positions of each command's keys. Here they are known.
 * It closes the connections of all nodes at every fifth MOVED and at each CLUSTERDOWN, and so fails other calls. Here a
   moved slot is noted, and CLUSTERDOWN leads to a refresh.
+* It fails with an AttributeError when it is redirected by ASK to a node that it does not know yet. Here it gets to know
+  the node, as by MOVED.
 * It does not check whether a pooled connection was closed meanwhile, as it does for a single server. Here it does.
 
 Replicas cannot confirm calls: a WAIT must use the connection of its call, and redis-py's cluster client takes one from
@@ -31,7 +33,7 @@ from functools import partial
 from typing import Any
 
 from redis.asyncio import ConnectionPool, SSLConnection
-from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.cluster import PRIMARY, ClusterNode, RedisCluster
 from redis.asyncio.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, SlotNotCoveredError
@@ -126,6 +128,17 @@ class ClusterClient(RedisCluster):
             return await super().get_nodes_from_slot(command, *args)
         except KeyError as exc:
             raise SlotNotCoveredError(str(exc)) from exc
+
+    def get_node(
+        self, host: str | None = None, port: int | None = None, node_name: str | None = None
+    ) -> ClusterNode | None:
+        """As redis-py's, which knows no node of this name when ASK is the first to mention it."""
+        node = super().get_node(host, port, node_name)
+        if node is None and node_name is not None:
+            new_host, _, new_port = node_name.rpartition(":")
+            node = ClusterNode(new_host, int(new_port), PRIMARY, **self.connection_kwargs)
+            self.nodes_manager.set_nodes(self.nodes_manager.nodes_cache, {node.name: node})
+        return node
 
     async def initialize(
         self,

@@ -307,21 +307,22 @@ class ClusterSet:
         node_timeout_ms: int = 1000,
         appendonly: str = "no",
     ) -> None:
+        self._node_timeout_ms = node_timeout_ms
+        self._appendonly = appendonly
         count = masters * replicas or int(first_replicated)
-        self.masters = [self._node(folder / f"m{n}", node_timeout_ms, appendonly) for n in range(masters)]
-        self.replicas = [self._node(folder / f"r{n}", node_timeout_ms, appendonly) for n in range(count)]
+        self.masters = [self._node(folder / f"m{n}") for n in range(masters)]
+        self.replicas = [self._node(folder / f"r{n}") for n in range(count)]
 
-    @staticmethod
-    def _node(folder: Path, node_timeout_ms: int, appendonly: str) -> StoreServer:
+    def _node(self, folder: Path) -> StoreServer:
         return StoreServer(
             folder,
             cluster_enabled="yes",
             cluster_config_file="nodes.conf",
-            cluster_node_timeout=node_timeout_ms,
+            cluster_node_timeout=self._node_timeout_ms,
             cluster_port=free_port(),
             cluster_require_full_coverage="no",
             repl_diskless_sync_delay=0,
-            appendonly=appendonly,
+            appendonly=self._appendonly,
         )
 
     @property
@@ -380,8 +381,7 @@ class ClusterSet:
         others = [node for node in self.nodes if node is not master and node.running]
         with master.client() as source, heir.client() as target:
             slots = _slots_of(source, ids[master])
-            _set_slots(target, slots, "IMPORTING", ids[master])
-            _set_slots(source, slots, "MIGRATING", ids[heir])
+            self.start_moving(slots, master, heir)
             for slot in slots:
                 while keys := source.execute_command("CLUSTER GETKEYSINSLOT", slot, 1000):
                     source.execute_command("MIGRATE", "127.0.0.1", heir.port, "", 0, 5000, "KEYS", *keys)
@@ -396,6 +396,20 @@ class ClusterSet:
             SETTLE_S,
             "the node is forgotten",
         )
+
+    def start_moving(self, slots: Sequence[int], source: StoreServer, target: StoreServer) -> None:
+        """Let the source redirect calls for keys that it does not have to the target (ASK)."""
+        with source.client() as giving, target.client() as taking:
+            _set_slots(taking, slots, "IMPORTING", source.command("CLUSTER MYID").decode())
+            _set_slots(giving, slots, "MIGRATING", target.command("CLUSTER MYID").decode())
+
+    def add_master(self, folder: Path) -> StoreServer:
+        """Start one more primary, which has no slots."""
+        master = self._node(folder)
+        master.start()
+        self.masters.append(master)
+        self.rejoin(master)
+        return master
 
     def rejoin(self, master: StoreServer) -> None:
         """Let a removed node join again, as a primary without slots."""

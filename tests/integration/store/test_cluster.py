@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from deferd.store.connection import Store, connect
@@ -99,6 +100,22 @@ async def test_cluster_nodes_are_refused_as_single_servers(cluster: ClusterSet) 
     with pytest.raises(StoreRefused, match=r"use redis\+cluster://"):
         await check(store, shards=16)
     await store.close()
+
+
+@pytest.mark.slow
+async def test_a_call_is_redirected_to_a_node_that_joined_later(tmp_path: Path) -> None:
+    with ClusterSet(tmp_path / "cluster") as cluster:
+        store = await connect(cluster.url, timeout_s=TIMEOUT_S)
+        await counted(store, KEYS)
+        slot, source = key_slot(KEYS[0].encode()), cluster.holder_of(KEYS[0])
+        joined = cluster.add_master(tmp_path / "joined")
+        source.command("FLUSHALL")
+        cluster.start_moving([slot], source, joined)
+
+        assert await counted(store, [KEYS[0]]) == [1]
+
+        assert joined.command("CLUSTER COUNTKEYSINSLOT", slot) == 1
+        await store.close()
 
 
 async def test_a_subscription_receives_what_is_published(clustered_store: Store) -> None:
