@@ -30,18 +30,11 @@ from deferd import (
 )
 from deferd.client.errors import ClientClosed
 from deferd.client.idempotency import matches_put
-from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
+from tests.acceptance.client.lossy_proxy import LossyProxy
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.waiting import until, wait_until
 
 NOBODY = "http://127.0.0.1:9"
-
-
-@pytest.fixture
-def proxy(shared_service: ServiceProcess) -> Iterator[LossyProxy]:
-    with lossy_proxy(shared_service.url) as proxy:
-        yield proxy
-        assert proxy.is_done(), "not all planned faults have happened"
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from deferd.contract.errors import (
     StoreUnavailable,
 )
 from tests.acceptance.client.joining import RUN_AT, batches, facts, joined, outcome, without_names
-from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
+from tests.acceptance.client.lossy_proxy import LossyProxy
 from tests.acceptance.service_process import ServiceProcess
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -45,19 +45,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"on_conflict": "keep"},
     {"on_conflict": "replace"},
 ]
-
-
-@pytest.fixture
-def proxy(shared_service: ServiceProcess) -> Iterator[LossyProxy]:
-    with lossy_proxy(shared_service.url) as proxy:
-        yield proxy
-        assert proxy.is_done(), "not all planned faults have happened"
-
-
-@pytest.fixture
-async def client(proxy: LossyProxy) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(proxy.url, timeout=5) as client:
-        yield client
 
 
 @pytest.fixture

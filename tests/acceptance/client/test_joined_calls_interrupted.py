@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,22 +15,8 @@ from deferd import AsyncClient, Client, Job
 from deferd.client.batching import HOLD_S
 from deferd.client.errors import ClientClosed
 from tests.acceptance.client.joining import batches
-from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
-from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.client.lossy_proxy import LossyProxy
 from tests.waiting import until, wait_until
-
-
-@pytest.fixture
-def proxy(shared_service: ServiceProcess) -> Iterator[LossyProxy]:
-    with lossy_proxy(shared_service.url) as proxy:
-        yield proxy
-        assert proxy.is_done(), "not all planned faults have happened"
-
-
-@pytest.fixture
-async def client(proxy: LossyProxy) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(proxy.url, timeout=5) as client:
-        yield client
 
 
 async def test_a_waiting_call_that_is_cancelled_is_withdrawn_and_others_go_on(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -29,12 +29,6 @@ class Order(BaseModel):
 class Closed(BaseModel):
     order: int
     by: str
-
-
-@pytest.fixture
-async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(shared_service.url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import functools
 import random
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,12 +14,6 @@ from deferd import AsyncClient, Worker
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import gone, serving
 from tests.waiting import until
-
-
-@pytest.fixture
-async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(shared_service.url) as client:
-        yield client
 
 
 async def fill(client: AsyncClient, topic: str, count: int) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,6 @@ from tests.integration.store.store_servers import free_port
 from tests.waiting import until
 
 TTR_S = 1.0
-
-
-@pytest.fixture
-async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(shared_service.url) as client:
-        yield client
 
 
 @pytest.fixture

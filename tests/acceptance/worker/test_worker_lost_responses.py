@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,12 +13,6 @@ from tests.acceptance.client.lossy_proxy import LossyProxy, lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import gone, in_state, serving
 from tests.waiting import until
-
-
-@pytest.fixture
-async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(shared_service.url) as client:
-        yield client
 
 
 @pytest.fixture

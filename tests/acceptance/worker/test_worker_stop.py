@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,13 +15,6 @@ from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_process import WorkerProcess
 from tests.acceptance.worker.worker_runs import in_state, prefetching_worker, serving, sleeping_handler
 from tests.waiting import BUSY_S, until
-
-
-@pytest.fixture
-async def client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(shared_service.url) as client:
-        yield client
-
 
 with_and_without_signal_handlers = pytest.mark.parametrize(
     "flags", [(), ("--without-signal-handlers",)], ids=["unix", "windows"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -21,12 +21,6 @@ SLACK_S = BUSY_S  # 20 time-outs take 8 s
 """Extra time on a busy machine."""
 
 both_transports = pytest.mark.parametrize("own_server", ["tcp", "unix"], indirect=True)
-
-
-@pytest.fixture
-def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreServer]:
-    with StoreServer(tmp_path / "v", unix=getattr(request, "param", "tcp") == "unix") as server:
-        yield server
 
 
 @pytest.fixture
