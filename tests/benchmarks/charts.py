@@ -1,4 +1,4 @@
-"""Two kinds of charts as SVG text: bars for a histogram, lines over a logarithmic axis."""
+"""Three kinds of charts as SVG text: a histogram, lines over a logarithmic axis, and bars side by side."""
 
 from __future__ import annotations
 
@@ -51,8 +51,34 @@ def lines(title: str, x_label: str, y_label: str, series: Mapping[str, Sequence[
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
         pieces.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         pieces += (f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in corners)
-        pieces.append(_text(_LEFT + 10 + 150 * number, 42, f"● {name}", anchor="start", colour=colour))
+        pieces.append(_legend(number, name))
     return _document(pieces)
+
+
+def bars(title: str, y_label: str, groups: Mapping[str, Mapping[str, float]]) -> str:
+    """For each of `groups` one bar for each of its names, with its height above it; y from 0."""
+    names = list(dict.fromkeys(name for group in groups.values() for name in group))
+    top = _round_up(max(height for group in groups.values() for height in group.values()))
+    room = (_WIDTH - _LEFT - _RIGHT) / len(groups)
+    width = room / (len(names) + 1)
+    pieces = [*_frame(title, "", y_label), *_y_axis(top, "{:,.0f}".format)]
+    pieces += (_legend(number, name) for number, name in enumerate(names))
+    for number, (group_name, group) in enumerate(groups.items()):
+        middle = _LEFT + (number + 0.5) * room
+        pieces.append(_text(middle, _HEIGHT - 34, group_name))
+        for at, (name, height) in enumerate(group.items()):
+            length = height / top * (_HEIGHT - _TOP - _BOTTOM)
+            left, y = middle + (at - len(group) / 2) * width, _HEIGHT - _BOTTOM - length
+            pieces.append(
+                f'<rect x="{left + 2:.1f}" y="{y:.1f}" width="{width - 4:.1f}" height="{length:.1f}" '
+                f'fill="{_COLOURS[names.index(name)]}"/>'
+            )
+            pieces.append(_text(left + width / 2, y - 4, f"{height:,.0f}"))
+    return _document(pieces)
+
+
+def _legend(number: int, name: str) -> str:
+    return _text(_LEFT + 10 + 150 * number, 42, f"● {name}", anchor="start", colour=_COLOURS[number])
 
 
 def _frame(title: str, x_label: str, y_label: str) -> Iterable[str]:

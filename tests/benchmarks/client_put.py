@@ -16,7 +16,7 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import httpx
@@ -126,11 +126,8 @@ def purge(service: MeasuredService) -> None:
         client.purge(TOPIC)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each; the medians count")
-    parser.add_argument("--jobs", type=int, default=6000, help="puts of a run with 64 tasks; a tenth one by one")
-    options = parser.parse_args()
+def measure(rounds: int, jobs: int) -> dict[tuple[str, str, int], list[Run]]:
+    """The runs of each sender, by its name, its event loop and how many puts it makes at a time."""
     makers: dict[str, Callable[[MeasuredService, int, int], Any]] = {
         "deferd": with_deferd,
         "bare": with_bare_protocol,
@@ -138,16 +135,30 @@ def main() -> None:
     }
     runs: dict[tuple[str, str, int], list[Run]] = {}
     with measured_service() as service:
-        for _ in range(options.rounds):
-            for tasks, count in ((TASKS, options.jobs), (1, options.jobs // 10)):
+        for _ in range(rounds):
+            for tasks, count in ((TASKS, jobs), (1, jobs // 10)):
                 for loop, factory in LOOPS.items():
                     for name, make in makers.items():
                         with asyncio.Runner(loop_factory=factory) as runner:
                             run = runner.run(make(service, tasks, count))
                         runs.setdefault((name, loop, tasks), []).append(run)
-            runs.setdefault(("deferd", "blocking", 1), []).append(blocking(service, options.jobs // 10))
+            runs.setdefault(("deferd", "blocking", 1), []).append(blocking(service, jobs // 10))
             purge(service)
-    cpu_us = {key: statistics.median(run.cpu_us for run in measured) for key, measured in runs.items()}
+    return runs
+
+
+def median_cpu_us(runs: Mapping[tuple[str, str, int], Sequence[Run]]) -> dict[tuple[str, str, int], float]:
+    """The median CPU time of each sender for a put."""
+    return {key: statistics.median(run.cpu_us for run in measured) for key, measured in runs.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each; the medians count")
+    parser.add_argument("--jobs", type=int, default=6000, help="puts of a run with 64 tasks; a tenth one by one")
+    options = parser.parse_args()
+    runs = measure(options.rounds, options.jobs)
+    cpu_us = median_cpu_us(runs)
     for key, measured in runs.items():
         name, loop, tasks = key
         rate = statistics.median(run.rate for run in measured)

@@ -1,4 +1,4 @@
-"""Draws the plots of docs/benchmarks.md from fresh measurements: how late jobs are, and throughput as jobs pile up.
+"""Draws the plots of docs/benchmarks.md from new measurements: lateness, throughput as jobs pile up, the client's CPU.
 
     python -m tests.benchmarks.plots [--rate 2000] [--seconds 15] [--steps 10000,100000,500000,2000000]
 
@@ -11,7 +11,7 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from tests.benchmarks import charts, lateness, stored
+from tests.benchmarks import charts, client_put, lateness, stored
 from tests.benchmarks.measuring import measured_service, new_event_loop, percentile
 
 FOLDER = Path(__file__).parents[2] / "docs/images"
@@ -43,6 +43,16 @@ def draw_stored(steps: list[int], seconds: float) -> None:
     (FOLDER / "stored.svg").write_text(chart, encoding="utf-8")
 
 
+def draw_client() -> None:
+    """Measure and draw the bars."""
+    groups: dict[str, dict[str, float]] = {}
+    for (name, loop, tasks), cpu_us in client_put.median_cpu_us(client_put.measure(rounds=3, jobs=6000)).items():
+        how = "blocking" if loop == "blocking" else f"{tasks} at a time, {loop}"
+        groups.setdefault(how, {})["bare protocol" if name == "bare" else name] = cpu_us
+    chart = charts.bars("CPU time of a client for a put", "microseconds", groups)
+    (FOLDER / "client.svg").write_text(chart, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=2000, help="jobs due per second")
@@ -52,6 +62,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     draw_lateness(options.rate, options.seconds)
     draw_stored(stored.steps_of(options.steps), seconds=3.0)
+    draw_client()
 
 
 if __name__ == "__main__":
