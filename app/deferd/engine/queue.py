@@ -119,7 +119,7 @@ class JobQueue:
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int]:
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
-        metrics.FINISHES.labels(self._label(topic)).inc(codes.count(_OK))
+        metrics.finishes_of(self._label(topic)).inc(codes.count(_OK))
         return codes
 
     async def _send_cancels(self, topic: str, jobs: list[Args]) -> list[JobState | int]:
@@ -257,8 +257,8 @@ class JobQueue:
             metrics.DEATHS.labels(label, "expired").inc(expired)
         if jobs:
             self._known_topics.add(topic)
-            metrics.POPS.labels(label).inc(len(jobs))
-            metrics.READY_WAIT.labels(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
+            metrics.pops_of(label).inc(len(jobs))
+            metrics.ready_wait_of(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
 
     async def return_to_queue(self, deliveries: Iterable[JobRecord]) -> int:
         """Return deliveries that never reached their consumer to the head of their queues; no attempt is counted.
