@@ -406,6 +406,9 @@ def _cancel_result(job_id: str, result: JobState | int) -> CancelResult:
 def _read_deliveries(topic: str, request: PopRequest, reply: Sequence[Any]) -> list[JobRecord]:
     """The jobs in what pop.lua returned for one request."""
     consumer, request_id = request.consumer, request.request_id
+    if len(reply) == 4:  # one job, as usual: without slices
+        _, job_id, raw, lease_end_ms = reply
+        return [read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id)]
     return [
         read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id)
         for job_id, raw, lease_end_ms in zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
