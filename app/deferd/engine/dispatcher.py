@@ -49,6 +49,7 @@ class Dispatcher:
         self._draining = False
         self._arrivals = 0
         self._parked = 0
+        self._parked_changed = False
 
     @property
     def parked(self) -> int:
@@ -132,7 +133,7 @@ class Dispatcher:
             if queue is None:
                 queue = self._wait_queues[topic] = WaitQueue(topic, self._failure_domain(topic))
             queue.join(waiter)
-        self._set_parked(self._parked + 1)
+        self._change_parked(1)
         return waiter
 
     def on_ready(self, topic: str) -> None:
@@ -267,7 +268,7 @@ class Dispatcher:
         if more and not waiter.jobs and waiter.first_pass_index is not None:
             return  # the call only skipped left-over ids: the queue is dirty, so that it is polled again
         has_next_topic = waiter.first_pass_index is not None and waiter.first_pass_index < len(waiter.topics) - 1
-        if waiter.jobs and (more or _body_bytes(waiter.jobs) >= _ENOUGH_BYTES):
+        if has_next_topic and waiter.jobs and (more or _body_bytes(waiter.jobs) >= _ENOUGH_BYTES):
             has_next_topic = False  # with `more` the topic has ready jobs that did not fit, and those go first
         if len(waiter.jobs) == waiter.request.count or (not has_next_topic and (waiter.jobs or waiter.timed_out)):
             self._resolve(waiter)
@@ -390,7 +391,7 @@ class Dispatcher:
         waiter.ended = True
         if waiter.timer is not None:
             waiter.timer.cancel()
-        self._set_parked(self._parked - 1)
+        self._change_parked(-1)
         for topic in waiter.topics:
             queue = self._wait_queues.get(topic)
             if queue is not None:
@@ -415,9 +416,16 @@ class Dispatcher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _set_parked(self, parked: int) -> None:
-        self._parked = parked
-        metrics.PARKED.set(parked)
+    def _change_parked(self, by: int) -> None:
+        """Count waiting pops. The metric follows once for each turn of the event loop: most pops end within two."""
+        self._parked += by
+        if not self._parked_changed:
+            self._parked_changed = True
+            asyncio.get_running_loop().call_soon(self._show_parked)
+
+    def _show_parked(self) -> None:
+        self._parked_changed = False
+        metrics.PARKED.set(self._parked)
 
 
 def _body_bytes(jobs: Sequence[JobRecord]) -> int:

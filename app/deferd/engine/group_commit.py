@@ -78,7 +78,11 @@ class GroupCommit(Generic[Item, Result]):
         task.add_done_callback(self._tasks.discard)
 
     async def _send_waiting(self, topic: str) -> None:
-        """Send the items that wait, batch by batch, until none is left."""
+        """Send the items that wait, batch by batch, until none is left.
+
+        The next batch is sent before the results of the last one are handed out: the store works on it meanwhile.
+        """
+        call_soon = asyncio.get_running_loop().call_soon
         while self._waiting[topic]:
             batch = self._take_batch(self._waiting[topic])
             results: Sequence[Result] = ()
@@ -87,14 +91,10 @@ class GroupCommit(Generic[Item, Result]):
                 results = await self._send(topic, [item for item, _ in batch])
             except Exception as exc:  # noqa: BLE001 (every caller must learn of any error)
                 error = exc
-            for at, (_, on_result) in enumerate(batch):
-                try:
-                    if at < len(results):
-                        on_result(results[at], None)
-                    else:
-                        on_result(None, error or ValueError("the store call returned too few results"))
-                except Exception:  # noqa: BLE001 (the other callers must still get theirs)
-                    _LOG.exception("the result of a store call could not be handled")
+            if self._waiting[topic]:
+                call_soon(_hand_out, batch, results, error)
+            else:
+                _hand_out(batch, results, error)
         del self._waiting[topic]
 
     def _take_batch(self, waiting: list[tuple[Item, OnResult[Result]]]) -> list[tuple[Item, OnResult[Result]]]:
@@ -107,6 +107,17 @@ class GroupCommit(Generic[Item, Result]):
         batch = waiting[:taken]
         del waiting[:taken]
         return batch
+
+
+def _hand_out(batch: list[tuple[Item, OnResult[Result]]], results: Sequence[Result], error: Exception | None) -> None:
+    for at, (_, on_result) in enumerate(batch):
+        try:
+            if at < len(results):
+                on_result(results[at], None)
+            else:
+                on_result(None, error or ValueError("the store call returned too few results"))
+        except Exception:  # noqa: BLE001 (the other callers must still get theirs)
+            _LOG.exception("the result of a store call could not be handled")
 
 
 def _settle(future: asyncio.Future[Result], result: Result | None, error: Exception | None) -> None:

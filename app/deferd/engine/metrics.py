@@ -8,12 +8,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter as Count
 from collections.abc import Iterable
+from functools import cache
 
 from prometheus_client import Counter, Gauge, Histogram
 
 OTHER_TOPICS = "_other"
 _LATENESS_BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
 _CALL_BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2)
+
+
+class FastHistogram(Histogram):
+    """A histogram whose observations take half of the time."""
+
+    def observe_s(self, seconds: float) -> None:
+        """As `observe`."""
+        self._sum.inc(seconds)
+        self._buckets[bisect_left(self._upper_bounds, seconds)].inc(1)
 
 
 class LatenessHistogram(Histogram):
@@ -61,8 +71,19 @@ TIMER_TURNS = Counter("deferd_timer_turns", "Turns of the timer, by whether this
 TIMER_TURN_SECONDS = Histogram(
     "deferd_timer_turn_seconds", "Duration of turns of the timer that had work to do.", buckets=_CALL_BUCKETS
 )
-STORE_CALLS = Histogram("deferd_store_call_seconds", "Script calls to the store.", ["script"], buckets=_CALL_BUCKETS)
+STORE_CALLS = FastHistogram(
+    "deferd_store_call_seconds", "Script calls to the store.", ["script"], buckets=_CALL_BUCKETS
+)
 STORE_ERRORS = Counter("deferd_store_errors", "Script calls that failed.", ["script"])
+
+
+# The children of metrics that every store call of a usual shape counts: to look them up takes longer than to count.
+# TopicLabels bounds how many topics they have.
+puts_of = cache(PUTS.labels)
+pops_of = cache(POPS.labels)
+finishes_of = cache(FINISHES.labels)
+ready_wait_of = cache(READY_WAIT.labels)
+store_calls_of = cache(STORE_CALLS.labels)
 
 
 class TopicLabels:

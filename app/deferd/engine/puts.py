@@ -6,11 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from deferd.contract.errors import (
     DurabilityUnavailable,
@@ -54,8 +55,7 @@ StoredPut = tuple[int, Any, str]
 _PutCommit = GroupCommit[Args, StoredPut]
 
 
-@dataclass(frozen=True, slots=True)
-class PutOutcome:
+class PutOutcome(msgspec.Struct, frozen=True, gc=False):
     """A stored job, what the put did for it, and the durability that it has reached."""
 
     record: JobRecord
@@ -164,8 +164,12 @@ class Puts:
         """Count the outcomes of puts into a topic."""
         self._known_topics.add(topic)
         label = self._label(topic)
-        for code, count in Counter(codes).items():
-            metrics.PUTS.labels(label, _OUTCOMES.get(code, "refused")).inc(count)
+        created = codes.count(_CREATED)
+        if created:
+            metrics.puts_of(label, "created").inc(created)
+        if created < len(codes):
+            for code, count in Counter(code for code in codes if code != _CREATED).items():
+                metrics.puts_of(label, _OUTCOMES.get(code, "refused")).inc(count)
 
 
 def _encoded(specs: Sequence[PutJob | EncodedPut], bounds: PutBounds) -> list[EncodedPut]:

@@ -119,7 +119,7 @@ class JobQueue:
 
     async def _send_finishes(self, topic: str, jobs: list[Args]) -> list[int]:
         codes: list[int] = await self._run("finish", topic, *chain.from_iterable(jobs))
-        metrics.FINISHES.labels(self._label(topic)).inc(codes.count(_OK))
+        metrics.finishes_of(self._label(topic)).inc(codes.count(_OK))
         return codes
 
     async def _send_cancels(self, topic: str, jobs: list[Args]) -> list[JobState | int]:
@@ -257,8 +257,8 @@ class JobQueue:
             metrics.DEATHS.labels(label, "expired").inc(expired)
         if jobs:
             self._known_topics.add(topic)
-            metrics.POPS.labels(label).inc(len(jobs))
-            metrics.READY_WAIT.labels(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
+            metrics.pops_of(label).inc(len(jobs))
+            metrics.ready_wait_of(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
 
     async def return_to_queue(self, deliveries: Iterable[JobRecord]) -> int:
         """Return deliveries that never reached their consumer to the head of their queues; no attempt is counted.
@@ -406,6 +406,9 @@ def _cancel_result(job_id: str, result: JobState | int) -> CancelResult:
 def _read_deliveries(topic: str, request: PopRequest, reply: Sequence[Any]) -> list[JobRecord]:
     """The jobs in what pop.lua returned for one request."""
     consumer, request_id = request.consumer, request.request_id
+    if len(reply) == 4:  # one job, as usual: without slices
+        _, job_id, raw, lease_end_ms = reply
+        return [read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id)]
     return [
         read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id)
         for job_id, raw, lease_end_ms in zip(reply[1::3], reply[2::3], reply[3::3], strict=True)

@@ -11,7 +11,8 @@ import msgspec
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
 
-Args = tuple[str | bytes | int, ...]
+Args = tuple[str, bytes | int]
+"""A job's id, and what a script is to do with it."""
 
 PUT_HEAD = struct.Struct("<BBQQII")
 """The fixed part of a job's argument in lua/put.lua; extra and body follow."""
@@ -115,7 +116,8 @@ def receipt_bytes(receipt: Receipt) -> bytes:
 
 def size(args: Args) -> int:
     """The approximate size of arguments in bytes."""
-    return sum([len(arg) for arg in args if isinstance(arg, (str, bytes))])
+    job_id, argument = args
+    return len(job_id) + (0 if isinstance(argument, int) else len(argument))
 
 
 def new_id() -> str:

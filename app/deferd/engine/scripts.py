@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -95,12 +94,17 @@ class Scripts:
         """
         if self._watch is not None:
             self._watch.admit()
-        with observed(_METRIC_LABELS.get(verb, verb) if call is None else f"{verb}_replicated"):
-            try:
-                return await self._send(call or self._store.call, verb, (len(keys), *keys, *args))
-            except redis_errors.RedisError as exc:
-                await self._report_missing_permission(exc)
+        label = _METRIC_LABELS.get(verb, verb) if call is None else f"{verb}_replicated"
+        began = time.perf_counter()
+        try:  # as `observed`, which takes longer
+            return await self._send(call or self._store.call, verb, (len(keys), *keys, *args))
+        except Exception as exc:
+            with _failing(label):
+                if isinstance(exc, redis_errors.RedisError):
+                    await self._report_missing_permission(exc)
                 raise
+        finally:
+            metrics.store_calls_of(label).observe_s(time.perf_counter() - began)
 
     async def _send(self, call: Callable[..., Awaitable[Any]], verb: str, args: tuple[Any, ...]) -> Any:
         try:
@@ -128,13 +132,20 @@ class Scripts:
             raise await self._watch.refuse(permission) from exc
 
 
-_seconds_of = cache(metrics.STORE_CALLS.labels)
-
-
 @contextmanager
 def observed(call: str) -> Iterator[None]:
     """Measure a call of the store, count it if it fails, and translate its errors into StoreUnavailable."""
     began = time.perf_counter()
+    try:
+        with _failing(call):
+            yield
+    finally:
+        metrics.store_calls_of(call).observe_s(time.perf_counter() - began)
+
+
+@contextmanager
+def _failing(call: str) -> Iterator[None]:
+    """Count a call of the store if it fails, and translate its errors."""
     try:
         yield
     except Exception as exc:
@@ -143,8 +154,6 @@ def observed(call: str) -> Iterator[None]:
         if unavailable is None:
             raise
         raise unavailable from exc
-    finally:
-        _seconds_of(call).observe(time.perf_counter() - began)
 
 
 def translate(exc: Exception) -> StoreUnavailable | None:

@@ -35,6 +35,7 @@ class DirectPop(DirectVerb):
     """Pops of one topic, of a service without keys: a key may be revoked while the pop waits."""
 
     lines: ClassVar = {"pop_jobs_by_get": f"GET {_LINE}", "pop_jobs": f"POST {_LINE}"}
+    has_same_lines: ClassVar = True
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -19,6 +19,7 @@ class DirectPut(DirectVerb):
     """Puts of one job that `decode_put` understands."""
 
     lines: ClassVar = {"put_job": "POST /jobs"}
+    has_same_lines: ClassVar = True
 
     def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:  # noqa: ARG002
         """See DirectVerb."""

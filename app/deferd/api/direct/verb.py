@@ -35,6 +35,8 @@ class DirectVerb(ABC):
     """
 
     lines: ClassVar[dict[str, str]]
+    has_same_lines: ClassVar = False
+    """Clients send the same first lines again and again."""
 
     def __init__(self, app: AppContext, operation: Operation) -> None:
         self._app = app

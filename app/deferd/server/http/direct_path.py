@@ -27,6 +27,7 @@ READ_MAX_BYTES = 8 * 1024
 _KNOWN_MAX = 1000
 _SEEN_MAX = 10_000
 _BLOCK_MAX_BYTES = 1024
+_LINE_MAX_BYTES = 256
 _EFFECTIVE_HEADERS = frozenset((b"traceparent",))
 """Headers on which the effect of a request depends, and which differ each time."""
 _VERBS: tuple[type[DirectVerb], ...] = (DirectPut, DirectPop, DirectFinish, DirectCancel)
@@ -46,6 +47,7 @@ class DirectPath:
         self._match_line = re.compile(f"(?:{'|'.join(patterns)}) HTTP/1\\.1", re.ASCII).fullmatch
         self._known: dict[bytes | None, KnownHead] = {}
         self._seen_once: set[int] = set()  # hashes
+        self._lines: dict[bytes, tuple[DirectVerb, re.Match[str]]] = {}
 
     def begin(self, connection: Connection, data: bytes) -> DirectCall | None:
         """Begin the call of the request that `data` consists of; None, without any effect, when it must be parsed."""
@@ -54,10 +56,21 @@ class DirectPath:
         head = self._known.get(_key(data[line_end : body_at - 2], len(data) - body_at))
         if head is None:
             return None
-        line = self._match_line(data[:line_end].decode("latin-1"))
+        found = self._lines.get(data[:line_end]) or self._find_verb(data[:line_end])
+        if found is None:
+            return None
+        verb, line = found
+        return verb.begin(connection, head, line, data[body_at:])
+
+    def _find_verb(self, first_line: bytes) -> tuple[DirectVerb, re.Match[str]] | None:
+        line = self._match_line(first_line.decode("latin-1"))
         if line is None:
             return None
-        return self._verbs[line.lastgroup].begin(connection, head, line, data[body_at:])
+        verb = self._verbs[line.lastgroup]
+        if verb.has_same_lines and len(first_line) <= _LINE_MAX_BYTES:
+            _bound(self._lines, _KNOWN_MAX)
+            self._lines[first_line] = verb, line
+        return verb, line
 
     def learn(self, data: bytes, operation: Operation, headers: list[Header]) -> None:
         """Remember the headers of a plain request that httptools found at the beginning of `data`.
