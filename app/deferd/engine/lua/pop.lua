@@ -21,8 +21,6 @@ local REMEMBERED_MS = 3600000
 local MOST_BYTES = 1024 * 1024
 local MOST_IN_CHUNK = 500
 local READ_AT_ONCE = 16
-local MOST_IN_LIST = 64
-local LEADING_ZEROS = string.rep('0', 65)
 -- %d takes half the time of %.0f, but not every server's has more than 32 bits.
 local WHOLE = string.format('%d', NONCE_LIMIT) == string.format('%.0f', NONCE_LIMIT) and '%d' or '%.0f'
 local DELIVERY = '%d ' .. WHOLE .. ' %d 0'
@@ -183,12 +181,9 @@ local taken, records, ttrs, next_taken, leases, earliest = {}, {}, {}, 1, {}, ma
 if wanted > 0 then taken, records, ttrs = take(wanted) end
 local holders, requested = {}, {}  -- pairs for HOLDERS and REQUESTS, of all requests of this call
 
--- Remember `count` deliveries of a request. Servers keep small hashes as one list that each access scans, up to 512
--- fields of at most 64 bytes: beyond MOST_IN_LIST, leading zeros make the first place longer than that.
-local function remember(request, deliveries, count, longest)
-  if count > MOST_IN_LIST then deliveries[2] = LEADING_ZEROS .. deliveries[2] end
+local function remember(request, deliveries, longest)
   if request.is_remembered then redis.call('DEL', request.key) end
-  redis.call('HSET', request.key, unpack(deliveries))
+  set_fields(request.key, deliveries)
   redis.call('PEXPIRE', request.key, math.min(longest, REMEMBERED_MS))
 end
 
@@ -215,7 +210,7 @@ local function serve(request)
       requested[#requested + 1], requested[#requested + 2] = id, request_id
     end
   end
-  if count > 0 and request_id then remember(request, deliveries, count, longest) end
+  if count > 0 and request_id then remember(request, deliveries, longest) end
   return reply
 end
 
@@ -225,8 +220,8 @@ for index, request in ipairs(requests) do
     replies[index] = request.reply or serve(request)
   end
 end
-if #holders > 0 then redis.call('HSET', HOLDERS, unpack(holders)) end
-if #requested > 0 then redis.call('HSET', REQUESTS, unpack(requested)) end
+if #holders > 0 then set_fields(HOLDERS, holders) end
+if #requested > 0 then set_fields(REQUESTS, requested) end
 if #leases > 0 then
   redis.call('ZADD', RESERVED, unpack(leases))
   schedule(earliest)

@@ -13,11 +13,11 @@
 -- Returns { now ms, the topic's max_jobs or 0, { code or { code, state, record, lease end ms, consumer } ... },
 --   the topic's default durability }
 --   1 created, 2 kept, 3 replaced, -1 the id is taken, -2 a consumer holds the job, -3 the topic is full
--- Bound: the caller sends at most 1000 jobs.
+-- Bound: the caller sends at most 1000 jobs. To learn that jobs exist, at most READ_AT_ONCE are read in vain.
 local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
 local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
--- Jobs that are stored together.
-local TOGETHER = 15
+local TOGETHER = 100
+local READ_AT_ONCE = 16
 local NO_ATTEMPTS = '\0\0\0\0'
 local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
 local read, write, call = struct.unpack, struct.pack, redis.call
@@ -127,9 +127,13 @@ local function put_new(from, to, results)
     count = count + 1
     ids[count] = ARGV[at]
   end
-  local stored = call('HMGET', POOL, unpack(ids))
+  for start = 1, count, READ_AT_ONCE do
+    local stored = call('HMGET', POOL, unpack(ids, start, math.min(start + READ_AT_ONCE - 1, count)))
+    for index = 1, #stored do
+      if stored[index] then return false end
+    end
+  end
   for index = 1, count do
-    if stored[index] then return false end
     local job = ARGV[from + 2 * index - 1]
     local _, kind, ms, bound, extra_length = read('<BBI8xxxxxxxxI4I4', job)
     if bound > 0 then return false end
@@ -140,7 +144,7 @@ local function put_new(from, to, results)
     fields[2 * index] = head .. string.sub(job, 11, 16) .. NO_ATTEMPTS .. rest
     dues[index], ttls[index] = due, ttl
   end
-  if call('HSET', POOL, unpack(fields)) < count then  -- an id occurs twice
+  if set_fields(POOL, fields) < count then  -- an id occurs twice
     call('HDEL', POOL, unpack(ids))
     return false
   end
@@ -184,7 +188,6 @@ local function put_each(from, to)
   end
 end
 
--- Jobs that existed already may be large, so only the first step reads any in vain.
 local all_new = max_jobs == 0
 for from = 4, #ARGV, 2 * TOGETHER do
   local to = math.min(from + 2 * TOGETHER - 1, #ARGV)

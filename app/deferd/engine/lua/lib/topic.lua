@@ -30,6 +30,17 @@ local TOPIC = ARGV[1]
 -- that end a delivery do not know the request id; it is in the same slot as the others.
 local function request_key(request_id) return string.sub(POOL, 1, -5) .. 'request/' .. request_id end
 
+local MOST_IN_LIST = 64
+local LONG_VALUE = string.rep('-', 65)
+
+-- Set fields of a hash: field, value, field, value ...; returns how many of them are new. Servers keep a hash of up to
+-- 512 fields and values of up to 64 bytes each as one list, which every access scans. For many fields, a longer value
+-- that the same command replaces makes it a hash table. Bound: the fields, at most 1000.
+local function set_fields(key, fields)
+  if #fields <= 2 * MOST_IN_LIST then return redis.call('HSET', key, unpack(fields)) end
+  return redis.call('HSET', key, fields[1], LONG_VALUE, unpack(fields))
+end
+
 -- For so many ids a command that finds nothing costs less than to check first whether there is anything.
 local FEW_IDS = 8
 
