@@ -143,3 +143,12 @@ async def test_later_work_does_not_write_the_timers_schedule(driver: EngineDrive
     await driver.put("sooner", delay=1)
     assert driver.server.command("ZSCORE", "deferd:{0}:due", TOPIC) < due
     assert await driver.state("later") is JobState.DELAYED
+
+
+async def test_many_topics_are_not_one_list_either(driver: EngineDriver) -> None:
+    settings, encodings = "deferd:{0}:settings", set()
+    for number in range(66):
+        encodings.add((number < 64, driver.server.command("OBJECT", "ENCODING", settings) if number else b"listpack"))
+        await driver.queue.put_many([put_of(f"topic-{number}", {"id": "a"})])
+    assert encodings == {(True, b"listpack"), (False, b"listpack"), (False, b"hashtable")}
+    assert set(driver.server.command("HVALS", settings)) == {b""}

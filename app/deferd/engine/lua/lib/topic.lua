@@ -111,7 +111,8 @@ end
 local function ensure_topic()
   local raw = redis.call('HGET', SETTINGS, TOPIC)
   if not raw then
-    redis.call('HSET', SETTINGS, TOPIC, '')
+    local first = redis.call('HLEN', SETTINGS) < MOST_IN_LIST and '' or LONG_VALUE  -- as in set_fields
+    redis.call('HSET', SETTINGS, TOPIC, first, TOPIC, '')
     redis.call('ZADD', TOPICS, 0, TOPIC)
     return {}, true
   end
