@@ -41,7 +41,7 @@ import orjson
 from deferd.client import AsyncClient
 from tests.acceptance.service_process import ServiceProcess, running_service
 from tests.benchmarks.beanstalkd import Beanstalkd, Pipeline
-from tests.benchmarks.measuring import CpuMeter, new_event_loop
+from tests.benchmarks.measuring import CpuMeter, embedded_environment, new_event_loop
 from tests.integration.store.store_servers import StoreServer
 
 TOPIC = "bench.batches"
@@ -168,9 +168,9 @@ def measure_beanstalkd(log_folder: Path | None, jobs: int, batch: int, figures: 
 
 @contextlib.contextmanager
 def memory_service(folder: Path) -> Iterator[tuple[ServiceProcess, int]]:
-    """A service on a store without disk, and the store's process id."""
+    """A service on a store without disk, with the embedded store's allocator, and the store's process id."""
     with (
-        StoreServer(folder / "store") as store,
+        StoreServer(folder / "store", environment=embedded_environment()) as store,
         running_service("--redis-url", store.url, data_dir=folder / "service") as service,
     ):
         yield service, store.pid

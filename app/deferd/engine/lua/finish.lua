@@ -16,13 +16,16 @@ local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
 local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
+local released_count, gone_count = 0, 0
 
 -- Finish a live delivery; its writes are collected and done at the end.
 local function finish(id, raw, extra_length, argument, result_at)
-  released[#released + 1] = id
+  released_count = released_count + 1
+  released[released_count] = id
   local retain = extra_length > 0 and read_extra(raw).r or 0
   if retain == 0 then
-    gone[#gone + 1] = id
+    gone_count = gone_count + 1
+    gone[gone_count] = id
     done[id] = 'gone'
     return
   end

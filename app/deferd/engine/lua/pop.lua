@@ -21,6 +21,10 @@ local REMEMBERED_MS = 3600000
 local MOST_BYTES = 1024 * 1024
 local MOST_IN_CHUNK = 500
 local READ_AT_ONCE = 16
+-- %d takes half the time of %.0f, but not every server's has more than 32 bits.
+local WHOLE = string.format('%d', NONCE_LIMIT) == string.format('%.0f', NONCE_LIMIT) and '%d' or '%.0f'
+local DELIVERY = '%d ' .. WHOLE .. ' %d 0'
+local read = struct.unpack
 local now = now_ms()
 local dead_retention = tonumber(ARGV[2])
 local settings = redis.call('HGET', SETTINGS, TOPIC)
@@ -32,6 +36,7 @@ local replayed_bytes = 0
 local function replay(request)
   if replayed_bytes >= MOST_BYTES and redis.call('EXISTS', request.key) == 1 then return { RESEND } end
   local remembered = redis.call('HGETALL', request.key)
+  request.is_remembered = #remembered > 0
   local live, last_lease_end, repeats_now = {}, 0, 0
   for at = 1, #remembered, 2 do
     local id, delivery = remembered[at], remembered[at + 1]
@@ -174,40 +179,38 @@ end
 
 local taken, records, ttrs, next_taken, leases, earliest = {}, {}, {}, 1, {}, math.huge
 if wanted > 0 then taken, records, ttrs = take(wanted) end
+local holders, requested = {}, {}  -- pairs for HOLDERS and REQUESTS, of all requests of this call
+
+local function remember(request, deliveries, longest)
+  if request.is_remembered then redis.call('DEL', request.key) end
+  set_fields(request.key, deliveries)
+  redis.call('PEXPIRE', request.key, math.min(longest, REMEMBERED_MS))
+end
 
 local function serve(request)
-  local reply, longest, holders, deliveries, requested = { FIRST_TIME }, 0, {}, {}, {}
-  local count, is_named = 0, request.consumer ~= ''
+  local reply, longest, deliveries, count, at = { FIRST_TIME }, 0, {}, 0, 1
+  local consumer, request_id = request.consumer ~= '' and request.consumer, request.id
   local last_end, last_end_text  -- most leases of a reply end at the same instant
   while count < request.count and taken[next_taken] do
-    local id, raw, own_ttr = taken[next_taken], records[next_taken], ttrs[next_taken]
-    local ttr = request.ttr == 0 and own_ttr or request.ttr
+    local id, raw = taken[next_taken], records[next_taken]
+    local ttr = request.ttr == 0 and ttrs[next_taken] or request.ttr
     local lease_end = now + ttr
     if lease_end ~= last_end then last_end, last_end_text = lease_end, string.format('%.0f', lease_end) end
     leases[2 * next_taken - 1], leases[2 * next_taken] = last_end_text, id
     next_taken = next_taken + 1
     if lease_end < earliest then earliest = lease_end end
     if ttr > longest then longest = ttr end
-    reply[3 * count + 2], reply[3 * count + 3], reply[3 * count + 4] = id, raw, lease_end
-    count = count + 1
-    if is_named then holders[2 * count - 1], holders[2 * count] = id, request.consumer end
-    if request.key then
-      local nonce, attempts = read_nonce_and_attempts(raw)
-      deliveries[#deliveries + 1] = id
-      deliveries[#deliveries + 1] = string.format('%d %.0f %d 0', #deliveries, nonce, attempts + 1)
-      requested[#requested + 1] = id
-      requested[#requested + 1] = request.id
+    reply[at + 1], reply[at + 2], reply[at + 3] = id, raw, lease_end
+    at, count = at + 3, count + 1
+    if consumer then holders[#holders + 1], holders[#holders + 2] = id, consumer end
+    if request_id then
+      local nonce, attempts = read('<I6I4', raw, 13)
+      local place = 2 * count - 1
+      deliveries[place], deliveries[place + 1] = id, string.format(DELIVERY, place, nonce, attempts + 1)
+      requested[#requested + 1], requested[#requested + 2] = id, request_id
     end
   end
-  if count > 0 then
-    if is_named then redis.call('HSET', HOLDERS, unpack(holders)) end
-    if request.key then
-      redis.call('DEL', request.key)
-      redis.call('HSET', request.key, unpack(deliveries))
-      redis.call('PEXPIRE', request.key, math.min(longest, REMEMBERED_MS))
-      redis.call('HSET', REQUESTS, unpack(requested))
-    end
-  end
+  if count > 0 and request_id then remember(request, deliveries, longest) end
   return reply
 end
 
@@ -217,6 +220,8 @@ for index, request in ipairs(requests) do
     replies[index] = request.reply or serve(request)
   end
 end
+if #holders > 0 then set_fields(HOLDERS, holders) end
+if #requested > 0 then set_fields(REQUESTS, requested) end
 if #leases > 0 then
   redis.call('ZADD', RESERVED, unpack(leases))
   schedule(earliest)

@@ -13,9 +13,12 @@
 -- Returns { now ms, the topic's max_jobs or 0, { code or { code, state, record, lease end ms, consumer } ... },
 --   the topic's default durability }
 --   1 created, 2 kept, 3 replaced, -1 the id is taken, -2 a consumer holds the job, -3 the topic is full
--- Bound: the caller sends at most 1000 jobs.
+-- Bound: the caller sends at most 1000 jobs. To learn that jobs exist, at most READ_AT_ONCE are read in vain.
 local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
 local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
+local TOGETHER = 100
+local READ_AT_ONCE = 16
+local NO_ATTEMPTS = '\0\0\0\0'
 local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
 local read, write, call = struct.unpack, struct.pack, redis.call
 local now = now_ms()
@@ -90,6 +93,8 @@ end
 -- A later call without a receipt refers to this job: it must not get the code of an earlier, cancelled one.
 local has_tombstones = redis.call('EXISTS', CANCELLED) == 1
 
+local head_due, head  -- of the last record, for all jobs with the same due instant
+
 local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   local rest, ttl = complete(job_rest, extra_length)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
@@ -115,29 +120,82 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   return REPLACED, record
 end
 
-local results, put_now = {}, 0
-for at = 4, #ARGV, 2 do
-  local job = ARGV[at + 1]
-  local on_conflict, kind, ms, nonce, bound, extra_length, extra_at = read('<BBI8I8I4I4', job)
-  local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
-  local code, record = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
-  if code == CREATED or code == REPLACED then put_now = put_now + 1 end
-  if not with_records or code < 0 then
-    results[#results + 1] = code
-  elseif record then
-    results[#results + 1] = { code, due > now and 'delayed' or 'ready', record, 0, '' }
-  else
-    local id = ARGV[at]
-    kept_room = kept_room - redis.call('HSTRLEN', POOL, id)
-    if kept_room < 0 then
-      results[#results + 1] = code
-    else
-      flush()
-      local state, score = state_of(id)
-      results[#results + 1] = {
-        code, state, redis.call('HGET', POOL, id), score or 0, redis.call('HGET', HOLDERS, id) or ''
-      }
+-- Store the jobs in ARGV[from..to] together: false, and nothing is done, unless all are new and no limit concerns them.
+local function put_new(from, to, results)
+  local ids, fields, dues, ttls, count = {}, {}, {}, {}, 0
+  for at = from, to, 2 do
+    count = count + 1
+    ids[count] = ARGV[at]
+  end
+  for start = 1, count, READ_AT_ONCE do
+    local stored = call('HMGET', POOL, unpack(ids, start, math.min(start + READ_AT_ONCE - 1, count)))
+    for index = 1, #stored do
+      if stored[index] then return false end
     end
+  end
+  for index = 1, count do
+    local job = ARGV[from + 2 * index - 1]
+    local _, kind, ms, bound, extra_length = read('<BBI8xxxxxxxxI4I4', job)
+    if bound > 0 then return false end
+    local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
+    if due ~= head_due then head_due, head = due, write('<I6I6', now, due) end
+    local rest, ttl = complete(string.sub(job, 23), extra_length)
+    fields[2 * index - 1] = ids[index]
+    fields[2 * index] = head .. string.sub(job, 11, 16) .. NO_ATTEMPTS .. rest
+    dues[index], ttls[index] = due, ttl
+  end
+  if set_fields(POOL, fields) < count then  -- an id occurs twice
+    call('HDEL', POOL, unpack(ids))
+    return false
+  end
+  if has_tombstones then call('ZREM', CANCELLED, unpack(ids)) end
+  local done = #results
+  for index = 1, count do
+    local due = dues[index]
+    enqueue(ids[index], due, ttls[index])
+    results[done + index] = with_records and { CREATED, due > now and 'delayed' or 'ready', fields[2 * index], 0, '' }
+      or CREATED
+  end
+  return true
+end
+
+local results, put_now = {}, 0
+
+local function put_each(from, to)
+  for at = from, to, 2 do
+    local job = ARGV[at + 1]
+    local on_conflict, kind, ms, nonce, bound, extra_length, extra_at = read('<BBI8I8I4I4', job)
+    local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
+    local code, record = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
+    if code == CREATED or code == REPLACED then put_now = put_now + 1 end
+    if not with_records or code < 0 then
+      results[#results + 1] = code
+    elseif record then
+      results[#results + 1] = { code, due > now and 'delayed' or 'ready', record, 0, '' }
+    else
+      local id = ARGV[at]
+      kept_room = kept_room - redis.call('HSTRLEN', POOL, id)
+      if kept_room < 0 then
+        results[#results + 1] = code
+      else
+        flush()
+        local state, score = state_of(id)
+        results[#results + 1] = {
+          code, state, redis.call('HGET', POOL, id), score or 0, redis.call('HGET', HOLDERS, id) or ''
+        }
+      end
+    end
+  end
+end
+
+local all_new = max_jobs == 0
+for from = 4, #ARGV, 2 * TOGETHER do
+  local to = math.min(from + 2 * TOGETHER - 1, #ARGV)
+  all_new = all_new and to - from > 2 and put_new(from, to, results)
+  if all_new then
+    put_now = put_now + (to - from + 1) / 2
+  else
+    put_each(from, to)
   end
 end
 flush()

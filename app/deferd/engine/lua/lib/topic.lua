@@ -28,25 +28,44 @@ local TOPIC = ARGV[1]
 -- The key of a request id: a HASH that remembers the deliveries of a pop, while they live and for an hour at most:
 -- id -> "place in the response, nonce, attempt, how often the request was repeated". It is not in KEYS, because calls
 -- that end a delivery do not know the request id; it is in the same slot as the others.
-local function request_key(request_id)
-  return string.gsub(POOL, 'pool$', 'request/') .. request_id
+local function request_key(request_id) return string.sub(POOL, 1, -5) .. 'request/' .. request_id end
+
+local MOST_IN_LIST = 64
+local LONG_VALUE = string.rep('-', 65)
+
+-- Set fields of a hash: field, value, field, value ...; returns how many of them are new. Servers keep a hash of up to
+-- 512 fields and values of up to 64 bytes each as one list, which every access scans. For many fields, a longer value
+-- that the same command replaces makes it a hash table. Bound: the fields, at most 1000.
+local function set_fields(key, fields)
+  if #fields <= 2 * MOST_IN_LIST then return redis.call('HSET', key, unpack(fields)) end
+  return redis.call('HSET', key, fields[1], LONG_VALUE, unpack(fields))
 end
+
+-- For so many ids a command that finds nothing costs less than to check first whether there is anything.
+local FEW_IDS = 8
 
 -- Forget the consumers and request ids of deliveries that end. Bound: the ids, at most 1000.
 local function forget_holders(ids)
-  if redis.call('EXISTS', HOLDERS) == 1 then redis.call('HDEL', HOLDERS, unpack(ids)) end
-  if redis.call('EXISTS', REQUESTS) == 0 then return end
-  local by_request = {}
+  local are_few = #ids <= FEW_IDS
+  if are_few or redis.call('EXISTS', HOLDERS) == 1 then redis.call('HDEL', HOLDERS, unpack(ids)) end
+  if not are_few and redis.call('EXISTS', REQUESTS) == 0 then return end
+  local requested, by_request = {}, {}
+  local last_request, ids_of_last  -- most ids of a batch are of the same request
   for index, request_id in ipairs(redis.call('HMGET', REQUESTS, unpack(ids))) do
     if request_id then
-      by_request[request_id] = by_request[request_id] or {}
-      table.insert(by_request[request_id], ids[index])
+      if request_id ~= last_request then
+        last_request, ids_of_last = request_id, by_request[request_id] or {}
+        by_request[request_id] = ids_of_last
+      end
+      ids_of_last[#ids_of_last + 1] = ids[index]
+      requested[#requested + 1] = ids[index]
     end
   end
+  if #requested == 0 then return end
   for request_id, ids_of_request in pairs(by_request) do
     redis.call('HDEL', request_key(request_id), unpack(ids_of_request))
-    redis.call('HDEL', REQUESTS, unpack(ids_of_request))
   end
+  redis.call('HDEL', REQUESTS, unpack(requested))
 end
 
 -- Publish that the topic may have something for waiting consumers; `mark` is the timer's, if it is the caller.
@@ -56,8 +75,10 @@ end
 
 -- Make the timer visit the topic at `ms`, and wake it if that is earlier than all its other work.
 local function schedule(ms)
+  local planned = redis.call('ZSCORE', DUE, TOPIC)
+  if planned and tonumber(planned) <= ms then return end
   local head = redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')
-  redis.call('ZADD', DUE, 'LT', ms, TOPIC)
+  redis.call('ZADD', DUE, ms, TOPIC)
   if not head[2] or ms < tonumber(head[2]) then
     redis.call('PUBLISH', 'deferd:due', DUE)
   end
@@ -90,7 +111,8 @@ end
 local function ensure_topic()
   local raw = redis.call('HGET', SETTINGS, TOPIC)
   if not raw then
-    redis.call('HSET', SETTINGS, TOPIC, '')
+    local first = redis.call('HLEN', SETTINGS) < MOST_IN_LIST and '' or LONG_VALUE  -- as in set_fields
+    redis.call('HSET', SETTINGS, TOPIC, first, TOPIC, '')
     redis.call('ZADD', TOPICS, 0, TOPIC)
     return {}, true
   end
