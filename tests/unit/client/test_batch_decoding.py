@@ -138,7 +138,8 @@ def test_it_can_be_copied_and_pickled(again: Any) -> None:
 def test_threads_that_read_fields_at_the_same_time_get_them() -> None:
     for _ in range(200):
         job = popped()
-        start, seen = threading.Barrier(3), []
+        start = threading.Barrier(3)
+        seen: list[Any] = []
 
         def read(job: Delivery = job, start: threading.Barrier = start, seen: list[Any] = seen) -> None:
             start.wait()
@@ -212,7 +213,7 @@ def test_any_results_are_read_as_on_the_general_path(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_any_deliveries_are_read_as_on_the_general_path(seed: int) -> None:
     chance = random.Random(seed)
-    odd = [None, 1, True, "x", [], 2.5]
+    odd: list[Any] = [None, 1, True, "x", [], 2.5]
     for _ in range(50):
         jobs = []
         for number in range(chance.randrange(5)):
