@@ -11,7 +11,6 @@ range, UTF-8 and surrogate pairs. Its `Raw` would not, and to find out whether r
 
 from __future__ import annotations
 
-import random
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -19,21 +18,24 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import astuple
 
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES, is_deeper, without_collections
 from deferd.contract import limits
 from deferd.contract.model import TRACEPARENT_PATTERN, DurabilityLevel
 from deferd.contract.timestamps import parse_instant
-from deferd.engine.record import NO_LIMIT, NONCE_BITS, Receipt, instant_ms, json_bytes, to_ms
+from deferd.engine.record import NO_LIMIT, Receipt, instant_ms, json_bytes, to_ms
 from deferd.engine.script_arguments import (
     DELAY,
     INSTANT,
     NONCE_BYTES,
     ON_CONFLICT,
-    PUT_HEAD,
+    PUT_HEAD_END,
+    PUT_HEAD_START,
     EncodedFinish,
     EncodedPut,
     new_id,
+    new_nonces,
     receipt_bytes,
 )
 
@@ -61,15 +63,19 @@ class _Put(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     topic: str
     body: Any = None
     id: str | None = None
+    durability: str | None = None
     delay: Annotated[float, Meta(ge=0, le=limits.DELAY_MAX_S)] | None = None
     run_at: str | None = None
     on_conflict: Literal["reject", "keep", "replace"] = "reject"
     traceparent: str | None = None
-    durability: str | None = None
     ttr: Annotated[float, Meta(ge=limits.TTR_MIN_S, le=limits.TTR_MAX_S)] | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=limits.ATTEMPTS_MAX)] | UnsetType | None = UNSET
     ttl: Annotated[float, Meta(ge=0.001, le=limits.TTL_MAX_S)] | UnsetType | None = UNSET
     retain: Annotated[float, Meta(ge=0, le=limits.RETAIN_MAX_S)] | None = None
+
+
+_OPTIONS = slice(3, None)
+"""The fields of a `_Put` that many jobs have in common."""
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -158,7 +164,9 @@ def _decode_put(raw: bytes, traceparent: str | None) -> EncodedPut:
         raise _UnusualError
     if put.traceparent is None:
         put.traceparent = traceparent
-    return _encode(put, put.id)
+    start, end = _encode_options(put)
+    [nonce] = new_nonces(1)
+    return EncodedPut(put.topic, put.id, put.durability, start + nonce + end + _json_bytes(put.body))
 
 
 def _decode_batch(raw: bytes) -> EncodedBatch:
@@ -168,7 +176,17 @@ def _decode_batch(raw: bytes) -> EncodedBatch:
     for topic in {put.topic for put in puts}:
         if _TOPIC.fullmatch(topic) is None:
             raise _UnusualError
-    return EncodedBatch([_encode(put, job_id) for put, job_id in zip(puts, ids, strict=True)])
+    known: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
+    jobs = []
+    for put, job_id, nonce in zip(puts, ids, new_nonces(len(puts)), strict=True):
+        topic, body, _, durability, *_ = fields = astuple(put)
+        options = fields[_OPTIONS]
+        encoded = known.get(options)  # the jobs of a batch often have the same
+        if encoded is None:
+            encoded = known[options] = _encode_options(put)
+        start, end = encoded
+        jobs.append(EncodedPut(topic, job_id, durability, b"".join((start, nonce, end, _json_bytes(body)))))
+    return EncodedBatch(jobs)
 
 
 def _check_ids(ids: Sequence[str]) -> None:
@@ -181,7 +199,8 @@ def _all_match(lines_of: re.Pattern[str], texts: Sequence[str]) -> bool:
     return lines_of.fullmatch(lines) is not None and lines.count("\n") == len(texts)
 
 
-def _encode(put: _Put, job_id: str) -> EncodedPut:
+def _encode_options(put: _Put) -> tuple[bytes, bytes]:
+    """What precedes and what follows the nonce in the argument of a job, without the body."""
     if put.durability not in _DURABILITIES:
         raise _UnusualError
     when, when_ms = DELAY, 0
@@ -200,10 +219,8 @@ def _encode(put: _Put, job_id: str) -> EncodedPut:
         or put.retain is not None
     ):
         extra = _extra(put)
-    body = _json_bytes(put.body)
-    nonce = random.getrandbits(NONCE_BITS)
-    head = PUT_HEAD.pack(ON_CONFLICT[put.on_conflict], when, when_ms, nonce, 0, len(extra))
-    return EncodedPut(put.topic, job_id, put.durability, head + extra + body)
+    start = PUT_HEAD_START.pack(ON_CONFLICT[put.on_conflict], when, when_ms)
+    return start, PUT_HEAD_END.pack(0, len(extra)) + extra
 
 
 def _due_ms(run_at: str) -> int:

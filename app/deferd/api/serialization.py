@@ -55,19 +55,65 @@ _DURABILITY_ENDS = {
 
 
 def deliveries(records: Sequence[JobRecord]) -> bytes:
-    """The response of a pop, in one copy: bodies may be large.
+    """The response of a pop. Each job has what its consumer needs: `receipt` and `attempt`.
 
-    Each job has what its consumer needs: `receipt` and `attempt`.
+    Jobs without unusual fields are filled into a template, made once for those that have most fields in common.
+    `_delivery` says what they must look like.
     """
-    pieces = [b'{"jobs":[']
+    templates: dict[tuple[Any, ...], bytes] = {}
+    jobs = []
     for record in records:
-        pieces += _members(record)
-        receipt = receipt_text(record.nonce, record.attempts)
-        pieces += (f',"receipt":"{receipt}","attempt":{record.attempts}}}'.encode(), b",")
-    if records:
-        pieces.pop()
-    pieces.append(b"]}")
-    return b"".join(pieces)
+        if (
+            record.backoff is not None
+            or record.last_error is not None
+            or record.reason is not None
+            or record.finished_at_ms is not None
+            or record.traceparent is not None
+            or record.reserved_until_ms is None
+            or len(record.body) > _COPIED_TWICE_BYTES
+        ):
+            jobs.append(_delivery(record))
+            continue
+        common = (
+            record.topic,
+            record.attempts,
+            record.reserved_until_ms,
+            record.reserved_by,
+            record.ttr_ms,
+            record.max_attempts,
+            record.ttl_ms,
+            record.retain_ms,
+        )
+        template = templates.get(common)
+        if template is None:
+            template = templates[common] = _delivery_template(record)
+        created_at, due_at = _instant_bytes(record.created_at_ms), _instant_bytes(record.due_at_ms)
+        jobs.append(template % (record.id.encode(), record.body, created_at, due_at, record.nonce))
+    return b'{"jobs":[%b]}' % b",".join(jobs)
+
+
+_COPIED_TWICE_BYTES = 16 * 1024
+"""The largest body that goes through a template."""
+
+
+def _delivery(record: JobRecord) -> bytes:
+    receipt = receipt_text(record.nonce, record.attempts)
+    return b"".join((*_members(record), f',"receipt":"{receipt}","attempt":{record.attempts}}}'.encode()))
+
+
+def _delivery_template(record: JobRecord) -> bytes:
+    """What `_delivery` makes of the record, with gaps for its id, body, instants and nonce."""
+    text = (
+        f'{{"topic":"{record.topic}","id":"\0b","state":"{JobState.RESERVED}","body":\0b,"created_at":"\0b",'
+        f'"due_at":"\0b","attempts":{record.attempts}{_policy(record)}{_lease(record)},'
+        f'"receipt":"\x00012x.{record.attempts}","attempt":{record.attempts}}}'
+    )
+    return text.replace("%", "%%").replace("\0", "%").encode()
+
+
+@lru_cache(maxsize=4096)
+def _instant_bytes(at_ms: int) -> bytes:
+    return instant(at_ms).encode()
 
 
 def _members(record: JobRecord) -> list[bytes]:
@@ -76,16 +122,11 @@ def _members(record: JobRecord) -> list[bytes]:
     Written as text for speed: topics, ids, consumers and instants have no characters that JSON escapes. Values that may
     have some go through orjson.
     """
-    lease = ""
-    if record.reserved_until_ms is not None:
-        lease = f',"reserved_until":"{instant(record.reserved_until_ms)}"'
-        if record.reserved_by is not None:
-            lease += f',"reserved_by":"{record.reserved_by}"'
     pieces = [
         f'{{"topic":"{record.topic}","id":"{record.id}","state":"{record.state}","body":'.encode(),
         record.body,
         f',"created_at":"{instant(record.created_at_ms)}","due_at":"{instant(record.due_at_ms)}",'
-        f'"attempts":{record.attempts}{_policy(record)}{lease}'.encode(),
+        f'"attempts":{record.attempts}{_policy(record)}{_lease(record)}'.encode(),
     ]
     if (
         record.last_error is not None
@@ -95,6 +136,13 @@ def _members(record: JobRecord) -> list[bytes]:
     ):
         pieces.append(_rare_members(record))
     return pieces
+
+
+def _lease(record: JobRecord) -> str:
+    if record.reserved_until_ms is None:
+        return ""
+    lease = f',"reserved_until":"{instant(record.reserved_until_ms)}"'
+    return lease if record.reserved_by is None else f'{lease},"reserved_by":"{record.reserved_by}"'
 
 
 def _rare_members(record: JobRecord) -> bytes:

@@ -1,4 +1,4 @@
-"""The client of the HTTP API. It needs only certifi, httptools and pydantic, and imports no server code."""
+"""The client of the HTTP API. It needs only certifi, httptools, msgspec and pydantic, and imports no server code."""
 
 from __future__ import annotations
 

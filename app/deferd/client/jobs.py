@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
 from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from deferd.contract.model import (
     Backoff,
@@ -155,20 +157,111 @@ class Job(JsonView):
         return f"{type(self).__name__}(topic={self.topic!r}, id={self.id!r}, state={self.fields['state']!r})"
 
 
-class Delivery(Job):
-    """A job that this consumer holds."""
+class PoppedJob(msgspec.Struct, gc=False):
+    """What consumers usually read of a delivery. `body` is replaced by its value when it is first read."""
 
-    __slots__ = ()
+    topic: str
+    id: str
+    state: str
+    body: msgspec.Raw
+    receipt: str
+    attempt: int
+    ttr: float | None = None
+
+
+class PoppedJobs:
+    """The response to a pop, which is parsed as a whole when a rare field of one of its jobs is first read."""
+
+    __slots__ = ("_by_name", "_content")
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._by_name: dict[tuple[str, str], dict[str, Any]] | None = None
+
+    def fields(self, job: PoppedJob) -> dict[str, Any]:
+        """The JSON object of one job."""
+        if self._by_name is None:
+            jobs = from_json(self._content, cache_strings="keys")["jobs"]
+            self._by_name = {(fields["topic"], fields["id"]): fields for fields in jobs}
+        return self._by_name[job.topic, job.id]
+
+
+class Delivery(Job):
+    """A job that this consumer holds.
+
+    One from a pop has a PoppedJob, until somebody reads another field: then it has `fields`, as any other Job.
+    """
+
+    __slots__ = ("_popped", "_response")
+    _popped: PoppedJob | None
+    _response: PoppedJobs | None
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self._popped = self._response = None
+
+    @classmethod
+    def of_popped(cls, popped: PoppedJob, response: PoppedJobs) -> Delivery:
+        """A delivery of the response to a pop."""
+        self = cls.__new__(cls)
+        self._popped = popped
+        self._response = response
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """Read `fields` from the response when they are first needed."""
+        if name == "fields" and (popped := self._popped) is not None and (response := self._response) is not None:
+            # The body may be in use, and changed, already.
+            self.fields = {**response.fields(popped), "body": self.body}
+            self._popped = self._response = None
+        return super().__getattribute__(name)
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        popped = self._popped
+        return super().topic if popped is None else popped.topic
+
+    @property
+    def id(self) -> str:
+        """The id, unique within the topic."""
+        popped = self._popped
+        return super().id if popped is None else popped.id
+
+    @property
+    def body(self) -> Any:
+        """The JSON value that the producer put."""
+        popped = self._popped
+        if popped is None:
+            return super().body
+        if type(popped.body) is msgspec.Raw:
+            popped.body = from_json(bytes(popped.body), cache_strings="keys")
+        return popped.body
+
+    @property
+    def ttr(self) -> float:
+        """Time to run: the length of a lease in seconds."""
+        popped = self._popped
+        return super().ttr if popped is None or popped.ttr is None else popped.ttr
 
     @property
     def receipt(self) -> str:
         """Fencing token of this delivery, sent with finish, release, touch and bury."""
-        return str(self.fields["receipt"])
+        popped = self._popped
+        return str(self.fields["receipt"]) if popped is None else popped.receipt
 
     @property
     def attempt(self) -> int:
         """The number of this delivery, from 1."""
-        return int(self.fields["attempt"])
+        popped = self._popped
+        return int(self.fields["attempt"]) if popped is None else popped.attempt
+
+    def id_and_receipt(self) -> dict[str, Any]:
+        """What a batch of finishes says of it."""
+        popped = self._popped
+        if popped is None:
+            return {"id": self.fields["id"], "receipt": self.fields["receipt"]}
+        return {"id": popped.id, "receipt": popped.receipt}
 
 
 class JobRef(NamedTuple):

@@ -46,13 +46,15 @@ def _not_json(error: Exception) -> InvalidInput:
 def job_fields(job: JobToPut) -> dict[str, Any]:
     """A job to put as the JSON object of the contract: durations in seconds, `run_at` in RFC 3339.
 
+    The dict itself if there is nothing to convert.
+
     Raises:
         InvalidInput: `run_at` is not a datetime with a zone.
     """
     if type(job) is dict and not [
         name for name in job if name in _AS_IN_JSON and type(job[name]) not in _AS_IN_JSON[name]
     ]:
-        return job.copy()
+        return job
     fields = in_seconds(set_fields(job))
     run_at = fields.get("run_at")
     if isinstance(run_at, datetime):
@@ -65,7 +67,7 @@ def job_fields(job: JobToPut) -> dict[str, Any]:
 def finish_item(job: JobToFinish) -> Mapping[str, Any]:
     """One job of a batch to finish."""
     if isinstance(job, Delivery):
-        return {"id": job.fields["id"], "receipt": job.fields["receipt"]}
+        return job.id_and_receipt()
     if isinstance(job, JobRef):
         return {"id": job.id} if job.receipt is None else {"id": job.id, "receipt": job.receipt}
     return set_fields(job) if isinstance(job, FinishItem) else job
@@ -73,6 +75,8 @@ def finish_item(job: JobToFinish) -> Mapping[str, Any]:
 
 def set_fields(source: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a model that were set, or a copy of a mapping."""
+    if type(source) is dict:  # to find out whether it is a model takes longer
+        return source.copy()
     if isinstance(source, BaseModel):
         return {name: getattr(source, name) for name in source.model_fields_set}
     return dict(source)

@@ -186,7 +186,7 @@ def bury(job: JobRef | Delivery, *, error: str | None = None) -> ApiRequest[None
 
 def finish_many(topic: str, jobs: Iterable[JobToFinish]) -> ApiRequest[list[FinishResult]]:
     """`POST /topics/{topic}/finish`: 1 to 1000 jobs of one topic, as deliveries or with a result each."""
-    items = [finish_item(job) for job in jobs]
+    items = [job.id_and_receipt() if type(job) is Delivery else finish_item(job) for job in jobs]
     repeatable = all("receipt" in item for item in items)
     path, body = topic_path(topic, "finish"), encode({"jobs": items})
     return ApiRequest("POST", path, responses.read_finish_results, body=body, repeatable=repeatable)

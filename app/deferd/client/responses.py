@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from deferd.client import batch_decoding
 from deferd.client.errors import UnexpectedAnswer
 from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, PutResult, Released
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
@@ -57,6 +58,12 @@ def read_job(content: bytes) -> Job:
 
 def read_put_results(content: bytes) -> list[PutResult]:
     """The results of a batch of puts."""
+    usual = batch_decoding.put_results(content)
+    return general_put_results(content) if usual is None else usual
+
+
+def general_put_results(content: bytes) -> list[PutResult]:
+    """As `read_put_results`, for any response."""
     return [
         PutResult(
             result["topic"],
@@ -78,6 +85,12 @@ def read_cancelled(content: bytes) -> Cancelled:
 
 def read_deliveries(content: bytes) -> list[Delivery]:
     """The jobs of a pop."""
+    usual = batch_decoding.deliveries(content)
+    return general_deliveries(content) if usual is None else usual
+
+
+def general_deliveries(content: bytes) -> list[Delivery]:
+    """As `read_deliveries`, for any response."""
     jobs = parsed(content)["jobs"]
     try:
         for job in jobs:
@@ -118,6 +131,12 @@ def read_text(content: bytes) -> str:
 
 def read_finish_results(content: bytes) -> list[FinishResult]:
     """The results of a batch of finishes."""
+    usual = batch_decoding.finish_results(content)
+    return general_finish_results(content) if usual is None else usual
+
+
+def general_finish_results(content: bytes) -> list[FinishResult]:
+    """As `read_finish_results`, for any response."""
     return [
         FinishResult(result["id"], result["status"], _text_or_none(result["code"]) if "code" in result else None)
         for result in parsed(content)["results"]

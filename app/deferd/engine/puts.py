@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +22,7 @@ from deferd.contract.errors import (
 )
 from deferd.contract.model import PutJob
 from deferd.engine import metrics
+from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
 from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
@@ -203,13 +204,13 @@ class _Batch:
         """By durability, or by topic for its default."""
 
     async def put(self) -> list[PutResult]:
-        of_topic: dict[str, list[int]] = {}
-        for index, job in enumerate(self._jobs):
-            of_topic.setdefault(job.topic, []).append(index)
-        if len(of_topic) == 1:
-            [(topic, indexes)] = of_topic.items()
-            await self._put_topic(topic, indexes)
+        topics = {job.topic for job in self._jobs}
+        if len(topics) == 1:
+            await self._put_topic(topics.pop(), range(len(self._jobs)))
         else:
+            of_topic: dict[str, list[int]] = {}
+            for index, job in enumerate(self._jobs):
+                of_topic.setdefault(job.topic, []).append(index)
             async with asyncio.TaskGroup() as group:
                 for topic, indexes in of_topic.items():
                     group.create_task(self._put_topic(topic, indexes))
@@ -218,12 +219,12 @@ class _Batch:
             raise self._errors[max(self._errors)]
         return results
 
-    async def _put_topic(self, topic: str, indexes: list[int]) -> None:
+    async def _put_topic(self, topic: str, indexes: Sequence[int]) -> None:
         for durability, some in self._by_durability(indexes):
             for start in range(0, len(some), MOST_JOBS):  # one after the other: an id may occur twice
                 await self._put_step(topic, durability, some[start : start + MOST_JOBS])
 
-    async def _put_step(self, topic: str, durability: str | None, indexes: list[int]) -> None:
+    async def _put_step(self, topic: str, durability: str | None, indexes: Sequence[int]) -> None:
         jobs = [self._jobs[index] for index in indexes]
         args = chain.from_iterable([(job.id, job.job) for job in jobs])
         level_key = durability or (topic,)
@@ -243,19 +244,20 @@ class _Batch:
             for index, job in zip(indexes, jobs, strict=True):
                 self._results[index] = PutResult(topic, job.id, status, exc.code)
             return
+        level = name_of(reached)
+        if replies.count(_CREATED) == len(jobs):
+            self._puts.count(topic, replies)
+            ids = [job.id for job in jobs]
+            created = rows(PutResult, repeat(topic), ids, repeat(201), repeat(None), repeat(level))
+            self._results.update(zip(indexes, created, strict=True))
+            return
         codes = [self._noted(index, reply) for index, reply in zip(indexes, replies, strict=True)]
         self._puts.count(topic, codes)
-        level = name_of(reached)
-        if codes.count(_CREATED) == len(codes):
-            self._results.update(
-                zip(indexes, [PutResult(topic, job.id, 201, None, level) for job in jobs], strict=True)
-            )
-            return
         for index, job, code in zip(indexes, jobs, codes, strict=True):
             status, error_code = _STATUS[code]
             self._results[index] = PutResult(topic, job.id, status, error_code, None if code == _FULL else level)
 
-    def _by_durability(self, indexes: list[int]) -> Iterable[tuple[str | None, list[int]]]:
+    def _by_durability(self, indexes: Sequence[int]) -> Iterable[tuple[str | None, Sequence[int]]]:
         durabilities = {self._jobs[index].durability for index in indexes}
         if len(durabilities) == 1:
             return [(durabilities.pop(), indexes)]

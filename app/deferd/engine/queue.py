@@ -11,18 +11,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import JobCancelled, JobNotFound, JobReserved, ReceiptStale, StoreUnavailable
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob
 from deferd.engine import metrics
+from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.puts import PutOutcome, PutResult, Puts, StoredPut
-from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_record, read_reply
+from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_deliveries, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
 from deferd.engine.script_arguments import (
@@ -246,7 +247,10 @@ class JobQueue:
         self._pacing.note(topic, sum(len(raw) for reply in replies for raw in reply[2::3]))
         if not expired and all(len(reply) == 1 for reply in replies):  # an empty topic uses up no metric label
             return PopReply([[] for _ in requests], bool(more))
-        jobs = [_read_deliveries(topic, request, reply) for request, reply in zip(requests, replies, strict=True)]
+        jobs = [
+            read_deliveries(topic, reply[1:], request.consumer, request.request_id)
+            for request, reply in zip(requests, replies, strict=True)
+        ]
         first_time = [job for reply, some in zip(replies, jobs, strict=True) if not reply[0] for job in some]
         self._count_pops(topic, first_time, now_ms, expired)
         return PopReply(jobs, bool(more), [at for at, reply in enumerate(replies) if reply[0] == _RESEND])
@@ -289,10 +293,10 @@ class JobQueue:
         """
         finish = encode_finish(job_id, receipt, result)
         code = await self._finishes.submit(topic, finish.args)
-        raise_unless_finished(code, topic, job_id)
+        raise_unless_ok(code, topic, job_id)
 
     def add_finish(self, topic: str, finish: EncodedFinish, on_result: OnResult[int]) -> None:
-        """As `finish` for callers without a task; `raise_unless_finished` reads the result."""
+        """As `finish` for callers without a task; `raise_unless_ok` reads the result."""
         self._finishes.add(topic, finish.args, on_result)
 
     async def finish_many(self, topic: str, items: Sequence[FinishItem | EncodedFinish]) -> list[FinishResult]:
@@ -314,14 +318,14 @@ class JobQueue:
             ]
             try:
                 async with self._bulk_throttle.slot(topic, len(items)):
-                    codes = await self._send_finishes(topic, [job.args for job in jobs])
+                    codes = await self._send_finishes(topic, [(job.id, job.argument) for job in jobs])
             except StoreUnavailable as exc:
                 if not results:
                     raise
                 results += [FinishResult(item.id, 503, exc.code) for item in items[start:]]
                 break
             if codes.count(_OK) == len(codes):
-                results += [FinishResult(job.id, 200, None) for job in jobs]
+                results += rows(FinishResult, [job.id for job in jobs], repeat(200), repeat(None))
             else:
                 results += [FinishResult(job.id, *_FINISH_STATUS[code]) for job, code in zip(jobs, codes, strict=True)]
         return results
@@ -348,7 +352,7 @@ class JobQueue:
             random.uniform(-1, 1),  # noqa: S311 (spreads retries; nothing to guess)
             self._dead_retention_ms,
         )
-        _raise_unless_ok(reply[0], topic, job_id)
+        raise_unless_ok(reply[0], topic, job_id)
         state = _STATES[reply[1]]
         label = self._label(topic)
         metrics.RELEASES.labels(label).inc()
@@ -363,7 +367,7 @@ class JobQueue:
             JobNotFound, ReceiptStale, JobCancelled.
         """
         reply = await self._run("touch", topic, job_id, receipt.nonce, receipt.attempt, ttr_ms or 0)
-        _raise_unless_ok(reply[0], topic, job_id)
+        raise_unless_ok(reply[0], topic, job_id)
         reserved_until_ms: int = reply[1]
         return reserved_until_ms
 
@@ -383,7 +387,7 @@ class JobQueue:
             error or "",
             self._dead_retention_ms,
         )
-        _raise_unless_ok(code, topic, job_id)
+        raise_unless_ok(code, topic, job_id)
         metrics.DEATHS.labels(self._label(topic), "buried").inc()
 
 
@@ -403,18 +407,6 @@ def _cancel_result(job_id: str, result: JobState | int) -> CancelResult:
     return CancelResult(job_id, 409, None, JobReserved.code)
 
 
-def _read_deliveries(topic: str, request: PopRequest, reply: Sequence[Any]) -> list[JobRecord]:
-    """The jobs in what pop.lua returned for one request."""
-    consumer, request_id = request.consumer, request.request_id
-    if len(reply) == 4:  # one job, as usual: without slices
-        _, job_id, raw, lease_end_ms = reply
-        return [read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id)]
-    return [
-        read_record(topic, job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id)
-        for job_id, raw, lease_end_ms in zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-    ]
-
-
 def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> JobState:
     """What the result of a cancel says. Raises as `JobQueue.cancel`."""
     if isinstance(result, JobState):
@@ -422,12 +414,8 @@ def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> Job
     raise (JobNotFound if result == _NOT_FOUND else JobReserved)(topic, job_id)
 
 
-def raise_unless_finished(code: int, topic: str, job_id: str) -> None:
-    """What the result of a finish says. Raises as `JobQueue.finish`."""
-    _raise_unless_ok(code, topic, job_id)
-
-
-def _raise_unless_ok(code: int, topic: str, job_id: str) -> None:
+def raise_unless_ok(code: int, topic: str, job_id: str) -> None:
+    """What the code of a consumer's call says. Raises as `JobQueue.finish`."""
     if code == _NOT_FOUND:
         raise JobNotFound(topic, job_id)
     if code == _STALE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +17,9 @@ Args = tuple[str, bytes | int]
 
 PUT_HEAD = struct.Struct("<BBQQII")
 """The fixed part of a job's argument in lua/put.lua; extra and body follow."""
+PUT_HEAD_START, PUT_HEAD_END = struct.Struct("<BBQ"), struct.Struct("<II")
+"""The same, without the nonce between them."""
+NONCE_IN_HEAD_BYTES = 8
 ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
 DELAY, INSTANT = 0, 1
 NONCE_BYTES = 6
@@ -112,6 +116,20 @@ def receipt_bytes(receipt: Receipt) -> bytes:
     if not 0 <= attempt < _NO_ATTEMPT or nonce >> NONCE_BYTES * 8:
         nonce, attempt = 0, _NO_ATTEMPT
     return nonce.to_bytes(NONCE_BYTES, "little") + attempt.to_bytes(4, "little")
+
+
+def new_nonces(count: int) -> list[bytes]:
+    """Random nonces as they are in PUT_HEAD."""
+    size = NONCE_IN_HEAD_BYTES * count
+    together = (random.getrandbits(8 * size) & _nonce_bits(count)).to_bytes(size, "little")
+    return [together[at : at + NONCE_IN_HEAD_BYTES] for at in range(0, size, NONCE_IN_HEAD_BYTES)]
+
+
+@lru_cache(maxsize=16)
+def _nonce_bits(count: int) -> int:
+    """The bits of as many nonces, one after the other."""
+    one: int = (1 << NONCE_BITS) - 1
+    return int.from_bytes(one.to_bytes(NONCE_IN_HEAD_BYTES, "little") * count, "little")
 
 
 def size(args: Args) -> int:

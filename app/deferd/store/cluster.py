@@ -33,8 +33,9 @@ from functools import partial
 from typing import Any
 
 from redis.asyncio import ConnectionPool, SSLConnection
-from redis.asyncio.cluster import PRIMARY, ClusterNode, RedisCluster
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.connection import Connection
+from redis.cluster import PRIMARY
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisClusterException, SlotNotCoveredError
 from redis.exceptions import TimeoutError as RedisTimeoutError

@@ -90,7 +90,7 @@ def test_the_npm_lock_works_with_any_registry() -> None:
 
 
 def test_the_client_is_the_base_install() -> None:
-    assert {"certifi", "click", "httptools", "pydantic"} == {Requirement(line).name for line in BASE}
+    assert {"certifi", "click", "httptools", "msgspec", "pydantic"} == {Requirement(line).name for line in BASE}
 
 
 def test_the_package_has_its_version() -> None:

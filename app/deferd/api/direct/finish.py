@@ -9,7 +9,7 @@ from typing import ClassVar
 from deferd.api.direct.call import Connection, DirectCall
 from deferd.api.direct.verb import ID, TOPIC, DirectVerb, KnownHead
 from deferd.api.put_decoding import decode_finish
-from deferd.engine.queue import raise_unless_finished
+from deferd.engine.queue import raise_unless_ok
 
 
 class DirectFinish(DirectVerb):
@@ -34,7 +34,7 @@ def _respond(call: DirectCall, topic: str, job_id: str, code: int | None, error:
         if code is None:
             call.fail(error or AssertionError())
             return
-        raise_unless_finished(code, topic, job_id)
+        raise_unless_ok(code, topic, job_id)
         call.respond(200, f'{{"topic":"{topic}","id":"{job_id}","state":"finished"}}'.encode())
     except Exception as exc:  # noqa: BLE001 (every error gets a response)
         call.fail(exc)

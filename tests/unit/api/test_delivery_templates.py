@@ -1,0 +1,97 @@
+"""The response of a pop: templates give what the general path gives, byte for byte."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import orjson
+import pytest
+
+from deferd.api import serialization
+from deferd.contract.model import JobState
+from deferd.engine.record import JobRecord, read_deliveries, read_record
+
+BODIES = [b"null", b'{"order":1042}', '"é😀%s%%\\u0000"'.encode(), b'"%(a)s"', b'"\\\\0b"', b'"' + b"x" * 20_000 + b'"']
+EXTRAS: list[dict[str, Any]] = [
+    {},
+    {},
+    {},
+    {"t": 1500},
+    {"m": 3, "x": 1, "r": 5_000},
+    {"x": 0},
+    {"b": {"kind": "fixed", "seconds": 5.0, "jitter": 0}},
+    {"e": "100 % \0b é"},
+    {"c": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+    {"e": "", "k": 5, "t": 2_000},
+    {"d": "expired"},
+    {"f": 1_700_000_000_000, "n": 2},
+]
+
+
+def raw_record(chance: random.Random) -> bytes:
+    """A record as the scripts write it."""
+    extra = chance.choice(EXTRAS)
+    extra_json = orjson.dumps(extra) if extra else b""
+    body = chance.choice(BODIES) if "n" not in extra else b"[]" + chance.choice(BODIES)
+    created_ms = chance.choice([0, 999, 1_700_000_000_000, chance.randrange(2**47)])
+    return b"".join(
+        (
+            created_ms.to_bytes(6, "little"),
+            chance.choice([created_ms, chance.randrange(2**47)]).to_bytes(6, "little"),
+            chance.choice([0, 1, 2**48 - 1, chance.randrange(2**48)]).to_bytes(6, "little"),
+            chance.choice([0, 0, 0, 1, 999_999, 2**32 - 2]).to_bytes(4, "little"),
+            len(extra_json).to_bytes(4, "little"),
+            extra_json,
+            body,
+        )
+    )
+
+
+def reply(chance: random.Random, jobs: int) -> list[Any]:
+    """What pop.lua returns for some jobs."""
+    values: list[Any] = []
+    for _ in range(jobs):
+        lease_end_ms = chance.choice([1_700_000_060_000, chance.randrange(2**47)])
+        values += [b"job-%d" % chance.randrange(10**6), raw_record(chance), lease_end_ms]
+    return values
+
+
+def general(records: list[JobRecord]) -> bytes:
+    """The response, made job by job."""
+    return b'{"jobs":[%b]}' % b",".join(map(serialization._delivery, records))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_jobs_are_read_and_written_as_on_the_general_path(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(50):
+        values = reply(chance, chance.randrange(30))
+        consumer, request_id = chance.choice([None, "worker-1"]), chance.choice([None, "request-1"])
+        records = read_deliveries("orders.close", values, consumer, request_id)
+        assert records == [
+            read_record("orders.close", job_id.decode(), JobState.RESERVED, raw, lease_end_ms, consumer, request_id)
+            for job_id, raw, lease_end_ms in zip(values[::3], values[1::3], values[2::3], strict=True)
+        ]
+        assert serialization.deliveries(records) == general(records)
+
+
+def test_jobs_of_several_topics_are_in_one_response() -> None:
+    chance = random.Random(1)
+    records = [
+        record for topic in ("a", "b.urgent", "a") for record in read_deliveries(topic, reply(chance, 20), None, None)
+    ]
+    assert serialization.deliveries(records) == general(records)
+
+
+def test_no_job_is_an_empty_list() -> None:
+    assert serialization.deliveries([]) == general([]) == b'{"jobs":[]}'
+
+
+def test_a_response_is_json_with_the_fields_of_each_job() -> None:
+    [record] = read_deliveries("a", [b"id-1", raw_record(random.Random(3)), 1_700_000_060_000], "worker-1", None)
+    [job] = orjson.loads(serialization.deliveries([record]))["jobs"]
+    assert (job["topic"], job["id"], job["state"]) == ("a", "id-1", "reserved")
+    assert job["receipt"] == f"{record.nonce:012x}.{record.attempts}"
+    assert (job["attempt"], job["attempts"]) == (record.attempts, record.attempts)
+    assert (job["reserved_until"], job["reserved_by"]) == ("2023-11-14T22:14:20.000Z", "worker-1")
