@@ -91,7 +91,7 @@ class GroupCommit(Generic[Item, Result]):
                 results = await self._send(topic, [item for item, _ in batch])
             except Exception as exc:  # noqa: BLE001 (every caller must learn of any error)
                 error = exc
-            if self._waiting[topic]:
+            if self._waiting[topic] or error is not None:  # an error may come at once, before earlier results
                 call_soon(_hand_out, batch, results, error)
             else:
                 _hand_out(batch, results, error)

@@ -63,6 +63,24 @@ async def test_results_come_in_the_order_of_their_calls() -> None:
     assert [event for event in store.events if event.startswith("got")] == [f"got {item}" for item in "abcde"]
 
 
+async def test_an_error_that_comes_at_once_does_not_overtake_earlier_results() -> None:
+    store = ScriptedStore()
+
+    async def send(topic: str, items: list[str]) -> Sequence[str]:
+        if items == ["b"]:
+            raise ValueError("refused")
+        return await store.send(topic, items)
+
+    commit = GroupCommit(send, size=len)
+    commit.add("t", "a", store.note)
+    await run_loop()
+    commit.add("t", "b", store.note)
+    store.calls[0].set_result(None)
+    await run_loop()
+    assert store.events == ["sent a", "got a", "got refused"]
+    assert not commit._waiting
+
+
 async def test_what_is_added_while_results_are_handed_out_is_sent() -> None:
     store = ScriptedStore()
     commit = GroupCommit(store.send, size=len)
