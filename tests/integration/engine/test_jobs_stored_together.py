@@ -100,7 +100,7 @@ async def test_a_batch_forgets_that_earlier_jobs_with_its_ids_were_cancelled(dri
 
 @pytest.mark.parametrize("size", [3, TOGETHER, 250])
 async def test_an_id_may_occur_twice_among_new_jobs(driver: EngineDriver, size: int) -> None:
-    puts = [{"id": f"job-{number}"} for number in range(size - 3)]
+    puts: list[dict[str, Any]] = [{"id": f"job-{number}"} for number in range(size - 3)]
     puts += [{"id": "a", "body": 1}, {"id": "b", "body": 2}, {"id": "a", "body": 3}]
     results = await driver.queue.put_many([put_of(TOPIC, fields) for fields in puts])
     assert [one.status for one in results] == [201] * (size - 1) + [409]
