@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,9 @@ async def measure_bare(server: StoreServer, jobs: int, batch: int) -> dict[str, 
     def request(ids: list[str]) -> str:
         return f"bare:request/{ids[0]}"
 
-    def many_fields(ids: list[str], value: str) -> dict[str, str]:
-        return {ids[0]: value.ljust(65), **dict.fromkeys(ids, value)}
+    def set_fields(pipeline: Any, key: str, ids: list[str], value: str) -> None:
+        pairs = chain.from_iterable((job_id, value) for job_id in ids)
+        pipeline.execute_command("HSET", key, ids[0], "-" * 65, *pairs)  # a hash table: see lua/lib/topic.lua
 
     def put(pipeline: Any, ids: list[str]) -> None:
         pipeline.hset("bare:pool", mapping=dict.fromkeys(ids, record))
@@ -119,8 +121,8 @@ async def measure_bare(server: StoreServer, jobs: int, batch: int) -> dict[str, 
         pipeline.hmget("bare:pool", ids)
         pipeline.zremrangebyrank("bare:ready", 0, batch - 1)
         pipeline.zadd("bare:reserved", dict.fromkeys(ids, now_ms))
-        pipeline.hset(request(ids), mapping=many_fields(ids, "1 12345678901234 1 0"))
-        pipeline.hset("bare:requests", mapping=many_fields(ids, "f" * 32))
+        set_fields(pipeline, request(ids), ids, "1 12345678901234 1 0")
+        set_fields(pipeline, "bare:requests", ids, "f" * 32)
 
     def finish(pipeline: Any, ids: list[str]) -> None:
         pipeline.hmget("bare:pool", ids)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from deferd.contract.errors import JobNotFound
 from deferd.contract.model import FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.script_arguments import PutBounds
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver
 
 OTHER = "orders.single"
@@ -91,7 +93,19 @@ async def test_a_batch_forgets_that_earlier_jobs_with_its_ids_were_cancelled(dri
     await driver.pop(3)
     for job in held:
         await driver.queue.finish(TOPIC, job.id, ANY_RECEIPT)
+        with pytest.raises(JobNotFound):  # not JobCancelled, as of the earlier job
+            await driver.queue.finish(TOPIC, job.id, ANY_RECEIPT)
     assert await driver.counts() == {}
+
+
+@pytest.mark.parametrize("size", [3, TOGETHER, 250])
+async def test_an_id_may_occur_twice_among_new_jobs(driver: EngineDriver, size: int) -> None:
+    puts: list[dict[str, Any]] = [{"id": f"job-{number}"} for number in range(size - 3)]
+    puts += [{"id": "a", "body": 1}, {"id": "b", "body": 2}, {"id": "a", "body": 3}]
+    results = await driver.queue.put_many([put_of(TOPIC, fields) for fields in puts])
+    assert [one.status for one in results] == [201] * (size - 1) + [409]
+    assert (await driver.queue.get(TOPIC, "a")).body == b"1"
+    assert await driver.counts() == {"ready": size - 1}
 
 
 async def test_a_batch_within_a_limit_stores_no_more_than_that(driver: EngineDriver) -> None:
@@ -99,6 +113,12 @@ async def test_a_batch_within_a_limit_stores_no_more_than_that(driver: EngineDri
     results = await driver.queue.put_many([put_of(TOPIC, {"id": f"job-{number}"}) for number in range(300)])
     assert [one.status for one in results] == [201] * 150 + [429] * 150
     assert await driver.counts() == {"ready": 150}
+
+
+async def test_a_batch_within_the_limit_of_its_caller_stores_no_more_than_that(driver: EngineDriver) -> None:
+    jobs = [put_of(TOPIC, {"id": f"job-{number}"}) for number in range(300)]
+    results = await driver.queue.put_many(jobs, PutBounds(max_jobs=150))
+    assert [one.status for one in results] == [201] * 150 + [429] * 150
 
 
 @pytest.mark.parametrize("count", [64, 65, 300])
