@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
+import orjson
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import astuple
 
@@ -47,11 +48,11 @@ _SAFE_DEPTH = 150
 """Nesting of a body that is well within `limits.JSON_DEPTH_MAX`, with all that is around the body."""
 _SHORTEST_DEEP_BYTES = 2 * _SAFE_DEPTH
 _ID = re.compile(limits.ID_PATTERN)
+_ID_MAX = 255
 _IDS = re.compile(rf"(?:{limits.ID_PATTERN.strip('^$')}\n)+")
-_RECEIPTS = re.compile(r"(?:[0-9a-f]{12}\.[1-9][0-9]{0,8}\n)+")
-"""Receipts as `record.receipt_text` writes them, up to some number of attempts."""
-_NONCE = slice(0, 12)
-_ATTEMPT = slice(13, None)
+_NONCE, _ATTEMPT = slice(0, 12), slice(12, None)
+"""The parts of a receipt as `record.receipt_text` writes it."""
+_DOT_AND_ATTEMPT = re.compile(r"\.[1-9][0-9]{0,8}")
 _TOPIC = re.compile(limits.TOPIC_PATTERN)
 _TRACEPARENT = re.compile(TRACEPARENT_PATTERN)
 _DURABILITIES = frozenset((None, *get_args(DurabilityLevel)))
@@ -179,24 +180,21 @@ def _decode_batch(raw: bytes) -> EncodedBatch:
     known: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
     jobs = []
     for put, job_id, nonce in zip(puts, ids, new_nonces(len(puts)), strict=True):
-        topic, body, _, durability, *_ = fields = astuple(put)
-        options = fields[_OPTIONS]
+        options = astuple(put)[_OPTIONS]
         encoded = known.get(options)  # the jobs of a batch often have the same
         if encoded is None:
             encoded = known[options] = _encode_options(put)
         start, end = encoded
-        jobs.append(EncodedPut(topic, job_id, durability, b"".join((start, nonce, end, _json_bytes(body)))))
+        jobs.append(EncodedPut(put.topic, job_id, put.durability, b"".join((start, nonce, end, _json_bytes(put.body)))))
     return EncodedBatch(jobs)
 
 
 def _check_ids(ids: Sequence[str]) -> None:
-    if not _all_match(_IDS, ids):
+    if "".join(ids).encode().isalnum() and all(ids) and max(map(len, ids)) <= _ID_MAX:
+        return  # in a tenth of the time
+    lines = "\n".join(ids) + "\n"  # one match for all takes a third of the time
+    if _IDS.fullmatch(lines) is None or lines.count("\n") != len(ids):
         raise _UnusualError
-
-
-def _all_match(lines_of: re.Pattern[str], texts: Sequence[str]) -> bool:
-    lines = "\n".join(texts) + "\n"  # one match for all takes a third of the time
-    return lines_of.fullmatch(lines) is not None and lines.count("\n") == len(texts)
 
 
 def _encode_options(put: _Put) -> tuple[bytes, bytes]:
@@ -249,7 +247,10 @@ def _extra(put: _Put) -> bytes:
 
 
 def _json_bytes(value: Any) -> bytes:
-    encoded = json_bytes(value)
+    try:
+        encoded = orjson.dumps(value)  # as json_bytes does, without another call
+    except TypeError:
+        encoded = json_bytes(value)
     if len(encoded) >= _SHORTEST_DEEP_BYTES and is_deeper(value, _SAFE_DEPTH):
         raise _UnusualError
     return encoded
@@ -268,13 +269,37 @@ def _decode_finishes(raw: bytes) -> EncodedFinishes:
     items = _finishes_decoder.decode(raw).jobs
     ids = [item.id for item in items]
     _check_ids(ids)
-    texts = [item.receipt or "" for item in items]
-    if _all_match(_RECEIPTS, texts):
-        attempts = {text[_ATTEMPT] for text in texts}
-        of_attempt = {attempt: receipt_bytes(Receipt(0, int(attempt)))[NONCE_BYTES:] for attempt in attempts}
-        receipts = [bytes.fromhex(text[_NONCE])[::-1] + of_attempt[text[_ATTEMPT]] for text in texts]
-    else:
+    receipts = _usual_receipts([item.receipt or "" for item in items])
+    if receipts is None:
         receipts = [receipt_bytes(Receipt.of(item.receipt)) for item in items]
     return EncodedFinishes(
-        [_encode_finish(item.id, receipt, item.result) for item, receipt in zip(items, receipts, strict=True)]
+        [
+            EncodedFinish(item.id, receipt if item.result is None else receipt + _json_bytes(item.result))
+            for item, receipt in zip(items, receipts, strict=True)
+        ]
     )
+
+
+def _usual_receipts(texts: list[str]) -> list[bytes] | None:
+    """Receipts as scripts read them; None if one is not as `record.receipt_text` writes it.
+
+    The nonces are converted together. Both their order and that of their bytes is reversed twice.
+    """
+    nonces = "".join([text[_NONCE] for text in reversed(texts)])
+    try:
+        together = bytes.fromhex(nonces)
+    except ValueError:
+        return None
+    if together.hex() != nonces or len(together) != NONCE_BYTES * len(texts):  # upper case, spaces, too short
+        return None
+    together = together[::-1]
+    attempts = {}
+    for text in {text[_ATTEMPT] for text in texts}:
+        if _DOT_AND_ATTEMPT.fullmatch(text) is None:
+            return None
+        attempts[text] = receipt_bytes(Receipt(0, int(text[1:])))[NONCE_BYTES:]
+    starts = range(0, len(together), NONCE_BYTES)
+    return [
+        together[start : start + NONCE_BYTES] + attempts[text[_ATTEMPT]]
+        for start, text in zip(starts, texts, strict=True)
+    ]

@@ -218,7 +218,7 @@ ROWS = [
             (
                 (put_decoding._ID, {}),
                 (put_decoding._IDS, {"ids": repeat("order-1042\n", after="!"), "short ids": repeat("a\n", after="-")}),
-                (put_decoding._RECEIPTS, {"receipts": repeat("0123456789ab.1\n", after="0")}),
+                (put_decoding._DOT_AND_ATTEMPT, {"digits": repeat("1", "."), "dots": repeat(".1", after="0")}),
                 (put_decoding._TOPIC, {}),
                 (put_decoding._TRACEPARENT, {}),
             )
