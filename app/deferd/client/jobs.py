@@ -167,6 +167,7 @@ class PoppedJob(msgspec.Struct, gc=False):
     receipt: str
     attempt: int
     ttr: float | None = None
+    traceparent: str | None = None
 
 
 class PoppedJobs:
@@ -243,6 +244,12 @@ class Delivery(Job):
         """Time to run: the length of a lease in seconds."""
         popped = self._popped
         return super().ttr if popped is None or popped.ttr is None else popped.ttr
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C trace context of the put, if it had one."""
+        popped = self._popped
+        return super().traceparent if popped is None else popped.traceparent
 
     @property
     def receipt(self) -> str:
