@@ -383,7 +383,7 @@ REQUESTS = st.lists(
 FUZZING = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
-@settings(FUZZING, max_examples=200)
+@settings(FUZZING, max_examples=100)
 @given(requests=REQUESTS)
 def test_generated_requests_have_the_same_effects_and_responses(worlds: Worlds, requests: list[Request]) -> None:
     worlds.compare(requests)

@@ -371,7 +371,7 @@ json_values = st.recursive(
 )
 
 
-@drawn(2000)
+@drawn(1000)
 @given(body=json_values, ascii_only=st.booleans(), indent=st.sampled_from([None, 1]))
 def test_every_body_is_stored_as_on_the_general_path(body: Any, ascii_only: bool, indent: int | None) -> None:
     text = json.dumps({"jobs": [{"topic": "t", "id": "a", "body": body}]}, ensure_ascii=ascii_only, indent=indent)
@@ -441,7 +441,7 @@ def test_a_receipt_that_no_delivery_can_have_never_matches() -> None:
     assert receipt_bytes(Receipt.of(RECEIPT)) == bytes.fromhex("ab8967452301") + b"\x01\0\0\0"
 
 
-@drawn(2000)
+@drawn(1000)
 @given(
     items=st.lists(
         st.fixed_dictionaries(

@@ -51,6 +51,7 @@ def test_the_source_is_formatted() -> None:
     passes("ruff", "format", "--check", "--diff")
 
 
+@pytest.mark.slow
 def test_the_types_hold() -> None:
     passes("mypy")
 
