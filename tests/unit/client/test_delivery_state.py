@@ -34,8 +34,8 @@ def popped(*others: dict[str, Any]) -> Delivery:
 
 
 def names_of_slots(job: Delivery) -> set[str]:
-    _, slots = job.__reduce_ex__(4)[2]  # type: ignore[index,misc]
-    return set(slots)
+    state: Any = job.__reduce_ex__(4)[2]
+    return set(state[1])
 
 
 def test_a_pickle_has_no_other_jobs_of_the_response() -> None:
