@@ -41,6 +41,8 @@ class _Jobs(msgspec.Struct):
 _put_lines = msgspec.json.Decoder(_PutLines)
 _finish_lines = msgspec.json.Decoder(_FinishLines)
 _jobs = msgspec.json.Decoder(_Jobs)
+# ValueError: invalid UTF-8. RecursionError: nesting counts as depth of the caller's stack, even where it is skipped.
+_UNUSUAL = (msgspec.MsgspecError, ValueError, RecursionError)
 # Calls of the classes themselves would take twice the time.
 _put_result = partial(tuple.__new__, PutResult)
 _finish_result = partial(tuple.__new__, FinishResult)
@@ -50,7 +52,7 @@ def put_results(content: bytes) -> list[PutResult] | None:
     """The results of a batch of puts; None when the general path must read them."""
     try:
         lines = _put_lines.decode(content).results
-    except (msgspec.MsgspecError, ValueError):  # ValueError: invalid UTF-8
+    except _UNUSUAL:
         return None
     return [_put_result((line.topic, line.id, line.status, line.code, None, line.durability)) for line in lines]
 
@@ -59,7 +61,7 @@ def finish_results(content: bytes) -> list[FinishResult] | None:
     """The results of a batch of finishes; None when the general path must read them."""
     try:
         lines = _finish_lines.decode(content).results
-    except (msgspec.MsgspecError, ValueError):
+    except _UNUSUAL:
         return None
     return [_finish_result((line.id, line.status, line.code)) for line in lines]
 
@@ -75,7 +77,7 @@ def deliveries(content: bytes) -> list[Delivery] | None:
         if b"\\" in content and rb"\u" in content:  # it may be half a surrogate pair
             return None
         jobs = _jobs.decode(content).jobs
-    except (msgspec.MsgspecError, ValueError):
+    except _UNUSUAL:
         return None
     response = PoppedJobs(content)
     return [Delivery.of_popped(job, response) for job in jobs]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from pydantic import TypeAdapter
@@ -215,7 +215,15 @@ class Delivery(Job):
             # The body may be in use, and changed, already.
             self.fields = {**response.fields(popped), "body": self.body}
             self._popped = self._response = None
+        elif name in Delivery.__slots__:  # unpickled: see `__getstate__`
+            return None
         return super().__getattribute__(name)
+
+    def __getstate__(self) -> object:
+        """The state of any Job: the response may have a thousand jobs, and clients of other versions keep none."""
+        _ = self.fields
+        attributes, slots = cast("tuple[object, dict[str, object]]", super().__getstate__())
+        return attributes, {name: value for name, value in slots.items() if name not in Delivery.__slots__}
 
     @property
     def topic(self) -> str:

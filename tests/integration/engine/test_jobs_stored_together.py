@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from deferd.contract.errors import JobNotFound
 from deferd.contract.model import FinishItem, JobState, PutJob, TopicSettings
@@ -172,3 +173,11 @@ async def test_many_topics_are_not_one_list_either(driver: EngineDriver) -> None
         await driver.queue.put_many([put_of(f"topic-{number}", {"id": "a"})])
     assert encodings == {(True, b"listpack"), (False, b"listpack"), (False, b"hashtable")}
     assert set(driver.server.command("HVALS", settings)) == {b""}
+
+
+async def test_a_damaged_set_of_cancelled_jobs_fails_a_batch_before_a_job_is_stored(driver: EngineDriver) -> None:
+    await driver.put("known")
+    driver.server.command("SET", f"{KEY}:cancelled", "damaged")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await driver.queue.put_many([put_of(TOPIC, {"id": f"job-{number}"}) for number in range(TOGETHER)])
+    assert driver.server.command("HKEYS", f"{KEY}:pool") == [b"known"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import pickle
 import random
+import sys
 import threading
 from typing import Any
 
@@ -226,3 +228,19 @@ def test_any_deliveries_are_read_as_on_the_general_path(seed: int) -> None:
             jobs.append(dict(chance.sample([*job.items()], len(job))))
         content = json.dumps({"jobs": jobs}, ensure_ascii=chance.random() < 0.2).encode()
         assert outcome(responses.read_deliveries, content) == outcome(responses.general_deliveries, content)
+
+
+def deep_in_the_stack(read: Any, content: bytes, frames: int) -> Any:
+    return read(content) if frames == 0 else deep_in_the_stack(read, content, frames - 1)
+
+
+@pytest.mark.parametrize("kind", ["deliveries", "put_results", "finish_results"])
+def test_a_deep_response_is_read_by_a_caller_deep_in_the_stack(kind: str) -> None:
+    nested = "[" * 190 + "]" * 190
+    line = {"topic": "t", "id": "a", "status": 200, "job": 0}
+    text = json.dumps({"jobs": [{**DELIVERY, "body": 0}], "results": [line]})
+    content = text.replace('"body": 0', f'"body": {nested}').replace('"job": 0', f'"job": {nested}').encode()
+    frames = sys.getrecursionlimit() - len(inspect.stack(0)) - 100
+    read, general = getattr(responses, f"read_{kind}"), getattr(responses, f"general_{kind}")
+    [found], [expected] = (deep_in_the_stack(one, content, frames) for one in (read, general))
+    assert (found.id, getattr(found, "body", None)) == (expected.id, getattr(expected, "body", None))

@@ -90,8 +90,9 @@ local function enqueue(id, due, ttl)
   end
 end
 
--- A later call without a receipt refers to this job: it must not get the code of an earlier, cancelled one.
-local has_tombstones = redis.call('EXISTS', CANCELLED) == 1
+-- A later call without a receipt refers to this job: it must not get the code of an earlier, cancelled one. Unlike
+-- EXISTS, this fails for a key of the wrong type, before a job is stored.
+local has_tombstones = redis.call('ZCARD', CANCELLED) > 0
 
 local head_due, head  -- of the last record, for all jobs with the same due instant
 
