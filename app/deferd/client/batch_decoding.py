@@ -38,6 +38,7 @@ class _Jobs(msgspec.Struct):
     jobs: list[PoppedJob]
 
 
+_KEPT_MAX_BYTES = 256 * 1024
 _put_lines = msgspec.json.Decoder(_PutLines)
 _finish_lines = msgspec.json.Decoder(_FinishLines)
 _jobs = msgspec.json.Decoder(_Jobs)
@@ -69,8 +70,11 @@ def finish_results(content: bytes) -> list[FinishResult] | None:
 def deliveries(content: bytes) -> list[Delivery] | None:
     """The jobs of a pop; None when the general path must read them.
 
-    What msgspec skips it does not check, so texts are checked here, and escaped characters left to the general path.
+    What msgspec skips it does not check, so texts are checked here, and escaped characters left to the general path. A
+    job that is held keeps the whole response in memory, so large ones are left to it too.
     """
+    if len(content) > _KEPT_MAX_BYTES:
+        return None
     try:
         if not content.isascii():
             content.decode()

@@ -9,6 +9,7 @@ import pickle
 import random
 import sys
 import threading
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -228,6 +229,19 @@ def test_any_deliveries_are_read_as_on_the_general_path(seed: int) -> None:
             jobs.append(dict(chance.sample([*job.items()], len(job))))
         content = json.dumps({"jobs": jobs}, ensure_ascii=chance.random() < 0.2).encode()
         assert outcome(responses.read_deliveries, content) == outcome(responses.general_deliveries, content)
+
+
+def test_one_job_of_a_large_response_does_not_keep_it_in_memory() -> None:
+    jobs = [{**DELIVERY, "id": f"a{number}"} for number in range(900)]
+    content = json.dumps({"jobs": jobs}).encode()
+    assert len(content) > 256 * 1024
+    assert batch_decoding.deliveries(content) is None
+    tracemalloc.start()
+    held = [responses.read_deliveries(bytes(bytearray(content)))[0] for _ in range(20)]
+    current, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(held) == 20
+    assert current < len(content)
 
 
 def deep_in_the_stack(read: Any, content: bytes, frames: int) -> Any:
