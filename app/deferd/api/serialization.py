@@ -92,6 +92,8 @@ def _members(record: JobRecord) -> list[bytes]:
         or record.reason is not None
         or record.finished_at_ms is not None
         or record.traceparent is not None
+        or record.tags is not None
+        or record.headers is not None
     ):
         pieces.append(_rare_members(record))
     return pieces
@@ -101,6 +103,10 @@ def _rare_members(record: JobRecord) -> bytes:
     members: dict[str, Any] = {}
     if record.traceparent is not None:
         members["traceparent"] = record.traceparent
+    if record.tags is not None:
+        members["tags"] = record.tags
+    if record.headers is not None:
+        members["headers"] = record.headers
     if record.last_error is not None:
         members["last_error"] = record.last_error
     if record.reason is not None:

@@ -17,6 +17,7 @@ from deferd.cli.options import (
     due_options,
     job_arguments,
     json_option,
+    label_options,
     policy_options,
     topic_argument,
 )
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("--id", metavar="ID", help="your own id, by which you can cancel it; default: a generated one")
 @due_options
 @policy_options
+@label_options
 @click.option(
     "--on-conflict",
     type=click.Choice(["reject", "keep", "replace"]),
@@ -112,6 +114,7 @@ def show(topic: str, id: str, as_json: bool, connection: Connection) -> None:
 @click.argument("body", required=False, type=values.body, help="the new body, any JSON value")
 @due_options
 @policy_options
+@label_options
 @json_option()
 @connection_options
 def change(
@@ -194,6 +197,8 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),
         ("last error", job.last_error),
         ("trace", job.traceparent),
+        ("tags", ", ".join(job.tags) or None),
+        ("headers", "\n".join(f"{name}={text}" for name, text in job.headers.items()) or None),
         ("result", None if "result" not in job.fields else _pretty(job.result)),
         ("body", _pretty(job.body)),
     ]

@@ -102,6 +102,16 @@ class Body:
         self.value = value
 
 
+def header(text: str) -> tuple[str, str] | None:
+    """A name and a text, separated by the first ``=``; None for an empty text."""
+    if not text:
+        return None
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{_shown(text)} is not a header: write NAME=TEXT")
+    return name, value
+
+
 def backoff(text: str) -> dict[str, Any]:
     """A backoff as the contract's object, from JSON or from one of the short forms::
 

@@ -32,13 +32,14 @@ TOMBSTONE_S = 60
 """How long after the end of its lease the holder of a cancelled job gets JobCancelled."""
 
 Policy = dict[str, Any]
-"""ttr, max_attempts, backoff, ttl, retain, as in a put."""
+"""ttr, max_attempts, backoff, ttl, retain, tags, as in a put."""
 SERVICE_DEFAULTS: Policy = {
     "ttr": 60,
     "max_attempts": None,
     "backoff": {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0},
     "ttl": None,
     "retain": 0,
+    "tags": [],
 }
 SOME_TEXT = "some text"
 """Stands for any `last_error` that the service writes."""

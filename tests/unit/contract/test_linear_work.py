@@ -153,6 +153,8 @@ ROWS = [
     Row("topic", validated(model.Topic), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("topics of a pop", validated(pop.PopTopics), NAMES),
     Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/pop.py")),
+    Row("tag", validated(model.Tag), NAMES, ("contract/model.py",)),
+    Row("text of a header", validated(model._HeaderText), NAMES, ("contract/model.py",)),
     Row("topic of the store", checker._TOPIC_NAME.fullmatch, NAMES, ("engine/consistency/checker.py",)),
     Row("traceparent of a body", validated(model.Traceparent), HEX, ("contract/model.py",)),
     Row(

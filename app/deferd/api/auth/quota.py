@@ -107,7 +107,7 @@ class Quota:
         needed_bytes = 0
         if self._bounds.max_bytes_total is not None:
             body_bytes = len(json_bytes(change.body)) if "body" in change.model_fields_set else 0
-            needed_bytes = body_bytes + _backoff_bytes(change)
+            needed_bytes = body_bytes + _backoff_bytes(change) + _label_bytes(change)
         with self._room(0, needed_bytes):
             yield
 
@@ -161,7 +161,7 @@ class Quota:
         if self._bounds.max_bytes_total is None:
             return 0
         ids = sum(2 * (len(job.id) if job.id is not None else _MADE_ID_BYTES) for job in jobs)
-        more = sum(_backoff_bytes(job) + len(job.traceparent or "") for job in jobs)
+        more = sum(_backoff_bytes(job) + _label_bytes(job) + len(job.traceparent or "") for job in jobs)
         return ids + more + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
 
     def _topics_of(self, jobs: Sequence[PutJob]) -> set[str]:
@@ -218,6 +218,10 @@ class Quota:
 
 def _backoff_bytes(policy: JobPolicy) -> int:
     return 0 if policy.backoff is None else len(policy.backoff.model_dump_json())
+
+
+def _label_bytes(job: PutJob | ChangeJob) -> int:
+    return sum(len(json_bytes(labels)) for labels in (job.tags, job.headers) if labels)
 
 
 def _raise_unless_some_are_counted(counts: Sequence[_Counted | BaseException]) -> None:

@@ -1,5 +1,5 @@
 -- Cancel jobs in any state. They are never handed out again; their holders' later calls get the code of cancelled jobs.
--- @include clock topic record transitions
+-- @include clock topic tags record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | 1: refuse when a consumer holds it
 -- Returns for each job the state it was in, or a code: 1 not found, 2 refused because a consumer holds it
@@ -33,6 +33,7 @@ if #delayed > 0 then
   redis.call('ZREM', DELAY, unpack(delayed))
   redis.call('ZREM', EXPIRY, unpack(delayed))
   redis.call('HDEL', POOL, unpack(delayed))
+  untag(delayed)
   tally('cancelled', #delayed)
 end
 local any_cancelled = #delayed > 0

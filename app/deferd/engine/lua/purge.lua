@@ -1,5 +1,5 @@
 -- Delete jobs of one topic in one state; holders of reserved ones get the code of cancelled jobs.
--- @include clock topic record transitions
+-- @include clock topic tags record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] state | ARGV[3] most jobs to delete
 -- Returns { jobs deleted, 1 when there may be more, else 0 }

@@ -1,5 +1,5 @@
 -- Put jobs into one topic. Each is stored completely, or not at all, with a code for the reason.
--- @include clock topic record transitions
+-- @include clock topic tags record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
@@ -43,7 +43,7 @@ for _, key in ipairs(POLICY_KEYS) do
 end
 local has_defaults = next(topic_defaults) ~= nil
 
--- The rest of a job's record with the topic's defaults filled in, and the job's ttl, nil for none.
+-- The rest of a job's record with the topic's defaults filled in, and the job's ttl and tags, nil for none.
 local function complete(rest, length)
   if length == 0 and not has_defaults then return rest, nil end
   local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
@@ -54,7 +54,7 @@ local function complete(rest, length)
     local extra = cjson.encode(policy)
     rest = write('<I4', #extra) .. extra .. string.sub(rest, 5 + length)
   end
-  return rest, policy.x
+  return rest, policy.x, policy.g
 end
 
 local delayed, ready, watched = {}, {}, {}
@@ -91,12 +91,13 @@ end
 local has_tombstones = redis.call('EXISTS', CANCELLED) == 1
 
 local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
-  local rest, ttl = complete(job_rest, extra_length)
+  local rest, ttl, tags = complete(job_rest, extra_length)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
   local room = (max_jobs > 0 or bound > 0) and room_within(bound) or math.huge
   if room > 0 and call('HSETNX', POOL, id, record) == 1 then
     if live then live = live + 1 end
     if has_tombstones then call('ZREM', CANCELLED, id) end
+    if tags then tag_job(id, tags) end
     enqueue(id, due, ttl)
     return CREATED, record
   end
@@ -110,6 +111,7 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   if not was_live and room <= 0 then return FULL end
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
+  if tags then tag_job(id, tags) end
   if live and not was_live then live = live + 1 end
   enqueue(id, due, ttl)
   return REPLACED, record

@@ -44,7 +44,7 @@ end
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
 local TOMBSTONE_MS = 60000
 
--- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs.
+-- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. Scripts that call it include tags.
 local function remove_job(id, state, score, now)
   redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
   if state == 'reserved' then
@@ -56,6 +56,7 @@ local function remove_job(id, state, score, now)
   end
   redis.call('ZREM', EXPIRY, id)
   redis.call('HDEL', POOL, id)
+  untag({ id })
   if state ~= 'finished' then tally('cancelled', 1) end
 end
 
