@@ -15,6 +15,7 @@ from orjson import Fragment
 
 from deferd.contract import limits
 from deferd.contract.model import JobState
+from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.queue import CancelResult, FinishResult
 from deferd.engine.record import JobRecord, receipt_text
@@ -190,6 +191,16 @@ def cancel_results(results: Iterable[CancelResult]) -> bytes:
     return _results(
         [f'{{"id":"{job_id}","status":{status}{_code(code)}{_was(was)}}}' for job_id, status, was, code in results]
     )
+
+
+def bulk_outcome(outcome: BulkOutcome) -> dict[str, Any]:
+    """The response to a call on many jobs."""
+    return {
+        "matched": outcome.matched,
+        "done": outcome.done,
+        "was": {state.value: count for state, count in outcome.was.items()},
+        "complete": outcome.complete,
+    }
 
 
 def _was(state: JobState | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar, Unpack
 from deferd.client import requests
 from deferd.client.batching import Batching
 from deferd.client.buffer import PutBuffer
+from deferd.client.bulk import BulkMethods
 from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
 from deferd.client.idempotency import new_id, put_batch_once, with_id, with_ids
@@ -40,7 +41,7 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 
-class ApiMethods:
+class ApiMethods(BulkMethods):
     """The operations of the HTTP API. Each raises the error that the service names, or CallFailed.
 
     The base class of AsyncClient; `Client` runs the same coroutines over a blocking transport.

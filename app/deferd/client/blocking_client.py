@@ -72,6 +72,8 @@ class Client:
     change = _blocking(ApiMethods.change)
     cancel = _blocking(ApiMethods.cancel)
     cancel_many = _blocking(ApiMethods.cancel_many)
+    cancel_all = _blocking(ApiMethods.cancel_all)
+    reschedule_all = _blocking(ApiMethods.reschedule_all)
     pop = _blocking(ApiMethods.pop)
     finish = _blocking(ApiMethods.finish)
     finish_many = _blocking(ApiMethods.finish_many)

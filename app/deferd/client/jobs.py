@@ -239,6 +239,18 @@ class CancelResult(NamedTuple):
     code: str | None
 
 
+class BulkResult(NamedTuple):
+    """What a call on many jobs did: `matched` jobs were selected, `done` of them cancelled or rescheduled.
+
+    `was` counts the selected jobs by the state that they were in. `complete` is False when a limit was reached.
+    """
+
+    matched: int
+    done: int
+    was: Mapping[JobState, int]
+    complete: bool
+
+
 class FinishResult(NamedTuple):
     """The result for one finish of a batch: `status` 200 finished, otherwise `code` names the error."""
 

@@ -26,7 +26,7 @@ from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
 from deferd.api.routes import pop
-from deferd.contract import model
+from deferd.contract import bulk_model, model
 from deferd.contract.errors import DeferdError
 from deferd.engine import scripts
 from deferd.engine.consistency import checker
@@ -154,6 +154,8 @@ ROWS = [
     Row("topics of a pop", validated(pop.PopTopics), NAMES),
     Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("tag", validated(model.Tag), NAMES, ("contract/model.py",)),
+    Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
+    Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),
     Row("text of a header", validated(model._HeaderText), NAMES, ("contract/model.py",)),
     Row("topic of the store", checker._TOPIC_NAME.fullmatch, NAMES, ("engine/consistency/checker.py",)),
     Row("traceparent of a body", validated(model.Traceparent), HEX, ("contract/model.py",)),
@@ -227,6 +229,7 @@ ROWS = [
         )
     ),
     Row("body of a batch of finishes", read_body("finish_jobs"), BATCHES),
+    Row("body of a call on many jobs", read_body("cancel_selected_jobs"), BODIES),
     Row("depth of a body", is_deeper, {name: BODIES[name] for name in ("empty lists", "deep lists", "names")}),
     # What the operator, the store or the engine itself has written:
     Row("name of a key", api_keys._NAME.fullmatch, NAMES, ("api/auth/api_keys.py",)),
