@@ -23,6 +23,8 @@ TABLE = {
     "PATCH /jobs/{topic}/{id}": "put",
     "DELETE /jobs/{topic}/{id}": "cancel",
     "POST /topics/{topic}/cancel": "cancel",
+    "POST /jobs/cancel": "cancel",
+    "POST /jobs/reschedule": "put",
     "GET /jobs/{topic}/{id}": "read",
     "GET /topics": "read",
     "GET /topics/{topic}": "read",

@@ -1,20 +1,23 @@
 -- Cancel the selected jobs of one topic, in any state; later calls of holders get the code of cancelled jobs.
 -- @include clock topic tags record transitions paging selection
--- KEYS, ARGV, result, bound: see lib/selection.lua; further in ARGV[2]:
+-- KEYS, ARGV: see lib/selection.lua; further in ARGV[2]:
 --     refuse_reserved  true: leave jobs that a consumer holds
+-- Returns: see lib/selection.lua
+-- Bound: see lib/selection.lua
 local now = now_ms()
 
 return run_step(function(jobs)
   local of_state, removed, held, done = {}, {}, {}, 0
-  for _, job in ipairs(jobs) do
-    if job.state ~= 'reserved' then
-      of_state[job.state] = of_state[job.state] or {}
-      table.insert(of_state[job.state], job.id)
-      removed[#removed + 1] = job.id
+  for index, id in ipairs(jobs.ids) do
+    local state = jobs.states[index]
+    if state ~= 'reserved' then
+      of_state[state] = of_state[state] or {}
+      table.insert(of_state[state], id)
+      removed[#removed + 1] = id
     elseif OPTIONS.refuse_reserved then
-      held[#held + 1] = job.id
+      held[#held + 1] = jobs.members[index]
     else
-      remove_job(job.id, job.state, job.score, now)
+      remove_job(id, state, tonumber(redis.call('ZSCORE', RESERVED, id)), now)
       done = done + 1
     end
   end

@@ -16,11 +16,12 @@
 --   ARGV[3..] ids
 -- and returns { jobs looked at, 1 when the state may have more jobs, score, id, end,
 --   done, and of the matched jobs: delayed, ready, reserved, dead, finished }
--- Bound: the ids or `most`, at most 1000, and 1 MiB of records or one.
+-- Bound: the ids or `most`, at most 1000, and 1 MiB of records, or one; if their sizes differ much, some more are read.
 local OPTIONS = cjson.decode(ARGV[2])
 local BULK = OPTIONS.request and of_shard('bulk/' .. OPTIONS.request)
 local REMEMBERED_MS = 3600000
 local MOST_BYTES = 1024 * 1024
+local MOST_READ_AT_ONCE = 64
 local HEADER_BYTES = 26
 local COUNTED = { 'delayed', 'ready', 'reserved', 'dead', 'finished' }
 
@@ -63,40 +64,56 @@ end
 
 local function has_tag(tags) return string.find(' ' .. tags .. ' ', ' ' .. OPTIONS.tag .. ' ', 1, true) end
 
--- The matching jobs among `ids`, and how many of the ids were looked at. A job is { id, raw, state, score, due }.
-local function matching(ids)
-  local tags = OPTIONS.tag and redis.call('HMGET', TAGGED, unpack(ids))
-  local excluded = {}
-  if BULK and redis.call('EXISTS', BULK) == 1 then
-    local members = {}
-    for index, id in ipairs(ids) do
-      members[index] = TOPIC .. ' ' .. id
-    end
-    excluded = redis.call('HMGET', BULK, unpack(members))
-  end
-  local delayed = redis.call('ZMSCORE', DELAY, unpack(ids))
-  local jobs, seen, bytes, looked = {}, {}, 0, 0
-  for index, id in ipairs(ids) do
-    if bytes >= MOST_BYTES then break end
-    looked = index
-    local is_wanted = not seen[id] and not excluded[index] and (not tags or tags[index] and has_tag(tags[index]))
-    local raw = is_wanted and redis.call('HGET', POOL, id)
-    seen[id] = true
-    if raw then bytes = bytes + #raw end
-    if raw and #raw >= HEADER_BYTES then
-      local created, due = struct.unpack('<I6I6', raw)
-      local is_due = (not OPTIONS.from or due >= OPTIONS.from) and (not OPTIONS.before or due < OPTIONS.before)
-      if created <= OPTIONS.bound and is_due then
-        local state, score = 'delayed', tonumber(delayed[index] or nil)
-        if not score then state, score = state_of(id) end
-        jobs[#jobs + 1] = { id = id, raw = raw, state = state, score = score, due = due }
+-- Read records until they are a megabyte: `each(index, raw)` gets those of ids that have one. Returns how many ids were
+-- looked at. The first is read alone, then as many at a time as fit if they are as large as the largest before.
+local function read_records(ids, each)
+  local at, bytes, largest = 0, 0, 0
+  while at < #ids and (at == 0 or bytes < MOST_BYTES) do
+    local room = largest == 0 and 1 or math.max(1, math.floor((MOST_BYTES - bytes) / largest))
+    local count = math.min(room, MOST_READ_AT_ONCE, #ids - at)
+    for index, raw in ipairs(redis.call('HMGET', POOL, unpack(ids, at + 1, at + count))) do
+      if raw then
+        bytes = bytes + #raw
+        if #raw > largest then largest = #raw end
+        if #raw >= HEADER_BYTES then each(at + index, raw) end
       end
     end
+    at = at + count
   end
+  return at
+end
+
+-- The matching jobs among `ids`, and how many of the ids were looked at. The jobs are lists of the same length: ids, raws,
+-- states, dues, and members, their names "topic id". All cost counts here: a call may have 100,000 jobs.
+local function matching(ids)
+  local members, excluded, seen = {}, {}, {}
+  for index, id in ipairs(ids) do
+    members[index] = TOPIC .. ' ' .. id
+  end
+  if BULK then excluded = redis.call('HMGET', BULK, unpack(members)) end
+  if OPTIONS.tag then
+    for index, tags in ipairs(redis.call('HMGET', TAGGED, unpack(ids))) do
+      excluded[index] = excluded[index] or not tags or not has_tag(tags)
+    end
+  end
+  local delayed = not OPTIONS.state and redis.call('ZMSCORE', DELAY, unpack(ids))
+  local bound, from, before = OPTIONS.bound, OPTIONS.from or 0, OPTIONS.before or math.huge
+  local jobs = { ids = {}, raws = {}, states = {}, dues = {}, members = {} }
+  local count = 0
+  local looked = read_records(ids, function(index, raw)
+    local id = ids[index]
+    if excluded[index] or seen[id] then return end
+    seen[id] = true
+    local created, due = struct.unpack('<I6I6', raw)
+    if created > bound or due < from or due >= before then return end
+    count = count + 1
+    jobs.ids[count], jobs.raws[count], jobs.dues[count], jobs.members[count] = id, raw, due, members[index]
+    jobs.states[count] = OPTIONS.state or delayed[index] and 'delayed' or state_of(id)
+  end)
   return jobs, looked
 end
 
--- Run the step: `act(jobs)` changes the matching jobs, and returns how many it changed, and the ids of those that a
+-- Run the step: `act(jobs)` changes the matching jobs, and returns how many it changed, and the names of those that a
 -- repetition must leave alone although they are still there.
 local function run_step(act)
   local ids, scores, more, last = {}, {}, false, ''
@@ -107,26 +124,26 @@ local function run_step(act)
       ids[at - 2] = ARGV[at]
     end
   end
-  local jobs, looked = {}, 0
+  local jobs, looked = { ids = {} }, 0
   if #ids > 0 then jobs, looked = matching(ids) end
   local matched = { delayed = 0, ready = 0, reserved = 0, dead = 0, finished = 0 }
-  for _, job in ipairs(jobs) do
-    matched[job.state] = matched[job.state] + 1
+  for index = 1, #jobs.ids do
+    local state = jobs.states[index]
+    matched[state] = matched[state] + 1
   end
   local done, left = 0, {}
-  if #jobs > 0 and not OPTIONS.dry_run then
+  if #jobs.ids > 0 and not OPTIONS.dry_run then
     done, left = act(jobs)
     if BULK then
+      local fields = {}
+      for index, member in ipairs(left) do
+        fields[2 * index - 1], fields[2 * index] = member, ''
+      end
+      if #fields > 0 then redis.call('HSET', BULK, unpack(fields)) end
       for _, state in ipairs(COUNTED) do
         if matched[state] > 0 then redis.call('HINCRBY', BULK, state, matched[state]) end
       end
       if done > 0 then redis.call('HINCRBY', BULK, 'done', done) end
-      local members = {}
-      for _, id in ipairs(left) do
-        members[#members + 1] = TOPIC .. ' ' .. id
-        members[#members + 1] = ''
-      end
-      if #members > 0 then redis.call('HSET', BULK, unpack(members)) end
       redis.call('PEXPIRE', BULK, REMEMBERED_MS)
     end
   end
