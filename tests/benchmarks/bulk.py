@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.bulk [--stored 5000000] [--tagged 1000] [--topics 10] [--moved 100000] [--runs 3]
 
-First `tagged` jobs with one tag, spread over topics, are cancelled while `stored` others are stored. Then `moved` delayed
-jobs of one topic are rescheduled by their state, while consumers wait for the jobs of another topic, whose lateness is
-measured. The service has one process on one core; its embedded store (append-only file, fsync always) shares the other
-core with the clients.
+First `tagged` jobs with one tag, spread over topics, are cancelled while `stored` others are stored. Then `moved`
+delayed jobs of one topic are rescheduled by their state, while consumers wait for the jobs of another topic, whose
+lateness is measured. The service has one process on one core; its embedded store (append-only file, fsync always)
+shares the other core with the clients.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ async def put_many(connection: raw_http.Connection, topic: str, count: int, **fi
     )
 
 
-async def cancel_tagged(service: MeasuredService, connection: raw_http.Connection, options: argparse.Namespace) -> float:
+async def cancel_tagged(
+    service: MeasuredService, connection: raw_http.Connection, options: argparse.Namespace
+) -> float:
     """The milliseconds for one cancel of all tagged jobs."""
     each = options.tagged // options.topics
     for number in range(options.topics):
@@ -56,7 +58,7 @@ async def cancel_tagged(service: MeasuredService, connection: raw_http.Connectio
 
 
 async def reschedule(service: MeasuredService, port: int, options: argparse.Namespace, run: int) -> tuple[float, float]:
-    """The seconds of one reschedule by state, and the 99th percentile of the other topic's lateness during it, in ms."""
+    """The seconds of one reschedule by state, and the other topic's 99th percentile of lateness during it, in ms."""
     [putter, mover, *consumers] = await raw_http.connect_many(port, 2 + CONSUMERS)
     start_s = time.time() + 2
     schedule = Schedule.at_random(f"bench.late.{run}", RATE, start_s, SECONDS)
@@ -76,17 +78,13 @@ async def reschedule(service: MeasuredService, port: int, options: argparse.Name
         ended_s = time.time()
     assert done["done"] == options.moved, done
     await raw_http.bounded(work, SECONDS + 10, "all jobs arrived")
-    during = [
-        late
-        for job_id, late in schedule.late_ms.items()
-        if began_s <= schedule.due_s[int(job_id)] <= ended_s
-    ]
+    during = [late for job_id, late in schedule.late_ms.items() if began_s <= schedule.due_s[int(job_id)] <= ended_s]
     used = [round(cpu.used[pid] * 1000) for pid in pids]
     p99_ms = percentile(during, 0.99)
     print(
-        f"  {done['done']} jobs rescheduled in {ended_s - began_s:.2f} s; CPU: service {used[0]} ms, store {used[1]} ms; "
-        f"lateness of {len(during)} others: p50 {percentile(during, 0.5):.1f} ms, p99 {p99_ms:.1f} ms, "
-        f"most {max(during):.1f} ms"
+        f"  {done['done']} jobs rescheduled in {ended_s - began_s:.2f} s; CPU: service {used[0]} ms, "
+        f"store {used[1]} ms; lateness of {len(during)} others: p50 {percentile(during, 0.5):.1f} ms, "
+        f"p99 {p99_ms:.1f} ms, most {max(during):.1f} ms"
     )
     return ended_s - began_s, p99_ms
 

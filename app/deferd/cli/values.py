@@ -39,6 +39,11 @@ def duration(text: str) -> float:
     return round(sum(float(number) * UNITS_S[unit] for number, unit in parts), 3)
 
 
+def signed_duration(text: str) -> float:
+    """A duration, or one after a minus sign."""
+    return -duration(text[1:]) if text.startswith("-") else duration(text)
+
+
 def duration_or_none(text: str) -> float | None:
     """A duration, or ``none`` for no limit."""
     return None if text == _NONE else duration(text)

@@ -18,7 +18,7 @@ from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Selec
 from deferd.contract.model import JobState
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine import metrics
-from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
+from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.record import instant_ms, json_bytes, to_ms
 from deferd.engine.redis_keys import TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
@@ -27,6 +27,8 @@ from deferd.engine.topic_view import STATES
 
 _IDS_PER_PAGE = 1000
 """Ids read at once from the tag index."""
+_JOBS_PER_STEP = 125
+"""About a millisecond of the store's time, so that others do not wait long behind a step."""
 _TOPICS_AT_ONCE = 8
 
 
@@ -247,7 +249,7 @@ class _Run:
     async def _act_on_ids(self, options: dict[str, Any], by_topic: dict[str, list[str]]) -> None:
         async def act(topic: str) -> None:
             ids = by_topic[topic]
-            while ids and (most := await self.budget.take(min(len(ids), MOST_JOBS))):
+            while ids and (most := await self.budget.take(min(len(ids), _JOBS_PER_STEP))):
                 reply = await self._step(options, topic, ids[:most], most)
                 ids = ids[reply[0] :]
 
@@ -256,7 +258,7 @@ class _Run:
     async def _act_on_state(self, options: dict[str, Any], topic: str) -> None:
         position: dict[str, Any] = {}
         more = 1
-        while more and (most := await self.budget.take(MOST_JOBS)):
+        while more and (most := await self.budget.take(_JOBS_PER_STEP)):
             reply = await self._step({**options, **position, "most": most}, topic, (), most)
             _, more, score, last_id, end, *_ = reply
             position = {"score": score.decode(), "id": last_id.decode(), "end": end.decode()}
