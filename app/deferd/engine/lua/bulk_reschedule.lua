@@ -4,16 +4,22 @@
 --     by     ms to add to the due time of each job | delay  ms from now | at  an instant, ms
 -- Returns: see lib/selection.lua
 -- Bound: see lib/selection.lua
--- No due time is earlier than now or later than MOST_AHEAD_MS ahead. As in change.lua, a ready job with a later due time
--- becomes delayed again, and one that is due now keeps its place.
+-- No due time becomes earlier than now or later than MOST_AHEAD_MS ahead; `by` makes no job due earlier that is due
+-- already. As in change.lua, a ready job with a later due time becomes delayed again, and one that is due now keeps its
+-- place.
 local MOST_AHEAD_MS = 315576000000
 local now, last = now_ms(), last_position()
 
 local NOBODY = ''
 
 local function new_due(due)
-  local wanted = OPTIONS.by and due + OPTIONS.by or OPTIONS.delay and now + OPTIONS.delay or OPTIONS.at
-  return math.min(math.max(wanted, now), now + MOST_AHEAD_MS)
+  local wanted
+  if OPTIONS.by then
+    wanted = math.max(due + OPTIONS.by, math.min(due, now))
+  else
+    wanted = math.max(OPTIONS.delay and now + OPTIONS.delay or OPTIONS.at, now)
+  end
+  return math.min(wanted, now + MOST_AHEAD_MS)
 end
 
 -- The ends of ttls count from the new due times.
