@@ -18,13 +18,13 @@ from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, 
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import Backoff, PutOptions, put_fields
 from deferd.client.request_body import JobToFinish, JobToPut, set_fields, without_none
-from deferd.client.requests import ApiRequest, Result
+from deferd.client.requests import ApiRequest, JobFilters, Result
 from deferd.client.sender import Sender
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.client.transport import Transport
 from deferd.contract.errors import DeferdError, JobNotFound, PayloadTooLarge
 from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
-from deferd.contract.model import JobState, TopicSettings
+from deferd.contract.model import DeadReason, JobState, TopicSettings
 
 Item = TypeVar("Item")
 
@@ -282,29 +282,50 @@ class ApiMethods(BulkMethods):
         """End a pause. Raises TopicNotFound."""
         return await self._sender.send(requests.resume(topic))
 
-    async def jobs(self, topic: str, *, state: JobState | str | None = None) -> AsyncIterator[Job]:
+    async def jobs(
+        self, topic: str, *, state: JobState | str | None = None, **filters: Unpack[JobFilters]
+    ) -> AsyncIterator[Job]:
         """List the jobs of a topic, or those in one state. One whose state changes meanwhile may be missed or repeated.
 
-        Raises TopicNotFound.
+        The filters, all keyword-only, are the keys of JobFilters: `tag`, `due_after`, `due_before`, `id_prefix` and
+        `error`. Raises TopicNotFound.
         """
         cursor = None
         while True:
-            page, cursor = await self._sender.send(requests.jobs(topic, state=state, cursor=cursor))
+            page, cursor = await self._sender.send(requests.jobs(topic, state=state, cursor=cursor, **filters))
             for job in page:
                 yield job
             if cursor is None:
                 return
 
-    async def redrive(self, topic: str, *, ids: Sequence[str] | None = None, limit: int = REDRIVE_DEFAULT) -> int:
-        """Make dead jobs ready: those with these `ids`, otherwise the oldest `limit`. Returns how many."""
-        return await self._sender.send(requests.redrive(topic, ids=ids, limit=limit))
+    async def redrive(
+        self,
+        topic: str,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int = REDRIVE_DEFAULT,
+        tag: str | None = None,
+        reason: DeadReason | str | None = None,
+    ) -> int:
+        """Make dead jobs ready: those with these `ids`, otherwise the oldest `limit`. Returns how many.
 
-    async def purge(self, topic: str, *, state: JobState | str | None = None) -> int:
-        """Remove all jobs of a topic, or those in one state, and return how many.
+        `tag` and `reason`: only jobs with this tag, or dead for this reason.
+        """
+        return await self._sender.send(requests.redrive(topic, ids=ids, limit=limit, tag=tag, reason=reason))
+
+    async def purge(
+        self,
+        topic: str,
+        *,
+        state: JobState | str | None = None,
+        tag: str | None = None,
+        reason: DeadReason | str | None = None,
+    ) -> int:
+        """Remove all jobs of a topic, or those in one state, with a tag, or dead for a reason, and return how many.
 
         Consumers that hold one get JobCancelled. Raises TopicNotFound.
         """
-        return await self._sender.send(requests.purge(topic, state=state))
+        return await self._sender.send(requests.purge(topic, state=state, tag=tag, reason=reason))
 
     # Operations
 

@@ -114,8 +114,8 @@ By = Annotated[
         ge=-limits.DELAY_MAX_S,
         le=limits.DELAY_MAX_S,
         allow_inf_nan=False,
-        description="Seconds by which each due time is moved, negative for earlier; not 0. No job becomes due before now, "
-        "or more than 10 years ahead.",
+        description="Seconds by which each due time is moved, negative for earlier; not 0. No job becomes due before "
+        "now, or more than 10 years ahead.",
     ),
     AfterValidator(_not_zero),
 ]

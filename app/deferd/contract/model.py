@@ -414,7 +414,7 @@ class TopicSettings(JobPolicy):
 
 
 class Redrive(_Strict):
-    """Which dead jobs become ready again: those in `ids`, otherwise the oldest `limit`."""
+    """Which dead jobs become ready again: those in `ids`, otherwise up to `limit`, the oldest first without a `tag`."""
 
     ids: list[JobId] | None = Field(
         default=None,
@@ -429,6 +429,8 @@ class Redrive(_Strict):
         le=limits.REDRIVE_MAX,
         description="Most jobs to redrive without `ids`.",
     )
+    tag: Tag | None = Field(default=None, description="Only jobs with this tag.")
+    reason: DeadReason | None = Field(default=None, description="Only jobs that are dead for this reason.")
 
 
 class Job(BaseModel):

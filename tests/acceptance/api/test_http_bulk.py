@@ -156,5 +156,40 @@ async def test_a_repeated_put_with_tags_counts_as_the_same_put(http: Http, clien
     assert not matches_put(stored, {**fields, "headers": {"x": "z"}})
 
 
+async def test_lists_are_filtered(http: Http, client: AsyncClient, tag: str) -> None:
+    for number in range(3):
+        await http.put_job(f"j{number}", delay=60 + number, tags=[tag] if number else [])
+    page = ok(await http.get(http.topic_path("jobs"), params={"tag": tag}))
+    assert ([job["id"] for job in page["jobs"]], page["next_cursor"], page["looked_at"]) == (["j1", "j2"], None, 2)
+    due = page["jobs"][0]["due_at"]
+    page = ok(await http.get(http.topic_path("jobs"), params={"due_before": due, "id_prefix": "j", "limit": 1}))
+    assert ([job["id"] for job in page["jobs"]], page["looked_at"]) == (["j0"], 1)
+    assert "looked_at" not in ok(await http.get(http.topic_path("jobs")))
+    listed = [job.id async for job in client.jobs(http.topic, due_after=datetime.fromisoformat(due), state="delayed")]
+    assert listed == ["j1", "j2"]
+    for query, field in (
+        ({"tag": "a b"}, "query.tag"),
+        ({"due_after": "soon"}, "query.due_after"),
+        ({"id_prefix": ""}, "query.id_prefix"),
+        ({"error": "x" * 1001}, "query.error"),
+        ({"reason": "buried"}, "query.reason"),
+    ):
+        refusal(await http.get(http.topic_path("jobs"), params=query), field)
+
+
+async def test_dead_jobs_are_redriven_and_purged_by_tag_and_reason(http: Http, client: AsyncClient, tag: str) -> None:
+    for number in range(4):
+        job = await http.reserve(f"j{number}", tags=[tag] if number < 2 else [])
+        ok(await http.post(http.job_path(job["id"], "bury"), json={"error": f"it failed: {number}"}))
+    assert [job.id async for job in client.jobs(http.topic, error="failed: 3")] == ["j3"]
+    assert ok(await http.post(http.topic_path("redrive"), json={"tag": tag, "limit": 1})) == {"redriven": 1}
+    assert await client.redrive(http.topic, reason="expired") == 0
+    assert await client.redrive(http.topic, tag=tag, reason="buried") == 1
+    assert ok(await http.delete(http.topic_path(), params={"tag": tag})) == {"removed": 2}
+    assert await client.purge(http.topic, reason="buried", state="dead") == 2
+    refusal(await http.delete(http.topic_path(), params={"reason": "buried", "state": "ready"}), "query")
+    refusal(await http.post(http.topic_path("redrive"), json={"reason": "bored"}), "body.reason")
+
+
 async def test_a_known_path_with_another_method_is_refused(http: Http) -> None:
     assert problem(await http.get("/jobs/cancel"), 405, "method_not_allowed")

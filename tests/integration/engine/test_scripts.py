@@ -14,6 +14,7 @@ from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, P
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.scripts import translate
+from deferd.engine.topics import JobFilter
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 SCRIPTS = {
@@ -44,6 +45,7 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
     await driver.queue.put(job("e", on_conflict="replace", delay=60, tags=["x"]))
     await driver.topics.jobs(TOPIC)
+    await driver.topics.search(TOPIC, JobFilter(id_prefix="e"))
     await driver.engine.topic_list.totals([TOPIC])
     await driver.engine.usage.jobs(0, [TOPIC])
     assert [step async for step in driver.engine.usage.record_bytes(TOPIC)]

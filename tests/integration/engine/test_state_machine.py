@@ -95,9 +95,7 @@ class EveryCall(EngineAndModel):
         assert [result.was or result.code for result in actual] == [getattr(one, "code", one) for one in expected]
 
     @drawn.verb(2, topic=drawn.topics, which=drawn.selections, everywhere=st.booleans(), refuse=st.booleans())
-    def cancel_all(
-        self, topic: str, which: tuple[str | None, JobState | None], everywhere: bool, refuse: bool
-    ) -> None:
+    def cancel_all(self, topic: str, which: tuple[str | None, JobState | None], everywhere: bool, refuse: bool) -> None:
         select, models, was = self.selection(topic, which, everywhere)
         call = CancelSelected(select=select, if_reserved="refuse" if refuse else "cancel", request_id=self.new_id())
         actual = self.run(self.driver.engine.bulk.cancel(call))
@@ -117,9 +115,7 @@ class EveryCall(EngineAndModel):
         self, topic: str, which: tuple[str | None, JobState | None], everywhere: bool, by: int | None, delay: int
     ) -> None:
         select, models, was = self.selection(topic, which, everywhere)
-        call = RescheduleSelected(
-            select=select, by=by, delay=delay if by is None else None, request_id=self.new_id()
-        )
+        call = RescheduleSelected(select=select, by=by, delay=delay if by is None else None, request_id=self.new_id())
         actual = self.run(self.driver.engine.bulk.reschedule(call))
         done = 0
         for model in models:

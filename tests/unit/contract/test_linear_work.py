@@ -25,7 +25,7 @@ from deferd.api import incoming_request, problem_details, put_decoding, request_
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
-from deferd.api.routes import pop
+from deferd.api.routes import pop, topics
 from deferd.contract import bulk_model, model
 from deferd.contract.errors import DeferdError
 from deferd.engine import scripts
@@ -153,6 +153,7 @@ ROWS = [
     Row("topic", validated(model.Topic), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("topics of a pop", validated(pop.PopTopics), NAMES),
     Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/pop.py")),
+    Row("beginning of an id", validated(topics.IdPrefix), NAMES, ("api/routes/topics.py",)),
     Row("tag", validated(model.Tag), NAMES, ("contract/model.py",)),
     Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
     Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),
