@@ -25,9 +25,8 @@ return run_step(function(jobs)
     redis.call('ZREM', STATE_SETS[state], unpack(ids))
   end
   if #removed > 0 then
-    redis.call('ZREM', EXPIRY, unpack(removed))
     redis.call('HDEL', POOL, unpack(removed))
-    untag(removed)
+    forget_rare_entries(removed)
     tally('cancelled', #removed - #(of_state.finished or {}))
   end
   if redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end

@@ -31,9 +31,8 @@ for index, score in ipairs(redis.call('ZMSCORE', DELAY, unpack(ids))) do
 end
 if #delayed > 0 then
   redis.call('ZREM', DELAY, unpack(delayed))
-  redis.call('ZREM', EXPIRY, unpack(delayed))
   redis.call('HDEL', POOL, unpack(delayed))
-  untag(delayed)
+  forget_rare_entries(delayed)
   tally('cancelled', #delayed)
 end
 local any_cancelled = #delayed > 0

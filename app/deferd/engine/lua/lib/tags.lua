@@ -28,3 +28,10 @@ local function untag(ids)
   end
   if #found > 0 then redis.call('HDEL', TAGGED, unpack(found)) end
 end
+
+-- Forget what few jobs have: the end of their ttl, and their tags. Bound: as untag.
+local function forget_rare_entries(ids)
+  if redis.call('EXISTS', EXPIRY, TAGGED) == 0 then return end
+  redis.call('ZREM', EXPIRY, unpack(ids))
+  untag(ids)
+end

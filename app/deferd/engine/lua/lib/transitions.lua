@@ -54,9 +54,8 @@ local function remove_job(id, state, score, now)
     redis.call('ZADD', CANCELLED, until_ms, id, until_ms, string.format('%s %.0f %d', id, nonce, attempts + 1))
     schedule(until_ms)
   end
-  redis.call('ZREM', EXPIRY, id)
   redis.call('HDEL', POOL, id)
-  untag({ id })
+  forget_rare_entries({ id })
   if state ~= 'finished' then tally('cancelled', 1) end
 end
 
