@@ -156,6 +156,13 @@ async def test_jobs_put_after_the_call_began_are_not_meant(driver: EngineDriver)
     assert (await cancel(driver, select={"tag": "x"})).done == 2
 
 
+async def test_jobs_are_found_after_the_stores_clock_stepped_back(driver: EngineDriver) -> None:
+    await put_many(driver, 3, delay=7200, tags=["x"])
+    driver.move_clock(-3600)
+    assert (await reschedule(driver, select={"tag": "x"}, by=5)).done == 3
+    assert (await cancel(driver, select={"tag": "x"})).done == 3
+
+
 async def test_a_call_is_remembered_for_an_hour(driver: EngineDriver) -> None:
     await put_many(driver, 3, delay=60, tags=["x"])
     await reschedule(driver, select={"tag": "x"}, by=5, request_id="r")

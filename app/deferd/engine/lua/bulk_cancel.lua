@@ -4,8 +4,6 @@
 --     refuse_reserved  true: leave jobs that a consumer holds
 -- Returns: see lib/selection.lua
 -- Bound: see lib/selection.lua
-local now = now_ms()
-
 return run_step(function(jobs)
   local of_state, removed, held, done = {}, {}, {}, 0
   for index, id in ipairs(jobs.ids) do

@@ -8,7 +8,7 @@
 -- already. As in change.lua, a ready job with a later due time becomes delayed again, and one that is due now keeps its
 -- place.
 local MOST_AHEAD_MS = 315576000000
-local now, last = now_ms(), last_position()
+local last = last_position()
 
 local NOBODY = ''
 

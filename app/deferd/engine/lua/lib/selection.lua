@@ -2,7 +2,7 @@
 -- such a script takes
 --   ARGV[1] topic
 --   ARGV[2] a JSON object:
---     bound    only jobs put until this ms
+--     bound    only jobs put until this ms; also those put later than now, before the store's clock stepped back
 --     dry_run  true: change nothing
 --     request  for a call that is remembered: the name of its key bulk/<request> of the shard, a HASH. Its fields:
 --                bound | done, delayed, ready, reserved, dead, finished: the numbers of the whole call |
@@ -18,6 +18,7 @@
 --   done, and of the matched jobs: delayed, ready, reserved, dead, finished }
 -- Bound: the ids or `most`, at most 1000, and 1 MiB of records, or one; if their sizes differ much, some more are read.
 local OPTIONS = cjson.decode(ARGV[2])
+local now = now_ms()
 local BULK = OPTIONS.request and of_shard('bulk/' .. OPTIONS.request)
 local REMEMBERED_MS = 3600000
 local MOST_BYTES = 1024 * 1024
@@ -105,7 +106,7 @@ local function matching(ids)
     if excluded[index] or seen[id] then return end
     seen[id] = true
     local created, due = struct.unpack('<I6I6', raw)
-    if created > bound or due < from or due >= before then return end
+    if created > bound and created <= now or due < from or due >= before then return end
     count = count + 1
     jobs.ids[count], jobs.raws[count], jobs.dues[count], jobs.members[count] = id, raw, due, members[index]
     jobs.states[count] = OPTIONS.state or delayed[index] and 'delayed' or state_of(id)
