@@ -293,7 +293,7 @@ async def test_a_call_that_failed_in_the_middle_is_continued(driver: EngineDrive
     with pytest.raises(StoreUnavailable):
         await reschedule(driver, select={"tag": "x"}, by=100, request_id="r")
     moved = [job_id for job_id, due in (await due_times(driver)).items() if due != before[job_id]]
-    assert len(moved) == 375
+    assert 0 < len(moved) < 1000
     assert await reschedule(driver, select={"tag": "x"}, by=100, request_id="r") == BulkOutcome(
         1000, 1000, {DELAYED: 1000}, True
     )
