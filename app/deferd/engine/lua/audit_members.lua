@@ -22,7 +22,7 @@ for at = 1, #members, 2 do
     report('no_record', id, name)
   end
   if REPAIR and has_record == (name == 'cancelled') then
-    if name == 'tagged' then untag({ id }) else redis.call(is_hash and 'HDEL' or 'ZREM', key, id) end
+    if name == 'tagged' then index_tags({ id }) else redis.call(is_hash and 'HDEL' or 'ZREM', key, id) end
   end
 end
 return { reply[1], #members / 2, findings }

@@ -24,7 +24,10 @@ return run_step(function(jobs)
   end
   if #removed > 0 then
     redis.call('HDEL', POOL, unpack(removed))
-    forget_rare_entries(removed)
+    if redis.call('EXISTS', EXPIRY, TAGGED) > 0 then  -- most jobs have neither a ttl nor tags
+      redis.call('ZREM', EXPIRY, unpack(removed))
+      index_tags(removed)
+    end
     tally('cancelled', #removed - #(of_state.finished or {}))
   end
   if redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end

@@ -32,7 +32,10 @@ end
 if #delayed > 0 then
   redis.call('ZREM', DELAY, unpack(delayed))
   redis.call('HDEL', POOL, unpack(delayed))
-  forget_rare_entries(delayed)
+  if redis.call('EXISTS', EXPIRY, TAGGED) > 0 then  -- most jobs have neither a ttl nor tags
+    redis.call('ZREM', EXPIRY, unpack(delayed))
+    index_tags(delayed)
+  end
   tally('cancelled', #delayed)
 end
 local any_cancelled = #delayed > 0

@@ -26,7 +26,6 @@ if ARGV[6] == '1' then record.rest = ARGV[7] end
 
 -- Deletions come first: a store that is out of memory refuses a script whose first write adds data.
 redis.call('ZREM', EXPIRY, id)
-if has_new_tags then untag({ id }) end
 if ARGV[3] ~= '' then
   local when = tonumber(ARGV[4])
   record.due = ARGV[3] == 'delay' and now + when or math.max(when, now)
@@ -44,6 +43,6 @@ if ARGV[3] ~= '' then
 end
 raw = write_record(record)
 redis.call('HSET', POOL, id, raw)
-if has_new_tags and record.extra.g then tag_job(id, record.extra.g) end
+if has_new_tags then index_tags({ id }, record.extra.g) end
 watch_expiry(id, record)
 return { 0, state, raw, record.due }

@@ -15,7 +15,8 @@ end
 local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
-local released, gone, tagged, kept, done, earliest = {}, {}, {}, {}, {}, math.huge
+local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
+local tagged  -- the ids of those gone that have tags
 
 -- Finish a live delivery; its writes are collected and done at the end.
 local function finish(id, raw, extra_length, argument, result_at)
@@ -24,7 +25,10 @@ local function finish(id, raw, extra_length, argument, result_at)
   local retain = extra and extra.r or 0
   if retain == 0 then
     gone[#gone + 1] = id
-    if extra and extra.g then tagged[#tagged + 1] = id end
+    if extra and extra.g then
+      tagged = tagged or {}
+      tagged[#tagged + 1] = id
+    end
     done[id] = 'gone'
     return
   end
@@ -74,7 +78,7 @@ if #released > 0 then
   tally('finished', #released)
 end
 if #gone > 0 then redis.call('HDEL', POOL, unpack(gone)) end
-if #tagged > 0 then untag(tagged) end
+if tagged then index_tags(tagged) end
 for _, job in ipairs(kept) do
   redis.call('HSET', POOL, job[1], job[2])
   redis.call('ZADD', FINISHED, job[3], job[1])

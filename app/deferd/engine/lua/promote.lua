@@ -90,7 +90,7 @@ for _, key in ipairs({ DEAD, FINISHED }) do
   if #ids > 0 then
     redis.call('ZREM', key, unpack(ids))
     local dropped = redis.call('HDEL', POOL, unpack(ids))
-    untag(ids)
+    index_tags(ids)
     if key == DEAD then tally('dropped', dropped) end
     reply[4] = reply[4] + #ids
   end

@@ -97,7 +97,7 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   if room > 0 and call('HSETNX', POOL, id, record) == 1 then
     if live then live = live + 1 end
     if has_tombstones then call('ZREM', CANCELLED, id) end
-    if tags then tag_job(id, tags) end
+    if tags then index_tags({ id }, tags) end
     enqueue(id, due, ttl)
     return CREATED, record
   end
@@ -111,7 +111,7 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   if not was_live and room <= 0 then return FULL end
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
-  if tags then tag_job(id, tags) end
+  if tags then index_tags({ id }, tags) end
   if live and not was_live then live = live + 1 end
   enqueue(id, due, ttl)
   return REPLACED, record

@@ -76,7 +76,7 @@ end
 local function set_aside(id, raw, now)
   leave_all_states(id)
   redis.call('HDEL', POOL, id)
-  untag({ id })
+  index_tags({ id })
   redis.call('HSET', ASIDE, string.format('job %s %.0f', id, now), raw)
 end
 
@@ -124,8 +124,7 @@ local function check_tags(id, tags, tagged)
   report('tags_wrong', id, missing and 'not found by ' .. missing or string.format('%s, where its record says %s',
     tagged and '"' .. tagged .. '"' or 'none', wanted == '' and 'none' or '"' .. wanted .. '"'))
   if not REPAIR then return end
-  untag({ id })
-  if tags then tag_job(id, tags) end
+  index_tags({ id }, tags)
 end
 
 -- Report all findings of one job, and repair them if REPAIR. `scores` maps states to the job's score in their sets.

@@ -55,7 +55,10 @@ local function remove_job(id, state, score, now)
     schedule(until_ms)
   end
   redis.call('HDEL', POOL, id)
-  forget_rare_entries({ id })
+  if redis.call('EXISTS', EXPIRY, KEYS[15]) > 0 then  -- most jobs have neither a ttl nor tags
+    redis.call('ZREM', EXPIRY, id)
+    index_tags({ id })
+  end
   if state ~= 'finished' then tally('cancelled', 1) end
 end
 
