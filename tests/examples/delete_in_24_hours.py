@@ -1,23 +1,25 @@
 """A resource is deleted after 24 hours unless that is undone; a trial on day 30, with notices on days 23, 28 and 29.
 
-The ids of a resource's jobs are made from its name, so that `undo` can cancel all of them without storing anything.
+All jobs of a resource are tagged with its name, so that `undo` is one call, without storing anything.
 
 ``tests/acceptance/project/test_examples.py`` runs this against a real service.
 """
 
 from __future__ import annotations
 
-import contextlib
 from datetime import timedelta
 from typing import Any, Protocol
 
-from deferd import Client, JobNotFound
+from deferd import Client
 
 TOPIC = "resources"
 DELETION = "delete"
 NOTICE_DAYS = (23, 28, 29)
 TRIAL_DAYS = 30
-_STEPS = (DELETION, *(f"notice-{day}" for day in NOTICE_DAYS))
+
+
+class UnderWay(Exception):
+    """The resource is being deleted, or its owner notified, right now."""
 
 
 class Resources(Protocol):
@@ -32,7 +34,8 @@ class Resources(Protocol):
 
 def delete_in_24_hours(client: Client, resource: str) -> None:
     """Delete a resource in 24 hours; until then that can be undone."""
-    client.put(TOPIC, {"resource": resource, "do": DELETION}, id=_id(resource, DELETION), delay=timedelta(hours=24))
+    body = {"resource": resource, "do": DELETION}
+    client.put(TOPIC, body, id=_id(resource, DELETION), delay=timedelta(hours=24), tags=[resource])
 
 
 def start_trial(client: Client, resource: str) -> None:
@@ -47,6 +50,7 @@ def start_trial(client: Client, resource: str) -> None:
                 "body": {"resource": resource, **body},
                 "delay": timedelta(days=day),
                 "on_conflict": "keep",
+                "tags": [resource],
             }
             for step, body, day in steps
         ]
@@ -57,19 +61,15 @@ def start_trial(client: Client, resource: str) -> None:
 
 
 def undo(client: Client, resource: str) -> int:
-    """Cancel the remaining jobs of a resource and return how many there were.
-
-    The deletion is cancelled first: a crash in the middle then leaves a needless notice, not a deletion.
+    """Cancel the remaining jobs of a resource, in one call, and return how many there were.
 
     Raises:
-        JobReserved: too late, the resource is being deleted right now.
+        UnderWay: one of them is being executed right now; the others are cancelled.
     """
-    cancelled = 0
-    for step in _STEPS:
-        with contextlib.suppress(JobNotFound):  # done already, or never put
-            client.cancel(TOPIC, _id(resource, step), if_reserved="refuse" if step == DELETION else "cancel")
-            cancelled += 1
-    return cancelled
+    cancelled = client.cancel_all(tag=resource, if_reserved="refuse")
+    if cancelled.done < cancelled.matched:
+        raise UnderWay(resource)
+    return cancelled.done
 
 
 def run_due_job(client: Client, resources: Resources, *, wait: float = 20) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from deferd import AsyncClient, Delivery, JobRef
+from deferd import AsyncClient, BulkResult, Delivery, JobRef
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.jobs import FinishResult, Job, PutResult, Released
 from deferd.contract.errors import (
@@ -213,6 +213,10 @@ class Clients:
 
     async def _change(self, topic: str, job: str, delay_ms: int) -> None:
         number = self._recorder.begin("change", topic, job, delay_ms=delay_ms)
+        if self._chance.random() < 0.5:  # as a call on many jobs
+            many = self._client().reschedule_all(ids=[(topic, job)], delay=delay_ms / 1000)
+            await self._record(number, many, lambda done: {"outcome": _outcome_of_reschedule(done)})
+            return
         call = self._client().change(topic, job, delay=delay_ms / 1000)
         await self._record(number, call, lambda now: {"outcome": "done", "at_ms": ms(now.due_at) - delay_ms})
 
@@ -228,6 +232,10 @@ class Clients:
 
     async def _cancel(self, topic: str, job: str) -> None:
         number = self._recorder.begin("cancel", topic, job)
+        if self._chance.random() < 0.5:  # as a call on many jobs
+            many = self._client().cancel_all(ids=[(topic, job)])
+            await self._record(number, many, lambda done: {"outcome": str(next(iter(done.was), UNKNOWN))})
+            return
         await self._record(number, self._client().cancel(topic, job), lambda cancelled: {"outcome": str(cancelled.was)})
 
     # Consumers
@@ -369,3 +377,12 @@ def delivery_facts(job: Delivery) -> dict[str, Any]:
 def ms(instant: datetime) -> int:
     """Milliseconds since the epoch."""
     return round(instant.timestamp() * 1000)
+
+
+def _outcome_of_reschedule(done: BulkResult) -> str:
+    """As that of a change: of the one job that was meant."""
+    if done.done:
+        return "done"
+    if not done.was:  # it may have been replaced after the call began
+        return UNKNOWN
+    return "held" if JobState.RESERVED in done.was else "not found"

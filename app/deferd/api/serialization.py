@@ -15,6 +15,7 @@ from orjson import Fragment
 
 from deferd.contract import limits
 from deferd.contract.model import JobState
+from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.queue import CancelResult, FinishResult
 from deferd.engine.record import JobRecord, receipt_text
@@ -133,6 +134,8 @@ def _members(record: JobRecord) -> list[bytes]:
         or record.reason is not None
         or record.finished_at_ms is not None
         or record.traceparent is not None
+        or record.tags is not None
+        or record.headers is not None
     ):
         pieces.append(_rare_members(record))
     return pieces
@@ -149,6 +152,10 @@ def _rare_members(record: JobRecord) -> bytes:
     members: dict[str, Any] = {}
     if record.traceparent is not None:
         members["traceparent"] = record.traceparent
+    if record.tags is not None:
+        members["tags"] = record.tags
+    if record.headers is not None:
+        members["headers"] = record.headers
     if record.last_error is not None:
         members["last_error"] = record.last_error
     if record.reason is not None:
@@ -232,6 +239,16 @@ def cancel_results(results: Iterable[CancelResult]) -> bytes:
     return _results(
         [f'{{"id":"{job_id}","status":{status}{_code(code)}{_was(was)}}}' for job_id, status, was, code in results]
     )
+
+
+def bulk_outcome(outcome: BulkOutcome) -> dict[str, Any]:
+    """The response to a call on many jobs."""
+    return {
+        "matched": outcome.matched,
+        "done": outcome.done,
+        "was": {state.value: count for state, count in outcome.was.items()},
+        "complete": outcome.complete,
+    }
 
 
 def _was(state: JobState | None) -> str:

@@ -12,7 +12,7 @@ from deferd.contract import limits, model
 from deferd.contract.errors import FieldError
 
 FIELD_ERRORS_MAX = 1000
-_SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait", "advance"})
+_SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait", "advance", "by"})
 _BACKOFF_KINDS = tuple(
     get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(model.Backoff)[0])
 )
@@ -20,6 +20,9 @@ _PATTERN_MEANINGS = {
     limits.TOPIC_PATTERN: f"1 to {limits.TOPIC_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
     model.TRACEPARENT_PATTERN: "four lower-case hexadecimal numbers separated by -: version, trace, span, flags",
     limits.DURABILITY_PATTERN: f"memory, fsync, or replicated:N with N from 1 to {limits.REPLICAS_MAX}",
+    limits.TAG_PATTERN: f"1 to {limits.TAG_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
+    limits.TOPIC_SELECTOR_PATTERN: f"a topic, or a pattern of 1 to {limits.TOPIC_LENGTH} characters with *",
+    limits.HEADER_TEXT_PATTERN: "no control characters",
     limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
 }
 _UNKNOWN_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"
@@ -30,6 +33,7 @@ _PLAIN = {
     "model_type": "must be a JSON object",
     "model_attributes_type": "must be a JSON object",
     "dict_type": "must be a JSON object",
+    "bool_type": "must be true or false",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_parsing_size": "must be a whole number of fewer digits",

@@ -21,7 +21,8 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "put": Entry("producing", "put a job, or one for each line of standard input"),
         "show": Entry("producing", "show a job without changing it"),
         "change": Entry("producing", "reschedule or change a delayed or ready job"),
-        "cancel": Entry("producing", "cancel jobs"),
+        "cancel": Entry("cancelling", "cancel jobs by id, tag or state"),
+        "reschedule": Entry("cancelling", "move the due times of many jobs"),
     },
     "consumers": {
         "pop": Entry("consuming", "take ready jobs, with their receipts"),

@@ -42,7 +42,7 @@ def _refused(field_error: FieldError, ctx: click.Context) -> str:
     path = list(field_error.path)
     if path and path[0] in _PARTS_OF_A_REQUEST:
         del path[0]
-    if path[:1] == ["jobs"]:
+    if path[:1] in (["jobs"], ["select"]):
         del path[0]
     value = f"{field_error.value:g}" if isinstance(field_error.value, float) else repr(field_error.value)
     shown = f" (it is {_cut(value)})" if field_error.value is not None else ""

@@ -14,6 +14,8 @@ from deferd.cli.connection import SETTINGS, Connection
 from deferd.contract.limits import REPLICAS_MAX
 
 STATES: Final = ("delayed", "ready", "reserved", "dead", "finished")
+REASONS: Final = ("expired", "attempts_exhausted", "schedule_ended", "buried")
+"""Why a job is dead: a copy, because the help does not import `deferd.contract.model`; a test compares the two."""
 DURABILITIES: Final = ("memory", "fsync", *(f"replicated:{count}" for count in range(1, REPLICAS_MAX + 1)))
 
 Function = Callable[..., int | None]
@@ -59,15 +61,31 @@ def connection_options(function: Function) -> Function:
     return all_of(setting.option(name) for name, setting in SETTINGS.items())(run)
 
 
-def _field(name: str, type_: Any, about: str, metavar: str | None = None) -> Decorator:
-    """An option for a field of a job or a topic: the argument `fields` has those that were given."""
+def _field(name: str, type_: Any, about: str, metavar: str | None = None, *, many: str | None = None) -> Decorator:
+    """An option for a field of a job or a topic: the argument `fields` has those that were given.
+
+    `many`: the option may be repeated, and its values are the field of this name: a list, or an object of pairs. An
+    empty value stands for none.
+    """
 
     def collect(ctx: click.Context, option: click.Parameter, value: Any) -> None:
         fields = ctx.params.setdefault("fields", {})
         if option.name and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            fields[option.name] = value
+            if many is None:
+                fields[option.name] = value
+            else:
+                values = [one for one in value if one]
+                fields[many] = dict(values) if many == "headers" else values
 
-    return click.option(f"--{name}", type=type_, metavar=metavar, help=about, expose_value=False, callback=collect)
+    return click.option(
+        f"--{name}",
+        type=type_,
+        metavar=metavar,
+        help=about,
+        expose_value=False,
+        callback=collect,
+        multiple=many is not None,
+    )
 
 
 due_options: Final = all_of(
@@ -87,6 +105,14 @@ policy_options: Final = all_of(
         ),
         _field("ttl", values.duration_or_none, "first delivery within this time of being due, else dead", "DURATION"),
         _field("retain", values.duration, "how long to keep the record of the finished job"),
+    ]
+)
+label_options: Final = all_of(
+    [
+        _field("tag", str, "a tag, by which to cancel jobs of all topics together; up to 8", "TAG", many="tags"),
+        _field(
+            "header", values.header, "a text for the consumer beside the body; up to 16", "NAME=TEXT", many="headers"
+        ),
     ]
 )
 topic_options: Final = all_of(

@@ -1,4 +1,4 @@
-"""The commands of producers: `put`, `show`, `change`, `cancel`."""
+"""The commands of producers for single jobs: `put`, `show`, `change`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from deferd.cli import exit_codes, output, values
+from deferd.cli import output, values
 from deferd.cli.command import command
 from deferd.cli.connection import Connection
 from deferd.cli.exit_codes import UsageError
@@ -17,6 +17,7 @@ from deferd.cli.options import (
     due_options,
     job_arguments,
     json_option,
+    label_options,
     policy_options,
     topic_argument,
 )
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("--id", metavar="ID", help="your own id, by which you can cancel it; default: a generated one")
 @due_options
 @policy_options
+@label_options
 @click.option(
     "--on-conflict",
     type=click.Choice(["reject", "keep", "replace"]),
@@ -112,6 +114,7 @@ def show(topic: str, id: str, as_json: bool, connection: Connection) -> None:
 @click.argument("body", required=False, type=values.body, help="the new body, any JSON value")
 @due_options
 @policy_options
+@label_options
 @json_option()
 @connection_options
 def change(
@@ -135,39 +138,6 @@ def change(
     with connection.open() as client:
         job = client.change(topic, id, **fields)
     _show_briefly(job, as_json=as_json)
-
-
-@command("deferd cancel orders.close order-1042", "deferd cancel notices n-23 n-28 n-29 --refuse-reserved")
-@topic_argument("the jobs' topic")
-@click.argument("ids", metavar="ID...", nargs=-1, required=True, help="the jobs' ids")
-@click.option("--refuse-reserved", is_flag=True, help="do not cancel a job that a consumer holds")
-@json_option()
-@connection_options
-def cancel(topic: str, ids: tuple[str, ...], refuse_reserved: bool, as_json: bool, connection: Connection) -> int:
-    """Cancel jobs in any state. `was` shows whether it was in time: reserved means that a consumer had the job already.
-    A job that cannot be cancelled does not keep the others from being cancelled.
-    """
-    from deferd.cli.error_messages import sentence
-    from deferd.contract.errors import DeferdError
-
-    code = exit_codes.DONE
-    with connection.open() as client:
-        for job_id in ids:
-            try:
-                job = client.cancel(topic, job_id, if_reserved="refuse" if refuse_reserved else "cancel")
-            except DeferdError as error:
-                if exit_codes.of_error(error) != exit_codes.REFUSED:
-                    raise
-                code = exit_codes.REFUSED
-                output.complain(sentence(error))
-                if as_json:
-                    output.json_line({"topic": topic, "id": job_id, "code": error.code})
-                continue
-            if as_json:
-                output.json_line({"topic": job.topic, "id": job.id, "state": "cancelled", "was": job.was.value})
-            else:
-                output.line(f"{job.topic}/{job.id} cancelled, was {job.was.value}")
-    return code
 
 
 def _show_briefly(job: Job, *, as_json: bool, durability: bool = False) -> None:
@@ -194,6 +164,8 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),
         ("last error", job.last_error),
         ("trace", job.traceparent),
+        ("tags", ", ".join(job.tags) or None),
+        ("headers", "\n".join(f"{name}={text}" for name, text in job.headers.items()) or None),
         ("result", None if "result" not in job.fields else _pretty(job.result)),
         ("body", _pretty(job.body)),
     ]

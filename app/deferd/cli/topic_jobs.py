@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,7 +12,7 @@ from deferd.cli import exit_codes, output, values
 from deferd.cli.command import command
 from deferd.cli.connection import Connection
 from deferd.cli.exit_codes import UsageError
-from deferd.cli.options import all_of, connection_options, json_option, state_option, topic_argument
+from deferd.cli.options import REASONS, all_of, connection_options, json_option, state_option, topic_argument
 from deferd.cli.output import Column
 from deferd.cli.topics import list_topics
 
@@ -28,9 +28,18 @@ _COLUMNS = [
     Column("TRIES", right=True),
     Column("BODY", cut=True),
 ]
+_tag_option: Final = click.option("--tag", metavar="TAG", help="only jobs with this tag")
+_reason_option: Final = click.option(
+    "--reason", type=click.Choice(REASONS), help="only jobs that are dead for this reason"
+)
 _list_options: Final = all_of(
     [
         state_option,
+        _tag_option,
+        click.option("--due-after", type=values.instant, metavar="INSTANT", help="only jobs due then or later"),
+        click.option("--due-before", type=values.instant, metavar="INSTANT", help="only jobs due before then"),
+        click.option("--id-prefix", metavar="TEXT", help="only jobs whose id begins so"),
+        click.option("--error", metavar="TEXT", help="only jobs whose last error contains this"),
         click.option("--limit", type=values.count_from_1, default=100, metavar="N", help="most jobs; default 100"),
         click.option("--all", "no_limit", is_flag=True, help="all of them"),
         json_option(),
@@ -42,23 +51,40 @@ _list_options: Final = all_of(
 @command("deferd jobs orders.close --state dead", "deferd jobs orders.close --all --json | jq -r .id")
 @topic_argument()
 @_list_options
-def jobs(*, topic: str, state: str | None, limit: int, no_limit: bool, as_json: bool, connection: Connection) -> None:
+def jobs(
+    *,
+    topic: str,
+    state: str | None,
+    limit: int,
+    no_limit: bool,
+    as_json: bool,
+    connection: Connection,
+    **filters: Any,
+) -> None:
     """List the jobs of a topic."""
-    _list_jobs(topic, state, None if no_limit else limit, as_json=as_json, connection=connection)
+    _list_jobs(topic, state, None if no_limit else limit, filters, as_json=as_json, connection=connection)
 
 
 @command("deferd ls", "deferd ls orders.close --state dead")
 @topic_argument("list its jobs", required=False)
 @_list_options
 def ls(
-    *, topic: str | None, state: str | None, limit: int, no_limit: bool, as_json: bool, connection: Connection
+    *,
+    topic: str | None,
+    state: str | None,
+    limit: int,
+    no_limit: bool,
+    as_json: bool,
+    connection: Connection,
+    **filters: Any,
 ) -> int | None:
     """List all topics as `topics`, or with TOPIC its jobs as `jobs`."""
     if topic is None:
-        if state is not None:
-            raise UsageError("--state is for the jobs of a topic: give TOPIC")
+        for name, value in {"state": state, **filters}.items():
+            if value is not None:
+                raise UsageError(f"--{name.replace('_', '-')} is for the jobs of a topic: give TOPIC")
         return list_topics(connection, as_json=as_json)
-    _list_jobs(topic, state, None if no_limit else limit, as_json=as_json, connection=connection)
+    _list_jobs(topic, state, None if no_limit else limit, filters, as_json=as_json, connection=connection)
     return None
 
 
@@ -66,12 +92,23 @@ def ls(
 @topic_argument()
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="these jobs; without any, those that have been dead longest")
 @click.option("--limit", type=values.whole, default=1000, metavar="N", help="most jobs, without ID; default 1000")
+@_tag_option
+@_reason_option
 @json_option()
 @connection_options
-def redrive(topic: str, ids: tuple[str, ...], limit: int, as_json: bool, connection: Connection) -> None:
+def redrive(
+    *,
+    topic: str,
+    ids: tuple[str, ...],
+    limit: int,
+    tag: str | None,
+    reason: str | None,
+    as_json: bool,
+    connection: Connection,
+) -> None:
     """Make dead jobs ready again."""
     with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
-        count = client.redrive(topic, ids=list(ids) or None, limit=limit)
+        count = client.redrive(topic, ids=list(ids) or None, limit=limit, tag=tag, reason=reason)
     if as_json:
         output.json_line({"redriven": count})
     else:
@@ -81,20 +118,31 @@ def redrive(topic: str, ids: tuple[str, ...], limit: int, as_json: bool, connect
 @command("deferd purge orders.close --state dead", "deferd purge orders.close --yes")
 @topic_argument()
 @state_option
+@_tag_option
+@_reason_option
 @click.option("--yes", is_flag=True, help="do not ask; required where there is no terminal")
 @json_option()
 @connection_options
-def purge(topic: str, state: str | None, yes: bool, as_json: bool, connection: Connection) -> int:
-    """Remove all jobs of a topic, or those in one state, for good. Asks for confirmation. The default of
-    --timeout is 10 minutes here.
+def purge(
+    *,
+    topic: str,
+    state: str | None,
+    tag: str | None,
+    reason: str | None,
+    yes: bool,
+    as_json: bool,
+    connection: Connection,
+) -> int:
+    """Remove all jobs of a topic, or those in one state, with a tag, or dead for a reason, for good. Asks for
+    confirmation. The default of --timeout is 10 minutes here.
     """
     if not yes and not sys.stdin.isatty():
         raise UsageError("purge asks for confirmation, and standard input is not a terminal: give --yes")
     with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
-        if not yes and not _confirmed(client.topic(topic), state):
+        if not yes and not _confirmed(client.topic(topic), "dead" if reason is not None else state, tag, reason):
             output.complain("nothing was removed")
             return exit_codes.INTERRUPTED
-        count = client.purge(topic, state=state)
+        count = client.purge(topic, state=state, tag=tag, reason=reason)
     if as_json:
         output.json_line({"removed": count})
     else:
@@ -102,10 +150,18 @@ def purge(topic: str, state: str | None, yes: bool, as_json: bool, connection: C
     return exit_codes.DONE
 
 
-def _list_jobs(topic: str, state: str | None, limit: int | None, *, as_json: bool, connection: Connection) -> None:
+def _list_jobs(
+    topic: str,
+    state: str | None,
+    limit: int | None,
+    filters: dict[str, Any],
+    *,
+    as_json: bool,
+    connection: Connection,
+) -> None:
     is_empty = True
     with connection.open() as client:
-        for page in _pages(client, topic, state, limit):
+        for page in _pages(client, topic, state, limit, filters):
             if as_json:
                 for job in page:
                     output.json_line(job.fields)
@@ -113,10 +169,13 @@ def _list_jobs(topic: str, state: str | None, limit: int | None, *, as_json: boo
                 output.show_table(_COLUMNS, [_row(job) for job in page], headed=is_empty)
             is_empty = is_empty and not page
     if is_empty and not as_json:
-        output.say_empty(f"{topic} has no {'' if state is None else f'{state} '}jobs")
+        such = " that match" if any(value is not None for value in filters.values()) else ""
+        output.say_empty(f"{topic} has no {'' if state is None else f'{state} '}jobs{such}")
 
 
-def _pages(client: Client, topic: str, state: str | None, limit: int | None) -> Iterator[list[Job]]:
+def _pages(
+    client: Client, topic: str, state: str | None, limit: int | None, filters: dict[str, Any]
+) -> Iterator[list[Job]]:
     """Pages of the jobs, at most `limit` jobs in all; hints when there may be more."""
     from deferd.client import requests
     from deferd.contract.limits import PAGE_MAX
@@ -125,7 +184,7 @@ def _pages(client: Client, topic: str, state: str | None, limit: int | None) -> 
     left = limit
     while True:
         size = PAGE_MAX if left is None else min(left, PAGE_MAX)
-        page, cursor = client.send(requests.jobs(topic, state=state, cursor=cursor, limit=size))
+        page, cursor = client.send(requests.jobs(topic, state=state, cursor=cursor, limit=size, **filters))
         if left is not None:
             page = page[:left]
             left -= len(page)
@@ -141,11 +200,14 @@ def _row(job: Job) -> list[str]:
     return [job.id, job.state.value, output.where_it_stands(job), str(job.attempts), output.cell(job.body)]
 
 
-def _confirmed(view: TopicView, state: str | None) -> bool:
+def _confirmed(view: TopicView, state: str | None, tag: str | None, reason: str | None) -> bool:
     counts = {name: count for name, count in view.fields["counts"].items() if state in {None, name}}
     total = sum(counts.values())
     parts = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     what = f"{total:,} {_noun(total)}" + (f" ({parts})" if parts else "")
+    if tag is not None or reason is not None:  # how many match is not known yet
+        only = [f"tag {tag}"] if tag is not None else []
+        what = f"those with {' and '.join([*only, *([f'reason {reason}'] if reason is not None else [])])}, of {what}"
     print(f"Remove {what} of {view.topic} for good? [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201 (it asks)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 

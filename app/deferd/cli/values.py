@@ -39,6 +39,11 @@ def duration(text: str) -> float:
     return round(sum(float(number) * UNITS_S[unit] for number, unit in parts), 3)
 
 
+def signed_duration(text: str) -> float:
+    """A duration, or one after a minus sign."""
+    return -duration(text[1:]) if text.startswith("-") else duration(text)
+
+
 def duration_or_none(text: str) -> float | None:
     """A duration, or ``none`` for no limit."""
     return None if text == _NONE else duration(text)
@@ -100,6 +105,16 @@ class Body:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+def header(text: str) -> tuple[str, str] | None:
+    """A name and a text, separated by the first ``=``; None for an empty text."""
+    if not text:
+        return None
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{_shown(text)} is not a header: write NAME=TEXT")
+    return name, value
 
 
 def backoff(text: str) -> dict[str, Any]:

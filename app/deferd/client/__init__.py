@@ -6,7 +6,17 @@ from deferd.client.async_client import AsyncClient
 from deferd.client.blocking_client import Client
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
-from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.jobs import (
+    BulkResult,
+    Cancelled,
+    CancelResult,
+    Delivery,
+    FinishResult,
+    Job,
+    JobRef,
+    PutResult,
+    Released,
+)
 from deferd.client.put_options import Backoff, PutDefaults, PutOptions
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 
@@ -16,6 +26,7 @@ __all__ = [
     "Backoff",
     "BlockingJob",
     "BoundJob",
+    "BulkResult",
     "CallFailed",
     "CancelResult",
     "Cancelled",

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar, Unpack
 from deferd.client import requests
 from deferd.client.batching import Batching
 from deferd.client.buffer import PutBuffer
+from deferd.client.bulk import BulkMethods
 from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
 from deferd.client.idempotency import new_id, put_batch_once, with_id, with_ids
@@ -17,13 +18,13 @@ from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, 
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import Backoff, PutOptions, put_fields
 from deferd.client.request_body import JobToFinish, JobToPut, set_fields, without_none
-from deferd.client.requests import ApiRequest, Result
+from deferd.client.requests import ApiRequest, JobFilters, Result
 from deferd.client.sender import Sender
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.client.transport import Transport
 from deferd.contract.errors import DeferdError, JobNotFound, PayloadTooLarge
 from deferd.contract.limits import BATCH_MAX, REDRIVE_DEFAULT, WAIT_DEFAULT_S
-from deferd.contract.model import JobState, TopicSettings
+from deferd.contract.model import DeadReason, JobState, TopicSettings
 
 Item = TypeVar("Item")
 
@@ -40,7 +41,7 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 
-class ApiMethods:
+class ApiMethods(BulkMethods):
     """The operations of the HTTP API. Each raises the error that the service names, or CallFailed.
 
     The base class of AsyncClient; `Client` runs the same coroutines over a blocking transport.
@@ -70,7 +71,7 @@ class ApiMethods:
 
         `body` is any JSON value, or a value that pydantic can write as JSON. The options, all keyword-only, are the
         keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `on_conflict`,
-        `traceparent` and `durability`.
+        `traceparent`, `tags`, `headers` and `durability`.
 
         The client makes an `id` if there is none, and repeats a put whose response was lost: a stored job with this id
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
@@ -128,16 +129,21 @@ class ApiMethods:
         backoff: Backoff | None = None,
         ttl: Seconds | Unset | None = UNSET,
         retain: Seconds | None = None,
+        tags: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Job:
         """Reschedule or change a delayed or ready job and return it. Arguments that are left out change nothing.
 
-        None for `max_attempts` or `ttl` removes that limit.
+        None for `max_attempts` or `ttl` removes that limit. `tags` and `headers` replace all earlier ones; an empty
+        value removes them.
 
         Raises:
             JobReserved: a consumer holds it.
             JobNotFound: there is no such job, or it is dead or finished.
         """
-        fields = without_none(delay=delay, run_at=run_at, ttr=ttr, backoff=backoff, retain=retain)
+        fields = without_none(
+            delay=delay, run_at=run_at, ttr=ttr, backoff=backoff, retain=retain, tags=tags, headers=headers
+        )
         optional = {"body": body, "max_attempts": max_attempts, "ttl": ttl}
         fields |= {name: value for name, value in optional.items() if value is not UNSET}
         return await self._sender.send(requests.change(topic, id, fields))
@@ -276,29 +282,50 @@ class ApiMethods:
         """End a pause. Raises TopicNotFound."""
         return await self._sender.send(requests.resume(topic))
 
-    async def jobs(self, topic: str, *, state: JobState | str | None = None) -> AsyncIterator[Job]:
+    async def jobs(
+        self, topic: str, *, state: JobState | str | None = None, **filters: Unpack[JobFilters]
+    ) -> AsyncIterator[Job]:
         """List the jobs of a topic, or those in one state. One whose state changes meanwhile may be missed or repeated.
 
-        Raises TopicNotFound.
+        The filters, all keyword-only, are the keys of JobFilters: `tag`, `due_after`, `due_before`, `id_prefix` and
+        `error`. Raises TopicNotFound.
         """
         cursor = None
         while True:
-            page, cursor = await self._sender.send(requests.jobs(topic, state=state, cursor=cursor))
+            page, cursor = await self._sender.send(requests.jobs(topic, state=state, cursor=cursor, **filters))
             for job in page:
                 yield job
             if cursor is None:
                 return
 
-    async def redrive(self, topic: str, *, ids: Sequence[str] | None = None, limit: int = REDRIVE_DEFAULT) -> int:
-        """Make dead jobs ready: those with these `ids`, otherwise the oldest `limit`. Returns how many."""
-        return await self._sender.send(requests.redrive(topic, ids=ids, limit=limit))
+    async def redrive(
+        self,
+        topic: str,
+        *,
+        ids: Sequence[str] | None = None,
+        limit: int = REDRIVE_DEFAULT,
+        tag: str | None = None,
+        reason: DeadReason | str | None = None,
+    ) -> int:
+        """Make dead jobs ready: those with these `ids`, otherwise the oldest `limit`. Returns how many.
 
-    async def purge(self, topic: str, *, state: JobState | str | None = None) -> int:
-        """Remove all jobs of a topic, or those in one state, and return how many.
+        `tag` and `reason`: only jobs with this tag, or dead for this reason.
+        """
+        return await self._sender.send(requests.redrive(topic, ids=ids, limit=limit, tag=tag, reason=reason))
+
+    async def purge(
+        self,
+        topic: str,
+        *,
+        state: JobState | str | None = None,
+        tag: str | None = None,
+        reason: DeadReason | str | None = None,
+    ) -> int:
+        """Remove all jobs of a topic, or those in one state, with a tag, or dead for a reason, and return how many.
 
         Consumers that hold one get JobCancelled. Raises TopicNotFound.
         """
-        return await self._sender.send(requests.purge(topic, state=state))
+        return await self._sender.send(requests.purge(topic, state=state, tag=tag, reason=reason))
 
     # Operations
 

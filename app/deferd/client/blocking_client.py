@@ -18,6 +18,7 @@ from deferd.client.buffer import PutBuffer
 from deferd.client.jobs import Job, PutResult
 from deferd.client.put_options import PutOptions
 from deferd.client.request_body import JobToPut
+from deferd.client.requests import JobFilters
 from deferd.client.sender import Sender
 from deferd.client.topics import TopicPage, TopicView
 from deferd.client.transport import HttpSettings
@@ -72,6 +73,8 @@ class Client:
     change = _blocking(ApiMethods.change)
     cancel = _blocking(ApiMethods.cancel)
     cancel_many = _blocking(ApiMethods.cancel_many)
+    cancel_all = _blocking(ApiMethods.cancel_all)
+    reschedule_all = _blocking(ApiMethods.reschedule_all)
     pop = _blocking(ApiMethods.pop)
     finish = _blocking(ApiMethods.finish)
     finish_many = _blocking(ApiMethods.finish_many)
@@ -103,9 +106,9 @@ class Client:
         """As AsyncClient.topic_pages."""
         return _each(self._methods.topic_pages())
 
-    def jobs(self, topic: str, *, state: JobState | str | None = None) -> Iterator[Job]:
+    def jobs(self, topic: str, *, state: JobState | str | None = None, **filters: Unpack[JobFilters]) -> Iterator[Job]:
         """As AsyncClient.jobs."""
-        return _each(self._methods.jobs(topic, state=state))
+        return _each(self._methods.jobs(topic, state=state, **filters))
 
     def buffer(self) -> BlockingPutBuffer:
         """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""

@@ -24,6 +24,8 @@ TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=N
 """The W3C trace context of puts that name none: a worker sets it to that of the job it handles."""
 
 _EQUAL_FIELDS = ("max_attempts", "traceparent")
+_LABELS = ("tags", "headers")
+"""Fields that are as good as left out when they are empty."""
 _DURATIONS = ("ttr", "ttl", "retain")
 _ROUNDING_S = 0.0015
 _ID_BYTES = 16
@@ -194,6 +196,8 @@ def matches_put(stored: Job, fields: Mapping[str, Any]) -> bool:
     if "backoff" in wanted and stored.backoff != read_backoff(wanted["backoff"]):
         return False
     if any(_differ(stored.fields.get(name), wanted[name]) for name in _DURATIONS if name in wanted):
+        return False
+    if any((stored.fields.get(name) or None) != (wanted[name] or None) for name in _LABELS if name in wanted):
         return False
     return all(stored.fields.get(name) == wanted[name] for name in _EQUAL_FIELDS if name in wanted)
 

@@ -6,7 +6,7 @@ consumer reads only the body: building a validated object for each would take lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
@@ -142,6 +142,18 @@ class Job(JsonView):
     def traceparent(self) -> str | None:
         """The W3C trace context of the put, if it had one."""
         return self.fields.get("traceparent")
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """The tags; empty for a job without any."""
+        tags: Sequence[str] = self.fields.get("tags", ())
+        return tags
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers; empty for a job without any."""
+        headers: Mapping[str, str] = self.fields.get("headers", {})
+        return headers
 
     @property
     def durability(self) -> str | None:
@@ -333,6 +345,18 @@ class CancelResult(NamedTuple):
     status: int
     was: JobState | None
     code: str | None
+
+
+class BulkResult(NamedTuple):
+    """What a call on many jobs did: `matched` jobs were selected, `done` of them cancelled or rescheduled.
+
+    `was` counts the selected jobs by the state that they were in. `complete` is False when a limit was reached.
+    """
+
+    matched: int
+    done: int
+    was: Mapping[JobState, int]
+    complete: bool
 
 
 class FinishResult(NamedTuple):

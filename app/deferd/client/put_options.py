@@ -76,6 +76,10 @@ class PutDefaults(TypedDict, total=False):
     on_conflict: Literal["reject", "keep", "replace"]
     """What happens if the id is taken: `reject` (the default) raises JobExists, `keep` returns the existing job,
     `replace` replaces it, or raises JobReserved if a consumer holds it."""
+    tags: Sequence[str] | None
+    """Up to 8 tags, by which the jobs of several topics can be cancelled or rescheduled together."""
+    headers: Mapping[str, str] | None
+    """Up to 16 names with texts, 4 KiB together, which the consumer gets beside the body."""
     durability: DurabilityLevel | None
     """The durability level that the put must reach before it returns: `memory`, `fsync` or `replicated:N`."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 from deferd.client import responses
-from deferd.client.durations import Seconds, seconds
+from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.errors import UnexpectedAnswer
 from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
 from deferd.client.request_body import (
@@ -28,7 +28,7 @@ from deferd.client.request_body import (
 )
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
-from deferd.contract.model import JobState, TopicSettings
+from deferd.contract.model import DeadReason, JobState, TopicSettings
 
 Result = TypeVar("Result")
 
@@ -78,6 +78,21 @@ def _whole_seconds(retry_after: str | None) -> int | None:
     if retry_after is None or not retry_after.isdecimal():
         return None
     return int(retry_after) if len(retry_after) < len(str(_LONGEST_RETRY_S)) else _LONGEST_RETRY_S
+
+
+class JobFilters(TypedDict, total=False):
+    """Which jobs a list shows. Without a `tag`, the others make the service search the topic's jobs."""
+
+    tag: str | None
+    """Jobs with this tag."""
+    due_after: datetime | None
+    """Jobs due at this instant or later."""
+    due_before: datetime | None
+    """Jobs due before this instant."""
+    id_prefix: str | None
+    """Jobs whose id begins so."""
+    error: str | None
+    """Jobs whose last error contains this text."""
 
 
 # Producers
@@ -221,28 +236,50 @@ def resume(name: str) -> ApiRequest[TopicView]:
 
 
 def jobs(
-    name: str, *, state: JobState | str | None = None, cursor: str | None = None, limit: int | None = None
+    name: str,
+    *,
+    state: JobState | str | None = None,
+    cursor: str | None = None,
+    limit: int | None = None,
+    **filters: Unpack[JobFilters],
 ) -> ApiRequest[tuple[list[Job], str | None]]:
     """`GET /topics/{topic}/jobs`: one page, and the cursor of the next."""
-    query = without_none(state=state, cursor=cursor, limit=limit)
+    query = without_none(state=state, cursor=cursor, limit=limit, **filters)
+    for at in ("due_after", "due_before"):
+        if at in query:
+            query[at] = instant(at, query[at])
     return ApiRequest("GET", f"{_topic_path(name)}/jobs", responses.read_jobs, query=query)
 
 
-def redrive(name: str, *, ids: Sequence[str] | None = None, limit: int = REDRIVE_DEFAULT) -> ApiRequest[int]:
+def redrive(
+    name: str,
+    *,
+    ids: Sequence[str] | None = None,
+    limit: int = REDRIVE_DEFAULT,
+    tag: str | None = None,
+    reason: DeadReason | str | None = None,
+) -> ApiRequest[int]:
     """`POST /topics/{topic}/redrive`: makes dead jobs ready and returns how many.
 
     Not repeatable: a second one would redrive further jobs.
     """
-    body, read = encode({"limit": limit} if ids is None else {"ids": list(ids)}), responses.read_count("redriven")
+    fields = {"limit": limit} if ids is None else {"ids": list(ids)}
+    body, read = encode({**fields, **without_none(tag=tag, reason=reason)}), responses.read_count("redriven")
     return ApiRequest("POST", f"{_topic_path(name)}/redrive", read, body=body, wait_s=_MANY_JOBS_S, repeatable=False)
 
 
-def purge(name: str, *, state: JobState | str | None = None) -> ApiRequest[int]:
-    """`DELETE /topics/{topic}`: removes all its jobs, or those in one state, and returns how many.
+def purge(
+    name: str,
+    *,
+    state: JobState | str | None = None,
+    tag: str | None = None,
+    reason: DeadReason | str | None = None,
+) -> ApiRequest[int]:
+    """`DELETE /topics/{topic}`: removes all its jobs, or those in one state and so on, and returns how many.
 
     Not repeatable: a second one would remove jobs that were put since, and the count would be wrong.
     """
-    query, read = without_none(state=state), responses.read_count("removed")
+    query, read = without_none(state=state, tag=tag, reason=reason), responses.read_count("removed")
     return ApiRequest("DELETE", _topic_path(name), read, query=query, wait_s=_MANY_JOBS_S, repeatable=False)
 
 

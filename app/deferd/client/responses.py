@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from deferd.client import batch_decoding
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, PutResult, Released
+from deferd.client.jobs import BulkResult, Cancelled, CancelResult, Delivery, FinishResult, Job, PutResult, Released
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError, FieldError
@@ -151,6 +151,13 @@ def read_cancel_results(content: bytes) -> list[CancelResult]:
         state = None if was is None else JobState(was)
         results.append(CancelResult(result["id"], result["status"], state, _text_or_none(result.get("code"))))
     return results
+
+
+def read_bulk_result(content: bytes) -> BulkResult:
+    """What a call on many jobs did."""
+    fields = parsed(content)
+    was = {JobState(state): int(count) for state, count in fields["was"].items()}
+    return BulkResult(int(fields["matched"]), int(fields["done"]), was, bool(fields["complete"]))
 
 
 def read_topic(content: bytes) -> TopicView:

@@ -261,7 +261,54 @@ class _When(_Strict):
         return self
 
 
-class PutJob(_When, JobPolicy):
+def _all_different(tags: list[str]) -> list[str]:
+    if len(set(tags)) < len(tags):
+        raise ValueError("must not repeat a tag")
+    return tags
+
+
+def _fitting(headers: dict[str, str]) -> dict[str, str]:
+    for name in headers:
+        if not name or any(character < " " or "\x7f" <= character <= "\x9f" for character in name):
+            raise ValueError(f"must have names without control characters and not empty: {name!r:.100}")
+    size = sum(len(text.encode()) for pair in headers.items() for text in pair)
+    if size > limits.HEADERS_OF_JOB_BYTES:
+        raise ValueError(f"must have at most {limits.HEADERS_OF_JOB_BYTES} bytes of names and values, has {size}")
+    return headers
+
+
+Tag = Annotated[
+    str, StringConstraints(pattern=limits.TAG_PATTERN), Field(description="A tag.", examples=["order-1042"])
+]
+Tags = Annotated[
+    list[Tag],
+    AfterValidator(_all_different),
+    Field(
+        max_length=limits.TAGS_MAX,
+        description=f"Up to {limits.TAGS_MAX} tags, by which the jobs of several topics can be cancelled or "
+        "rescheduled together.",
+        examples=[["order-1042", "customer:7"]],
+    ),
+]
+_HeaderText = Annotated[str, StringConstraints(pattern=limits.HEADER_TEXT_PATTERN)]
+Headers = Annotated[
+    dict[str, _HeaderText],
+    AfterValidator(_fitting),
+    Field(
+        max_length=limits.HEADERS_OF_JOB_MAX,
+        description=f"Up to {limits.HEADERS_OF_JOB_MAX} names with texts, {limits.HEADERS_OF_JOB_BYTES} bytes "
+        "together, without control characters; passed to the consumer beside the body.",
+        examples=[{"tenant": "acme"}],
+    ),
+]
+
+
+class _Labelled(_Strict):
+    tags: Tags | None = None
+    headers: Headers | None = None
+
+
+class PutJob(_When, JobPolicy, _Labelled):
     """A job to put. Only `topic` is required."""
 
     topic: Topic
@@ -287,8 +334,11 @@ class PutBatch(_Strict):
     jobs: list[PutJob] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
 
 
-class ChangeJob(_When, JobPolicy):
-    """Changes to a delayed or ready job; omitted fields stay as they are. `null` clears `ttl` and `max_attempts`."""
+class ChangeJob(_When, JobPolicy, _Labelled):
+    """Changes to a delayed or ready job; omitted fields stay as they are.
+
+    `null` clears `ttl`, `max_attempts`, `tags` and `headers`. New tags or headers replace all earlier ones.
+    """
 
     body: Any = Field(default=None, description="New body.")
 
@@ -364,7 +414,7 @@ class TopicSettings(JobPolicy):
 
 
 class Redrive(_Strict):
-    """Which dead jobs become ready again: those in `ids`, otherwise the oldest `limit`."""
+    """Which dead jobs become ready again: those in `ids`, otherwise up to `limit`, the oldest first without a `tag`."""
 
     ids: list[JobId] | None = Field(
         default=None,
@@ -379,6 +429,8 @@ class Redrive(_Strict):
         le=limits.REDRIVE_MAX,
         description="Most jobs to redrive without `ids`.",
     )
+    tag: Tag | None = Field(default=None, description="Only jobs with this tag.")
+    reason: DeadReason | None = Field(default=None, description="Only jobs that are dead for this reason.")
 
 
 class Job(BaseModel):
@@ -410,6 +462,8 @@ class Job(BaseModel):
     )
     finished_at: datetime | None = Field(default=None, description="When the job was finished.")
     traceparent: str | None = Field(default=None, description="W3C trace context of the put, if it had one.")
+    tags: list[str] | None = Field(default=None, description="The tags, if the job has any.")
+    headers: dict[str, str] | None = Field(default=None, description="The headers, if the job has any.")
     result: Any = Field(default=None, description="JSON value from the finish.")
 
 

@@ -7,6 +7,7 @@ import logging
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
+from deferd.engine.bulk_actions import BulkActions
 from deferd.engine.bulk_throttle import BulkThrottle
 from deferd.engine.consistency.checker import ConsistencyChecker
 from deferd.engine.dispatcher import Dispatcher
@@ -57,15 +58,17 @@ class Engine:
         self.usage = TopicUsage(self._scripts, keys)
         known_topics = KnownTopics(keys)
         failure_domain = keys.shard_of if store.cluster else _single_failure_domain
+        throttle = BulkThrottle(failure_domain)
         self.queue = JobQueue(
             self._scripts,
             keys,
             labels,
             put_sender,
             known_topics=known_topics,
-            bulk_throttle=BulkThrottle(failure_domain),
+            bulk_throttle=throttle,
             dead_retention_ms=dead_retention_ms,
         )
+        self.bulk = BulkActions(self._scripts, keys, labels, throttle, self.usage)
         self.topics = Topics(self._scripts, keys, labels)
         self.topic_list = TopicList(self._scripts, keys, known_topics)
         self.consistency = ConsistencyChecker(self._scripts, keys)

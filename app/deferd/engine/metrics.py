@@ -47,6 +47,7 @@ POPS = Counter("deferd_pops", "Deliveries handed to consumers.", ["topic"])
 FINISHES = Counter("deferd_finishes", "Jobs finished.", ["topic"])
 RELEASES = Counter("deferd_releases", "Deliveries released by consumers for another attempt.", ["topic"])
 CANCELS = Counter("deferd_cancels", "Jobs cancelled, by the state they were in.", ["topic", "was"])
+RESCHEDULES = Counter("deferd_reschedules", "Jobs moved to another due time by calls on many jobs.", ["topic"])
 GIVEN_BACK = Counter(
     "deferd_given_back", "Deliveries returned to the queue because their consumer disconnected.", ["topic"]
 )

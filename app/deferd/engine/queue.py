@@ -23,7 +23,7 @@ from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.puts import PutOutcome, PutResult, Puts, StoredPut
-from deferd.engine.record import JobRecord, Receipt, json_bytes, policy_extra, read_deliveries, read_record, read_reply
+from deferd.engine.record import JobRecord, Receipt, json_bytes, read_deliveries, read_record, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.reply_pacing import ReplyPacing
 from deferd.engine.script_arguments import (
@@ -32,6 +32,7 @@ from deferd.engine.script_arguments import (
     EncodedFinish,
     EncodedPut,
     PutBounds,
+    change_extra,
     encode_finish,
     size,
     when_args,
@@ -168,7 +169,7 @@ class JobQueue:
             JobNotFound: there is no such job, or it is dead or finished.
             JobReserved: a consumer holds it.
         """
-        extra = policy_extra(change)
+        extra = change_extra(change)
         has_body = "body" in change.model_fields_set
         reply = await self._run(
             "change",

@@ -7,8 +7,8 @@ The scripts write it (`lua/lib/record.lua`), both sides read it::
 all little-endian. `extra` is empty or a JSON object with short keys for what most jobs do not have: the policy fields
 that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b` backoff, `x` ttl ms, 0 for
 none, `r` retain ms), the longest time in ms for which it is kept when dead (`k`, a limit of the API key that put it),
-the trace context of the put (`c`), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at
-ms, `n` length of the result in bytes, which then precedes the body).
+the trace context of the put (`c`), `g` tags and `h` headers (neither is ever empty), and what happened to the job (`e`
+last error, `d` why it is dead, `f` finished at ms, `n` length of the result in bytes, which then precedes the body).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a
@@ -101,6 +101,8 @@ class JobRecord(msgspec.Struct, gc=False):
     finished_at_ms: int | None = None
     result: bytes | None = None
     traceparent: str | None = None
+    tags: list[str] | None = None
+    headers: dict[str, str] | None = None
 
     @property
     def receipt(self) -> Receipt:
@@ -195,6 +197,8 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.reason = extra.get("d")
     record.finished_at_ms = extra.get("f")
     record.traceparent = extra.get("c")
+    record.tags = extra.get("g")
+    record.headers = extra.get("h")
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
 

@@ -16,8 +16,13 @@ DUE_CHANNEL = b"deferd:due"
 HEARTBEAT_CHANNEL = "deferd:heartbeat"
 """Prefix of each process's own channel, on which it sends messages to itself."""
 
+TAG_PREFIX = "tag/"
+"""The beginning of a key of the tag index, after the shard."""
+
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _SHARD_KEYS = ("settings", "topics", "due")
+_LATER_TOPIC_KEYS = ("tally", "requests", "tagged")
+"""They follow the keys of the shard in the order of KEYS."""
 
 
 class Keys:
@@ -32,12 +37,11 @@ class Keys:
         return crc32(topic.encode()) % self.shards
 
     def _of_topic(self, topic: str) -> tuple[str, ...]:
-        """KEYS[1] to KEYS[14] of every script on a topic."""
+        """KEYS[1] to KEYS[15] of every script on a topic."""
         shard = self.shard_of(topic)
-        *of_topic, tally, requests = (
-            f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS, "tally", "requests")
-        )
-        return (*of_topic, *(self.of_shard(shard, name) for name in _SHARD_KEYS), tally, requests)
+        names = [f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS, *_LATER_TOPIC_KEYS)]
+        at = len(_TOPIC_KEYS)
+        return (*names[:at], *(self.of_shard(shard, name) for name in _SHARD_KEYS), *names[at:])
 
     def of_states(self, topic: str) -> tuple[str, ...]:
         """The sorted sets of a topic's jobs by state: delay, ready, reserved, dead, finished. Not cached."""
@@ -50,7 +54,7 @@ class Keys:
         return f"{prefix}:pool", f"{prefix}:cancelled"
 
     def of_shard(self, shard: int, name: str) -> str:
-        """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally."""
+        """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally, tag/<tag>, bulk/<id>."""
         return f"deferd:{{{shard}}}:{name}"
 
     def of_consistency_check(self, topic: str) -> tuple[str, ...]:

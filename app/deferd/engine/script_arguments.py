@@ -25,7 +25,7 @@ DELAY, INSTANT = 0, 1
 NONCE_BYTES = 6
 _NO_ATTEMPT = 2**32 - 1
 """The number of an attempt that no delivery ever has."""
-_EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent"))
+_EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent", "tags", "headers"))
 
 
 class PutBounds(NamedTuple):
@@ -93,7 +93,21 @@ def _put_extra(spec: PutJob, dead_retain_ms: int | None) -> bytes:
         extra["k"] = dead_retain_ms
     if spec.traceparent is not None:
         extra["c"] = spec.traceparent
+    if spec.tags:
+        extra["g"] = spec.tags
+    if spec.headers:
+        extra["h"] = spec.headers
     return json_bytes(extra) if extra else b""
+
+
+def change_extra(change: ChangeJob) -> dict[str, Any]:
+    """The keys of the record's `extra` that a change sets; None removes one."""
+    extra = policy_extra(change)
+    if "tags" in change.model_fields_set:
+        extra["g"] = change.tags or None
+    if "headers" in change.model_fields_set:
+        extra["h"] = change.headers or None
+    return extra
 
 
 def when_args(change: ChangeJob) -> tuple[str, int]:

@@ -18,7 +18,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.engine.redis_keys import READY_CHANNEL, Keys
+from deferd.engine.redis_keys import READY_CHANNEL, TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts, observed
 from deferd.engine.store_inventory import Inventory, KeyFound, keys_of, take_inventory
 from deferd.store.connection import Store
@@ -193,6 +193,8 @@ class _Copy:
         topic = found.topic
         if not topic and found.part in _KEYED_BY_TOPIC:
             topic = element.decode(errors="backslashreplace")
+        elif not topic and found.part.startswith(TAG_PREFIX):
+            topic = element.partition(b" ")[0].decode(errors="backslashreplace")
         shard = self._keys.shard_of(topic) if topic else found.shard % self._keys.shards
         return self._keys.of_shard(shard, found.key.partition("}:")[2])
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.known_topics import KnownTopics
-from deferd.engine.redis_keys import Keys
+from deferd.engine.redis_keys import TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import TopicList
 from deferd.store.connection import Store
@@ -51,8 +51,8 @@ class Inventory:
 async def take_inventory(store: Store, shards: int) -> Inventory:
     """Count everything, in bounded steps.
 
-    Leaves out remembered requests, what a repair moved out of the way, the tallies of forgotten topics (which shards
-    may share after a copy), and keys whose names are not text.
+    The tag index counts as one key, `tag`. Leaves out remembered requests, what a repair moved out of the way, the
+    tallies of forgotten topics (which shards may share after a copy), and keys whose names are not text.
 
     Raises:
         StoreUnavailable.
@@ -60,8 +60,9 @@ async def take_inventory(store: Store, shards: int) -> Inventory:
     elements: Counter[str] = Counter()
     async for found in keys_of(store, shards):
         is_shard_tally = not found.topic and found.part == "tally"
-        if found.kind and found.size and "/" not in found.part and not is_shard_tally:
-            elements[found.part] += found.size
+        part = TAG_PREFIX if not found.topic and found.part.startswith(TAG_PREFIX) else found.part
+        if found.kind and found.size and ("/" not in part or part == TAG_PREFIX) and not is_shard_tally:
+            elements[part.rstrip("/")] += found.size
     return Inventory(await count_jobs(store, shards), dict(elements))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from deferd.client.jobs import Delivery
@@ -22,6 +22,16 @@ class Context:
         self._touch = touch
         self._loop = loop
         self._stopped: object = None
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """The tags of the job; empty for a job without any."""
+        return self.job.tags
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the job; empty for a job without any."""
+        return self.job.headers
 
     @property
     def cancelled(self) -> bool:

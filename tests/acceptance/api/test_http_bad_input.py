@@ -43,6 +43,17 @@ async def nothing_is_stored(http: Http) -> bool:
         ({"backoff": {"kind": "fixed", "base": 2}}, "body.backoff.base", "not a known field"),
         ({"on_conflict": "ask"}, "body.on_conflict", "'reject', 'keep' or 'replace'"),
         ({"priority": 1}, "body.priority", "not a known field"),
+        ({"tags": [f"t{number}" for number in range(9)]}, "body.tags", "at most 8 items"),
+        ({"tags": ["x" * 65]}, "body.tags.0", "1 to 64"),
+        ({"tags": ["a b"]}, "body.tags.0", "1 to 64"),
+        ({"tags": ["x", "x"]}, "body.tags", "must not repeat a tag"),
+        ({"tags": "x"}, "body.tags", "must be a list"),
+        ({"headers": {f"h{number}": "" for number in range(17)}}, "body.headers", "at most 16 items"),
+        ({"headers": {"x": "y" * 4096}}, "body.headers", "at most 4096 bytes"),
+        ({"headers": {"x": "a\nb"}}, "body.headers.x", "no control characters"),
+        ({"headers": {"x\x7f": ""}}, "body.headers", "without control characters"),
+        ({"headers": {"": "x"}}, "body.headers", "not empty"),
+        ({"headers": {"x": 1}}, "body.headers.x", "must be a string"),
     ],
 )
 async def test_a_bad_job_is_refused_alone_and_in_a_batch(

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from deferd import Client, JobReserved, JobState
+from deferd import Client, JobState
 from deferd.contract.model import DeadReason
 from deferd.testing import ServiceForTests, start_service
 from tests.examples import close_unpaid_order, delete_in_24_hours, payment_notices
@@ -104,7 +104,7 @@ class TestDeleteIn24Hours:
         delete_in_24_hours.delete_in_24_hours(client, "disk-7")
         service.clock.advance(hours=24)
         [_] = client.pop(delete_in_24_hours.TOPIC, wait=0)
-        with pytest.raises(JobReserved):
+        with pytest.raises(delete_in_24_hours.UnderWay):
             delete_in_24_hours.undo(client, "disk-7")
 
     def test_a_trial_ends_on_day_30_after_three_notices(self, service: ServiceForTests, client: Client) -> None:

@@ -41,7 +41,14 @@ _policy_fields: dict[str, st.SearchStrategy[Any]] = {
     "ttl": st.sampled_from([10, None, 10, 60]),
     "retain": st.sampled_from([0, 30]),
 }
-policies = st.fixed_dictionaries({}, optional=_policy_fields)
+TAGS = ("x", "y")
+tags = st.sampled_from([["x"], ["y", "x"], []])
+policies = st.fixed_dictionaries({}, optional={**_policy_fields, "tags": tags})
+selections = st.one_of(
+    st.tuples(st.sampled_from(TAGS), st.none()),
+    st.tuples(st.none(), st.sampled_from([JobState.DELAYED, JobState.READY])),
+)
+"""Of a call on many jobs: a tag or a state."""
 puts = st.fixed_dictionaries(
     {
         "job_id": job_ids,

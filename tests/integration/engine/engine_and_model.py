@@ -20,7 +20,7 @@ from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt
 from deferd.store.connection import connect
-from tests.integration.engine.drawn_calls import JOB_IDS, TOPICS
+from tests.integration.engine.drawn_calls import JOB_IDS, TAGS, TOPICS
 from tests.integration.engine.engine_driver import EngineDriver
 from tests.integration.engine.job_model import (
     ANY_DELIVERY,
@@ -110,6 +110,10 @@ class EngineAndModel(RuleBasedStateMachine):
         assert set(contents.cancelled) == set(tombstones)
         for member, until_s in tombstones.items():
             self.assert_same_instant(contents.cancelled[member], until_s)
+        tagged = {job.id: set(job.policy["tags"]) for job in model.jobs.values() if job.policy["tags"]}
+        assert contents.tagged == tagged
+        with_tag = {tag: {job_id for job_id, tags in tagged.items() if tag in tags} for tag in TAGS}
+        assert contents.index == {tag: ids for tag, ids in with_tag.items() if ids}
         self._check_tally(contents)
         work = contents.timer_work()
         assert not work or (contents.due_ms is not None and contents.due_ms <= min(work)), "the timer would be late"
@@ -155,6 +159,7 @@ class EngineAndModel(RuleBasedStateMachine):
         assert (record.max_attempts or None) == job.policy["max_attempts"]
         assert (record.ttl_ms / 1000 or None) == job.policy["ttl"]
         assert record.effective_backoff == job.policy["backoff"]
+        assert (record.tags or []) == job.policy["tags"]
         assert record.last_error == job.last_error or (record.last_error and job.last_error is SOME_TEXT)
         assert record.reason == job.reason
         assert record.reserved_by == job.consumer

@@ -32,13 +32,14 @@ TOMBSTONE_S = 60
 """How long after the end of its lease the holder of a cancelled job gets JobCancelled."""
 
 Policy = dict[str, Any]
-"""ttr, max_attempts, backoff, ttl, retain, as in a put."""
+"""ttr, max_attempts, backoff, ttl, retain, tags, as in a put."""
 SERVICE_DEFAULTS: Policy = {
     "ttr": 60,
     "max_attempts": None,
     "backoff": {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0},
     "ttl": None,
     "retain": 0,
+    "tags": [],
 }
 SOME_TEXT = "some text"
 """Stands for any `last_error` that the service writes."""
@@ -223,6 +224,28 @@ class JobModel:
             raise JobReserved(self.topic, job_id)
         self._remove(job)
         return job.state
+
+    def selected(self, tag: str | None, state: JobState | None) -> list[ModelJob]:
+        """The jobs that a call on many jobs means, in its order if it goes through a state."""
+        jobs = [job for job in self.jobs.values() if tag is None or tag in job.policy["tags"]]
+        jobs = [job for job in jobs if state is None or job.state is state]
+        return sorted(jobs, key=lambda job: (job.exact_ms if state is JobState.DELAYED else 0, job.id))
+
+    def cancel_all(self, jobs: Iterable[ModelJob], *, refuse_reserved: bool) -> int:
+        cancelled = [job for job in jobs if not (refuse_reserved and job.state is JobState.RESERVED)]
+        for job in cancelled:
+            self._remove(job)
+        return len(cancelled)
+
+    def reschedule_all(self, jobs: Iterable[ModelJob], *, by_s: int | None, delay_s: int) -> int:
+        moved = [job for job in jobs if job.state in (JobState.DELAYED, JobState.READY)]
+        for job in moved:
+            if by_s is None:
+                job.due_s = self.now_s + delay_s
+            else:
+                job.due_s = max(job.due_s + by_s, min(job.due_s, self.now_s))
+            self._change(job, JobState.DELAYED if job.due_s > self.now_s else JobState.READY)
+        return len(moved)
 
     # Consumers
 

@@ -24,7 +24,7 @@ FAR_MS = 4_000_000_000_000
 
 async def put_one_in_every_state(driver: EngineDriver) -> None:
     await driver.put("reserved")
-    await driver.put("dead")
+    await driver.put("dead", tags=["t-1", "t-2"], headers={"tenant": "acme"})
     await driver.put("finished", retain=3600)
     await driver.pop(3, consumer="worker-1", ttr_ms=3_000_000)
     await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
@@ -142,6 +142,20 @@ PLANTS: dict[str, Plant] = {
         (("DEL", "deferd:{0}:settings"), ("SADD", "deferd:{0}:settings", "x")), {"wrong_type": 1, "unknown_topic": 1}
     ),
 }
+PLANTS |= {
+    "a job that is not found by its tag": Plant((("ZREM", "deferd:{0}:tag/t-1", f"{TOPIC} dead"),), {"tags_wrong": 1}),
+    "a job without its tags": Plant((("HDEL", f"{KEY}:tagged", "dead"),), {"tags_wrong": 1}),
+    "a job with tags that it never had": Plant((("HSET", f"{KEY}:tagged", "ready", "t-9"),), {"tags_wrong": 1}),
+    "tags of a job that never was": Plant((("HSET", f"{KEY}:tagged", "ghost", "t-1 t-9"),), {"no_record": 1}),
+    "tags that are a string": Plant(
+        (("DEL", f"{KEY}:tagged"), ("SET", f"{KEY}:tagged", "x")), {"wrong_type": 1, "tags_wrong": 1}
+    ),
+    "a record whose tags are no list": Plant(
+        (("HSET", f"{KEY}:pool", "dead", b"\0" * 22 + b'\x09\0\0\0{"g":"x"}null'),),
+        {"unreadable": 1},
+        frozenset({"dead"}),
+    ),
+}
 ALL_JOBS = {"delayed", "ready", "reserved", "dead"}
 """The jobs that can still be finished in an undamaged store."""
 every_plant = pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
@@ -216,7 +230,24 @@ async def test_each_kind_of_damage_is_repaired_so_that_the_jobs_can_be_finished(
 
 
 def test_every_kind_of_finding_is_tested() -> None:
-    assert {kind for plant in PLANTS.values() for kind in plant.kinds} == {kind.value for kind in FindingKind}
+    of_topics = {kind.value for kind in FindingKind} - {FindingKind.TAG_STALE.value}
+    assert {kind for plant in PLANTS.values() for kind in plant.kinds} == of_topics
+
+
+async def test_a_repairing_survey_removes_index_entries_of_jobs_without_the_tag(driver: EngineDriver) -> None:
+    await driver.put("a", delay=60, tags=["t-1", "t-2"])
+    driver.server.command("ZADD", "deferd:{0}:tag/t-1", 0, f"{TOPIC} ghost", 0, "no-topic a", 0, "neither")
+    driver.server.command("ZADD", "deferd:{0}:tag/t-9", 0, f"{TOPIC} a")
+    driver.server.command("SET", "deferd:{0}:tag/t-3", "x")
+    for number in range(600):
+        driver.server.command("ZADD", "deferd:{0}:tag/many", 0, f"{TOPIC} ghost-{number}")
+    wanted = {FindingKind.TAG_STALE: 604, FindingKind.WRONG_TYPE: 1}
+    found = await driver.engine.consistency.check_store()
+    assert (found.findings.counts, found.stray_count) == (wanted, 0)
+    assert (await driver.engine.consistency.check_store(repair=True)).findings.counts == wanted
+    assert (await driver.engine.consistency.check_store()).clean
+    assert (await audit(driver)).clean
+    assert driver.server.command("ZRANGE", "deferd:{0}:tag/t-1", 0, -1) == [f"{TOPIC} a".encode()]
 
 
 async def test_examples_show_what_was_found(driver: EngineDriver) -> None:

@@ -175,6 +175,30 @@ async def test_topics_go_to_the_shards_of_the_target(
     await assert_sound(target, to_shards, 10)
 
 
+@pytest.mark.parametrize(("from_shards", "to_shards"), [(1, 1), (1, 5), (5, 2)])
+async def test_jobs_are_found_by_their_tags_in_the_target(
+    store: Store, target: Store, target_server: StoreServer, from_shards: int, to_shards: int
+) -> None:
+    await check(store, shards=from_shards)
+    engine = Engine(store, shards=from_shards)
+    for topic in TOPICS:
+        await engine.queue.put(PutJob(topic=topic, id="a", delay=3600, tags=["all", f"only-{topic}"]))
+    await engine.close()
+
+    assert (await copy_store(store, target, shards=to_shards)).adds_up
+
+    keys = Keys(to_shards)
+    for topic in TOPICS:
+        index = keys.of_shard(keys.shard_of(topic), "tag/all")
+        assert target_server.command("ZSCORE", index, f"{topic} a") is not None
+    copied = Engine(target, shards=to_shards)
+    assert (await copied.consistency.check_store()).clean
+    assert all([(await copied.consistency.check_topic(topic)).clean for topic in TOPICS])
+    await copied.close()
+    inventory = await take_inventory(target, to_shards)
+    assert (inventory.elements["tag"], inventory.elements["tagged"]) == (16, 8)
+
+
 async def test_a_cluster_is_filled_and_copied_back(
     store: Store, server: StoreServer, clustered_store: Store, target: Store, target_server: StoreServer
 ) -> None:

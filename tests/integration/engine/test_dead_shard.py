@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from deferd.api.auth.api_keys import Bounds, TopicPatterns
+from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.quota import Quota
 from deferd.api.auth.visible_topics import list_visible
 from deferd.contract.errors import RateLimited, StoreUnavailable
 from deferd.contract.model import JobState, PutJob
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
 from deferd.engine.notifications import HEARTBEAT_S
 from deferd.engine.outage import RETRY_S

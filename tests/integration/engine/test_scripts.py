@@ -8,11 +8,13 @@ from importlib.resources import files
 import pytest
 from redis import exceptions as redis_errors
 
+from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.scripts import translate
+from deferd.engine.topics import JobFilter
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 SCRIPTS = {
@@ -38,7 +40,12 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.queue.finish_many(TOPIC, [FinishItem(id="b")])
     await driver.queue.get(TOPIC, "c")
     await driver.queue.cancel_many(TOPIC, [CancelItem(id="c")])
+    await driver.queue.put(job("d", on_conflict="replace", delay=60, tags=["x"]))
+    await driver.engine.bulk.reschedule(RescheduleSelected.model_validate({"select": {"tag": "x"}, "by": 1}))
+    await driver.engine.bulk.cancel(CancelSelected.model_validate({"select": {"tag": "x"}}))
+    await driver.queue.put(job("e", on_conflict="replace", delay=60, tags=["x"]))
     await driver.topics.jobs(TOPIC)
+    await driver.topics.search(TOPIC, JobFilter(id_prefix="e"))
     await driver.engine.topic_list.totals([TOPIC])
     await driver.engine.usage.jobs(0, [TOPIC])
     assert [step async for step in driver.engine.usage.record_bytes(TOPIC)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,10 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
+from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Select
 from deferd.contract.errors import JobNotFound
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.queue import PopRequest, Released
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from tests.drawn_input import counted
@@ -19,12 +22,14 @@ from tests.integration.engine import drawn_calls as drawn
 from tests.integration.engine.drawn_calls import TOPICS
 from tests.integration.engine.engine_and_model import EngineAndModel, OutOfTimeError, receipt_of, result_of
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
-from tests.integration.engine.job_model import ANY_DELIVERY
+from tests.integration.engine.job_model import ANY_DELIVERY, JobModel
 from tests.integration.store.store_servers import StoreServer
 
 
 class EveryCall(EngineAndModel):
     """All calls, in any order."""
+
+    calls = 0
 
     @initialize(many=st.lists(drawn.puts, max_size=6))
     def begin(self, many: list[dict[str, Any]]) -> None:
@@ -88,6 +93,51 @@ class EveryCall(EngineAndModel):
         cancel = self.models[topic].cancel
         expected = [result_of(partial(cancel, job_id, refuse_reserved=refuse)) for job_id, refuse in targets]
         assert [result.was or result.code for result in actual] == [getattr(one, "code", one) for one in expected]
+
+    @drawn.verb(2, topic=drawn.topics, which=drawn.selections, everywhere=st.booleans(), refuse=st.booleans())
+    def cancel_all(self, topic: str, which: tuple[str | None, JobState | None], everywhere: bool, refuse: bool) -> None:
+        select, models, was = self.selection(topic, which, everywhere)
+        call = CancelSelected(select=select, if_reserved="refuse" if refuse else "cancel", request_id=self.new_id())
+        actual = self.run(self.driver.engine.bulk.cancel(call))
+        done = sum(model.cancel_all(model.selected(*which), refuse_reserved=refuse) for model in models)
+        assert actual == BulkOutcome(was.total(), done, dict(was), True)
+        assert self.run(self.driver.engine.bulk.cancel(call)) == actual, "repeated"
+
+    @drawn.verb(
+        3,
+        topic=drawn.topics,
+        which=drawn.selections,
+        everywhere=st.booleans(),
+        by=st.sampled_from([None, 10, -10, 60, -60]),
+        delay=drawn.delays,
+    )
+    def reschedule_all(
+        self, topic: str, which: tuple[str | None, JobState | None], everywhere: bool, by: int | None, delay: int
+    ) -> None:
+        select, models, was = self.selection(topic, which, everywhere)
+        call = RescheduleSelected(select=select, by=by, delay=delay if by is None else None, request_id=self.new_id())
+        actual = self.run(self.driver.engine.bulk.reschedule(call))
+        done = 0
+        for model in models:
+            jobs = model.selected(*which)
+            if by is not None and by > 0 and which[1] is JobState.DELAYED:
+                jobs.reverse()
+            done += model.reschedule_all(jobs, by_s=by, delay_s=delay)
+        assert actual == BulkOutcome(was.total(), done, dict(was), True)
+        assert self.run(self.driver.engine.bulk.reschedule(call)) == actual, "repeated"
+
+    def selection(
+        self, topic: str, which: tuple[str | None, JobState | None], everywhere: bool
+    ) -> tuple[Select, list[JobModel], Counter[JobState]]:
+        """The selection, the models of its topics, and its jobs by their states."""
+        tag, state = which
+        select = Select.model_validate({"tag": tag, "state": state, "topics": ["*"] if everywhere else [topic]})
+        models = list(self.models.values()) if everywhere else [self.models[topic]]
+        return select, models, Counter(job.state for model in models for job in model.selected(tag, state))
+
+    def new_id(self) -> str:
+        self.calls += 1
+        return f"call-{self.calls}"
 
     # Consumers
 

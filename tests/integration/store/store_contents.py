@@ -27,11 +27,14 @@ class Contents:
     settings: bytes | None
     tally: dict[str, int]
     requests: dict[str, str]
+    tagged: dict[str, set[str]]
+    index: dict[str, set[str]]
+    """The ids of this topic in the tag index, by tag."""
 
     def of_job(self, job_id: str) -> tuple[Any, ...]:
         """Everything about one job, except its place in the Ready list."""
         scores = [scores.get(job_id) for scores in (*self.scores.values(), self.expiry)]
-        return self.pool.get(job_id), self.holders.get(job_id), *scores
+        return self.pool.get(job_id), self.holders.get(job_id), self.tagged.get(job_id), *scores
 
     def timer_work(self) -> list[int]:
         """Every instant at which the timer has work in this topic."""
@@ -41,9 +44,8 @@ class Contents:
 
 def read_contents(client: redis.Redis, topic: str) -> Contents:
     """Read a topic's keys. Not atomic: nothing else may use the store meanwhile."""
-    (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings, _, due, tally, requests) = (
-        KEYS.of_topic(topic)
-    )
+    (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, *more) = KEYS.of_topic(topic)
+    (settings, _, due, tally, requests, tagged) = more
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(pool)
     pipe.zrange(ready, 0, -1)
@@ -52,9 +54,10 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
     pipe.zscore(due, topic)
     pipe.hgetall(tally)
     pipe.hgetall(requests)
+    pipe.hgetall(tagged)
     for key in (delay, reserved, dead, finished, expiry, cancelled):
         pipe.zrange(key, 0, -1, withscores=True)
-    jobs, ready_list, names, topic_settings, due_ms, counted, requested, *sets = pipe.execute()
+    jobs, ready_list, names, topic_settings, due_ms, counted, requested, with_tags, *sets = pipe.execute()
     scores = [{member.decode(): int(score) for member, score in members} for members in sets]
     states = (JobState.DELAYED, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
     return Contents(
@@ -68,4 +71,18 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
         settings=topic_settings,
         tally={outcome.decode(): int(count) for outcome, count in counted.items()},
         requests={job_id.decode(): request_id.decode() for job_id, request_id in requested.items()},
+        tagged={job_id.decode(): set(tags.decode().split(" ")) for job_id, tags in with_tags.items()},
+        index=_read_index(client, topic),
     )
+
+
+def _read_index(client: redis.Redis, topic: str) -> dict[str, set[str]]:
+    prefix = KEYS.of_shard(0, "tag/")
+    found: dict[str, set[str]] = {}
+    for key in client.scan_iter(f"{prefix}*", count=1000):
+        index: list[Any] = client.zrange(key, 0, -1)
+        members = [member.decode().split(" ") for member in index]
+        ids = {job_id for of_topic, job_id in members if of_topic == topic}
+        if ids:
+            found[bytes(key).decode().removeprefix(prefix)] = ids
+    return found

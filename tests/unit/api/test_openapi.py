@@ -15,7 +15,7 @@ from deferd.api.auth.api_keys import Scope
 from deferd.api.openapi import schemas
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
-from deferd.contract import model
+from deferd.contract import bulk_model, model
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(render())
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -32,6 +32,8 @@ _OPERATION_IDS = {
     "touch_job",
     "bury_job",
     "cancel_jobs",
+    "cancel_selected_jobs",
+    "reschedule_selected_jobs",
     "finish_jobs",
     "list_topics",
     "get_topic",
@@ -73,7 +75,7 @@ def codes_of(response: dict[str, Any]) -> set[str]:
 
 
 def model_named(name: str) -> type[BaseModel]:
-    for module in (schemas, model, operation):
+    for module in (schemas, model, bulk_model, operation):
         found = getattr(module, name, None)
         if isinstance(found, type) and issubclass(found, BaseModel):
             return found

@@ -8,10 +8,11 @@ import pytest
 from starlette.routing import Route
 
 from deferd.api.app import create_app
-from deferd.api.auth.api_keys import Key, Scope, TopicPatterns
+from deferd.api.auth.api_keys import Key, Scope
 from deferd.api.auth.permissions import Permission
 from deferd.api.operation import Operation
 from deferd.contract.model import PutBatch, PutJob
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.settings import Settings
 
 ROUTES = create_app(Settings(test_clock=True), "").routes
@@ -22,6 +23,8 @@ TABLE = {
     "PATCH /jobs/{topic}/{id}": "put",
     "DELETE /jobs/{topic}/{id}": "cancel",
     "POST /topics/{topic}/cancel": "cancel",
+    "POST /jobs/cancel": "cancel",
+    "POST /jobs/reschedule": "put",
     "GET /jobs/{topic}/{id}": "read",
     "GET /topics": "read",
     "GET /topics/{topic}": "read",

@@ -112,6 +112,10 @@ LEFT_TO_THE_GENERAL_PATH = [
     b'{"topic":"t","traceparent":"%b-"}' % TRACEPARENT.encode(),
     b'{"topic":"t","traceparent":""}',
     b'{"topic":"t","backoff":{"kind":"fixed"}}',
+    b'{"topic":"t","tags":["x"]}',
+    b'{"topic":"t","tags":[]}',
+    b'{"topic":"t","headers":{"x":"y"}}',
+    b'{"topic":"t","headers":null}',
     b'{"topic":"t","unknown":1}',
 ]
 
@@ -198,8 +202,8 @@ def test_every_nonce_is_another_one() -> None:
     assert len({put.job[NONCE] for put in batch.jobs}) == len(USUAL)
 
 
-def test_the_fast_path_knows_each_field_but_backoff() -> None:
-    assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - {"backoff"}
+def test_the_fast_path_knows_each_field_but_rare_ones() -> None:
+    assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - {"backoff", "tags", "headers"}
 
 
 # Fuzz

@@ -25,8 +25,8 @@ from deferd.api import incoming_request, problem_details, put_decoding, request_
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
-from deferd.api.routes import pop
-from deferd.contract import model
+from deferd.api.routes import pop, topics
+from deferd.contract import bulk_model, model
 from deferd.contract.errors import DeferdError
 from deferd.engine import scripts
 from deferd.engine.consistency import checker
@@ -153,6 +153,11 @@ ROWS = [
     Row("topic", validated(model.Topic), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("topics of a pop", validated(pop.PopTopics), NAMES),
     Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/pop.py")),
+    Row("beginning of an id", validated(topics.IdPrefix), NAMES, ("api/routes/topics.py",)),
+    Row("tag", validated(model.Tag), NAMES, ("contract/model.py",)),
+    Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
+    Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),
+    Row("text of a header", validated(model._HeaderText), NAMES, ("contract/model.py",)),
     Row("topic of the store", checker._TOPIC_NAME.fullmatch, NAMES, ("engine/consistency/checker.py",)),
     Row("traceparent of a body", validated(model.Traceparent), HEX, ("contract/model.py",)),
     Row(
@@ -225,6 +230,7 @@ ROWS = [
         )
     ),
     Row("body of a batch of finishes", read_body("finish_jobs"), BATCHES),
+    Row("body of a call on many jobs", read_body("cancel_selected_jobs"), BODIES),
     Row("depth of a body", is_deeper, {name: BODIES[name] for name in ("empty lists", "deep lists", "names")}),
     # What the operator, the store or the engine itself has written:
     Row("name of a key", api_keys._NAME.fullmatch, NAMES, ("api/auth/api_keys.py",)),

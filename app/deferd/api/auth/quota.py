@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deferd.api.auth.api_keys import Bounds, TopicPatterns
+from deferd.api.auth.api_keys import Bounds
 from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.record import json_bytes
 from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, TopicUsage
 
@@ -107,7 +108,7 @@ class Quota:
         needed_bytes = 0
         if self._bounds.max_bytes_total is not None:
             body_bytes = len(json_bytes(change.body)) if "body" in change.model_fields_set else 0
-            needed_bytes = body_bytes + _backoff_bytes(change)
+            needed_bytes = body_bytes + _backoff_bytes(change) + _label_bytes(change)
         with self._room(0, needed_bytes):
             yield
 
@@ -161,7 +162,7 @@ class Quota:
         if self._bounds.max_bytes_total is None:
             return 0
         ids = sum(2 * (len(job.id) if job.id is not None else _MADE_ID_BYTES) for job in jobs)
-        more = sum(_backoff_bytes(job) + len(job.traceparent or "") for job in jobs)
+        more = sum(_backoff_bytes(job) + _label_bytes(job) + len(job.traceparent or "") for job in jobs)
         return ids + more + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
 
     def _topics_of(self, jobs: Sequence[PutJob]) -> set[str]:
@@ -218,6 +219,10 @@ class Quota:
 
 def _backoff_bytes(policy: JobPolicy) -> int:
     return 0 if policy.backoff is None else len(policy.backoff.model_dump_json())
+
+
+def _label_bytes(job: PutJob | ChangeJob) -> int:
+    return sum(len(json_bytes(labels)) for labels in (job.tags, job.headers) if labels)
 
 
 def _raise_unless_some_are_counted(counts: Sequence[_Counted | BaseException]) -> None:

@@ -114,6 +114,16 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     ],
     "ChangeJob": [{"delay": 3600}, {"body": {"order": 1042, "reminded": True}}],
     "CancelBatch": [{"jobs": [{"id": _ID}, {"id": "order-1043", "if_reserved": "refuse"}]}],
+    "Select": [{"tag": _ID}, {"state": "delayed", "topics": ["orders.*"], "due_before": "2030-01-31T09:30:00.000Z"}],
+    "CancelSelected": [
+        {"select": {"tag": _ID}},
+        {"select": {"ids": [{"topic": _TOPIC, "id": _ID}, {"topic": "payments", "id": "payment-7"}]}},
+    ],
+    "RescheduleSelected": [
+        {"select": {"tag": "customer:7"}, "by": 3600, "request_id": "outage-17"},
+        {"select": {"state": "ready", "topics": ["orders.*"]}, "delay": 600, "dry_run": True},
+    ],
+    "BulkResult": [{"matched": 4, "done": 4, "was": {"delayed": 3, "ready": 1}, "complete": True}],
     "FinishJob": [{"receipt": _RECEIPT}, {"receipt": _RECEIPT, "result": {"closed": True}}],
     "FinishBatch": [{"jobs": [{"id": _ID, "receipt": _RECEIPT}, {"id": "order-1043"}]}],
     "ReleaseJob": [{"receipt": _RECEIPT, "error": "the payment service responded with 502"}, {"delay": 5}],

@@ -170,6 +170,7 @@ class JobPage(BaseModel):
 
     jobs: list[Job]
     next_cursor: str | None = Field(description="The `cursor` of the next page; `null` on the last page.")
+    looked_at: int | None = Field(None, description="With a filter: how many jobs were searched for this page.")
 
 
 class Counts(BaseModel):

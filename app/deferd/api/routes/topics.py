@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from orjson import Fragment
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from starlette.responses import Response
 
 from deferd.api import consistency_json, serialization
@@ -19,7 +19,9 @@ from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
 from deferd.contract import limits
-from deferd.contract.model import JobState, Redrive, Topic, TopicSettings
+from deferd.contract.model import DeadReason, Instant, JobState, Redrive, Tag, Topic, TopicSettings
+from deferd.engine.record import instant_ms
+from deferd.engine.topics import JobFilter
 
 router = APIRouter(route_class=Operation, tags=["topics"])
 
@@ -29,6 +31,8 @@ Cursor = Annotated[
 ]
 
 
+IdPrefix = Annotated[str, StringConstraints(pattern=limits.ID_PATTERN)]
+ErrorPart = Annotated[str, StringConstraints(min_length=1, max_length=limits.ERROR_PART_MAX)]
 _OLDEST = Redrive()
 
 
@@ -62,11 +66,31 @@ class JobsQuery(_Strict):
         description="Maximum number of jobs, 1 to 1000.",
     )
 
+    tag: Tag | None = Field(None, description="Only jobs with this tag, which the tag index finds.")
+    due_after: Instant | None = Field(None, description="Only jobs due at this instant or later.")
+    due_before: Instant | None = Field(None, description="Only jobs due before this instant.")
+    id_prefix: IdPrefix | None = Field(None, description="Only jobs whose id begins so.")
+    error: ErrorPart | None = Field(None, description="Only jobs whose `last_error` contains this text.")
+
+    def wanted(self) -> JobFilter | None:
+        """What must hold of the jobs; None without a filter."""
+        due_after, due_before = (None if at is None else instant_ms(at) for at in (self.due_after, self.due_before))
+        wanted = JobFilter(self.tag, due_after, due_before, self.id_prefix, self.error)
+        return wanted if wanted.options() else None
+
 
 class PurgeQuery(_Strict):
     """The parameters of a purge."""
 
     state: JobState | None = Field(None, description="Only jobs in this state; all jobs by default.")
+    tag: Tag | None = Field(None, description="Only jobs with this tag.")
+    reason: DeadReason | None = Field(None, description="Only jobs that are dead for this reason.")
+
+    @model_validator(mode="after")
+    def _only_dead_ones(self) -> PurgeQuery:
+        if self.reason is not None and self.state not in (None, JobState.DEAD):
+            raise ValueError("`reason` is for dead jobs: leave out `state`, or give `dead`")
+        return self
 
 
 @router.get(
@@ -161,17 +185,23 @@ async def resume_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
     "/topics/{topic}/jobs",
     operation_id="list_jobs",
     summary="List a topic's jobs",
-    description="Returns the jobs page by page. A job that changes state meanwhile may be missing or appear twice.",
+    description="Returns the jobs page by page. A job that changes state meanwhile may be missing or appear twice. The "
+    "filters `due_after`, `due_before`, `id_prefix` and `error` search the jobs in their order, about 10000 a page at "
+    "most, so a page may be short or empty and yet have a `next_cursor`; `looked_at` says how many were searched.",
     response_model=schemas.JobPage,
     response_description="One page of jobs.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.READ)
 async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[JobsQuery, Query()]) -> Response:
-    records, next_cursor = await request.engine.topics.jobs(topic, query.state, query.cursor, query.limit)
-    return JsonResponse(
-        {"jobs": [Fragment(serialization.job(record)) for record in records], "next_cursor": next_cursor}
-    )
+    topics, wanted, looked_at = request.engine.topics, query.wanted(), {}
+    if wanted is None:
+        records, next_cursor = await topics.jobs(topic, query.state, query.cursor, query.limit)
+    else:
+        records, next_cursor, looked = await topics.search(topic, wanted, query.state, query.cursor, query.limit)
+        looked_at = {"looked_at": looked}
+    jobs = [Fragment(serialization.job(record)) for record in records]
+    return JsonResponse({"jobs": jobs, "next_cursor": next_cursor, **looked_at})
 
 
 @router.post(
@@ -179,14 +209,16 @@ async def list_jobs(request: CurrentRequest, topic: Topic, query: Annotated[Jobs
     operation_id="redrive_jobs",
     summary="Redrive dead jobs",
     description="Makes dead jobs ready again, due now and with no attempts counted: those of `ids`, or up to `limit` "
-    "of those that have been dead longest.",
+    "of those that have been dead longest. With `tag` or `reason` only jobs with this tag, or dead for this reason.",
     response_model=schemas.Redriven,
     response_description="The number of jobs that are ready again.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable", body=True),
 )
 @requires(Scope.ADMIN)
 async def redrive_jobs(request: CurrentRequest, topic: Topic, redrive: Redrive = _OLDEST) -> Response:
-    redriven = await request.engine.topics.redrive(topic, redrive.ids, redrive.limit)
+    redriven = await request.engine.topics.redrive(
+        topic, redrive.ids, redrive.limit, tag=redrive.tag, reason=redrive.reason
+    )
     return JsonResponse({"redriven": redriven})
 
 
@@ -233,12 +265,13 @@ async def repair_topic(request: CurrentRequest, topic: Topic, _body: EmptyBody =
     "/topics/{topic}",
     operation_id="purge_topic",
     summary="Purge a topic",
-    description="Removes all jobs, or all jobs in one `state`. Consumers that hold one get 410 `job_cancelled`. "
-    "The topic's settings stay.",
+    description="Removes all jobs, or all jobs in one `state`, with one `tag`, or dead for one `reason`. Consumers "
+    "that hold one get 410 `job_cancelled`. The topic's settings stay.",
     response_model=schemas.Removed,
     response_description="The number of removed jobs.",
     responses=error_responses("topic_not_found", "validation", "store_unavailable"),
 )
 @requires(Scope.ADMIN)
 async def purge_topic(request: CurrentRequest, topic: Topic, query: Annotated[PurgeQuery, Query()]) -> Response:
-    return JsonResponse({"removed": await request.engine.topics.purge(topic, query.state)})
+    topics = request.engine.topics
+    return JsonResponse({"removed": await topics.purge(topic, query.state, tag=query.tag, reason=query.reason)})

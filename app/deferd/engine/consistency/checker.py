@@ -29,9 +29,9 @@ _STEP = 250
 """Jobs, ids or keys that one script call checks: about two milliseconds of the store's time."""
 _LONGEST_PAUSE_S = 0.1
 _LONGEST_WAIT_S = 20
-_TOPIC_KEY_TYPES = ("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", "hash", "hash")
+_TOPIC_KEY_TYPES = ("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", "hash", "hash", "hash")
 _SHARD_KEY_TYPES = {"settings": "hash", "topics": "zset", "due": "zset"}
-_SETS = ("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "requests", "cancelled")
+_SETS = ("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "requests", "tagged", "cancelled")
 _OUTCOMES = ("put", "finished", "cancelled", "dropped", "lost")
 _HAS_TIMESTAMPS = frozenset(
     {
@@ -180,7 +180,9 @@ async def _check_shard(scripts: Scripts, keys: Keys, shard: int, report: StoreRe
             began_s = time.monotonic()
             reply = await scripts.run("audit_names", names[:2], (where, cursor, _STEP))
             await _pause(began_s)
-            cursor, topics, strays, settings = reply
+            cursor, topics, strays, settings, of_tags = reply
+            if of_tags:
+                await _check_tags(scripts, [*map(_text, of_tags), all_names[-1]], report)
             # Lists of topics leave out those whose settings cannot be read.
             pairs = zip(settings[::2], settings[1::2], strict=True)
             topics += [topic for topic, text in pairs if not _are_readable(text)]
@@ -194,6 +196,18 @@ async def _check_shard(scripts: Scripts, keys: Keys, shard: int, report: StoreRe
                     report.stray_count += 1
                     if len(report.stray_keys) < EXAMPLES_MAX:
                         report.stray_keys.append(stray)
+
+
+async def _check_tags(scripts: Scripts, keys: list[str], report: StoreReport) -> None:
+    """Check keys of the tag index; the last of `keys` is for what a repair moves aside."""
+    first, after = 0, ""
+    while first >= 0:
+        began_s = time.monotonic()
+        at, last, found = await scripts.run("audit_tags", keys[first:], (int(report.repaired), after, _STEP))
+        await _pause(began_s)
+        for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
+            report.findings.add(Finding(FindingKind[_text(name).upper()], _text(subject), _text(detail)))
+        first, after = (first + at - 1, _text(last)) if at else (-1, "")
 
 
 def _add_wrong_types(findings: Findings, found: list[bytes]) -> None:

@@ -88,6 +88,16 @@ class FindingKind(StrEnum):
         "a job is recorded as cancelled although it exists: its holder may receive job_cancelled",
         "the entry is removed",
     )
+    TAGS_WRONG = (
+        "tags_wrong",
+        "a job is not found by its tags, or by tags that it does not have",
+        "it is found by the tags that its record says",
+    )
+    TAG_STALE = (
+        "tag_stale",
+        "the tag index has a job that is gone or does not have the tag",
+        "the entry is removed",
+    )
     TIMER_LATE = (
         "timer_late",
         "the timer's next visit is too late or not scheduled: jobs would be late, or never ready",

@@ -1,15 +1,16 @@
 -- Check one step through a sorted set or hash of a topic: each member must be a job in the pool. For the tombstones of
 -- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not.
--- @include clock topic record transitions consistency
+-- @include clock topic tags record transitions consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
--- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, or cancelled
+-- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, or cancelled
 -- ARGV[4] cursor, 0 to begin | ARGV[5] about how many members to check
 -- Returns { next cursor, 0 after the last step, members checked, { kind, id, detail, ... } for each finding }
 -- Bound: about ARGV[5] members; the caller sends at most 1000. A small set that the store keeps packed is checked as a
 -- whole.
 local name = ARGV[3]
-local is_hash = name == 'holders' or name == 'requests'
-local key = STATE_SETS[name] or ({ expiry = EXPIRY, holders = HOLDERS, requests = REQUESTS, cancelled = CANCELLED })[name]
+local HASHES = { holders = HOLDERS, requests = REQUESTS, tagged = TAGGED }
+local is_hash = HASHES[name] ~= nil
+local key = STATE_SETS[name] or HASHES[name] or ({ expiry = EXPIRY, cancelled = CANCELLED })[name]
 local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, ARGV[4], 'COUNT', ARGV[5])
 local members = reply[2]
 for at = 1, #members, 2 do
@@ -20,6 +21,8 @@ for at = 1, #members, 2 do
   elseif not has_record then
     report('no_record', id, name)
   end
-  if REPAIR and has_record == (name == 'cancelled') then redis.call(is_hash and 'HDEL' or 'ZREM', key, id) end
+  if REPAIR and has_record == (name == 'cancelled') then
+    if name == 'tagged' then index_tags({ id }) else redis.call(is_hash and 'HDEL' or 'ZREM', key, id) end
+  end
 end
 return { reply[1], #members / 2, findings }

@@ -3,7 +3,8 @@
 -- ARGV[1] what to check: settings, topics, or keys, which are all keys of the store
 -- ARGV[2] cursor, 0 to begin | ARGV[3] about how many elements to check
 -- Returns { next cursor, 0 after the last step, { topics ... }, { keys of no topic ... },
---   { topic, settings JSON, ... } of those that have settings, so that the caller checks whether they can be read }
+--   { topic, settings JSON, ... } of those that have settings, so that the caller checks whether they can be read,
+--   { keys of the tag index ... } for audit_tags.lua }
 --   A topic in `due` without data is not reported: the timer visits it once more and forgets it.
 -- Bound: about ARGV[3] elements; the caller sends at most 1000.
 local SETTINGS, TOPICS = KEYS[1], KEYS[2]
@@ -13,17 +14,20 @@ local PREFIX = string.sub(SETTINGS, 1, -1 - #'settings')
 local KINDS = {
   pool = true, delay = true, ready = true, reserved = true, dead = true, finished = true, expiry = true,
   holders = true, cancelled = false, tally = true, requests = true,
+  tagged = true,
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
   idle = true, tally = true }
-local names, strays, with_settings = {}, {}, {}
+local names, strays, with_settings, of_tags = {}, {}, {}, {}
 
 local reply
 if where == 'keys' then
   reply = redis.call('SCAN', cursor, 'MATCH', PREFIX .. '*', 'COUNT', count)
   for _, key in ipairs(reply[2]) do
     local rest = string.sub(key, #PREFIX + 1)
-    if not OF_SHARD[rest] and not string.find(rest, '/', 1, true) and string.sub(rest, -6) ~= ':aside' then
+    if string.sub(rest, 1, 4) == 'tag/' then
+      of_tags[#of_tags + 1] = key
+    elseif not OF_SHARD[rest] and not string.find(rest, '/', 1, true) and string.sub(rest, -6) ~= ':aside' then
       local topic, kind = string.match(rest, '^(.+):([^:]*)$')
       if not topic or KINDS[kind] == nil then
         strays[#strays + 1] = key
@@ -49,4 +53,4 @@ else
     if redis.call('HEXISTS', SETTINGS, topic) == 0 then names[#names + 1] = topic end
   end
 end
-return { reply[1], names, strays, with_settings }
+return { reply[1], names, strays, with_settings, of_tags }

@@ -1,6 +1,6 @@
 -- Check the jobs of one step through the pool: each record can be read, each job is in exactly one state, and its other
 -- entries match. All data is of one instant, so that a busy topic raises no false alarm.
--- @include clock topic record transitions consistency
+-- @include clock topic tags record transitions consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
 -- ARGV[3] cursor, 0 to begin | ARGV[4] most jobs to check
 -- Returns { next cursor, 0 after the last step, jobs checked, { kind, id, detail, ... } for each finding }
@@ -21,6 +21,7 @@ local function check(ids, raws)
   local dead, finished, expiry = scores_in(DEAD, ids), scores_in(FINISHED, ids), scores_in(EXPIRY, ids)
   local holders = redis.call('EXISTS', HOLDERS) == 1 and redis.call('HMGET', HOLDERS, unpack(ids)) or {}
   local requests = redis.call('EXISTS', REQUESTS) == 1 and redis.call('HMGET', REQUESTS, unpack(ids)) or {}
+  local tagged = redis.call('EXISTS', TAGGED) == 1 and redis.call('HMGET', TAGGED, unpack(ids)) or {}
   for index, id in ipairs(ids) do
     local scores = {
       delayed = delayed[index] and tonumber(delayed[index]), ready = ready[index] and tonumber(ready[index]),
@@ -28,7 +29,7 @@ local function check(ids, raws)
       dead = dead[index] and tonumber(dead[index]), finished = finished[index] and tonumber(finished[index]),
     }
     local watched = expiry[index] and tonumber(expiry[index]) or nil
-    check_job(id, raws[index], scores, watched, holders[index] or requests[index], now)
+    check_job(id, raws[index], scores, watched, holders[index] or requests[index], tagged[index], now)
   end
 end
 

@@ -1,5 +1,5 @@
 -- Cancel jobs in any state. They are never handed out again; their holders' later calls get the code of cancelled jobs.
--- @include clock topic record transitions
+-- @include clock topic tags record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | 1: refuse when a consumer holds it
 -- Returns for each job the state it was in, or a code: 1 not found, 2 refused because a consumer holds it
@@ -31,8 +31,11 @@ for index, score in ipairs(redis.call('ZMSCORE', DELAY, unpack(ids))) do
 end
 if #delayed > 0 then
   redis.call('ZREM', DELAY, unpack(delayed))
-  redis.call('ZREM', EXPIRY, unpack(delayed))
   redis.call('HDEL', POOL, unpack(delayed))
+  if redis.call('EXISTS', EXPIRY, TAGGED) > 0 then  -- most jobs have neither a ttl nor tags
+    redis.call('ZREM', EXPIRY, unpack(delayed))
+    index_tags(delayed)
+  end
   tally('cancelled', #delayed)
 end
 local any_cancelled = #delayed > 0

@@ -1,8 +1,8 @@
 -- Reschedule or change a delayed or ready job.
--- @include clock topic record transitions
+-- @include clock topic tags record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] delay, at, or '' to keep the due time | ARGV[4] that delay or instant, ms
--- ARGV[5] extra: JSON of the policy keys to set, '' for none | ARGV[6] 1 when a new body follows | ARGV[7] body
+-- ARGV[5] extra: JSON of the keys to set, null to remove one, '' for none | ARGV[6] 1 when a new body follows | ARGV[7] body
 -- Returns { 0, state, record, due ms } or { code, state }: 1 not found, 2 reserved, 3 dead or finished
 -- Bound: one job.
 local id = ARGV[2]
@@ -14,10 +14,12 @@ local last = last_position()
 if state == 'reserved' then return { 2, state } end
 if state ~= 'delayed' and state ~= 'ready' then return { 3, state } end
 
-local record = read_record(raw)
+local record, has_new_tags = read_record(raw), false
 if ARGV[5] ~= '' then
   for key, value in pairs(cjson.decode(ARGV[5])) do
+    if value == cjson.null then value = nil end
     record.extra[key] = value
+    if key == 'g' then has_new_tags = true end
   end
 end
 if ARGV[6] == '1' then record.rest = ARGV[7] end
@@ -41,5 +43,6 @@ if ARGV[3] ~= '' then
 end
 raw = write_record(record)
 redis.call('HSET', POOL, id, raw)
+if has_new_tags then index_tags({ id }, record.extra.g) end
 watch_expiry(id, record)
 return { 0, state, raw, record.due }

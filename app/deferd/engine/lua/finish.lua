@@ -1,5 +1,5 @@
 -- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted.
--- @include clock topic record transitions delivery
+-- @include clock topic tags record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON
 -- Returns a code for each: 0 finished, now or before by the same delivery, 1 not found, 2 held under another receipt,
@@ -17,15 +17,21 @@ local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
 local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
 local released_count, gone_count = 0, 0
+local tagged  -- the ids of those gone that have tags
 
 -- Finish a live delivery; its writes are collected and done at the end.
 local function finish(id, raw, extra_length, argument, result_at)
   released_count = released_count + 1
   released[released_count] = id
-  local retain = extra_length > 0 and read_extra(raw).r or 0
+  local extra = extra_length > 0 and read_extra(raw)
+  local retain = extra and extra.r or 0
   if retain == 0 then
     gone_count = gone_count + 1
     gone[gone_count] = id
+    if extra and extra.g then
+      tagged = tagged or {}
+      tagged[#tagged + 1] = id
+    end
     done[id] = 'gone'
     return
   end
@@ -75,6 +81,7 @@ if #released > 0 then
   tally('finished', #released)
 end
 if #gone > 0 then redis.call('HDEL', POOL, unpack(gone)) end
+if tagged then index_tags(tagged) end
 for _, job in ipairs(kept) do
   redis.call('HSET', POOL, job[1], job[2])
   redis.call('ZADD', FINISHED, job[3], job[1])

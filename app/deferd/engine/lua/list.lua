@@ -1,6 +1,6 @@
 -- Return one page of a topic's jobs in one state, ordered by due time, lease end or retention end; ready jobs in the
 -- order in which they will be handed out. Read-only.
--- @include topic transitions
+-- @include topic transitions paging
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] state
 -- ARGV[3] score of the last page's last job (a ready job's position), '' to begin | ARGV[4] its id
@@ -23,27 +23,6 @@ local function add(id, score)
     reply[#reply + 1] = score
     reply[#reply + 1] = redis.call('HGET', HOLDERS, id) or ''
   end
-end
-
--- Whether a text comes after another one in a sorted set, which compares bytes. Lua's own comparison uses the server's
--- locale.
-local function is_after(text, other)
-  for at = 1, math.min(#text, #other) do
-    local byte, other_byte = string.byte(text, at), string.byte(other, at)
-    if byte ~= other_byte then return byte > other_byte end
-  end
-  return #text > #other
-end
-
--- The rank of the first member after (score, id); members with one score are ordered by id.
-local function rank_after(key, score, id)
-  local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
-  local high = low + redis.call('ZCOUNT', key, score, score)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if is_after(redis.call('ZRANGE', key, middle, middle)[1], id) then high = middle else low = middle + 1 end
-  end
-  return low
 end
 
 local key = STATE_SETS[state]

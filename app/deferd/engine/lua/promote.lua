@@ -1,6 +1,6 @@
 -- The timer's visit to one topic: do the work that is due there, in one bounded step.
--- @include clock topic record transitions
--- KEYS: see lib/topic.lua; then KEYS[15] lock STRING, see turn.lua
+-- @include clock topic tags record transitions
+-- KEYS: see lib/topic.lua; then KEYS[16] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] the timer's mark, part of the message that something is ready | ARGV[5] most topics to return
 -- ARGV[6] the timer's name in the lock | ARGV[7] how long the lock lasts, ms
@@ -90,6 +90,7 @@ for _, key in ipairs({ DEAD, FINISHED }) do
   if #ids > 0 then
     redis.call('ZREM', key, unpack(ids))
     local dropped = redis.call('HDEL', POOL, unpack(ids))
+    index_tags(ids)
     if key == DEAD then tally('dropped', dropped) end
     reply[4] = reply[4] + #ids
   end
@@ -137,8 +138,8 @@ end
 
 -- A lock holder that did work renews its lock, with a write that shares the fsync of those above.
 local RENEW_EVERY_MS = 100
-if #ready + reply[1] + reply[2] + reply[3] + reply[4] > 0 and redis.call('GET', KEYS[15]) == ARGV[6]
-  and redis.call('PTTL', KEYS[15]) < ARGV[7] - RENEW_EVERY_MS then
-  redis.call('PEXPIRE', KEYS[15], ARGV[7])
+if #ready + reply[1] + reply[2] + reply[3] + reply[4] > 0 and redis.call('GET', KEYS[16]) == ARGV[6]
+  and redis.call('PTTL', KEYS[16]) < ARGV[7] - RENEW_EVERY_MS then
+  redis.call('PEXPIRE', KEYS[16], ARGV[7])
 end
 return reply

@@ -1,5 +1,5 @@
 -- Put jobs into one topic. Each is stored completely, or not at all, with a code for the reason.
--- @include clock topic record transitions
+-- @include clock topic tags record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
@@ -46,7 +46,7 @@ for _, key in ipairs(POLICY_KEYS) do
 end
 local has_defaults = next(topic_defaults) ~= nil
 
--- The rest of a job's record with the topic's defaults filled in, and the job's ttl, nil for none.
+-- The rest of a job's record with the topic's defaults filled in, and the job's ttl and tags, nil for none.
 local function complete(rest, length)
   if length == 0 and not has_defaults then return rest, nil end
   local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
@@ -57,7 +57,7 @@ local function complete(rest, length)
     local extra = cjson.encode(policy)
     rest = write('<I4', #extra) .. extra .. string.sub(rest, 5 + length)
   end
-  return rest, policy.x
+  return rest, policy.x, policy.g
 end
 
 local delayed, ready, watched = {}, {}, {}
@@ -97,12 +97,13 @@ local has_tombstones = redis.call('ZCARD', CANCELLED) > 0
 local head_due, head  -- of the last record, for all jobs with the same due instant
 
 local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
-  local rest, ttl = complete(job_rest, extra_length)
+  local rest, ttl, tags = complete(job_rest, extra_length)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
   local room = (max_jobs > 0 or bound > 0) and room_within(bound) or math.huge
   if room > 0 and call('HSETNX', POOL, id, record) == 1 then
     if live then live = live + 1 end
     if has_tombstones then call('ZREM', CANCELLED, id) end
+    if tags then index_tags({ id }, tags) end
     enqueue(id, due, ttl)
     return CREATED, record
   end
@@ -116,12 +117,14 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   if not was_live and room <= 0 then return FULL end
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
+  if tags then index_tags({ id }, tags) end
   if live and not was_live then live = live + 1 end
   enqueue(id, due, ttl)
   return REPLACED, record
 end
 
--- Store the jobs in ARGV[from..to] together: false, and nothing is done, unless all are new and no limit concerns them.
+-- Store the jobs in ARGV[from..to] together: false, and nothing is done, unless all are new, no limit concerns them and
+-- none has tags.
 local function put_new(from, to, results)
   local ids, fields, dues, ttls, count = {}, {}, {}, {}, 0
   for at = from, to, 2 do
@@ -140,7 +143,8 @@ local function put_new(from, to, results)
     if bound > 0 then return false end
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
     if due ~= head_due then head_due, head = due, write('<I6I6', now, due) end
-    local rest, ttl = complete(string.sub(job, 23), extra_length)
+    local rest, ttl, tags = complete(string.sub(job, 23), extra_length)
+    if tags then return false end
     fields[2 * index - 1] = ids[index]
     fields[2 * index] = head .. string.sub(job, 11, 16) .. NO_ATTEMPTS .. rest
     dues[index], ttls[index] = due, ttl

@@ -1,22 +1,46 @@
 -- Make dead jobs ready again: due now, no attempts, old receipts void; the last error stays readable.
--- @include clock topic record transitions
+-- @include clock topic record transitions paging
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] most jobs to take, longest dead first; 0: those of the ids | ARGV[3..] ids
--- Returns how many are ready now; ids that are not dead are skipped.
--- Bound: ARGV[2], or the ids; the caller sends at most 1000 of either.
+-- ARGV[1] topic | ARGV[2] most jobs to redrive: of the ids, if there are any, else of those that are dead longest
+-- ARGV[3] only jobs that are dead for this reason, '' for any | ARGV[4] only jobs with this tag, '' for any
+-- ARGV[5] with a reason: score of the last job that the step before looked at, '' to begin | ARGV[6] its id | ARGV[7..] ids
+-- Returns { how many are ready now, 1 when there may be more to take, score and id of the last job looked at }
+--   Ids that are not dead, and jobs that do not match, are skipped.
+-- Bound: the ids; without ids MOST_LOOKED_AT jobs or, without a reason, ARGV[2]. The caller sends at most 1000.
+local MOST_LOOKED_AT = 1000
 local now, limit, last = now_ms(), tonumber(ARGV[2]), last_position()
-local ids = {}
-if limit > 0 then
-  ids = redis.call('ZRANGE', DEAD, 0, limit - 1)
+local reason, tag = ARGV[3], ARGV[4]
+local ids, scores, more = {}, {}, 0
+if #ARGV <= 6 then
+  local from = ARGV[5] == '' and 0 or rank_after(DEAD, ARGV[5], ARGV[6])
+  local most = reason == '' and limit or MOST_LOOKED_AT
+  local members = redis.call('ZRANGE', DEAD, from, from + most - 1, 'WITHSCORES')
+  for at = 1, #members, 2 do
+    ids[#ids + 1], scores[#scores + 1] = members[at], members[at + 1]
+  end
+  more = #ids == most and 1 or 0
 else
-  for at = 3, #ARGV do
-    ids[#ids + 1] = ARGV[at]
+  for at = 7, #ARGV do
+    ids[at - 6] = ARGV[at]
   end
 end
-local redriven = {}
-for _, id in ipairs(ids) do
-  if redis.call('ZREM', DEAD, id) == 1 then
-    local record = read_record(redis.call('HGET', POOL, id))
+
+local function has_tag(id)
+  local tags = redis.call('HGET', TAGGED, id)
+  return tags and string.find(' ' .. tags .. ' ', ' ' .. tag .. ' ', 1, true)
+end
+
+local redriven, looked = {}, 0
+for index, id in ipairs(ids) do
+  if #redriven == limit then
+    more = 1
+    break
+  end
+  looked = index
+  local is_meant = redis.call('ZSCORE', DEAD, id) and (tag == '' or has_tag(id))
+  local record = is_meant and read_record(redis.call('HGET', POOL, id))
+  if record and (reason == '' or record.extra.d == reason) then
+    redis.call('ZREM', DEAD, id)
     void_receipts(record)
     record.attempts = 0
     record.due = now
@@ -30,4 +54,4 @@ if #redriven > 0 then
   append_ready(redriven, last)
   wake_consumers()
 end
-return #redriven
+return { #redriven, more, scores[looked] or '', ids[looked] or '' }

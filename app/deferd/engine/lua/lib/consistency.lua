@@ -1,7 +1,7 @@
--- Checks the consistency of a job's data and repairs it. After the 14 keys of lib/topic.lua these scripts take
---   KEYS[15] aside HASH what a repair has removed: "job <id> <ms>", "settings <ms>" -> the bytes as they were
+-- Checks the consistency of a job's data and repairs it. After the 15 keys of lib/topic.lua these scripts take
+--   KEYS[16] aside HASH what a repair has removed: "job <id> <ms>", "settings <ms>" -> the bytes as they were
 --   ARGV[2] 1: repair what is found, in the same call; 0: change nothing
-local ASIDE, REPAIR = KEYS[15], ARGV[2] == '1'
+local ASIDE, REPAIR = KEYS[16], ARGV[2] == '1'
 
 -- Which state counts when an id is in several: a job's end may not be undone, and a lease excludes other consumers.
 local PRECEDENCE = { 'finished', 'dead', 'reserved', 'delayed', 'ready' }
@@ -22,6 +22,16 @@ end
 
 local function is_number(value) return value == nil or type(value) == 'number' end
 local function is_text(value) return value == nil or type(value) == 'string' end
+
+-- Whether it is nothing or a table of strings, not an empty one.
+local function is_texts(values)
+  if values == nil then return true end
+  if type(values) ~= 'table' or next(values) == nil then return false end
+  for _, value in pairs(values) do
+    if type(value) ~= 'string' then return false end
+  end
+  return true
+end
 
 local function is_backoff(backoff)
   if backoff == nil then return true end
@@ -48,7 +58,7 @@ local function read_checked(id, raw)
     if not is_json or type(extra) ~= 'table' then return nil, 'a record whose extra is no JSON object' end
     local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
       and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_text(extra.e) and is_text(extra.d)
-      and is_text(extra.c) and is_backoff(extra.b)
+      and is_text(extra.c) and is_backoff(extra.b) and is_texts(extra.g) and is_texts(extra.h)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
   end
@@ -66,6 +76,7 @@ end
 local function set_aside(id, raw, now)
   leave_all_states(id)
   redis.call('HDEL', POOL, id)
+  index_tags({ id })
   redis.call('HSET', ASIDE, string.format('job %s %.0f', id, now), raw)
 end
 
@@ -103,8 +114,21 @@ local function check_expiry(id, record, state, expiry)
   end
 end
 
+-- `tagged` is what the topic's key of tags has for the job, nil or false for nothing.
+local function check_tags(id, tags, tagged)
+  local wanted, missing = tags and table.concat(tags, ' ') or '', nil
+  for _, tag in ipairs(tags or {}) do
+    if not redis.call('ZSCORE', of_shard('tag/' .. tag), TOPIC .. ' ' .. id) then missing = tag end
+  end
+  if wanted == (tagged or '') and not missing then return end
+  report('tags_wrong', id, missing and 'not found by ' .. missing or string.format('%s, where its record says %s',
+    tagged and '"' .. tagged .. '"' or 'none', wanted == '' and 'none' or '"' .. wanted .. '"'))
+  if not REPAIR then return end
+  index_tags({ id }, tags)
+end
+
 -- Report all findings of one job, and repair them if REPAIR. `scores` maps states to the job's score in their sets.
-local function check_job(id, raw, scores, expiry, holder, now)
+local function check_job(id, raw, scores, expiry, holder, tagged, now)
   local record, reason = read_checked(id, raw)
   if not record then
     report('unreadable', id, reason)
@@ -142,6 +166,7 @@ local function check_job(id, raw, scores, expiry, holder, now)
     end
   end
   check_expiry(id, record, state, expiry)
+  if tagged or record.extra.g then check_tags(id, record.extra.g, tagged) end
   if holder and state ~= 'reserved' then
     report('holder_wrong', id, state .. ', and held by ' .. holder)
     if REPAIR then forget_holders({ id }) end

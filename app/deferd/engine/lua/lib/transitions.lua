@@ -44,7 +44,7 @@ end
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
 local TOMBSTONE_MS = 60000
 
--- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs.
+-- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. Scripts that call it include tags.
 local function remove_job(id, state, score, now)
   redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
   if state == 'reserved' then
@@ -54,8 +54,11 @@ local function remove_job(id, state, score, now)
     redis.call('ZADD', CANCELLED, until_ms, id, until_ms, string.format('%s %.0f %d', id, nonce, attempts + 1))
     schedule(until_ms)
   end
-  redis.call('ZREM', EXPIRY, id)
   redis.call('HDEL', POOL, id)
+  if redis.call('EXISTS', EXPIRY, KEYS[15]) > 0 then  -- most jobs have neither a ttl nor tags
+    redis.call('ZREM', EXPIRY, id)
+    index_tags({ id })
+  end
   if state ~= 'finished' then tally('cancelled', 1) end
 end
 

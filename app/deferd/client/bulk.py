@@ -1,0 +1,188 @@
+"""Calls on many jobs: the methods of both clients, and their requests of the HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypedDict, Unpack
+
+from deferd.client import responses
+from deferd.client.durations import Seconds, instant, seconds
+from deferd.client.idempotency import new_id
+from deferd.client.jobs import BulkResult, Job, JobRef
+from deferd.client.request_body import encode
+from deferd.client.requests import ApiRequest
+from deferd.client.sender import Sender
+from deferd.contract.limits import BULK_DEFAULT, BULK_MAX
+
+_BULK_S = 600.0
+"""How long the service may take for 100,000 jobs."""
+
+
+class Selector(TypedDict, total=False):
+    """Which jobs a call means: exactly one of `ids`, `tag` and `state`. All keyword-only."""
+
+    ids: Iterable[JobRef | Job | tuple[str, str]] | None
+    """Up to 1000 jobs, or pairs of a topic and an id."""
+    tag: str | None
+    """The jobs with this tag, in all topics."""
+    state: Literal["delayed", "ready"] | None
+    """The jobs in this state, in the topics of `topics`."""
+    due_after: datetime | None
+    """With `state`: jobs due at this instant or later."""
+    due_before: datetime | None
+    """With `state`: jobs due before this instant."""
+    topics: Sequence[str] | str | None
+    """Only jobs of these topics: names, or patterns such as `orders.*`. Required with `state`."""
+
+
+def selection(selector: Selector) -> dict[str, Any]:
+    """The JSON object of the contract. Raises TypeError for an unknown argument."""
+    for name in selector:
+        if name not in Selector.__annotations__:
+            known = ", ".join(Selector.__annotations__)
+            raise TypeError(f"unexpected keyword argument {name!r}: the selectors are {known}")
+    select: dict[str, Any] = {name: value for name, value in selector.items() if value is not None}
+    if "ids" in select:
+        select["ids"] = [_name_of(job) for job in select["ids"]]
+    if isinstance(select.get("topics"), str):
+        select["topics"] = [select["topics"]]
+    for name in ("due_after", "due_before"):
+        if isinstance(select.get(name), datetime):
+            select[name] = instant(name, select[name])
+    return select
+
+
+def _name_of(job: JobRef | Job | tuple[str, str]) -> dict[str, str]:
+    topic, job_id = (job.topic, job.id) if isinstance(job, Job) else (job[0], job[1])
+    return {"topic": topic, "id": job_id}
+
+
+def cancel(
+    select: dict[str, Any],
+    *,
+    limit: int = BULK_DEFAULT,
+    dry_run: bool = False,
+    if_reserved: Literal["cancel", "refuse"] = "cancel",
+    request_id: str | None = None,
+) -> ApiRequest[BulkResult]:
+    """`POST /jobs/cancel`."""
+    option = {} if if_reserved == "cancel" else {"if_reserved": if_reserved}
+    return _request("/jobs/cancel", select, option, limit, request_id, dry_run=dry_run)
+
+
+def reschedule(
+    select: dict[str, Any],
+    *,
+    by: Seconds | None = None,
+    delay: Seconds | None = None,
+    run_at: datetime | None = None,
+    limit: int = BULK_DEFAULT,
+    dry_run: bool = False,
+    request_id: str | None = None,
+) -> ApiRequest[BulkResult]:
+    """`POST /jobs/reschedule`."""
+    when: dict[str, Any] = {
+        "by": None if by is None else seconds(by),
+        "delay": None if delay is None else seconds(delay),
+        "run_at": None if run_at is None else instant("run_at", run_at),
+    }
+    when = {name: value for name, value in when.items() if value is not None}
+    return _request("/jobs/reschedule", select, when, limit, request_id, dry_run=dry_run)
+
+
+def _request(
+    path: str, select: dict[str, Any], action: dict[str, Any], limit: int, request_id: str | None, *, dry_run: bool
+) -> ApiRequest[BulkResult]:
+    body = {"select": select, **action, "limit": limit}
+    if dry_run:
+        body["dry_run"] = True
+    if request_id is not None:
+        body["request_id"] = request_id
+    repeatable = dry_run or request_id is not None
+    return ApiRequest(
+        "POST", path, responses.read_bulk_result, body=encode(body), wait_s=_BULK_S, repeatable=repeatable
+    )
+
+
+class BulkMethods:
+    """The calls on many jobs, a part of ApiMethods."""
+
+    _sender: Sender
+
+    async def cancel_all(
+        self,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
+        if_reserved: Literal["cancel", "refuse"] = "cancel",
+        request_id: str | None = None,
+        **selector: Unpack[Selector],
+    ) -> BulkResult:
+        """Cancel all jobs that have a tag, are in a state, or are named, in any number of topics.
+
+        ::
+
+            client.cancel_all(tag="order-1042")
+            client.cancel_all(state="delayed", topics="mail.*")
+
+        The selectors, all keyword-only, are the keys of Selector. Only jobs that were put before the call are
+        cancelled, at most `limit` of them. With `dry_run` they are only counted. `if_reserved="refuse"` leaves those
+        that a consumer holds. The client makes a `request_id`, so that a call whose response was lost is repeated and
+        cancels nothing that was put since.
+
+        Raises:
+            TypeError: a selector is unknown.
+            InvalidInput: a value is out of its bounds, or there is not exactly one of `ids`, `tag` and `state`.
+        """
+        select, request_id = selection(selector), request_id or new_id()
+        while True:
+            result = await self._sender.send(
+                cancel(
+                    select,
+                    limit=BULK_MAX if limit is None else limit,
+                    dry_run=dry_run,
+                    if_reserved=if_reserved,
+                    request_id=request_id,
+                )
+            )
+            if result.complete or limit is not None or dry_run:
+                return result
+
+    async def reschedule_all(
+        self,
+        *,
+        by: Seconds | None = None,
+        delay: Seconds | None = None,
+        run_at: datetime | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        request_id: str | None = None,
+        **selector: Unpack[Selector],
+    ) -> BulkResult:
+        """Give all selected jobs that are delayed or ready a new due time; the rest is as in `cancel_all`.
+
+        ::
+
+            client.reschedule_all(tag="customer:7", by=timedelta(hours=1))
+
+        Give one of `by`, which may be negative, `delay` and `run_at`. No job is moved twice by one call. With a
+        `limit`, a call with the same `request_id` moves the next ones; the numbers are those of all calls with it.
+
+        Raises as `cancel_all`.
+        """
+        select, request_id = selection(selector), request_id or new_id()
+        while True:
+            result = await self._sender.send(
+                reschedule(
+                    select,
+                    by=by,
+                    delay=delay,
+                    run_at=run_at,
+                    limit=BULK_MAX if limit is None else limit,
+                    dry_run=dry_run,
+                    request_id=request_id,
+                )
+            )
+            if result.complete or limit is not None or dry_run:
+                return result

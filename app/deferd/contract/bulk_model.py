@@ -1,0 +1,150 @@
+"""Typed models of calls on many jobs: which jobs are meant, and what happens to them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from deferd.contract import limits
+from deferd.contract.model import Delay, DueInstant, IfReserved, Instant, JobId, JobState, Tag, Topic
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class JobName(_Strict):
+    """The name of one job."""
+
+    topic: Topic
+    id: JobId
+
+
+TopicSelector = Annotated[
+    str,
+    StringConstraints(pattern=limits.TOPIC_SELECTOR_PATTERN),
+    Field(description="A topic, or a pattern in which `*` stands for any characters.", examples=["orders.*"]),
+]
+
+
+class Select(_Strict):
+    """The jobs that are meant: exactly one of `ids`, `tag` and `state`. Jobs put after the call began are not."""
+
+    ids: list[JobName] | None = Field(
+        default=None, min_length=1, max_length=limits.SELECT_IDS_MAX, description="1 to 1000 jobs by their names."
+    )
+    tag: Tag | None = Field(default=None, description="The jobs with this tag, in all topics.")
+    state: Literal["delayed", "ready"] | None = Field(
+        default=None, description="The jobs in this state, in the topics of `topics`."
+    )
+    due_after: Instant | None = Field(default=None, description="Only with `state`: jobs due at this instant or later.")
+    due_before: Instant | None = Field(default=None, description="Only with `state`: jobs due before this instant.")
+    topics: list[TopicSelector] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=limits.SELECT_TOPICS_MAX,
+        description="Only jobs of these topics, 1 to 100 names or patterns. Required with `state`.",
+    )
+
+    @model_validator(mode="after")
+    def _one_selector(self) -> Select:
+        given = [name for name in ("ids", "tag", "state") if getattr(self, name) is not None]
+        if len(given) != 1:
+            named = f": it has {' and '.join(f'`{name}`' for name in given)}" if given else ": it has none"
+            raise ValueError(f"must have exactly one of `ids`, `tag` and `state`{named}")
+        if self.state is not None and self.topics is None:
+            raise ValueError("must have `topics` with `state`")
+        if self.state is None and (self.due_after is not None or self.due_before is not None):
+            raise ValueError("must have `due_after` and `due_before` only with `state`")
+        return self
+
+    @property
+    def named_topics(self) -> set[str]:
+        """The topics that are named without a pattern, in `ids` too."""
+        of_ids = {job.topic for job in self.ids or ()}
+        return of_ids | {topic for topic in self.topics or () if "*" not in topic}
+
+
+RequestId = Annotated[
+    str,
+    StringConstraints(pattern=limits.ID_PATTERN),
+    Field(
+        description="Name of the call for repetitions within an hour: a repeated call continues the first one. It acts "
+        "on no job twice and on none put since, and its numbers are those of all attempts together."
+    ),
+]
+
+
+class _BulkCall(_Strict):
+    select: Select
+    limit: int = Field(
+        default=limits.BULK_DEFAULT,
+        strict=True,
+        ge=1,
+        le=limits.BULK_MAX,
+        description="Most jobs to act on, 1 to 100000.",
+    )
+    dry_run: bool = Field(default=False, strict=True, description="Only count the jobs.")
+    request_id: RequestId | None = None
+
+
+class CancelSelected(_BulkCall):
+    """Jobs to cancel together."""
+
+    if_reserved: Annotated[
+        IfReserved,
+        Field(
+            description="What to do with jobs that a consumer holds: `cancel` them too (the consumer's next request "
+            "for one gets 410 `job_cancelled`), or leave them: `refuse`."
+        ),
+    ] = "cancel"
+
+
+def _not_zero(seconds: float) -> float:
+    if round(seconds * 1000) == 0:
+        raise ValueError("must be at least 0.001 seconds away from 0")
+    return seconds
+
+
+By = Annotated[
+    float,
+    Field(
+        strict=True,
+        ge=-limits.DELAY_MAX_S,
+        le=limits.DELAY_MAX_S,
+        allow_inf_nan=False,
+        description="Seconds by which each due time is moved, negative for earlier; not 0. No job becomes due before "
+        "now, or more than 10 years ahead.",
+    ),
+    AfterValidator(_not_zero),
+]
+
+
+class RescheduleSelected(_BulkCall):
+    """Jobs to reschedule together: exactly one of `by`, `delay` and `run_at`."""
+
+    by: By | None = None
+    delay: Delay | None = None
+    run_at: DueInstant | None = None
+
+    @model_validator(mode="after")
+    def _one_time(self) -> RescheduleSelected:
+        if sum(value is not None for value in (self.by, self.delay, self.run_at)) != 1:
+            raise ValueError("must have exactly one of `by`, `delay` and `run_at`")
+        return self
+
+
+class BulkResult(BaseModel):
+    """What a call on many jobs did."""
+
+    matched: int = Field(description="The jobs that were selected.")
+    done: int = Field(
+        description="Those of them that were cancelled or rescheduled: 0 in a dry run. A reschedule changes delayed "
+        "and ready jobs only."
+    )
+    was: dict[JobState, int] = Field(description="The states that the selected jobs were in, without those of none.")
+    complete: bool = Field(
+        description="False when the `limit` was reached and there may be more: repeat the call, a reschedule with the "
+        "same `request_id`."
+    )

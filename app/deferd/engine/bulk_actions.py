@@ -1,0 +1,293 @@
+"""Calls on many jobs: cancel or reschedule all that have a tag, are in a state, or are named.
+
+Such a call works in steps, one script call each (`lua/lib/selection.lua`). Each job changes atomically, the whole does
+not. The shards work at the same time; within each, the bulk throttle lets other calls pass between the steps. A call
+that is repeated with its `request_id`, also after a crash in the middle, continues where the first attempt ended: the
+scripts remember in the store what they have done, for an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Select
+from deferd.contract.model import JobState
+from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine import metrics
+from deferd.engine.bulk_throttle import BulkThrottle
+from deferd.engine.record import instant_ms, json_bytes, to_ms
+from deferd.engine.redis_keys import TAG_PREFIX, Keys
+from deferd.engine.scripts import Scripts
+from deferd.engine.topic_usage import TopicUsage
+from deferd.engine.topic_view import STATES
+
+_IDS_PER_PAGE = 1000
+"""Ids read at once from the tag index."""
+_JOBS_PER_STEP = 180
+"""About two milliseconds of the store's time: others do not wait long behind a step, nor the call for many fsyncs."""
+_TOPICS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOutcome:
+    """What a call did; the fields are those of `bulk_model.BulkResult`."""
+
+    matched: int
+    done: int
+    was: dict[JobState, int]
+    complete: bool
+
+
+class BulkActions:
+    """Cancels and reschedules many jobs. `usage` finds the topics of a pattern."""
+
+    def __init__(
+        self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, throttle: BulkThrottle, usage: TopicUsage
+    ) -> None:
+        self._scripts = scripts
+        self._keys = keys
+        self._label = labels.label
+        self._throttle = throttle
+        self._usage = usage
+
+    async def cancel(self, call: CancelSelected, visible: TopicPatterns | None = None) -> BulkOutcome:
+        """Cancel jobs in any state. `visible`: the topics that the caller may see, None for all; others do not match.
+
+        Raises:
+            StoreUnavailable: the call was carried out in part or not at all. To repeat it with its `request_id`, or any
+                cancel, is safe.
+        """
+        action: dict[str, Any] = {"refuse_reserved": True} if call.if_reserved == "refuse" else {}
+        return await self._run("bulk_cancel", call, action, visible, self._count_cancels)
+
+    async def reschedule(self, call: RescheduleSelected, visible: TopicPatterns | None = None) -> BulkOutcome:
+        """Move the due times of delayed and ready jobs; see `cancel`.
+
+        A repetition without the `request_id` of the first attempt may move a job twice.
+        """
+        action: dict[str, Any] = {}
+        if call.by is not None:
+            # Moved jobs land where the call has been already, so it does not meet them again.
+            action = {"by": to_ms(call.by), **({"last_first": True} if call.by > 0 else {})}
+        elif call.delay is not None:
+            action = {"delay": to_ms(call.delay)}
+        elif call.run_at is not None:
+            action = {"at": instant_ms(call.run_at)}
+        return await self._run("bulk_reschedule", call, action, visible, self._count_reschedules)
+
+    async def _run(
+        self,
+        verb: str,
+        call: CancelSelected | RescheduleSelected,
+        action: dict[str, Any],
+        visible: TopicPatterns | None,
+        count: _Count,
+    ) -> BulkOutcome:
+        is_named = call.request_id is not None and not call.dry_run
+        is_remembered = is_named or (verb == "bulk_reschedule" and not call.dry_run)
+        request = f"{verb.removeprefix('bulk_')}/{call.request_id if is_named else os.urandom(16).hex()}"
+        options = dict(action)
+        if is_remembered:
+            options["request"] = request
+        if call.dry_run:
+            options["dry_run"] = True
+        shards = self._shards(call.select)
+        run = _Run(self, verb, call.select, options, visible, _Budget(call.limit), count)
+        keys = {shard: self._keys.of_shard(shard, f"bulk/{request}") for shard in shards}
+
+        async def begin(shard: int) -> list[int]:
+            reply: list[int] = await self._scripts.run("bulk_begin", (keys[shard],), (int(is_remembered),))
+            return reply
+
+        async def work(shard: int) -> None:
+            bound_ms, *_ = await begin(shard)
+            await run.in_shard(shard, bound_ms)
+
+        await _all(work(shard) for shard in shards)
+        done, *states = run.totals
+        if is_named:
+            numbers = await _all(begin(shard) for shard in shards)
+            done, *states = map(sum, zip(*(some[1:] for some in numbers), strict=True))
+        elif is_remembered:
+            await _all(self._scripts.command("UNLINK", key) for key in keys.values())
+        was = {state: count for state, count in zip(STATES, states, strict=True) if count}
+        return BulkOutcome(sum(states), done, was, not run.budget.is_used_up)
+
+    def _shards(self, select: Select) -> list[int]:
+        """The shards that may hold selected jobs."""
+        if select.ids is not None:
+            return sorted({self._keys.shard_of(job.topic) for job in select.ids})
+        if select.topics is not None and not any("*" in topic for topic in select.topics):
+            return sorted({self._keys.shard_of(topic) for topic in select.topics})
+        return list(range(self._keys.shards))
+
+    async def step(self, verb: str, topic: str, options: dict[str, Any], ids: Sequence[str], jobs: int) -> list[Any]:
+        """Run one step for at most `jobs` jobs and return its reply."""
+        async with self._throttle.slot(topic, jobs):
+            reply: list[Any] = await self._scripts.run(
+                verb, self._keys.of_topic(topic), (topic, json_bytes(options), *ids)
+            )
+        return reply
+
+    async def tagged(self, shard: int, tag: str) -> AsyncIterator[dict[str, list[str]]]:
+        """The ids of the jobs of a shard that have the tag, page by page: by topic, in order."""
+        key, start = self._keys.of_shard(shard, TAG_PREFIX + tag), "-"
+        while True:
+            page = await self._scripts.command("ZRANGEBYLEX", key, start, "+", "LIMIT", 0, _IDS_PER_PAGE)
+            by_topic: dict[str, list[str]] = {}
+            for member in page:
+                topic, _, job_id = member.decode().partition(" ")
+                by_topic.setdefault(topic, []).append(job_id)
+            yield by_topic
+            if len(page) < _IDS_PER_PAGE:
+                return
+            start = f"({page[-1].decode()}"
+
+    async def topics(self, shard: int, selectors: Sequence[str]) -> AsyncIterator[list[str]]:
+        """The topics of a shard that names or patterns select, page by page; named ones need not exist."""
+        yield sorted({name for name in selectors if "*" not in name and self._keys.shard_of(name) == shard})
+        patterns = TopicPatterns(pattern for pattern in selectors if "*" in pattern)
+        if patterns.prefixes:
+            async for page in self._usage.names(shard, patterns.prefixes):
+                yield [name for name in page if patterns.match(name) and name not in selectors]
+
+    def _count_cancels(self, topic: str, done: int, states: Sequence[int]) -> None:
+        left = sum(states) - done  # reserved ones, or in a dry run all
+        for state, number in zip(STATES, states, strict=True):
+            cancelled = number - left if state is JobState.RESERVED else number
+            if done and cancelled:
+                metrics.CANCELS.labels(self._label(topic), state.value).inc(cancelled)
+
+    def _count_reschedules(self, topic: str, done: int, _states: Sequence[int]) -> None:
+        if done:
+            metrics.RESCHEDULES.labels(self._label(topic)).inc(done)
+
+
+_Count = Callable[[str, int, Sequence[int]], None]
+
+
+class _Budget:
+    """The jobs that a call may still match. Shards share it; what a step takes and does not use is returned."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._taken = 0
+        self._changed = asyncio.Condition()
+        self.is_used_up = False
+        """Whether a step was not made because the limit was reached."""
+
+    async def take(self, most: int) -> int:
+        """Take up to `most`; 0 when the limit is reached."""
+        async with self._changed:
+            while self._left == 0 and self._taken > 0:
+                await self._changed.wait()
+            took = min(most, self._left)
+            self._left -= took
+            self._taken += took
+            self.is_used_up = self.is_used_up or took == 0
+            return took
+
+    async def settle(self, took: int, used: int) -> None:
+        """Return what was taken and not used."""
+        async with self._changed:
+            self._taken -= took
+            self._left += took - used
+            self._changed.notify_all()
+
+
+@dataclass
+class _Run:
+    """One attempt of a call."""
+
+    actions: BulkActions
+    verb: str
+    select: Select
+    options: dict[str, Any]
+    visible: TopicPatterns | None
+    budget: _Budget
+    count: _Count
+    totals: list[int] = field(default_factory=lambda: [0] * (1 + len(STATES)))
+    """Done, and the matched jobs by state."""
+    patterns: TopicPatterns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.patterns = TopicPatterns(self.select.topics or ("*",))
+
+    async def in_shard(self, shard: int, bound_ms: int) -> None:
+        """Do the work of one shard."""
+        options = {**self.options, "bound": bound_ms}
+        select = self.select
+        if select.tag is not None:
+            async for by_topic in self.actions.tagged(shard, select.tag):
+                await self._act_on_ids({**options, "tag": select.tag}, by_topic)
+                if self.budget.is_used_up:
+                    return
+        elif select.ids is not None:
+            by_topic = {}
+            for job in select.ids:
+                if self.actions._keys.shard_of(job.topic) == shard:
+                    by_topic.setdefault(job.topic, []).append(job.id)
+            await self._act_on_ids(options, by_topic)
+        else:
+            options["state"] = select.state
+            if select.due_after is not None:
+                options["from"] = instant_ms(select.due_after)
+            if select.due_before is not None:
+                options["before"] = instant_ms(select.due_before)
+            if select.state == "ready":
+                options.pop("last_first", None)
+            async for names in self.actions.topics(shard, select.topics or ()):
+                await self._at_some(names, lambda topic: self._act_on_state(options, topic))
+
+    def _is_meant(self, topic: str) -> bool:
+        return self.patterns.match(topic) and (self.visible is None or self.visible.match(topic))
+
+    async def _act_on_ids(self, options: dict[str, Any], by_topic: dict[str, list[str]]) -> None:
+        async def act(topic: str) -> None:
+            ids = by_topic[topic]
+            while ids and (most := await self.budget.take(min(len(ids), _JOBS_PER_STEP))):
+                reply = await self._step(options, topic, ids[:most], most)
+                ids = ids[reply[0] :]
+
+        await self._at_some(by_topic, act)
+
+    async def _act_on_state(self, options: dict[str, Any], topic: str) -> None:
+        position: dict[str, Any] = {}
+        more = 1
+        while more and (most := await self.budget.take(_JOBS_PER_STEP)):
+            reply = await self._step({**options, **position, "most": most}, topic, (), most)
+            _, more, score, last_id, end, *_ = reply
+            position = {"score": score.decode(), "id": last_id.decode(), "end": end.decode()}
+
+    async def _step(self, options: dict[str, Any], topic: str, ids: Sequence[str], most: int) -> list[Any]:
+        matched = 0
+        try:
+            reply = await self.actions.step(self.verb, topic, options, ids, most)
+            done, *states = reply[5:]
+            matched = sum(states)
+        finally:
+            await self.budget.settle(most, matched)
+        self.totals = [total + number for total, number in zip(self.totals, (done, *states), strict=True)]
+        self.count(topic, done, states)
+        return reply
+
+    async def _at_some(self, topics: Iterable[str], act: Callable[[str], Awaitable[None]]) -> None:
+        """Act on the topics that are meant, some at the same time."""
+        meant = [topic for topic in topics if self._is_meant(topic)]
+        for at in range(0, len(meant), _TOPICS_AT_ONCE):
+            if self.budget.is_used_up:
+                return
+            await _all(act(topic) for topic in meant[at : at + _TOPICS_AT_ONCE])
+
+
+async def _all(works: Iterable[Awaitable[Any]]) -> list[Any]:
+    """The results of all; waits for all, then raises the first error."""
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results

@@ -1,0 +1,35 @@
+-- Cancel the selected jobs of one topic, in any state; later calls of holders get the code of cancelled jobs.
+-- @include clock topic tags record transitions paging selection
+-- KEYS, ARGV: see lib/selection.lua; further in ARGV[2]:
+--     refuse_reserved  true: leave jobs that a consumer holds
+-- Returns: see lib/selection.lua
+-- Bound: see lib/selection.lua
+return run_step(function(jobs)
+  local of_state, removed, held, done = {}, {}, {}, 0
+  for index, id in ipairs(jobs.ids) do
+    local state = jobs.states[index]
+    if state ~= 'reserved' then
+      of_state[state] = of_state[state] or {}
+      table.insert(of_state[state], id)
+      removed[#removed + 1] = id
+    elseif OPTIONS.refuse_reserved then
+      held[#held + 1] = jobs.members[index]
+    else
+      remove_job(id, state, tonumber(redis.call('ZSCORE', RESERVED, id)), now)
+      done = done + 1
+    end
+  end
+  for state, ids in pairs(of_state) do
+    redis.call('ZREM', STATE_SETS[state], unpack(ids))
+  end
+  if #removed > 0 then
+    redis.call('HDEL', POOL, unpack(removed))
+    if redis.call('EXISTS', EXPIRY, TAGGED) > 0 then  -- most jobs have neither a ttl nor tags
+      redis.call('ZREM', EXPIRY, unpack(removed))
+      index_tags(removed)
+    end
+    tally('cancelled', #removed - #(of_state.finished or {}))
+  end
+  if redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end
+  return done + #removed, held
+end)

@@ -1,0 +1,151 @@
+"""Lists with filters, and redrives and purges by tag and reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deferd.contract.errors import InvalidInput, TopicNotFound
+from deferd.contract.model import JobState, PutJob
+from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.topics import JobFilter
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver
+
+DELAYED, READY, RESERVED, DEAD, FINISHED = JobState
+
+
+async def put_some(driver: EngineDriver) -> None:
+    """Jobs a-0 to a-4 are dead, a-0 to a-2 buried, the others expired; b-0 to b-4 are delayed by 10 s more each."""
+    for number in range(5):
+        tags = ["even", "all"] if number % 2 == 0 else ["all"]
+        fields: dict[str, Any] = {"ttl": 5} if number > 2 else {}
+        await driver.put(f"a-{number}", tags=tags, **fields)
+        await driver.put(f"b-{number}", delay=1000 + 10 * number, tags=tags)
+    for popped in await driver.pop(3):
+        await driver.queue.bury(TOPIC, popped.id, ANY_RECEIPT, error=f'could not "send" {popped.id}: 502')
+    await driver.pass_time(6)
+
+
+async def search(
+    driver: EngineDriver, state: JobState | None = None, *, limit: int = 100, **wanted: Any
+) -> tuple[list[str], int]:
+    """The ids of all pages, and how many jobs were looked at."""
+    ids: list[str] = []
+    cursor, looked_at, more = None, 0, True
+    while more:
+        jobs, cursor, looked = await driver.topics.search(TOPIC, JobFilter(**wanted), state, cursor, limit)
+        assert len(jobs) <= limit
+        ids += [job.id for job in jobs]
+        looked_at += looked
+        more = cursor is not None
+    return ids, looked_at
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+async def test_each_filter_finds_its_jobs(driver: EngineDriver, limit: int) -> None:
+    await put_some(driver)
+    due = [(await driver.queue.get(TOPIC, f"b-{number}")).due_at_ms for number in range(5)]
+    evens = ["a-0", "a-2", "a-4", "b-0", "b-2", "b-4"]
+    assert await search(driver, tag="even", limit=limit) == (evens, 6)
+    assert await search(driver, DEAD, tag="even", limit=limit) == (evens[:3], 6)
+    assert (await search(driver, tag="even", id_prefix="b-", limit=limit))[0] == evens[3:]
+    assert await search(driver, tag="none", limit=limit) == ([], 0)
+    ids, looked_at = await search(driver, DELAYED, due_after_ms=due[1], due_before_ms=due[4], limit=limit)
+    assert (ids, looked_at) == (["b-1", "b-2", "b-3"], 3)
+    assert sorted((await search(driver, due_before_ms=due[1], limit=limit))[0]) == [
+        "a-0", "a-1", "a-2", "a-3", "a-4", "b-0"
+    ]  # fmt: skip
+    ids, looked_at = await search(driver, id_prefix="a-", limit=limit)
+    assert (sorted(ids), looked_at) == ([f"a-{number}" for number in range(5)], 10)
+    assert await search(driver, DEAD, error='"send" a-1', limit=limit) == (["a-1"], 5)
+    assert (await search(driver, error="502", id_prefix="a-", tag="even", limit=limit))[0] == ["a-0", "a-2"]
+    assert (await search(driver, error=".", limit=limit))[0] == [], "a text, not a pattern"
+
+
+async def test_found_jobs_are_complete(driver: EngineDriver) -> None:
+    await put_some(driver)
+    await driver.put("c", tags=["c"])
+    [popped] = await driver.pop(1, consumer="worker-1")
+    [found], _, _ = await driver.topics.search(TOPIC, JobFilter(tag="c"))
+    assert found == await driver.queue.get(TOPIC, popped.id)
+    assert found.reserved_by == "worker-1"
+
+
+async def test_a_page_looks_at_ten_thousand_jobs_at_most(driver: EngineDriver) -> None:
+    for at in range(0, 12_000, 1000):
+        await driver.queue.put_many([PutJob(topic=TOPIC, id=f"j{n}", delay=60) for n in range(at, at + 1000)])
+    await driver.put("last", delay=100)
+    jobs, cursor, looked_at = await driver.topics.search(TOPIC, JobFilter(id_prefix="last"))
+    assert (jobs, looked_at, cursor is None) == ([], 10_000, False)
+    jobs, cursor, looked_at = await driver.topics.search(TOPIC, JobFilter(id_prefix="last"), cursor=cursor)
+    assert ([job.id for job in jobs], looked_at, cursor) == (["last"], 2001, None)
+
+
+async def test_large_records_end_a_page(driver: EngineDriver) -> None:
+    for number in range(4):
+        await driver.put(f"j{number}", delay=60 + number, body="x" * 700_000, tags=["x"])
+    jobs, cursor, _ = await driver.topics.search(TOPIC, JobFilter(id_prefix="j"))
+    assert (len(jobs), cursor is None) == (2, False)
+    assert (await search(driver, id_prefix="j"))[0] == ["j0", "j1", "j2", "j3"]
+    assert (await search(driver, tag="x"))[0] == ["j0", "j1", "j2", "j3"]
+
+
+async def test_cursors_of_other_lists_are_refused(driver: EngineDriver) -> None:
+    await put_some(driver)
+    _, by_tag, _ = await driver.topics.search(TOPIC, JobFilter(tag="all"), limit=1)
+    _, by_state, _ = await driver.topics.search(TOPIC, JobFilter(id_prefix="b"), DELAYED, limit=1)
+    with pytest.raises(InvalidInput):
+        await driver.topics.search(TOPIC, JobFilter(id_prefix="b"), cursor=by_tag)
+    with pytest.raises(InvalidInput):
+        await driver.topics.search(TOPIC, JobFilter(tag="all"), cursor=by_state)
+    with pytest.raises(TopicNotFound):
+        await driver.topics.search("nothing", JobFilter(tag="all"))
+
+
+async def dead(driver: EngineDriver) -> list[str]:
+    jobs, _ = await driver.topics.jobs(TOPIC, DEAD)
+    return sorted(job.id for job in jobs)
+
+
+async def test_dead_jobs_are_redriven_by_tag_and_reason(driver: EngineDriver) -> None:
+    await put_some(driver)
+    assert await driver.topics.redrive(TOPIC, tag="even", reason="expired") == 1
+    assert await dead(driver) == ["a-0", "a-1", "a-2", "a-3"]
+    assert await driver.topics.redrive(TOPIC, limit=1, tag="even") == 1
+    assert await dead(driver) == ["a-1", "a-2", "a-3"]
+    assert await driver.topics.redrive(TOPIC, ["a-1", "a-2", "a-3"], reason="expired") == 1
+    assert await driver.topics.redrive(TOPIC, ["a-1", "a-2"], tag="even") == 1
+    assert await driver.topics.redrive(TOPIC, tag="none") == 0
+    assert await driver.topics.redrive(TOPIC, reason="buried") == 1
+    assert await dead(driver) == []
+    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+
+
+async def test_a_limit_counts_only_jobs_of_the_reason(driver: EngineDriver) -> None:
+    for number in range(1200):
+        await driver.put(f"j{number:04}", ttl=5 if number % 3 else None)
+    for popped in [job for _ in range(4) for job in await driver.pop(300)]:
+        if int(popped.id[1:]) % 3 == 0:
+            await driver.queue.bury(TOPIC, popped.id, ANY_RECEIPT)
+        else:
+            await driver.queue.return_to_queue([popped])
+    await driver.pass_time(6)
+    assert await driver.counts() == {"dead": 1200}
+    assert await driver.topics.redrive(TOPIC, limit=500, reason="expired") == 500
+    assert await driver.topics.redrive(TOPIC, limit=500, reason="expired") == 300
+    assert await driver.counts() == {"ready": 800, "dead": 400}
+    assert await driver.topics.purge(TOPIC, reason="expired") == 0
+    assert await driver.topics.purge(TOPIC, reason="buried") == 400
+    assert await driver.counts() == {"ready": 800}
+
+
+async def test_jobs_are_purged_by_tag_and_reason(driver: EngineDriver) -> None:
+    await put_some(driver)
+    assert await driver.topics.purge(TOPIC, DELAYED, tag="even") == 3
+    assert await driver.topics.purge(TOPIC, tag="even", reason="buried") == 2
+    assert await driver.topics.purge(TOPIC, reason="expired") == 2
+    assert await driver.topics.purge(TOPIC, tag="all") == 3
+    assert await driver.counts() == {}
+    assert driver.server.command("KEYS", "deferd:{0}:tag/*") == []
+    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
