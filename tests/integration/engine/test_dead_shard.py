@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from deferd.api.auth.api_keys import Bounds, TopicPatterns
+from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.quota import Quota
 from deferd.api.auth.visible_topics import list_visible
 from deferd.contract.errors import RateLimited, StoreUnavailable
 from deferd.contract.model import JobState, PutJob
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
 from deferd.engine.notifications import HEARTBEAT_S
 from deferd.engine.outage import RETRY_S
@@ -87,7 +88,7 @@ class Deployment:
         """Wait until the engine has noticed the failure, so that later calls do not pay for that."""
         with pytest.raises(StoreUnavailable):
             await self.engine.dispatcher.pop(self.dead[:1])
-        assert self.engine.dispatcher._is_down(self.dead[0])
+        assert self.engine.dispatcher.is_down(self.dead[0])
 
     def waiting_pop(self, *topics: str, **options: object) -> asyncio.Task[list[JobRecord]]:
         return asyncio.create_task(self.engine.dispatcher.pop(topics, **{"wait_ms": 30_000, **options}))  # type: ignore[arg-type]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from deferd.api.auth.api_keys import Bounds, TopicPatterns
+from deferd.api.auth.api_keys import Bounds
 from deferd.api.auth.quota import Quota
 from deferd.contract.errors import RateLimited
 from deferd.contract.model import PutJob
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from deferd.api.auth.api_keys import TopicPatterns
 from deferd.api.auth.visible_topics import list_visible
 from deferd.contract.errors import InvalidInput, JobCancelled, TopicNotFound
 from deferd.contract.model import JobState, PutJob, TopicSettings
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT

@@ -14,10 +14,10 @@ from deferd.api.auth.api_keys import (
     KeysRefused,
     Limit,
     Scope,
-    TopicPatterns,
     hash_of,
     parse_keys,
 )
+from deferd.contract.topic_patterns import TopicPatterns
 
 TOKEN = "deferd_a-token"
 

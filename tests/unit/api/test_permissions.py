@@ -8,10 +8,11 @@ import pytest
 from starlette.routing import Route
 
 from deferd.api.app import create_app
-from deferd.api.auth.api_keys import Key, Scope, TopicPatterns
+from deferd.api.auth.api_keys import Key, Scope
 from deferd.api.auth.permissions import Permission
 from deferd.api.operation import Operation
 from deferd.contract.model import PutBatch, PutJob
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.settings import Settings
 
 ROUTES = create_app(Settings(test_clock=True), "").routes

@@ -37,12 +37,13 @@ import hmac
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from deferd.contract import limits
+from deferd.contract.topic_patterns import TopicPatterns
 
 KEYS_MAX = 1000
 """Most keys of one service: an unknown token is compared with all of them."""
@@ -86,40 +87,6 @@ class Scope(StrEnum):
 
 class KeysRefused(Exception):
     """The keys are invalid; the text says where, and shows nothing secret."""
-
-
-class TopicPatterns:
-    """The topics that a key is for; `*` in a pattern stands for any number of characters."""
-
-    __slots__ = ("_pieces", "everything")
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._pieces = [pattern.split("*") for pattern in patterns]
-        self.everything = any(len(pieces) > 1 and not any(pieces) for pieces in self._pieces)
-
-    @property
-    def prefixes(self) -> list[str]:
-        """The prefix of each pattern, up to its first `*`."""
-        return [pieces[0] for pieces in self._pieces]
-
-    def match(self, topic: str) -> bool:
-        """Whether a pattern matches `topic`, in time linear in the topic's length for each pattern."""
-        return self.everything or any(_matches(pieces, topic) for pieces in self._pieces)
-
-
-def _matches(pieces: Sequence[str], topic: str) -> bool:
-    if len(pieces) == 1:
-        return topic == pieces[0]
-    first, *between, last = pieces
-    at, end = len(first), len(topic) - len(last)
-    if at > end or not topic.startswith(first) or not topic.endswith(last):
-        return False
-    for piece in between:  # the leftmost match leaves most room for the next pieces
-        found = topic.find(piece, at, end)
-        if found < 0:
-            return False
-        at = found + len(piece)
-    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deferd.api.auth.api_keys import Bounds, TopicPatterns
+from deferd.api.auth.api_keys import Bounds
 from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.record import json_bytes
 from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, TopicUsage
 

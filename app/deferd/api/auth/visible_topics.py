@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from deferd.api.auth.api_keys import TopicPatterns
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
+from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.topic_list import TopicList, TopicNames, TopicPage
 
 _TRIES = 5

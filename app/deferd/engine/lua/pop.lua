@@ -7,8 +7,8 @@
 --   for each request { how often it was repeated (0: first deliveries), or -1 when it must be sent again,
 --     id, record, lease end ms, id, ... } }
 -- A repeated request id gets those of its earlier deliveries that are still live; without any it counts as a new
--- request. It is remembered while one of them lives, for an hour at most. A job whose ttl has passed is never handed
--- out: it becomes dead.
+-- request. It is remembered while one of them lives, for an hour at most. "*" precedes the id of a pop by patterns.
+-- A job whose ttl has passed is never handed out: it becomes dead.
 -- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply delays
 -- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
@@ -175,6 +175,13 @@ end
 local taken, records, ttrs, next_taken, leases, earliest = {}, {}, {}, 1, {}, math.huge
 if wanted > 0 then taken, records, ttrs = take(wanted) end
 
+-- A repetition of a pop by patterns finds this topic by it, also when no topic is ready any more.
+local function remember_topic(request_id, for_ms)
+  local key = pattern_request_key(request_id)
+  redis.call('HSET', key, TOPIC, '')
+  if redis.call('PTTL', key) < for_ms then redis.call('PEXPIRE', key, for_ms) end
+end
+
 local function serve(request)
   local reply, longest, holders, deliveries, requested = { FIRST_TIME }, 0, {}, {}, {}
   local count, is_named = 0, request.consumer ~= ''
@@ -206,6 +213,7 @@ local function serve(request)
       redis.call('HSET', request.key, unpack(deliveries))
       redis.call('PEXPIRE', request.key, math.min(longest, REMEMBERED_MS))
       redis.call('HSET', REQUESTS, unpack(requested))
+      if is_by_patterns(request.id) then remember_topic(request.id, math.min(longest, REMEMBERED_MS)) end
     end
   end
   return reply

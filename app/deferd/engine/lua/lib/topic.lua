@@ -20,6 +20,7 @@
 -- Further keys of the whole shard, named by of_shard():
 --            idle      HASH topic -> "put ms": how many jobs had been put when it was found empty, and when that was
 --            tally     HASH the sums of the tallies of forgotten topics
+--            :request/ID, see pattern_request_key()
 local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local TALLY, REQUESTS = KEYS[13], KEYS[14]
@@ -31,6 +32,14 @@ local TOPIC = ARGV[1]
 local function request_key(request_id)
   return string.gsub(POOL, 'pool$', 'request/') .. request_id
 end
+
+local function of_shard(name) return string.gsub(DUE, 'due$', '') .. name end
+
+-- Whether a request id is that of a pop by patterns: "*" precedes it in the store.
+local function is_by_patterns(request_id) return string.byte(request_id) == 42 end
+
+-- The key of a pop by patterns: a HASH topic -> '' of the topics of the shard that have a request key of it.
+local function pattern_request_key(request_id) return of_shard(':request/') .. request_id end
 
 -- Forget the consumers and request ids of deliveries that end. Bound: the ids, at most 1000.
 local function forget_holders(ids)
@@ -46,6 +55,9 @@ local function forget_holders(ids)
   for request_id, ids_of_request in pairs(by_request) do
     redis.call('HDEL', request_key(request_id), unpack(ids_of_request))
     redis.call('HDEL', REQUESTS, unpack(ids_of_request))
+    if is_by_patterns(request_id) and redis.call('EXISTS', request_key(request_id)) == 0 then
+      redis.call('HDEL', pattern_request_key(request_id), TOPIC)
+    end
   end
 end
 
@@ -65,8 +77,6 @@ end
 
 -- After how long without a put a topic that has neither jobs nor settings is forgotten.
 local FORGET_AFTER_MS = 3600000
-
-local function of_shard(name) return string.gsub(DUE, 'due$', '') .. name end
 
 -- Forget a topic that has neither jobs nor settings. Its tally is added to the shard's. The timer still visits it for
 -- tombstones.

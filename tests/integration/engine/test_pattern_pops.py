@@ -1,0 +1,376 @@
+"""Pops by patterns: which topics serve them, in which order, when they come into being, and what that costs the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from deferd.contract.errors import InvalidInput, StoreUnavailable
+from deferd.contract.limits import POP_MATCHES_MAX
+from deferd.contract.model import PutJob, TopicSettings
+from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine.engine import Engine
+from deferd.engine.record import ANY_RECEIPT, JobRecord
+from deferd.engine.topic_search import TopicSelection
+from deferd.store.connection import connect
+from tests.integration.engine.engine_driver import EngineDriver, started_engine
+from tests.integration.store.store_servers import StoreServer
+from tests.waiting import BUSY_S, until
+
+
+def pop_by(engine: Engine, *entries: str, allowed: Sequence[str] | None = None, **options: object) -> asyncio.Task:  # type: ignore[type-arg]
+    """A pop of names and patterns, as the route makes it of its path; it waits unless `options` say otherwise."""
+    names = [entry for entry in entries if "*" not in entry]
+    patterns = [entry for entry in entries if "*" in entry]
+    selection = TopicSelection(patterns, names, None if allowed is None else TopicPatterns(allowed))
+    arguments: dict[str, object] = {"wait_ms": 10_000, **options}
+    return asyncio.create_task(engine.dispatcher.pop(names, selection=selection, **arguments))  # type: ignore[arg-type]
+
+
+async def pop_now(engine: Engine, *entries: str, **options: object) -> list[JobRecord]:
+    popped: list[JobRecord] = await pop_by(engine, *entries, wait_ms=0, **options)
+    return popped
+
+
+async def put(engine: Engine, topic: str, jobs: int = 1, **fields: object) -> None:
+    await engine.queue.put_many([PutJob.model_validate({"topic": topic, "id": f"j{at}", **fields}) for at in range(jobs)])
+
+
+def waiting(engine: Engine) -> int:
+    groups = engine.dispatcher._patterns.groups.values()
+    return sum(waiter.first_pass_index is None for group in groups for waiter in group.waiters)
+
+
+async def all_wait(engine: Engine, count: int) -> None:
+    await until(lambda: waiting(engine) == count, f"{count} pops by patterns wait")
+
+
+async def cancel_all(*tasks: asyncio.Task[list[JobRecord]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def nothing_is_left(engine: Engine) -> bool:
+    dispatcher = engine.dispatcher
+    return not dispatcher._patterns.groups and not dispatcher._wait_queues and dispatcher.parked == 0
+
+
+def script_calls(server: StoreServer) -> int:
+    stats = server.command("INFO", "commandstats")
+    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+@pytest.fixture
+async def second(server: StoreServer) -> AsyncIterator[Engine]:
+    """An engine with connections of its own, like that of another process."""
+    async with started_engine(server.url) as engine:
+        yield engine
+
+
+async def test_only_topics_that_match_serve_the_pop(engine: Engine) -> None:
+    for topic in ("orders", "orders.a", "orders.b.c", "xorders.a", "users.a"):
+        await put(engine, topic)
+    popped = await pop_now(engine, "orders.*", count=10)
+    assert sorted(job.topic for job in popped) == ["orders.a", "orders.b.c"]
+    assert sorted(job.topic for job in await pop_now(engine, "*rs*a", count=10)) == ["users.a", "xorders.a"]
+    assert [job.topic for job in await pop_now(engine, "*", count=10)] == ["orders"]
+    assert await pop_now(engine, "*", count=10) == []
+    assert nothing_is_left(engine)
+
+
+async def test_topics_take_turns_from_one_pop_to_the_next(engine: Engine) -> None:
+    for topic, jobs in (("t.busy", 6), ("t.a", 1), ("t.z", 2)):
+        await put(engine, topic, jobs)
+    served = [(await pop_now(engine, "t.*"))[0].topic for _ in range(9)]
+    assert served == ["t.a", "t.busy", "t.z", "t.busy", "t.z", *["t.busy"] * 4]
+
+
+async def test_other_patterns_do_not_take_the_turn(engine: Engine) -> None:
+    for topic in ("t.a", "t.b", "u.a", "u.b"):
+        await put(engine, topic, 2)
+    served = [(await pop_now(engine, pattern))[0].topic for _ in range(4) for pattern in ("t.*", "u.*")]
+    assert served == ["t.a", "u.a", "t.b", "u.b"] * 2
+
+
+async def test_waiting_pops_get_their_turns_while_a_busy_topic_never_ends(engine: Engine) -> None:
+    await put(engine, "t.busy", 500)
+    stop = asyncio.Event()
+
+    async def consume() -> Counter[str]:
+        served: Counter[str] = Counter()
+        while not stop.is_set():
+            served.update(job.topic for job in await pop_by(engine, "t.*"))
+        return served
+
+    consumers = [asyncio.create_task(consume()) for _ in range(3)]
+    for number in range(20):
+        await put(engine, f"t.{number}")
+    async with asyncio.timeout(BUSY_S):
+        while any([(await engine.topics.show(f"t.{number}")).counts["ready"] for number in range(20)]):  # type: ignore[index]
+            assert (await engine.topics.show("t.busy")).counts["ready"], "the busy topic ended first"  # type: ignore[index]
+    stop.set()
+    await engine.queue.put_many([PutJob(topic="t.end") for _ in consumers])
+    served = sum((await asyncio.gather(*consumers)), Counter[str]())
+    assert all(served[f"t.{number}"] == 1 for number in range(20))
+
+
+async def test_a_named_topic_wins_over_those_that_match(engine: Engine) -> None:
+    for topic in ("orders.a", "orders.urgent", "users.a"):
+        await put(engine, topic, 2)
+    served = [(await pop_now(engine, "*", "users.a", "orders.urgent"))[0].topic for _ in range(6)]
+    assert served == ["users.a"] * 2 + ["orders.urgent"] * 2 + ["orders.a"] * 2
+
+
+async def test_a_pop_of_many_jobs_fills_up_from_named_topics_first(engine: Engine) -> None:
+    for topic in ("orders.a", "orders.b", "orders.urgent"):
+        await put(engine, topic, 3)
+    popped = await pop_now(engine, "orders.*", "orders.urgent", count=5, request_id="r1")
+    assert Counter(job.topic for job in popped) == {"orders.urgent": 3, "orders.a": 1, "orders.b": 1}
+    assert popped == sorted(popped, key=lambda job: job.topic != "orders.urgent")
+
+
+async def test_the_jobs_of_a_pop_are_shared_among_the_topics(engine: Engine) -> None:
+    for topic, jobs in (("t.a", 50), ("t.b", 2), ("t.c", 50)):
+        await put(engine, topic, jobs)
+    popped = await pop_now(engine, "t.*", count=42)
+    assert Counter(job.topic for job in popped) == {"t.a": 20, "t.b": 2, "t.c": 20}
+    assert len(await pop_now(engine, "t.*", count=1000)) == 60
+
+
+async def test_a_pop_takes_from_many_topics_at_once(engine: Engine) -> None:
+    await engine.queue.put_many([PutJob(topic=f"t.{number}", id="a") for number in range(60)])
+    popped = await pop_now(engine, "t.*", count=1000)
+    assert sorted(job.topic for job in popped) == sorted(f"t.{number}" for number in range(60))
+
+
+async def test_a_pop_of_large_jobs_from_many_topics_is_bounded(engine: Engine) -> None:
+    for number in range(20):
+        await put(engine, f"t.{number}", body="x" * 700_000)
+    popped = await pop_now(engine, "t.*", count=100)
+    assert 2 <= len(popped) <= 4
+    assert (await engine.topics.show("t.19")).counts["ready"] == 1  # type: ignore[index]
+
+
+async def test_a_topic_that_comes_into_being_joins_a_pop_that_waits(engine: Engine, second: Engine) -> None:
+    popping = pop_by(engine, "new.*", count=5)
+    await all_wait(engine, 1)
+    await put(second, "other")
+    await put(second, "new.topic", 2)
+    assert [job.topic for job in await popping] == ["new.topic"] * 2
+    assert nothing_is_left(engine)
+
+
+async def test_a_job_that_comes_due_reaches_a_pop_that_waits(engine: Engine) -> None:
+    popping = pop_by(engine, "new.*")
+    await all_wait(engine, 1)
+    await put(engine, "new.topic", delay=0.2)
+    assert [job.topic for job in await popping] == ["new.topic"]
+
+
+async def test_pops_that_wait_are_served_in_the_order_they_came(engine: Engine) -> None:
+    tasks = []
+    for number in range(40):
+        tasks.append(pop_by(engine, "t.*", consumer=f"w{number}"))
+        await asyncio.sleep(0)
+    await all_wait(engine, 40)
+    await put(engine, "t.a", 40)
+    popped = [jobs[0] for jobs in await asyncio.gather(*tasks)]
+    assert [job.id for job in popped] == [f"j{number}" for number in range(40)]
+    assert [job.reserved_by for job in popped] == [f"w{number}" for number in range(40)]
+
+
+async def test_each_of_many_pops_gets_a_job_of_any_topic(engine: Engine, second: Engine) -> None:
+    tasks = [pop_by(engine, "t.*", "named") for _ in range(100)]
+    await all_wait(engine, 100)
+    async with asyncio.timeout(BUSY_S):
+        await asyncio.gather(*(put(second, f"t.{number}") for number in range(80)), put(second, "named", 20))
+        jobs = [job for jobs in await asyncio.gather(*tasks) for job in jobs]
+    assert Counter(job.topic for job in jobs) == {"named": 20} | {f"t.{number}": 1 for number in range(80)}
+    assert nothing_is_left(engine)
+
+
+async def test_a_pop_by_names_and_patterns_waits_for_both(engine: Engine) -> None:
+    for topic in ("named", "t.a"):
+        popping = pop_by(engine, "named", "t.*")
+        await all_wait(engine, 1)
+        await put(engine, topic)
+        assert [job.topic for job in await popping] == [topic]
+    assert nothing_is_left(engine)
+
+
+async def test_what_a_key_may_not_pop_does_not_count(engine: Engine) -> None:
+    for topic in ("t.a", "t.b", "t.c", "u.a"):
+        await put(engine, topic)
+    assert [job.topic for job in await pop_now(engine, "t.*", count=9, allowed=["t.b", "u.*"])] == ["t.b"]
+    popping = pop_by(engine, "*", allowed=["t.b", "u.*.x"])
+    await all_wait(engine, 1)
+    await put(engine, "t.c", 2)
+    await put(engine, "u.1.x")
+    assert [job.topic for job in await popping] == ["u.1.x"]
+    assert Counter(job.topic for job in await pop_now(engine, "*", count=9)) == {"t.a": 1, "t.c": 2, "u.a": 1}
+
+
+async def test_a_paused_topic_serves_nothing_until_it_is_resumed(engine: Engine) -> None:
+    await put(engine, "t.a")
+    await engine.topics.configure("t.a", TopicSettings(ttr=5))
+    await engine.topics.pause("t.a")
+    popping = pop_by(engine, "t.*")
+    await all_wait(engine, 1)
+    await engine.topics.resume("t.a")
+    assert [job.topic for job in await popping] == ["t.a"]
+
+
+async def test_more_topics_than_a_pop_may_have_are_refused(engine: Engine) -> None:
+    await engine.queue.put_many([PutJob(topic=f"t.{number}", delay=60) for number in range(POP_MATCHES_MAX - 1)])
+    assert await pop_now(engine, "t.*", "t.more") == []
+    await put(engine, "t.more")  # named: it counts once
+    assert [job.topic for job in await pop_now(engine, "t.*", "t.more")] == ["t.more"]
+    await put(engine, "t.even.more", 2)
+    with pytest.raises(InvalidInput, match="names or matches 1001 topics, but a pop is of at most 1000") as refused:
+        await pop_by(engine, "t.*")
+    assert refused.value.field_errors[0].value == POP_MATCHES_MAX + 1
+    assert len(await pop_now(engine, "t.*", allowed=["t.1*", "t.e*"])) == 1
+    assert (await engine.topics.show("t.even.more")).counts["ready"] == 1  # type: ignore[index]
+    assert nothing_is_left(engine)
+
+
+async def test_counting_topics_ends_when_they_are_far_too_many(engine: Engine) -> None:
+    topics = [f"t.{number}" for number in range(14_000)]
+    for at in range(0, len(topics), 1000):
+        await engine.queue.put_many([PutJob(topic=topic, delay=60) for topic in topics[at : at + 1000]])
+    with pytest.raises(InvalidInput, match="matches at least 10000 topics"):
+        await pop_now(engine, "t.*")
+    assert await pop_now(engine, "*.7*7") == []
+
+
+# A repeated request
+
+
+async def test_a_repeated_pop_gets_the_same_jobs_although_the_topics_are_empty(engine: Engine, second: Engine) -> None:
+    for topic in ("t.a", "t.b", "named"):
+        await put(engine, topic, 2)
+    first = await pop_now(engine, "t.*", "named", count=10, request_id="r1")
+    assert len(first) == 6
+    await put(engine, "t.c")
+    again = await pop_now(second, "t.*", "named", count=10, request_id="r1")
+    assert sorted((job.topic, job.id, job.receipt) for job in again) == sorted(
+        (job.topic, job.id, job.receipt) for job in first
+    )
+    assert [job.topic for job in await pop_now(second, "t.*", "named", count=10, request_id="r2")] == ["t.c"]
+
+
+async def test_a_request_is_forgotten_with_its_last_job(engine: Engine, server: StoreServer) -> None:
+    for topic in ("t.a", "t.b"):
+        await put(engine, topic, 2)
+    for job in await pop_now(engine, "t.*", count=10, request_id="r1"):
+        assert server.command("KEYS", "*request/*")
+        await engine.queue.finish(job.topic, job.id, ANY_RECEIPT)
+    assert server.command("KEYS", "*request*") == []
+    assert await pop_now(engine, "t.*", count=10, request_id="r1") == []
+
+
+async def test_a_repeated_pop_gets_no_jobs_of_topics_that_do_not_count_any_more(engine: Engine) -> None:
+    for topic in ("t.a", "t.b"):
+        await put(engine, topic)
+    assert len(await pop_now(engine, "t.*", count=10, request_id="r1")) == 2
+    again = await pop_now(engine, "t.*", count=10, request_id="r1", allowed=["t.b"])
+    assert [job.topic for job in again] == ["t.b"]
+
+
+# Clients that disconnect, and stores that fail
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.0005, 0.001, 0.002, 0.004])
+async def test_jobs_of_a_cancelled_pop_return_to_their_queues(engine: Engine, pause_s: float) -> None:
+    for number in range(20):
+        await put(engine, f"t.{number}")
+    delivered: list[JobRecord] = []
+    for attempt in range(10):
+        popping = pop_by(engine, "t.*", "named", count=20, request_id=f"r{attempt}" if attempt % 2 else None)
+        await asyncio.sleep(pause_s * (attempt % 3 + 1))
+        await cancel_all(popping)
+        delivered += [] if popping.cancelled() else popping.result()
+    while engine.dispatcher._tasks:
+        await asyncio.gather(*engine.dispatcher._tasks)
+    popped = await pop_now(engine, "t.*", count=100)
+    assert len(popped) + len(delivered) == 20
+    assert all(job.attempts == 1 for job in popped)
+    assert nothing_is_left(engine)
+
+
+async def test_a_cancelled_pop_does_not_stop_the_others(engine: Engine) -> None:
+    tasks = [pop_by(engine, "t.*") for _ in range(10)]
+    await all_wait(engine, 10)
+    await cancel_all(*tasks[:5])
+    await put(engine, "t.a", 5)
+    assert len(await asyncio.gather(*tasks[5:])) == 5
+
+
+async def test_draining_ends_pops_that_wait(engine: Engine) -> None:
+    tasks = [pop_by(engine, "t.*"), pop_by(engine, "named", "t.*")]
+    await all_wait(engine, 2)
+    engine.drain()
+    assert await asyncio.gather(*tasks) == [[], []]
+    await put(engine, "t.a")
+    assert [job.topic for job in await pop_by(engine, "t.*")] == ["t.a"]
+
+
+async def test_a_store_that_fails_ends_the_pops_with_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with StoreServer(tmp_path_factory.mktemp("store")) as server:
+        store = await connect(server.url, timeout_s=0.5)
+        engine = Engine(store)
+        await engine.start()
+        tasks = [pop_by(engine, "t.*"), pop_by(engine, "named", "t.*")]
+        await all_wait(engine, 2)
+        server.stop()
+        async with asyncio.timeout(BUSY_S):
+            errors = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(error) for error in errors] == [StoreUnavailable] * 2
+        with pytest.raises(StoreUnavailable):
+            await pop_now(engine, "t.*")
+        assert nothing_is_left(engine)
+        await engine.close()
+        await store.close()
+
+
+async def test_a_topic_that_cannot_be_polled_does_not_stop_the_others(engine: Engine, server: StoreServer) -> None:
+    await put(engine, "t.bad")
+    server.command("DEL", "deferd:{0}:t.bad:pool")
+    server.command("SET", "deferd:{0}:t.bad:pool", "not a hash")
+    popping = pop_by(engine, "t.*")
+    await all_wait(engine, 1)
+    await put(engine, "t.good")
+    assert [job.topic for job in await popping] == ["t.good"]
+
+
+async def test_what_came_while_messages_were_lost_is_found(driver: EngineDriver) -> None:
+    """This engine gets no messages; `on_gap` is what it is called when they may have been lost."""
+    engine = driver.engine
+    popping = pop_by(engine, "t.*")
+    await all_wait(engine, 1)
+    await put(engine, "t.a")
+    engine.dispatcher.on_gap()
+    assert [job.topic for job in await popping] == ["t.a"]
+
+
+# What it costs
+
+
+async def test_pops_that_wait_for_a_thousand_topics_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
+    await engine.queue.put_many([PutJob(topic=f"t.{number}", delay=60) for number in range(POP_MATCHES_MAX)])
+    before = script_calls(server)
+    tasks = [pop_by(engine, "t.*", request_id=f"r{number}") for number in range(100)]
+    await all_wait(engine, 100)
+    assert script_calls(server) - before <= 100 + 10  # a look-up of each request id, and few searches together
+    before = script_calls(server)
+    await asyncio.sleep(0.3)
+    assert script_calls(server) - before <= 2  # those of the timer
+    await put(engine, "t.500")
+    await until(lambda: any(task.done() for task in tasks), "a pop has the job")
+    assert script_calls(server) - before <= 2 + 3
+    await cancel_all(*tasks)
+    assert nothing_is_left(engine)
