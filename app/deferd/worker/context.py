@@ -24,6 +24,11 @@ class Context:
         self._stopped: object = None
 
     @property
+    def topic(self) -> str:
+        """The topic of the job: it tells the topics that match a pattern apart."""
+        return self.job.topic
+
+    @property
     def cancelled(self) -> bool:
         """Whether the handler should end.
 

@@ -1,4 +1,4 @@
-"""Pops by patterns: which topics serve them, in which order, when they come into being, and what that costs the store."""
+"""Pops by patterns: which topics serve them, in which order, and what that costs the store."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deferd.contract.errors import InvalidInput, StoreUnavailable
 from deferd.contract.limits import POP_MATCHES_MAX
@@ -14,8 +16,11 @@ from deferd.contract.model import PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT, JobRecord
-from deferd.engine.topic_search import TopicSelection
+from deferd.engine.redis_keys import Keys
+from deferd.engine.scripts import Scripts
+from deferd.engine.topic_search import FoundTopics, TopicSearch, TopicSelection
 from deferd.store.connection import connect
+from tests.drawn_input import drawn
 from tests.integration.engine.engine_driver import EngineDriver, started_engine
 from tests.integration.store.store_servers import StoreServer
 from tests.waiting import BUSY_S, until
@@ -36,7 +41,8 @@ async def pop_now(engine: Engine, *entries: str, **options: object) -> list[JobR
 
 
 async def put(engine: Engine, topic: str, jobs: int = 1, **fields: object) -> None:
-    await engine.queue.put_many([PutJob.model_validate({"topic": topic, "id": f"j{at}", **fields}) for at in range(jobs)])
+    puts = [PutJob.model_validate({"topic": topic, "id": f"j{number}", **fields}) for number in range(jobs)]
+    await engine.queue.put_many(puts)
 
 
 def waiting(engine: Engine) -> int:
@@ -212,6 +218,41 @@ async def test_what_a_key_may_not_pop_does_not_count(engine: Engine) -> None:
     await put(engine, "u.1.x")
     assert [job.topic for job in await popping] == ["u.1.x"]
     assert Counter(job.topic for job in await pop_now(engine, "*", count=9)) == {"t.a": 1, "t.c": 2, "u.a": 1}
+
+
+@drawn(150)
+@given(
+    topics=st.sets(st.text("ab.", min_size=1, max_size=6).filter(lambda name: name[0] != "."), max_size=12),
+    patterns=st.lists(st.text("ab.*", min_size=1, max_size=6), min_size=1, max_size=3, unique=True),
+    allowed=st.none() | st.lists(st.text("ab*", min_size=1, max_size=4), min_size=1, max_size=2),
+    page=st.integers(1, 4),
+)
+def test_the_store_finds_exactly_the_topics_that_match(
+    server: StoreServer, topics: set[str], patterns: list[str], allowed: list[str] | None, page: int
+) -> None:
+    selection = TopicSelection(patterns, sorted(topics)[:1], None if allowed is None else TopicPatterns(allowed))
+    server.command("FLUSHALL")
+    for number, topic in enumerate(sorted(topics)):
+        server.command("ZADD", "deferd:{0}:topics", 0, topic)
+        server.command("HSET", "deferd:{0}:settings", topic, '{"p":1}' if number % 5 == 4 else "")
+        for job in range(number % 3):
+            server.command("ZADD", f"deferd:{{0}}:{topic}:ready", job, f"j{job}")
+
+    async def search() -> FoundTopics:
+        store = await connect(server.url, timeout_s=5)
+        selection_arguments = selection.arguments
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(TopicSelection, "arguments", lambda _: (page, selection_arguments()[1]))
+                return await TopicSearch(Scripts(store), Keys(1)).ready(selection)
+        finally:
+            await store.close()
+
+    found = asyncio.run(search())
+    matching = [topic for topic in sorted(topics) if selection.match(topic)]
+    ready = {topic: number % 3 for number, topic in enumerate(sorted(topics)) if number % 3 and number % 5 != 4}
+    assert (found.matching, found.errors, found.is_complete) == (len(matching), {}, True)
+    assert found.ready == {topic: ready[topic] for topic in matching if topic in ready}
 
 
 async def test_a_paused_topic_serves_nothing_until_it_is_resumed(engine: Engine) -> None:
