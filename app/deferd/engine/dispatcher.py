@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable
@@ -230,7 +231,7 @@ class Dispatcher:
                 if body_bytes(deliveries) < ENOUGH_BYTES:
                     deliveries += reply.jobs[0]
             elif isinstance(reply, Exception):
-                self.note_failure(topic, reply)
+                self._note_failure(topic, reply)
                 errors.append(reply)
             else:
                 raise reply
@@ -357,30 +358,41 @@ class Dispatcher:
         """Whether the topic's shard cannot be reached."""
         return self._failure_domain(topic) in self._outages
 
+    def is_domain_down(self, domain: int) -> bool:
+        """Whether a part of the store cannot be reached."""
+        return domain in self._outages
+
     def _probe_outage_now(self, topic: str) -> None:
-        """If the topic's shard is down, test now whether it is back."""
-        outage = self._outages.get(self._failure_domain(topic))
+        self.probe_now(self._failure_domain(topic))
+
+    def probe_now(self, domain: int) -> None:
+        """If a part of the store is down, test now whether it is back."""
+        outage = self._outages.get(domain)
         if outage is not None:
             outage.probe_now()
 
-    def note_failure(self, topic: str, error: Exception) -> None:
+    def _note_failure(self, topic: str, error: Exception) -> None:
         """A call for the topic failed: if the store is unavailable, so are all topics of the shard until it is back."""
         if not isinstance(error, DeferdError):
             _LOG.error("pop of topic %s failed", topic, exc_info=error)
-        domain = self._failure_domain(topic)
+        probe = partial(self._job_queue.pop, topic, [PopRequest(0)])
+        self.note_outage(self._failure_domain(topic), error, probe)
+
+    def note_outage(self, domain: int, error: Exception, probe: Callable[[], Awaitable[object]]) -> None:
+        """If the store is unavailable, so is this part of it until a `probe` succeeds."""
         if isinstance(error, StoreUnavailable) and domain not in self._outages and not self._draining:
             self._outages[domain] = Outage(
-                lambda: self._job_queue.pop(topic, [PopRequest(0)]),
+                probe,
                 on_failure=lambda exc: self._on_outage_failure(domain, exc),
                 on_end=lambda: self._on_outage_end(domain),
             )
 
     def _on_error(self, queue: WaitQueue, error: Exception) -> None:
         if isinstance(error, StoreUnavailable):
-            self.note_failure(queue.topic, error)
+            self._note_failure(queue.topic, error)
         else:
             if not queue.failing:
-                self.note_failure(queue.topic, error)
+                self._note_failure(queue.topic, error)
             queue.failing = True
         for waiter in list(queue.waiters):
             self._drop_topic(waiter, queue, error)
@@ -392,6 +404,7 @@ class Dispatcher:
             if queue.failure_domain == domain:
                 for waiter in list(queue.waiters):
                     self._drop_topic(waiter, queue, error)
+        self._patterns.on_outage_failure(error)
 
     def _on_outage_end(self, domain: int) -> None:
         self._outages.pop(domain, None)

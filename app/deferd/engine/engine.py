@@ -70,7 +70,8 @@ class Engine:
         self.topics = Topics(self._scripts, keys, labels)
         self.topic_list = TopicList(self._scripts, keys, known_topics)
         self.consistency = ConsistencyChecker(self._scripts, keys)
-        self.dispatcher = Dispatcher(self.queue, failure_domain, TopicSearch(self._scripts, keys))
+        topic_search = TopicSearch(self._scripts, keys, by_shard=store.cluster)
+        self.dispatcher = Dispatcher(self.queue, failure_domain, topic_search)
         self.timers = [
             Timer(
                 self._scripts,

@@ -24,15 +24,14 @@ class PatternGroup:
     """`waiters` are in the order of their arrival. `newcomers` are those for which not all topics that match have been
     searched yet, each with the number of searches that had begun when it came: it needs a later one.
 
-    `polls` counts the polls under way for each topic. `last` is the topic that had the last turn. `error` is that of a
-    search which reached no shard, `refusal` that of one which found too many topics.
+    `polls` counts the polls under way for each topic. `last` is the topic that had the last turn. `refusal` is the
+    error of the last search if that found too many topics.
     """
 
     __slots__ = (
         "_names",
         "_reports",
         "_reports_made",
-        "error",
         "last",
         "newcomers",
         "polls",
@@ -52,7 +51,6 @@ class PatternGroup:
         self.newcomers: dict[Waiter, int] = {}
         self.polls: Counter[str] = Counter()
         self.last = last
-        self.error: Exception | None = None
         self.refusal: InvalidInput | None = None
         self.retry: asyncio.TimerHandle | None = None
         self.searching = False

@@ -7,13 +7,16 @@ while pops wait, also of topics that are new. Idle pops poll only those, in roun
 jobs that they want. A topic stays among those that may have something until a poll finds nothing there.
 
 The topics take turns in the order of their names. Each process remembers the turn for the last patterns in use.
+
+Shards that cannot be reached are left out; when they are back, the topics are searched again. A pop fails when no shard
+can be reached, and no topic that it names.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -35,8 +38,8 @@ _WAITERS_PER_TOPIC = 8
 _TOPICS_PER_ROUND = 64
 _FIRST_TOPICS = 4
 """How many topics a round polls at once until it knows how large their jobs are."""
-_RETRY_S = 0.5
-"""How long after an error the topics are searched again, for those who wait."""
+_RETRY_S = 5.0
+"""How long after the error of a single topic the topics are searched again, for those who wait."""
 _TURNS_REMEMBERED = 1000
 _TOPICS_REMEMBERED = 10_000
 
@@ -56,8 +59,14 @@ class TopicPolls(Protocol):
     def is_down(self, topic: str) -> bool:
         """Whether a topic cannot be reached."""
 
-    def note_failure(self, topic: str, error: Exception) -> None:
-        """A poll of a topic failed."""
+    def is_domain_down(self, domain: int) -> bool:
+        """Whether a part of the store cannot be reached."""
+
+    def note_outage(self, domain: int, error: Exception, probe: Callable[[], Awaitable[object]]) -> None:
+        """A call to a part of the store failed; `probe` calls it."""
+
+    def probe_now(self, domain: int) -> None:
+        """If a part of the store cannot be reached, test now whether it is back."""
 
     def fail(self, waiter: Waiter, error: Exception) -> None:
         """End the pop with an error."""
@@ -111,8 +120,8 @@ class PatternWaits:
         self._pump(group)
 
     def may_serve(self, waiter: Waiter) -> bool:
-        """Whether the pop has patterns, and the topics that match can be reached as far as is known."""
-        return waiter.selection is not None and self._group_of(waiter).error is None
+        """Whether the pop has patterns, and a topic that matches may be reached."""
+        return waiter.selection is not None and bool(self._shards_up())
 
     def on_ready(self, topic: str) -> None:
         """`topic` may have something ready."""
@@ -131,15 +140,37 @@ class PatternWaits:
         for group in self.groups.values():
             self._want_search(group)
 
+    def on_outage_failure(self, error: Exception) -> None:
+        """A part of the store can still not be reached."""
+        if not self._shards_up():
+            for group in list(self.groups.values()):
+                self._fail_waiters(group, error)
+
     async def served(self, selection: TopicSelection, request: PopRequest) -> list[str]:
         """The topics of which an earlier response to this request may hold jobs, as far as they can be reached.
 
         Raises the error of one shard when none can be reached.
         """
-        topics, errors = await self._search.served(request.request_id or "", selection)
-        if len(errors) == self._search.shards:
+        shards = self._shards_up() or self._search.shards
+        topics, errors = await self._search.served(request.request_id or "", selection, shards)
+        self._note_errors(errors)
+        if len(errors) == len(shards):
             raise next(iter(errors.values()))
         return topics
+
+    def _shards_up(self) -> list[int]:
+        search = self._search
+        return [shard for shard in search.shards if not self._polls.is_domain_down(search.failure_domain(shard))]
+
+    def _note_errors(self, errors: Mapping[int, Exception]) -> None:
+        for shard, error in errors.items():
+            self._polls.note_outage(self._search.failure_domain(shard), error, partial(self._search.probe, shard))
+
+    def _fail_waiters(self, group: PatternGroup, error: Exception) -> None:
+        """No topic that matches can be reached: fail the pops none of whose named topics can be reached either."""
+        for waiter in list(group.waiters):
+            if not waiter.in_call and len(waiter.failed_topics) == len(waiter.topics):
+                self._polls.fail(waiter, error)
 
     def _group_of(self, waiter: Waiter) -> PatternGroup:
         selection = waiter.selection
@@ -194,10 +225,11 @@ class PatternWaits:
         polls.under_way -= 1
         _release(group, topic)
         if error is not None:
-            self._polls.note_failure(topic, error)
-            polls.store_failed |= isinstance(error, StoreUnavailable)
             group.drop(topic, group.number_of(topic))
-            self._search_later(group)
+            if isinstance(error, StoreUnavailable):
+                polls.store_failed = True
+            else:
+                self._search_later(group)
         elif jobs:
             waiter.jobs += jobs
             group.took(topic, len(jobs))
@@ -249,29 +281,32 @@ class PatternWaits:
         try:
             while group.search_wanted and group.waiters:
                 group.search_wanted = False
+                shards = self._shards_up()
+                if not shards:  # the outage's next probe fails the pops, or its end brings a search
+                    for shard in self._search.shards:
+                        self._polls.probe_now(self._search.failure_domain(shard))
+                    break
                 group.searches_begun += 1
-                self._on_found(group, await self._search.ready(group.selection))
+                found = await self._search.ready(group.selection, shards)
+                self._note_errors(found.errors)
+                self._on_found(group, found)
+                if len(found.errors) == len(shards):
+                    self._fail_waiters(group, next(iter(found.errors.values())))
+                self._pump(group)
         finally:
             group.searching = False
 
     def _on_found(self, group: PatternGroup, found: FoundTopics) -> None:
         group.searches_done = group.searches_begun
         group.refusal = _refusal(group.selection, found)
-        group.error = None
         for topic, jobs in found.ready.items():
             group.report(topic, jobs)
         if group.refusal is not None:
             for waiter in [one for one, begun in group.newcomers.items() if begun < group.searches_done]:
                 if not waiter.in_call:
                     self._polls.fail(waiter, group.refusal)
-        if found.errors:
+        if any(not isinstance(error, StoreUnavailable) for error in found.errors.values()):
             self._search_later(group)
-        if len(found.errors) == self._search.shards:
-            group.error = next(iter(found.errors.values()))
-            for waiter in list(group.waiters):
-                if not waiter.in_call and len(waiter.failed_topics) == len(waiter.topics):
-                    self._polls.fail(waiter, group.error)
-        self._pump(group)
 
 
 def of_patterns(request: PopRequest) -> PopRequest:

@@ -87,23 +87,28 @@ class FoundTopics:
 
 
 class TopicSearch:
-    """Searches all shards at the same time."""
+    """Searches shards at the same time. `by_shard`: each shard can fail on its own, else only all together."""
 
-    def __init__(self, scripts: Scripts, keys: Keys) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, *, by_shard: bool = False) -> None:
         self._scripts = scripts
         self._keys = keys
+        self._by_shard = by_shard
 
     @property
-    def shards(self) -> int:
-        """The number of shards."""
-        return self._keys.shards
+    def shards(self) -> range:
+        """All shards."""
+        return range(self._keys.shards)
 
-    def shard_of(self, topic: str) -> int:
-        """The shard of a topic."""
-        return self._keys.shard_of(topic)
+    def failure_domain(self, shard: int) -> int:
+        """The part of the store that fails with a shard; see Dispatcher."""
+        return shard if self._by_shard else 0
 
-    async def ready(self, selection: TopicSelection) -> FoundTopics:
-        """The topics of `selection` that have ready jobs and are not paused."""
+    async def probe(self, shard: int) -> None:
+        """Call a shard. Raises StoreUnavailable."""
+        await self._scripts.command("EXISTS", self._keys.of_shard(shard, "topics"))
+
+    async def ready(self, selection: TopicSelection, shards: Collection[int]) -> FoundTopics:
+        """The topics of `selection` in these shards that have ready jobs and are not paused."""
         found = FoundTopics()
         names_read = 0
         most, args = selection.arguments()
@@ -125,10 +130,12 @@ class TopicSearch:
                     found.ready.update(zip((name.decode() for name in ready[::2]), ready[1::2], strict=True))
                     start = f"({last.decode()}" if last else ""
 
-        await self._in_each_shard(search, found.errors)
+        await _in_each(shards, search, found.errors)
         return found
 
-    async def served(self, request_id: str, selection: TopicSelection) -> tuple[list[str], dict[int, Exception]]:
+    async def served(
+        self, request_id: str, selection: TopicSelection, shards: Collection[int]
+    ) -> tuple[list[str], dict[int, Exception]]:
         """The topics of `selection` that may have served an earlier pop with this request id; errors by shard."""
         topics: list[str] = []
         errors: dict[int, Exception] = {}
@@ -139,13 +146,17 @@ class TopicSearch:
                 cursor, elements = await self._scripts.run("key_elements", (key,), ("hash", cursor or 0, _ELEMENTS))
                 topics.extend(filter(selection.match, (name.decode() for name in elements[::2])))
 
-        await self._in_each_shard(read, errors)
+        await _in_each(shards, read, errors)
         return list(dict.fromkeys(topics)), errors
 
-    async def _in_each_shard(self, call: Callable[[int], Awaitable[None]], errors: dict[int, Exception]) -> None:
-        results = await asyncio.gather(*map(call, range(self._keys.shards)), return_exceptions=True)
-        for shard, result in enumerate(results):
-            if isinstance(result, Exception):
-                errors[shard] = result
-            elif result is not None:
-                raise result
+
+async def _in_each(
+    shards: Collection[int], call: Callable[[int], Awaitable[None]], errors: dict[int, Exception]
+) -> None:
+    """Call it for all shards at the same time."""
+    results = await asyncio.gather(*map(call, shards), return_exceptions=True)
+    for shard, result in zip(shards, results, strict=True):
+        if isinstance(result, Exception):
+            errors[shard] = result
+        elif result is not None:
+            raise result

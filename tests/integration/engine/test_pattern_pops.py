@@ -244,7 +244,7 @@ def test_the_store_finds_exactly_the_topics_that_match(
         try:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(TopicSelection, "arguments", lambda _: (page, selection_arguments()[1]))
-                return await TopicSearch(Scripts(store), Keys(1)).ready(selection)
+                return await TopicSearch(Scripts(store), Keys(1)).ready(selection, [0])
         finally:
             await store.close()
 
