@@ -175,13 +175,6 @@ end
 local taken, records, ttrs, next_taken, leases, earliest = {}, {}, {}, 1, {}, math.huge
 if wanted > 0 then taken, records, ttrs = take(wanted) end
 
--- A repetition of a pop by patterns finds this topic by it, also when no topic is ready any more.
-local function remember_topic(request_id, for_ms)
-  local key = pattern_request_key(request_id)
-  redis.call('HSET', key, TOPIC, '')
-  if redis.call('PTTL', key) < for_ms then redis.call('PEXPIRE', key, for_ms) end
-end
-
 local function serve(request)
   local reply, longest, holders, deliveries, requested = { FIRST_TIME }, 0, {}, {}, {}
   local count, is_named = 0, request.consumer ~= ''
@@ -213,7 +206,11 @@ local function serve(request)
       redis.call('HSET', request.key, unpack(deliveries))
       redis.call('PEXPIRE', request.key, math.min(longest, REMEMBERED_MS))
       redis.call('HSET', REQUESTS, unpack(requested))
-      if is_by_patterns(request.id) then remember_topic(request.id, math.min(longest, REMEMBERED_MS)) end
+      if string.byte(request.id) == ASTERISK then
+        local key, kept_ms = of_shard(':request/') .. request.id, math.min(longest, REMEMBERED_MS)
+        redis.call('HSET', key, TOPIC, '')
+        if redis.call('PTTL', key) < kept_ms then redis.call('PEXPIRE', key, kept_ms) end
+      end
     end
   end
   return reply

@@ -20,7 +20,9 @@
 -- Further keys of the whole shard, named by of_shard():
 --            idle      HASH topic -> "put ms": how many jobs had been put when it was found empty, and when that was
 --            tally     HASH the sums of the tallies of forgotten topics
---            :request/ID, see pattern_request_key()
+--            :request/*ID  HASH topic -> '': the topics of the shard that remember this request of a pop by patterns, so
+--                      that a repetition finds them. "*" precedes the request ids of such pops, also in request keys
+local ASTERISK = 42
 local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local TALLY, REQUESTS = KEYS[13], KEYS[14]
@@ -34,12 +36,6 @@ local function request_key(request_id)
 end
 
 local function of_shard(name) return string.gsub(DUE, 'due$', '') .. name end
-
--- Whether a request id is that of a pop by patterns: "*" precedes it in the store.
-local function is_by_patterns(request_id) return string.byte(request_id) == 42 end
-
--- The key of a pop by patterns: a HASH topic -> '' of the topics of the shard that have a request key of it.
-local function pattern_request_key(request_id) return of_shard(':request/') .. request_id end
 
 -- Forget the consumers and request ids of deliveries that end. Bound: the ids, at most 1000.
 local function forget_holders(ids)
@@ -55,8 +51,8 @@ local function forget_holders(ids)
   for request_id, ids_of_request in pairs(by_request) do
     redis.call('HDEL', request_key(request_id), unpack(ids_of_request))
     redis.call('HDEL', REQUESTS, unpack(ids_of_request))
-    if is_by_patterns(request_id) and redis.call('EXISTS', request_key(request_id)) == 0 then
-      redis.call('HDEL', pattern_request_key(request_id), TOPIC)
+    if string.byte(request_id) == ASTERISK and redis.call('EXISTS', request_key(request_id)) == 0 then
+      redis.call('HDEL', of_shard(':request/') .. request_id, TOPIC)
     end
   end
 end
