@@ -109,12 +109,12 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> None
     """Park the consumers, measure the idle service, then hand out jobs."""
     putter = await raw_http.connect(service.port)
     await parked(putter)
+    bytes_before = resident_bytes(service.pid)
     connections = await raw_http.connect_many(service.port, options.consumers)
     consumers = WaitingConsumers(connections, options.topics, by_pattern=options.by_pattern)
     if options.by_pattern:  # a pattern matches topics that exist
         topics = consumers.topics
         await raw_http.put_in_batches(putter, len(topics), lambda number: {"topic": topics[number], "delay": DAY_S})
-    bytes_before = resident_bytes(service.pid)
     with CpuMeter(service.pid, service.store_pid) as parking:
         consumers.wait()
         await raw_http.bounded(all_parked(putter, options.consumers), PARK_S, f"{options.consumers} pops wait")

@@ -47,7 +47,7 @@ class Worker:
 
     `priority`: `strict` serves topics in the order in which their handlers are declared; a list of topics serves these
     first, in its order; a mapping of weights, as in ``{"urgent": 3, "bulk": 1}``, starves no topic, and topics that it
-    leaves out have weight 1. Topics that match a pattern come after all others and take turns, whatever the priority.
+    leaves out have weight 1. Topics that match a pattern come after all others and take turns, with any priority.
     `prefetch` is how many further jobs may wait in the worker, by default ten times the
     concurrency and at most 1000; it fetches only those that will start within a quarter of a second, judging by earlier
     run times. Jobs that arrive later do not overtake prefetched ones: 0 makes the priority exact.

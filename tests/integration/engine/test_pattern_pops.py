@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from deferd.contract.errors import InvalidInput, StoreUnavailable
 from deferd.contract.limits import POP_MATCHES_MAX
-from deferd.contract.model import PutJob, TopicSettings
+from deferd.contract.model import JobState, PutJob, TopicSettings
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT, JobRecord
@@ -26,18 +27,19 @@ from tests.integration.store.store_servers import StoreServer
 from tests.waiting import BUSY_S, until
 
 
-def pop_by(engine: Engine, *entries: str, allowed: Sequence[str] | None = None, **options: object) -> asyncio.Task:  # type: ignore[type-arg]
+def pop_by(
+    engine: Engine, *entries: str, allowed: Sequence[str] | None = None, **options: Any
+) -> asyncio.Task[list[JobRecord]]:
     """A pop of names and patterns, as the route makes it of its path; it waits unless `options` say otherwise."""
     names = [entry for entry in entries if "*" not in entry]
     patterns = [entry for entry in entries if "*" in entry]
     selection = TopicSelection(patterns, names, None if allowed is None else TopicPatterns(allowed))
-    arguments: dict[str, object] = {"wait_ms": 10_000, **options}
-    return asyncio.create_task(engine.dispatcher.pop(names, selection=selection, **arguments))  # type: ignore[arg-type]
+    arguments = {"wait_ms": 10_000, **options}
+    return asyncio.create_task(engine.dispatcher.pop(names, selection=selection, **arguments))
 
 
-async def pop_now(engine: Engine, *entries: str, **options: object) -> list[JobRecord]:
-    popped: list[JobRecord] = await pop_by(engine, *entries, wait_ms=0, **options)
-    return popped
+async def pop_now(engine: Engine, *entries: str, **options: Any) -> list[JobRecord]:
+    return await pop_by(engine, *entries, wait_ms=0, **options)
 
 
 async def put(engine: Engine, topic: str, jobs: int = 1, **fields: object) -> None:
@@ -116,8 +118,8 @@ async def test_waiting_pops_get_their_turns_while_a_busy_topic_never_ends(engine
     for number in range(20):
         await put(engine, f"t.{number}")
     async with asyncio.timeout(BUSY_S):
-        while any([(await engine.topics.show(f"t.{number}")).counts["ready"] for number in range(20)]):  # type: ignore[index]
-            assert (await engine.topics.show("t.busy")).counts["ready"], "the busy topic ended first"  # type: ignore[index]
+        while any([(await engine.topics.show(f"t.{number}")).counts[JobState.READY] for number in range(20)]):
+            assert (await engine.topics.show("t.busy")).counts[JobState.READY], "the busy topic ended first"
     stop.set()
     await engine.queue.put_many([PutJob(topic="t.end") for _ in consumers])
     served = sum((await asyncio.gather(*consumers)), Counter[str]())
@@ -158,7 +160,7 @@ async def test_a_pop_of_large_jobs_from_many_topics_is_bounded(engine: Engine) -
         await put(engine, f"t.{number}", body="x" * 700_000)
     popped = await pop_now(engine, "t.*", count=100)
     assert 2 <= len(popped) <= 4
-    assert (await engine.topics.show("t.19")).counts["ready"] == 1  # type: ignore[index]
+    assert (await engine.topics.show("t.19")).counts[JobState.READY] == 1
 
 
 async def test_a_topic_that_comes_into_being_joins_a_pop_that_waits(engine: Engine, second: Engine) -> None:
@@ -187,6 +189,19 @@ async def test_pops_that_wait_are_served_in_the_order_they_came(engine: Engine) 
     popped = [jobs[0] for jobs in await asyncio.gather(*tasks)]
     assert [job.id for job in popped] == [f"j{number}" for number in range(40)]
     assert [job.reserved_by for job in popped] == [f"w{number}" for number in range(40)]
+
+
+async def test_a_pop_that_waits_for_the_name_is_served_before_those_that_wait_for_a_pattern(engine: Engine) -> None:
+    by_pattern = [pop_by(engine, "t.*") for _ in range(3)]
+    await all_wait(engine, 3)
+    by_name = [asyncio.create_task(engine.dispatcher.pop(["t.a"], wait_ms=10_000)) for _ in range(3)]
+    await until(lambda: engine.dispatcher.parked == 6, "all wait")
+    for task in by_name:
+        await put(engine, "t.a")
+        assert len(await task) == 1
+        await engine.topics.purge("t.a")
+    assert not any(task.done() for task in by_pattern)
+    await cancel_all(*by_pattern)
 
 
 async def test_each_of_many_pops_gets_a_job_of_any_topic(engine: Engine, second: Engine) -> None:
@@ -275,7 +290,7 @@ async def test_more_topics_than_a_pop_may_have_are_refused(engine: Engine) -> No
         await pop_by(engine, "t.*")
     assert refused.value.field_errors[0].value == POP_MATCHES_MAX + 1
     assert len(await pop_now(engine, "t.*", allowed=["t.1*", "t.e*"])) == 1
-    assert (await engine.topics.show("t.even.more")).counts["ready"] == 1  # type: ignore[index]
+    assert (await engine.topics.show("t.even.more")).counts[JobState.READY] == 1
     assert nothing_is_left(engine)
 
 
