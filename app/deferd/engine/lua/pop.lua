@@ -28,6 +28,13 @@ local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
 
 local replayed_bytes = 0
 
+-- A repetition of a pop by patterns finds the topic by this.
+local function remember_topic(request_id, kept_ms)
+  local key = of_shard(':request/') .. request_id
+  redis.call('HSET', key, TOPIC, '')
+  if redis.call('PTTL', key) < kept_ms then redis.call('PEXPIRE', key, kept_ms) end
+end
+
 -- The live deliveries of an earlier response to this request. The caller that repeats the request becomes their holder.
 local function replay(request)
   if replayed_bytes >= MOST_BYTES and redis.call('EXISTS', request.key) == 1 then return { RESEND } end
@@ -48,7 +55,9 @@ local function replay(request)
     end
   end
   if #live == 0 then return nil end
-  redis.call('PEXPIRE', request.key, math.min(math.max(last_lease_end - now, 1000), REMEMBERED_MS))
+  local kept_ms = math.min(math.max(last_lease_end - now, 1000), REMEMBERED_MS)
+  redis.call('PEXPIRE', request.key, kept_ms)
+  if string.byte(request.id) == ASTERISK then remember_topic(request.id, kept_ms) end
   table.sort(live, function(one, other) return one.place < other.place end)
   local reply = { repeats_now }
   for _, delivery in ipairs(live) do
@@ -206,11 +215,7 @@ local function serve(request)
       redis.call('HSET', request.key, unpack(deliveries))
       redis.call('PEXPIRE', request.key, math.min(longest, REMEMBERED_MS))
       redis.call('HSET', REQUESTS, unpack(requested))
-      if string.byte(request.id) == ASTERISK then
-        local key, kept_ms = of_shard(':request/') .. request.id, math.min(longest, REMEMBERED_MS)
-        redis.call('HSET', key, TOPIC, '')
-        if redis.call('PTTL', key) < kept_ms then redis.call('PEXPIRE', key, kept_ms) end
-      end
+      if string.byte(request.id) == ASTERISK then remember_topic(request.id, math.min(longest, REMEMBERED_MS)) end
     end
   end
   return reply
