@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from deferd.contract.limits import POP_MATCHES_MAX
 from deferd.contract.topic_patterns import WILDCARD, TopicPatterns
+from deferd.engine.group_commit import GroupCommit
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 
@@ -16,7 +17,6 @@ _CHECKS_PER_CALL = 5000
 _NAMES_PER_CALL_MIN, _NAMES_PER_CALL_MAX = 20, 2000
 _COUNTED_NAMES = 10_000
 """So many names are read in any case before a search ends because more topics match than a pop may have."""
-_ELEMENTS = 1000
 _AFTER_ALL_NAMES = b"\xff"
 
 
@@ -93,6 +93,7 @@ class TopicSearch:
         self._scripts = scripts
         self._keys = keys
         self._by_shard = by_shard
+        self._look_ups: GroupCommit[str, list[bytes]] = GroupCommit(self._look_up, size=len)
 
     @property
     def shards(self) -> range:
@@ -141,13 +142,15 @@ class TopicSearch:
         errors: dict[int, Exception] = {}
 
         async def read(shard: int) -> None:
-            key, cursor = self._keys.of_pattern_request(shard, request_id), b""
-            while cursor != b"0":
-                cursor, elements = await self._scripts.run("key_elements", (key,), ("hash", cursor or 0, _ELEMENTS))
-                topics.extend(filter(selection.match, (name.decode() for name in elements[::2])))
+            found = await self._look_ups.submit(str(shard), self._keys.of_pattern_request(shard, request_id))
+            topics.extend(filter(selection.match, (name.decode() for name in found)))
 
         await _in_each(shards, read, errors)
         return list(dict.fromkeys(topics)), errors
+
+    async def _look_up(self, _shard: str, keys: list[str]) -> list[list[bytes]]:
+        found: list[list[bytes]] = await self._scripts.run("served_topics", keys, ())
+        return found
 
 
 async def _in_each(

@@ -30,7 +30,7 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.queue.put_many([job(job_id, on_conflict="replace", delay=60) for job_id in ("b", "c")])
     await driver.queue.change(TOPIC, "b", ChangeJob(delay=0))
     await driver.queue.return_to_queue(await driver.pop(2))
-    await driver.engine.dispatcher.pop((), selection=TopicSelection(["*"]))
+    await driver.engine.dispatcher.pop((), selection=TopicSelection(["*"]), request_id="r1")
     await driver.pop(2)
     await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
     await driver.queue.release(TOPIC, "a", ANY_RECEIPT)
