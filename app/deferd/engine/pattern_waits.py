@@ -15,6 +15,7 @@ can be reached, and no topic that it names.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from deferd.engine.redis_keys import PATTERN_REQUEST
 from deferd.engine.topic_search import FoundTopics, TopicSearch, TopicSelection
 from deferd.engine.wait_queue import OnPopEnd, Waiter
 
+_LOG = logging.getLogger(__name__)
 ENOUGH_BYTES = 1024 * 1024
 """A waiter with so many bytes of jobs does not go on to further topics; pop.lua bounds the reply of one topic."""
 _WAITERS_PER_TOPIC = 8
@@ -293,6 +295,10 @@ class PatternWaits:
                 if len(found.errors) == len(shards):
                     self._fail_waiters(group, next(iter(found.errors.values())))
                 self._pump(group)
+        except Exception as error:  # noqa: BLE001 (no error may leave anybody waiting)
+            _LOG.exception("the search for topics that match patterns failed")
+            for waiter in [one for one in group.newcomers if not one.in_call]:
+                self._polls.fail(waiter, error)
         finally:
             group.searching = False
 

@@ -19,8 +19,10 @@ from deferd.engine.engine import Engine
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
+from deferd.engine.store_copy import copy_store
 from deferd.engine.topic_search import FoundTopics, TopicSearch, TopicSelection
-from deferd.store.connection import connect
+from deferd.store.connection import Store, connect
+from deferd.store.preflight import check
 from tests.drawn_input import drawn
 from tests.integration.engine.engine_driver import EngineDriver, started_engine
 from tests.integration.store.store_servers import StoreServer
@@ -337,6 +339,25 @@ async def test_a_repeated_pop_gets_no_jobs_of_topics_that_do_not_count_any_more(
     assert [job.topic for job in again] == ["t.b"]
 
 
+async def test_a_pop_is_repeated_on_a_copy_of_the_store(
+    driver: EngineDriver, store: Store, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    await check(store, shards=1)
+    topics = [f"t.{number}" for number in range(8)]
+    for topic in topics:
+        await put(driver.engine, topic)
+    first = await pop_now(driver.engine, "t.*", count=10, request_id="r1")
+    driver.server.command("DEL", "deferd:{0}:clock")
+    with StoreServer(tmp_path_factory.mktemp("copy")) as server:
+        target = await connect(server.url, timeout_s=5)
+        assert (await copy_store(store, target, shards=5)).adds_up
+        async with started_engine(server.url, shards=5) as engine:
+            again = await pop_now(engine, "t.*", count=10, request_id="r1")
+        await target.close()
+    assert sorted(job.topic for job in again) == topics
+    assert {(job.topic, job.receipt) for job in again} == {(job.topic, job.receipt) for job in first}
+
+
 # Clients that disconnect, and stores that fail
 
 
@@ -411,6 +432,18 @@ async def test_what_came_while_messages_were_lost_is_found(driver: EngineDriver)
     await put(engine, "t.a")
     engine.dispatcher.on_gap()
     assert [job.topic for job in await popping] == ["t.a"]
+
+
+async def test_an_unexpected_error_of_a_search_leaves_nobody_waiting(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TopicSelection, "ranges", lambda _: 1 / 0)
+    async with asyncio.timeout(BUSY_S):
+        results = await asyncio.gather(*(pop_by(engine, "t.*") for _ in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [ZeroDivisionError] * 3
+    monkeypatch.undo()
+    await put(engine, "t.a")
+    assert len(await pop_now(engine, "t.*")) == 1
 
 
 # What it costs
