@@ -87,7 +87,7 @@ class _Round:
     at_once: int = _FIRST_TOPICS
     under_way: int = 0
     polled: int = 0
-    store_failed: bool = False
+    store_error: StoreUnavailable | None = None
 
 
 class PatternWaits:
@@ -164,6 +164,10 @@ class PatternWaits:
         search = self._search
         return [shard for shard in search.shards if not self._polls.is_domain_down(search.failure_domain(shard))]
 
+    def _other_shards_up(self) -> bool:
+        """Whether there may be topics that can be reached, after the store was unavailable for one."""
+        return self._search.by_shard and bool(self._shards_up())
+
     def _note_errors(self, errors: Mapping[int, Exception]) -> None:
         for shard, error in errors.items():
             self._polls.note_outage(self._search.failure_domain(shard), error, partial(self._search.probe, shard))
@@ -171,7 +175,7 @@ class PatternWaits:
     def _fail_waiters(self, group: PatternGroup, error: Exception) -> None:
         """No topic that matches can be reached: fail the pops none of whose named topics can be reached either."""
         for waiter in list(group.waiters):
-            if not waiter.in_call and len(waiter.failed_topics) == len(waiter.topics):
+            if not waiter.in_call and not _names_others(waiter):
                 self._polls.fail(waiter, error)
 
     def _group_of(self, waiter: Waiter) -> PatternGroup:
@@ -229,7 +233,7 @@ class PatternWaits:
         if error is not None:
             group.drop(topic, group.number_of(topic))
             if isinstance(error, StoreUnavailable):
-                polls.store_failed = True
+                polls.store_error = error
             else:
                 self._search_later(group)
         elif jobs:
@@ -252,9 +256,11 @@ class PatternWaits:
         for topic, _ in polls.to_come:
             _release(group, topic)
         waiter.in_call = False
-        if polls.store_failed and waiter in group.newcomers:
-            group.newcomers[waiter] = group.searches_begun  # the next search says whether the store can be reached
-        self._polls.end_round(waiter)
+        error = None if waiter.cancelled or waiter.jobs or _names_others(waiter) else polls.store_error
+        if error is not None and not self._other_shards_up():
+            self._polls.fail(waiter, error)
+        else:
+            self._polls.end_round(waiter)
         self._pump(group)
 
     def _remember_turn(self, group: PatternGroup, topic: str) -> None:
@@ -313,6 +319,11 @@ class PatternWaits:
                     self._polls.fail(waiter, group.refusal)
         if any(not isinstance(error, StoreUnavailable) for error in found.errors.values()):
             self._search_later(group)
+
+
+def _names_others(waiter: Waiter) -> bool:
+    """Whether the pop also names topics that may be reached."""
+    return len(waiter.failed_topics) < len(waiter.topics)
 
 
 def of_patterns(request: PopRequest) -> PopRequest:

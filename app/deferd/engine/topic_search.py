@@ -92,7 +92,7 @@ class TopicSearch:
     def __init__(self, scripts: Scripts, keys: Keys, *, by_shard: bool = False) -> None:
         self._scripts = scripts
         self._keys = keys
-        self._by_shard = by_shard
+        self.by_shard = by_shard
         self._look_ups: GroupCommit[str, list[bytes]] = GroupCommit(self._look_up, size=len)
 
     @property
@@ -102,7 +102,7 @@ class TopicSearch:
 
     def failure_domain(self, shard: int) -> int:
         """The part of the store that fails with a shard; see Dispatcher."""
-        return shard if self._by_shard else 0
+        return shard if self.by_shard else 0
 
     async def probe(self, shard: int) -> None:
         """Call a shard. Raises StoreUnavailable."""

@@ -414,6 +414,32 @@ async def test_a_store_that_fails_ends_the_pops_with_an_error(tmp_path_factory: 
         await store.close()
 
 
+@pytest.mark.parametrize("names", [(), ("named",)])
+async def test_a_store_that_refuses_to_write_ends_the_pops_with_an_error(
+    driver: EngineDriver, names: tuple[str, ...]
+) -> None:
+    """Searches succeed on such a store, and so do the probes of an outage. This engine gets no messages."""
+    engine, server = driver.engine, driver.server
+    popping = pop_by(engine, "t.*")
+    await all_wait(engine, 1)
+    await put(engine, "t.a")
+    server.command("CONFIG", "SET", "min-replicas-to-write", "1")
+    try:
+        async with asyncio.timeout(BUSY_S):
+            engine.dispatcher.on_ready("t.a")
+            with pytest.raises(StoreUnavailable):
+                await popping
+            if names:
+                assert await pop_now(engine, "t.*", *names) == []
+            else:
+                with pytest.raises(StoreUnavailable):
+                    await pop_now(engine, "t.*")
+    finally:
+        server.command("CONFIG", "SET", "min-replicas-to-write", "0")
+    async with asyncio.timeout(BUSY_S):
+        assert [job.topic for job in await pop_by(engine, "t.*", *names)] == ["t.a"]
+
+
 async def test_a_topic_that_cannot_be_polled_does_not_stop_the_others(engine: Engine, server: StoreServer) -> None:
     await put(engine, "t.bad")
     server.command("DEL", "deferd:{0}:t.bad:pool")
