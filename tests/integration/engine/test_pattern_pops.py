@@ -440,14 +440,23 @@ async def test_a_store_that_refuses_to_write_ends_the_pops_with_an_error(
         assert [job.topic for job in await pop_by(engine, "t.*", *names)] == ["t.a"]
 
 
-async def test_a_topic_that_cannot_be_polled_does_not_stop_the_others(engine: Engine, server: StoreServer) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [("SET", "deferd:{0}:t.bad:pool", "x"), ("SET", "deferd:{0}:t.bad:ready", "x")]
+    + [("HSET", "deferd:{0}:settings", "t.bad", text) for text in ("{", "1", '{"p":"x"}')],
+)
+async def test_a_damaged_topic_does_not_stop_the_others(
+    engine: Engine, server: StoreServer, damage: tuple[str, ...]
+) -> None:
     await put(engine, "t.bad")
-    server.command("DEL", "deferd:{0}:t.bad:pool")
-    server.command("SET", "deferd:{0}:t.bad:pool", "not a hash")
-    popping = pop_by(engine, "t.*")
-    await all_wait(engine, 1)
-    await put(engine, "t.good")
-    assert [job.topic for job in await popping] == ["t.good"]
+    server.command(*damage)
+    popping = pop_by(engine, "t.*", "t.named")
+    if damage[-1] != '{"p":"x"}':  # which is not paused
+        await all_wait(engine, 1)
+        await put(engine, "t.good")
+        assert [job.topic for job in await popping] == ["t.good"]
+    else:
+        assert [job.topic for job in await popping] == ["t.bad"]
 
 
 async def test_what_came_while_messages_were_lost_is_found(driver: EngineDriver) -> None:

@@ -67,9 +67,17 @@ for _, name in ipairs(names) do
   end
 end
 
+-- A damaged topic counts as one with ready jobs: its own poll reports the error, and the others are still found.
 local function is_paused(name)
   local settings = redis.call('HGET', SETTINGS, name)
-  return settings and settings ~= '' and cjson.decode(settings).p == 1
+  if not settings or settings == '' then return false end
+  local is_read, decoded = pcall(cjson.decode, settings)
+  return is_read and type(decoded) == 'table' and decoded.p == 1
+end
+
+local function count_ready(key)
+  local ready = redis.pcall('ZCARD', key)
+  return type(ready) == 'number' and ready or 1
 end
 
 local reply = { #names == most and names[most] or '', #found }
@@ -77,7 +85,7 @@ for from = 1, #found, KEYS_AT_ONCE do
   local to = math.min(from + KEYS_AT_ONCE - 1, #found)
   if redis.call('EXISTS', unpack(ready_keys, from, to)) > 0 then  -- in an idle service, one call for all of them
     for at = from, to do
-      local ready = redis.call('ZCARD', ready_keys[at])
+      local ready = count_ready(ready_keys[at])
       if ready > 0 and not is_paused(found[at]) then
         reply[#reply + 1] = found[at]
         reply[#reply + 1] = ready
