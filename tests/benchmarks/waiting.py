@@ -1,8 +1,10 @@
 """What do many waiting consumers cost, and how soon does a job reach one of them?
 
     python -m tests.benchmarks.waiting [--consumers 10000] [--topics 1] [--idle 10] [--jobs 300]
+    python -m tests.benchmarks.waiting --by-pattern --consumers 100 --topics 1000
 
-Each consumer long-polls over its own connection; they are spread evenly over the topics. First nothing happens for a
+Each consumer long-polls over its own connection; they are spread evenly over the topics, or each waits for all topics
+by a pattern that matches them. First nothing happens for a
 while. Then jobs are put one by one at random instants, and the time from just before the put until a consumer has the
 job is measured; the consumer finishes it and waits again. The service has one process on one core; its embedded store
 (append-only file, fsync always) shares the other core with the clients.
@@ -34,13 +36,16 @@ PARK_S = 30.0
 """How long it may take until all consumers wait."""
 PAUSE_S = 0.03
 """The mean time between two jobs."""
+PATTERN = "bench.waiting.*"
+DAY_S = 86_400
 
 
 class WaitingConsumers:
     """Waiting consumers, and when each job arrived, by id."""
 
-    def __init__(self, connections: list[raw_http.Connection], topics: int) -> None:
+    def __init__(self, connections: list[raw_http.Connection], topics: int, *, by_pattern: bool) -> None:
         self.topics = [f"bench.waiting.{number}" for number in range(topics)]
+        self._waited_for = [PATTERN] if by_pattern else self.topics
         self.came_s: dict[str, float] = {}
         self._connections = connections
         self._tasks: list[asyncio.Task[None]] = []
@@ -48,17 +53,18 @@ class WaitingConsumers:
     def wait(self) -> None:
         """Start all consumers."""
         for number, connection in enumerate(self._connections):
-            topic = self.topics[number % len(self.topics)]
-            self._tasks.append(asyncio.create_task(self._consume(connection, topic)))
+            waited_for = self._waited_for[number % len(self._waited_for)]
+            self._tasks.append(asyncio.create_task(self._consume(connection, waited_for)))
 
-    async def _consume(self, connection: raw_http.Connection, topic: str) -> None:
-        pop = raw_http.request_bytes("GET", f"/topics/{topic}/pop?wait={WAIT_S}")
+    async def _consume(self, connection: raw_http.Connection, waited_for: str) -> None:
+        pop = raw_http.request_bytes("GET", f"/topics/{waited_for}/pop?wait={WAIT_S}")
         while True:
             response = await connection.send(pop)
             now_s = time.perf_counter()
             for job in response.json()["jobs"]:
                 self.came_s[job["id"]] = now_s
-                await connection.call("POST", f"/jobs/{topic}/{job['id']}/finish", {"receipt": job["receipt"]})
+                path = f"/jobs/{job['topic']}/{job['id']}/finish"
+                await connection.call("POST", path, {"receipt": job["receipt"]})
 
     async def leave(self) -> None:
         """Close all connections."""
@@ -104,7 +110,11 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> None
     putter = await raw_http.connect(service.port)
     await parked(putter)
     bytes_before = resident_bytes(service.pid)
-    consumers = WaitingConsumers(await raw_http.connect_many(service.port, options.consumers), options.topics)
+    connections = await raw_http.connect_many(service.port, options.consumers)
+    consumers = WaitingConsumers(connections, options.topics, by_pattern=options.by_pattern)
+    if options.by_pattern:  # a pattern matches topics that exist
+        topics = consumers.topics
+        await raw_http.put_in_batches(putter, len(topics), lambda number: {"topic": topics[number], "delay": DAY_S})
     with CpuMeter(service.pid, service.store_pid) as parking:
         consumers.wait()
         await raw_http.bounded(all_parked(putter, options.consumers), PARK_S, f"{options.consumers} pops wait")
@@ -117,7 +127,7 @@ async def measure(service: MeasuredService, options: argparse.Namespace) -> None
     with DiskMeter() as disk:
         took_ms = await measure_handover(putter, consumers, options.jobs)
     await consumers.leave()
-    print(f"{options.consumers} consumers wait on {options.topics} topics")
+    print(f"{options.consumers} consumers wait on {options.topics} topics{' by a pattern' * options.by_pattern}")
     print(f"  the service has {bytes_before / 1e6:.0f} MB without them, {bytes_waiting / 1e6:.0f} MB with them")
     show_target("memory of the service, MB", bytes_waiting / 1e6, at_most=500)
     show_target(f"service, % of a core in {options.idle:.0f} s idle", idle.share(service.pid), at_most=3)
@@ -136,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--consumers", type=int, default=10_000)
     parser.add_argument("--topics", type=int, default=1, help="how many topics they are spread over")
+    parser.add_argument("--by-pattern", action="store_true", help="each waits for all topics, at most 1000")
     parser.add_argument("--idle", type=float, default=10.0, help="seconds without load, at most 30")
     parser.add_argument("--jobs", type=int, default=300)
     options = parser.parse_args()

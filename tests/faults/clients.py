@@ -31,6 +31,8 @@ from tests.faults.history import NOT_SENT, UNKNOWN, Recorder
 
 TOPICS = ("faults.a", "faults.b", "faults.c")
 WORKER_TOPIC = "faults.worker"
+PATTERNS = ("*s.a", "*s.b", "*.c")
+"""They match TOPICS together."""
 RESPONSE_S = 2.5
 CREATED = 201
 IDS_A_SECOND = 6
@@ -243,8 +245,10 @@ class Clients:
     async def consume(self, topic: str) -> None:
         """Pop, and end the deliveries in various ways, until `stopping` is set."""
         while not self.stopping.is_set():
-            jobs = await self._pop(topic, count=self._chance.choice((1, 1, 5)), wait_s=self._chance.choice((0, 0.3, 1)))
-            if len(jobs) > 2 and self._chance.random() < 0.3:
+            popped = TOPICS if self._chance.random() < 0.25 else (topic,)
+            count, wait_s = self._chance.choice((1, 1, 5)), self._chance.choice((0, 0.3, 1))
+            jobs = await self._pop(*popped, count=count, wait_s=wait_s)
+            if len({job.topic for job in jobs}) == 1 and len(jobs) > 2 and self._chance.random() < 0.3:
                 await self._finish_all(jobs)
             else:
                 await asyncio.gather(*map(self._handle, jobs))
@@ -258,13 +262,17 @@ class Clients:
             await self._finish(job)
         return len(jobs)
 
-    async def _pop(self, topic: str, *, count: int, wait_s: float) -> Sequence[Delivery]:
-        """Pop, and repeat the request by its id without a response, up to three times in all."""
+    async def _pop(self, *topics: str, count: int, wait_s: float) -> Sequence[Delivery]:
+        """Pop, and repeat the request by its id without a response, up to three times in all.
+
+        Several topics are all of TOPICS: they are popped by patterns.
+        """
+        popped = topics[0] if len(topics) == 1 else PATTERNS
         self._requests += 1
         request = f"{self._name}-{self._requests}"
         for _ in range(3):
-            number = self._recorder.begin("pop", topic, request=request, count=count)
-            call = self._client().pop(topic, count=count, wait=wait_s, request_id=request, consumer=self._name)
+            number = self._recorder.begin("pop", ",".join(topics), request=request, count=count)
+            call = self._client().pop(popped, count=count, wait=wait_s, request_id=request, consumer=self._name)
             jobs: list[Delivery] | None = await self._record(
                 number, call, lambda popped: {"outcome": "jobs", "jobs": [delivery_facts(job) for job in popped]}
             )
@@ -364,6 +372,7 @@ def delivery_facts(job: Delivery) -> dict[str, Any]:
     assert job.reserved_until is not None
     lease_end_ms = ms(job.reserved_until)
     return {
+        "topic": job.topic,
         "job": job.id,
         "tag": job.body,
         "attempt": job.attempt,

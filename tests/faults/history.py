@@ -129,11 +129,11 @@ def read_history(files: Iterable[Path]) -> History:
             of_job[line["topic"], line["job"]].append(_operation(line))
             continue
         if line["outcome"] == UNKNOWN:
-            without_response.append(PopWithoutResponse(line["topic"], line["call_s"]))
+            without_response += [PopWithoutResponse(topic, line["call_s"]) for topic in line["topic"].split(",")]
         for job in line.get("jobs", ()):
             # A response to a repeated request may have been made for the first attempt.
             made = {**line, **job, "kind": "deliver", "call_s": first_call_s[line["request"]], "outcome": "done"}
-            of_job[line["topic"], job["job"]].append(_operation(made))
+            of_job[made["topic"], job["job"]].append(_operation(made))
     completed = {key: _completed_by_deliveries(operations) for key, operations in of_job.items()}
     return History(lines, completed, without_response)
 

@@ -171,6 +171,8 @@ def count_outcomes(history: History) -> Counter[tuple[str, str]]:
 
 def _counted_as(line: dict[str, Any]) -> tuple[str, str]:
     kind, outcome = line["kind"], line["outcome"]
+    if kind == "pop" and "," in line["topic"]:
+        return "pop by patterns", outcome
     if kind == "finish" and "receipt" not in line:
         return "finish any", outcome
     return (kind, line["state"]) if kind == "look" and "state" in line else (kind, outcome)

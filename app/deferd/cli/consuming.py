@@ -23,8 +23,12 @@ _delivery_arguments: Final = all_of(
 )
 
 
-@command("deferd pop orders.close", "deferd pop urgent,normal --count 10 --wait 0 --json")
-@topic_argument("or several, in strict priority: a,b,c")
+@command(
+    "deferd pop orders.close",
+    "deferd pop urgent,normal --count 10 --wait 0 --json",
+    "deferd pop 'orders.urgent,orders.*'",
+)
+@topic_argument("or several, in strict priority: a,b,c; also patterns, 'a,b.*', whose topics take turns")
 @click.option("--count", type=values.whole, default=1, metavar="N", help="most jobs, 1 to 1000; default 1")
 @click.option("--wait", type=values.duration, default="20s", help="wait for the first, 0 to 60s; default 20s")
 @click.option("--ttr", type=values.duration, help="length of the lease: 0.1s to 24h")

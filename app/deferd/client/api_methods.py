@@ -188,9 +188,14 @@ class ApiMethods(BulkMethods):
     ) -> list[Delivery]:
         """Take up to `count` (1 to 1000) ready jobs, waiting up to `wait` (0 to 60 s) for the first.
 
-        Several topics are served in strict priority. `ttr` is the length of the lease and overrides that of each job;
-        `consumer` is shown as the holder. A pop whose response was lost is repeated with the same `request_id`, which
-        returns the same jobs; the client makes one.
+        Several topics are served in strict priority. Patterns may be among them, such as `orders.*`, where `*` stands
+        for any characters: topics that match come after all that are named and take turns, and new ones join while the
+        pop waits. `ttr` is the length of the lease and overrides that of each job; `consumer` is shown as the holder. A
+        pop whose response was lost is repeated with the same `request_id`, which returns the same jobs; the client
+        makes one.
+
+        Raises:
+            InvalidInput: the patterns match more than 1000 topics, or another value is invalid.
         """
         return await self._sender.send(
             requests.pop(topics, count=count, wait=wait, ttr=ttr, consumer=consumer, request_id=request_id or new_id())

@@ -166,12 +166,12 @@ def pop(
     consumer: str | None = None,
     request_id: str | None = None,
 ) -> ApiRequest[list[Delivery]]:
-    """`POST /topics/{topic}/pop`: up to `count` jobs of one topic, or of several in strict priority."""
+    """`POST /topics/{topic}/pop`: up to `count` jobs of one topic, or of several topics and patterns."""
     names = topics if isinstance(topics, str) else ",".join(topics)
     wait_s = seconds(wait)
     return ApiRequest(
         "POST",
-        f"/topics/{quote(names, safe=',:')}/pop",
+        f"/topics/{quote(names, safe=',:*')}/pop",
         responses.read_deliveries,
         query=without_none(count=count, wait=wait_s, ttr=ttr, consumer=consumer, request_id=request_id),
         wait_s=wait_s,

@@ -40,6 +40,9 @@ WAIT_MAX_S = 60
 WAIT_DEFAULT_S = 20
 POP_COUNT_MAX = 1000
 POP_TOPICS_MAX = 32
+POP_MATCHES_MAX = 1000
+"""Topics that the names and patterns of a pop match together."""
+TOPIC_OR_PATTERN = r"^[A-Za-z0-9*][A-Za-z0-9._:*-]{0,127}$"
 PAGE_MAX = 1000
 PAGE_DEFAULT = 100
 REDRIVE_DEFAULT = 1000

@@ -5,7 +5,8 @@ new waiter has come, or the store published that the topic has something ready. 
 always the earliest, and at most one call is under way for a topic. A waiter uses no store connection.
 
 A pop of several topics waits in the queue of each. On arrival its topics are polled in their order, so that a job of
-the first topic wins; after that, whichever topic has a job first serves it.
+the first topic wins; after that, whichever topic has a job first serves it. Topics that match its patterns come after
+those that it names; see `pattern_waits`.
 
 A shard that fails affects only its own topics. While it cannot be reached, one call at a time tests whether it is back,
 however many consumers wait; pops that also name topics of other shards are served from those.
@@ -16,20 +17,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from deferd.contract.errors import DeferdError, StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.outage import Outage
+from deferd.engine.pattern_waits import ENOUGH_BYTES, PatternWaits, body_bytes, of_patterns
 from deferd.engine.queue import JobQueue, PopRequest
 from deferd.engine.record import JobRecord
+from deferd.engine.topic_search import TopicSearch, TopicSelection
 from deferd.engine.wait_queue import OnPopEnd, Waiter, WaitQueue
 
 _LOG = logging.getLogger(__name__)
-_ENOUGH_BYTES = 1024 * 1024
-"""A waiter with so many bytes of jobs does not go on to further topics; pop.lua bounds the reply of one topic."""
 _RETRY_S = 0.5
 """How long after an error of a single topic it is polled again, for those who wait for other topics as well."""
 
@@ -40,7 +42,7 @@ class Dispatcher:
     `failure_domain` maps a topic to the part of the store that can fail on its own: a shard of a cluster, else all.
     """
 
-    def __init__(self, queue: JobQueue, failure_domain: Callable[[str], int]) -> None:
+    def __init__(self, queue: JobQueue, failure_domain: Callable[[str], int], search: TopicSearch) -> None:
         self._job_queue = queue
         self._failure_domain = failure_domain
         self._wait_queues: dict[str, WaitQueue] = {}
@@ -50,6 +52,7 @@ class Dispatcher:
         self._arrivals = 0
         self._parked = 0
         self._parked_changed = False
+        self._patterns = PatternWaits(self, search)
 
     @property
     def parked(self) -> int:
@@ -60,6 +63,7 @@ class Dispatcher:
         self,
         topics: Sequence[str],
         *,
+        selection: TopicSelection | None = None,
         count: int = 1,
         wait_ms: int = 0,
         ttr_ms: int | None = None,
@@ -68,12 +72,13 @@ class Dispatcher:
     ) -> list[JobRecord]:
         """Up to `count` jobs as soon as there is one, or none after `wait_ms`.
 
-        `topics` are distinct, in order of priority; one that cannot be reached is left out until it can be. When a
-        `request_id` is repeated, the jobs of its earlier response whose leases still live are returned again. When
-        the awaiting task is cancelled, the jobs popped for it return to the head of the queue, unless the request was
-        repeated: another service may have returned the same ones.
+        `topics` are distinct, in order of priority; one that cannot be reached is left out until it can be. Those of
+        `selection` come after them and take turns. When a `request_id` is repeated, the jobs of its earlier response
+        whose leases still live are returned again. When the awaiting task is cancelled, the jobs popped for it return
+        to the head of the queue, unless the request was repeated: another service may have returned the same ones.
 
         Raises:
+            InvalidInput: more topics match than a pop may have.
             StoreUnavailable: none of the topics can be reached; waiting pops fail as soon as this is known.
         """
         result: asyncio.Future[list[JobRecord]] = asyncio.get_running_loop().create_future()
@@ -88,10 +93,14 @@ class Dispatcher:
 
         request = PopRequest(count, ttr_ms, consumer, request_id)
         waiter = self._join(topics, request, wait_ms, settle)
+        if selection is not None:
+            waiter.selection = selection
+            waiter.may_have_deliveries = False
+            self._patterns.join(waiter)
         try:
-            if request_id is not None and len(topics) > 1:
+            if request_id is not None and (len(topics) > 1 or selection is not None):
                 waiter.in_call = True
-                deliveries = await self._earlier_deliveries(topics, replace(request, count=0))
+                deliveries = await self._earlier_deliveries(topics, selection, replace(request, count=0))
                 waiter.in_call = False
                 if deliveries:
                     return deliveries
@@ -141,12 +150,15 @@ class Dispatcher:
         if topic in self._wait_queues:
             self._request_poll(topic)
             self._probe_outage_now(topic)
+        if self._patterns.groups:
+            self._patterns.on_ready(topic)
 
     def on_gap(self) -> None:
         """Messages may have been missed: poll every topic that somebody waits for."""
         for topic in list(self._wait_queues):
             self._request_poll(topic)
             self._probe_outage_now(topic)
+        self._patterns.search_again()
 
     def drain(self) -> None:
         """End all waiting pops with the jobs they have; from now on no pop waits."""
@@ -164,7 +176,7 @@ class Dispatcher:
         for outage in outages:
             await outage.end()
         for waiter in self._waiters():  # those whose topics could not be polled
-            self._fail(waiter, StoreUnavailable("the service is shutting down and the store cannot be reached"))
+            self.fail(waiter, StoreUnavailable("the service is shutting down and the store cannot be reached"))
 
     async def return_undelivered(self, jobs: Sequence[JobRecord]) -> None:
         """Return jobs that no consumer received to the queue; if that fails, they are ready when their leases end."""
@@ -173,28 +185,58 @@ class Dispatcher:
         except DeferdError as exc:
             _LOG.warning("%d undelivered jobs stay leased until their leases end: %s", len(jobs), exc)
 
+    # What PatternWaits needs
+
+    def begin_poll(self, topic: str, request: PopRequest, on_end: OnPopEnd) -> None:
+        """Poll `topic` for a pop by patterns, in the order of arrival at this topic, and call `on_end`."""
+        waiter = self._join((topic,), request, 0, on_end)
+        waiter.may_have_deliveries = False
+        self._poll_from(waiter, 0)
+
+    def end_round(self, waiter: Waiter) -> None:
+        """Some topics that match were polled for the waiter."""
+        waiter.was_polled = True
+        if waiter.cancelled:
+            self._return_jobs(waiter)
+        elif waiter.jobs or (waiter.timed_out and waiter.first_pass_index is None):
+            self._resolve(waiter)
+        elif waiter.first_pass_index is None:
+            self._park(waiter)
+
+    def end_first_pass(self, waiter: Waiter) -> None:
+        """All topics that match were searched, and polled if they had something ready: the waiter has it, or waits."""
+        waiter.first_pass_index = None
+        self.end_round(waiter)
+
     # Polling the store
 
-    async def _earlier_deliveries(self, topics: Sequence[str], request: PopRequest) -> list[JobRecord]:
+    async def _earlier_deliveries(
+        self, topics: Sequence[str], selection: TopicSelection | None, request: PopRequest
+    ) -> list[JobRecord]:
         """The jobs that the request id still holds from an earlier response, over all topics that can be reached.
 
         They are bounded as one response: separate pops of single topics may have returned more together. Raises the
         error of one topic when none can be reached.
         """
-        up = [topic for topic in topics if not self._is_down(topic)] or topics
-        replies = await asyncio.gather(*(self._job_queue.pop(topic, [request]) for topic in up), return_exceptions=True)
+        requests = dict.fromkeys(topics, request)
+        if selection is not None:
+            requests |= dict.fromkeys(await self._patterns.served(selection, request), of_patterns(request))
+        up = [topic for topic in requests if not self.is_down(topic)] or list(requests)
+        replies = await asyncio.gather(
+            *(self._job_queue.pop(topic, [requests[topic]]) for topic in up), return_exceptions=True
+        )
         deliveries: list[JobRecord] = []
         errors = []
         for topic, reply in zip(up, replies, strict=True):
             if not isinstance(reply, BaseException):
-                if _body_bytes(deliveries) < _ENOUGH_BYTES:
+                if body_bytes(deliveries) < ENOUGH_BYTES:
                     deliveries += reply.jobs[0]
             elif isinstance(reply, Exception):
                 self._note_failure(topic, reply)
                 errors.append(reply)
             else:
                 raise reply
-        if len(errors) == len(topics):
+        if errors and len(errors) == len(requests):
             raise errors[-1]
         return deliveries
 
@@ -203,7 +245,7 @@ class Dispatcher:
         queue.dirty = True
         if not queue.polling and queue.failure_domain not in self._outages:
             queue.polling = True
-            self._spawn(self._poll_while_dirty(queue))
+            self.spawn(self._poll_while_dirty(queue))
 
     async def _poll_while_dirty(self, queue: WaitQueue) -> None:
         try:
@@ -267,8 +309,10 @@ class Dispatcher:
             return
         if more and not waiter.jobs and waiter.first_pass_index is not None:
             return  # the call only skipped left-over ids: the queue is dirty, so that it is polled again
-        has_next_topic = waiter.first_pass_index is not None and waiter.first_pass_index < len(waiter.topics) - 1
-        if has_next_topic and waiter.jobs and (more or _body_bytes(waiter.jobs) >= _ENOUGH_BYTES):
+        has_next_topic = waiter.first_pass_index is not None and (
+            waiter.first_pass_index < len(waiter.topics) - 1 or waiter.selection is not None
+        )
+        if has_next_topic and waiter.jobs and (more or body_bytes(waiter.jobs) >= ENOUGH_BYTES):
             has_next_topic = False  # with `more` the topic has ready jobs that did not fit, and those go first
         if len(waiter.jobs) == waiter.request.count or (not has_next_topic and (waiter.jobs or waiter.timed_out)):
             self._resolve(waiter)
@@ -280,10 +324,14 @@ class Dispatcher:
     def _poll_from(self, waiter: Waiter, start: int) -> None:
         """Poll the waiter's first reachable topic from index `start` on; after the last one it waits for all."""
         for index in range(start, len(waiter.topics)):
-            if not self._is_down(waiter.topics[index]):
+            if not self.is_down(waiter.topics[index]):
                 waiter.first_pass_index = index
                 self._request_poll(waiter.topics[index])
                 return
+        if waiter.selection is not None:
+            waiter.first_pass_index = len(waiter.topics)
+            self._patterns.seek(waiter)
+            return
         waiter.first_pass_index = None
         if waiter.was_polled and (waiter.jobs or waiter.timed_out):
             self._resolve(waiter)
@@ -299,7 +347,7 @@ class Dispatcher:
             wait_s = max(waiter.ends_at_s - time.monotonic(), 0)
             waiter.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiter)
         for topic in waiter.topics:
-            if not self._is_down(topic):  # else it is polled for as a newcomer after the outage
+            if not self.is_down(topic):  # else it is polled for as a newcomer after the outage
                 self._wait_queues[topic].park(waiter)
         skipped_topics, waiter.skipped_topics = waiter.skipped_topics, set()
         for topic in skipped_topics:
@@ -307,12 +355,20 @@ class Dispatcher:
 
     # Topics that cannot be polled
 
-    def _is_down(self, topic: str) -> bool:
+    def is_down(self, topic: str) -> bool:
+        """Whether the topic's shard cannot be reached."""
         return self._failure_domain(topic) in self._outages
 
+    def is_domain_down(self, domain: int) -> bool:
+        """Whether a part of the store cannot be reached."""
+        return domain in self._outages
+
     def _probe_outage_now(self, topic: str) -> None:
-        """If the topic's shard is down, test now whether it is back."""
-        outage = self._outages.get(self._failure_domain(topic))
+        self.probe_now(self._failure_domain(topic))
+
+    def probe_now(self, domain: int) -> None:
+        """If a part of the store is down, test now whether it is back."""
+        outage = self._outages.get(domain)
         if outage is not None:
             outage.probe_now()
 
@@ -320,10 +376,14 @@ class Dispatcher:
         """A call for the topic failed: if the store is unavailable, so are all topics of the shard until it is back."""
         if not isinstance(error, DeferdError):
             _LOG.error("pop of topic %s failed", topic, exc_info=error)
-        domain = self._failure_domain(topic)
+        probe = partial(self._job_queue.pop, topic, [PopRequest(0)])
+        self.note_outage(self._failure_domain(topic), error, probe)
+
+    def note_outage(self, domain: int, error: Exception, probe: Callable[[], Awaitable[object]]) -> None:
+        """If the store is unavailable, so is this part of it until a `probe` succeeds."""
         if isinstance(error, StoreUnavailable) and domain not in self._outages and not self._draining:
             self._outages[domain] = Outage(
-                lambda: self._job_queue.pop(topic, [PopRequest(0)]),
+                probe,
                 on_failure=lambda exc: self._on_outage_failure(domain, exc),
                 on_end=lambda: self._on_outage_end(domain),
             )
@@ -345,6 +405,7 @@ class Dispatcher:
             if queue.failure_domain == domain:
                 for waiter in list(queue.waiters):
                     self._drop_topic(waiter, queue, error)
+        self._patterns.on_outage_failure(error)
 
     def _on_outage_end(self, domain: int) -> None:
         self._outages.pop(domain, None)
@@ -353,6 +414,7 @@ class Dispatcher:
                 for waiter in queue.waiters:
                     waiter.failed_topics.discard(queue.topic)
                 self._request_poll(queue.topic)
+        self._patterns.search_again()
 
     def _drop_topic(self, waiter: Waiter, queue: WaitQueue, error: Exception) -> None:
         """The topic of `queue` cannot be polled: the waiter goes on with its others; it fails when none is left."""
@@ -362,12 +424,14 @@ class Dispatcher:
         if isinstance(error, StoreUnavailable):
             domain = queue.failure_domain
             waiter.failed_topics.update(topic for topic in waiter.topics if self._failure_domain(topic) == domain)
-        if len(waiter.failed_topics) == len(waiter.topics):
-            self._fail(waiter, error)
-        elif waiter.first_pass_index is not None and waiter.topics[waiter.first_pass_index] == queue.topic:
-            self._poll_from(waiter, waiter.first_pass_index + 1)
+        at = waiter.first_pass_index
+        if len(waiter.failed_topics) == len(waiter.topics) and not self._patterns.may_serve(waiter):
+            self.fail(waiter, error)
+        elif at is not None and at < len(waiter.topics) and waiter.topics[at] == queue.topic:
+            self._poll_from(waiter, at + 1)
 
-    def _fail(self, waiter: Waiter, error: Exception) -> None:
+    def fail(self, waiter: Waiter, error: Exception) -> None:
+        """End the pop with this error, or with the jobs that it has."""
         if waiter.jobs:  # of a topic polled before
             self._resolve(waiter)
         elif self._end(waiter):
@@ -392,6 +456,8 @@ class Dispatcher:
         if waiter.timer is not None:
             waiter.timer.cancel()
         self._change_parked(-1)
+        if waiter.selection is not None:
+            self._patterns.leave(waiter)
         for topic in waiter.topics:
             queue = self._wait_queues.get(topic)
             if queue is not None:
@@ -404,14 +470,16 @@ class Dispatcher:
             del self._wait_queues[queue.topic]
 
     def _waiters(self) -> set[Waiter]:
-        return {waiter for queue in self._wait_queues.values() for waiter in queue.waiters}
+        named = {waiter for queue in self._wait_queues.values() for waiter in queue.waiters}
+        return named.union(*(group.waiters for group in self._patterns.groups.values()))
 
     def _return_jobs(self, waiter: Waiter) -> None:
         jobs, waiter.jobs = waiter.jobs, []
         if jobs:
-            self._spawn(self.return_undelivered(jobs))
+            self.spawn(self.return_undelivered(jobs))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` in a task that `close` waits for."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -426,7 +494,3 @@ class Dispatcher:
     def _show_parked(self) -> None:
         self._parked_changed = False
         metrics.PARKED.set(self._parked)
-
-
-def _body_bytes(jobs: Sequence[JobRecord]) -> int:
-    return sum(len(job.body) for job in jobs)

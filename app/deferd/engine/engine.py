@@ -21,6 +21,7 @@ from deferd.engine.scripts import Scripts
 from deferd.engine.store_watch import StoreWatch
 from deferd.engine.timer import Timer
 from deferd.engine.topic_list import TopicList
+from deferd.engine.topic_search import TopicSearch
 from deferd.engine.topic_usage import TopicUsage
 from deferd.engine.topics import Topics
 from deferd.store.connection import Store
@@ -72,7 +73,8 @@ class Engine:
         self.topics = Topics(self._scripts, keys, labels)
         self.topic_list = TopicList(self._scripts, keys, known_topics)
         self.consistency = ConsistencyChecker(self._scripts, keys)
-        self.dispatcher = Dispatcher(self.queue, failure_domain)
+        topic_search = TopicSearch(self._scripts, keys, by_shard=store.cluster)
+        self.dispatcher = Dispatcher(self.queue, failure_domain, topic_search)
         self.timers = [
             Timer(
                 self._scripts,

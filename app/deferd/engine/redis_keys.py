@@ -18,6 +18,8 @@ HEARTBEAT_CHANNEL = "deferd:heartbeat"
 
 TAG_PREFIX = "tag/"
 """The beginning of a key of the tag index, after the shard."""
+PATTERN_REQUEST = "*"
+"""Precedes the request id of a pop by patterns in the store; see lib/topic.lua."""
 
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _SHARD_KEYS = ("settings", "topics", "due")
@@ -56,6 +58,10 @@ class Keys:
     def of_shard(self, shard: int, name: str) -> str:
         """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally, tag/<tag>, bulk/<id>."""
         return f"deferd:{{{shard}}}:{name}"
+
+    def of_pattern_request(self, shard: int, request_id: str) -> str:
+        """The key that names the topics of a shard which served a pop by patterns with this request id."""
+        return f"deferd:{{{shard}}}::request/{PATTERN_REQUEST}{request_id}"
 
     def of_consistency_check(self, topic: str) -> tuple[str, ...]:
         """KEYS of the scripts `audit_*`: those of the topic, and `aside` for what a repair takes out."""

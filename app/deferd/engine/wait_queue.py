@@ -10,6 +10,7 @@ import msgspec
 
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import JobRecord
+from deferd.engine.topic_search import TopicSelection
 
 _JOBS_PER_CALL = 500
 """A single waiter may request more."""
@@ -21,7 +22,7 @@ OnPopEnd = Callable[[list[JobRecord], Exception | None], None]
 
 
 class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a dataclass's time
-    """One pop that waits; it is in the queue of each of its topics."""
+    """One pop that waits; it is in the queue of each topic that it names."""
 
     number: int
     topics: Sequence[str]
@@ -29,9 +30,12 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
     on_end: OnPopEnd
     ends_at_s: float
     """On the monotonic clock. `timer` is set only once it parks, since most pops end before."""
+    selection: TopicSelection | None = None
+    """The topics that its patterns match; see PatternWaits."""
     timer: asyncio.TimerHandle | None = None
     first_pass_index: int | None = 0
-    """Index of the only topic that may serve it until each has been polled once; then None."""
+    """Index of the only topic that may serve it until each has been polled once; then None. Behind the last topic while
+    those of its patterns are polled."""
     may_have_deliveries: bool = False
     """Its request id may still hold jobs of an earlier response; they have not been looked up yet."""
     was_polled: bool = False
@@ -49,7 +53,8 @@ class Waiter(msgspec.Struct, eq=False):  # made for every pop, in a third of a d
 
     def may_be_served_by(self, topic: str) -> bool:
         """Whether a poll of `topic` may include it now."""
-        return not self.in_call and (self.first_pass_index is None or self.topics[self.first_pass_index] == topic)
+        at = self.first_pass_index
+        return not self.in_call and (at is None or (at < len(self.topics) and self.topics[at] == topic))
 
     @property
     def missing(self) -> int:

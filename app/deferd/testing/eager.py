@@ -19,6 +19,7 @@ from deferd.testing.eager_clients import EagerAsyncClient, EagerClient, EagerUns
 from deferd.worker import Context, Reject, Retry, Worker
 from deferd.worker.handlers import Handler
 from deferd.worker.outcomes import Bury, Finish, of_error, of_value
+from deferd.worker.topic_handlers import TopicHandlers
 
 __all__ = ["EagerJob", "EagerJobs", "EagerUnsupported"]
 
@@ -84,7 +85,7 @@ class EagerJobs:
         """All jobs in the order of their puts."""
         self.client: Client = EagerClient(self)
         self.async_client: AsyncClient = EagerAsyncClient(self)
-        self._handlers = {} if worker is None else worker._handlers
+        self._handlers = TopicHandlers() if worker is None else worker._handlers
         self._middleware = [] if worker is None else worker._middleware
         self._raise_errors = raise_errors
         self._due: deque[EagerJob] = deque()

@@ -9,6 +9,7 @@ from typing import Any
 
 from deferd.client import Client
 from deferd.contract.errors import TopicNotFound
+from deferd.contract.topic_patterns import TopicPatterns, is_pattern
 from deferd.worker import Context, Worker
 from deferd.worker.handlers import CallNext
 
@@ -52,10 +53,18 @@ def run_until_idle(worker: Worker, url: str, client: Client, timeout_s: float) -
     run.result()
 
 
+def _topics(worker: Worker, client: Client) -> list[str]:
+    """The topics that the worker names, and those that its patterns match now."""
+    named = [topic for topic in worker.topics if not is_pattern(topic)]
+    patterns = TopicPatterns(topic for topic in worker.topics if is_pattern(topic))
+    pages = client.topic_pages() if patterns.patterns else ()
+    return [*named, *(view.topic for page in pages for view in page.topics if patterns.match(view.topic))]
+
+
 def _busy(worker: Worker, client: Client) -> list[str]:
     """Topics that keep the worker busy: ``["orders.close has 2 ready, 1 reserved"]``."""
     busy = []
-    for topic in worker.topics:
+    for topic in _topics(worker, client):
         try:
             view = client.topic(topic)
         except TopicNotFound:

@@ -24,6 +24,11 @@ class Context:
         self._stopped: object = None
 
     @property
+    def topic(self) -> str:
+        """The topic of the job: it tells the topics that match a pattern apart."""
+        return self.job.topic
+
+    @property
     def tags(self) -> Sequence[str]:
         """The tags of the job; empty for a job without any."""
         return self.job.tags

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from deferd.client.durations import Seconds, seconds
 from deferd.client.job_definition import JobDefinition
-from deferd.contract.limits import TOPIC_LENGTH, TOPIC_PATTERN
+from deferd.contract.limits import TOPIC_LENGTH, TOPIC_OR_PATTERN
 from deferd.worker.context import Context
 from deferd.worker.outcomes import Reject, bounded
 
@@ -32,7 +32,7 @@ class InvalidBody(Reject):
 
 
 class Handler:
-    """A function for the jobs of one topic, or of one job definition.
+    """A function for the jobs of one topic, of all topics that match a pattern, or of one job definition.
 
     Its first parameter gets the body, parsed by pydantic into its annotation (unparsed if that is missing or Any), or
     into the definition's type, which the annotation must accept. A parameter annotated with `Context` gets the context.
@@ -140,18 +140,20 @@ class Handler:
             raise TypeError(f"{self._name} takes {annotation!r}, which pydantic cannot validate: {reason}") from error
 
 
-def checked_topic(topic: object) -> str:
-    """The topic of a handler. Raises ValueError if it is invalid, TypeError for a function: the topic was forgotten."""
+def check_topic(topic: object) -> None:
+    """Check the topic or pattern of a handler.
+
+    Raises ValueError if it is invalid, TypeError for a function: the topic was forgotten.
+    """
     if isinstance(topic, JobDefinition):
-        return topic.topic
+        return
     if callable(topic):
         raise TypeError(
             f'a handler is declared with its topic, as in @worker.handler("orders.close"), but {topic!r} has none'
         )
-    if not isinstance(topic, str) or not re.fullmatch(TOPIC_PATTERN, topic):
+    if not isinstance(topic, str) or not re.fullmatch(TOPIC_OR_PATTERN, topic):
         shape = f"1 to {TOPIC_LENGTH} letters, digits and ._:- and begins with a letter or digit"
-        raise ValueError(f"a topic is {shape}, unlike {topic!r}")
-    return topic
+        raise ValueError(f"a topic is {shape}, unlike {topic!r}; a pattern may also have *")
 
 
 def _is(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:

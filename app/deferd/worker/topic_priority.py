@@ -6,6 +6,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from deferd.contract.topic_patterns import is_pattern
+
 Priority = Literal["strict"] | Sequence[str] | Mapping[str, float]
 TopicOrder = Callable[[], Sequence[str]]
 
@@ -15,11 +17,15 @@ def topic_order(priority: Priority, topics: Sequence[str]) -> TopicOrder:
 
     `strict`: always that of `topics`. A sequence: the topics that it names first, in its order. A mapping of weights:
     drawn at random for each pop, so that a topic of weight 3 precedes one of weight 1 three times in four; the default
-    weight is 1.
+    weight is 1. Patterns come last: the service serves the topics that match after all that are named.
 
     Raises:
-        ValueError: a named topic is not in `topics` or is named twice, or a weight is not above 0.
+        ValueError: a named topic is not in `topics`, is a pattern or is named twice, or a weight is not above 0.
     """
+    patterns = tuple(topic for topic in topics if is_pattern(topic))
+    if patterns:
+        order = topic_order(priority, [topic for topic in topics if not is_pattern(topic)])
+        return lambda: (*order(), *patterns)
     if isinstance(priority, Mapping):
         _check_known(priority, topics)
         for topic, weight in priority.items():
@@ -39,6 +45,10 @@ def topic_order(priority: Priority, topics: Sequence[str]) -> TopicOrder:
 
 
 def _check_known(named: Mapping[str, float] | Sequence[str], topics: Sequence[str]) -> None:
+    patterns = [topic for topic in named if is_pattern(topic)]
+    if patterns:
+        text = "the priority names patterns, whose topics always take turns after all others: "
+        raise ValueError(text + ", ".join(map(repr, patterns)))
     unknown = [topic for topic in named if topic not in topics]
     if unknown:
         raise ValueError(f"the priority names topics that have no handler: {', '.join(map(repr, unknown))}")

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 from deferd.client import AsyncClient, JobDefinition
 from deferd.client.durations import Seconds, seconds
-from deferd.contract.limits import ID_LENGTH, ID_PATTERN, POP_TOPICS_MAX
+from deferd.contract.limits import ID_LENGTH, ID_PATTERN
 from deferd.worker import event_loop
-from deferd.worker.handlers import Handler, Middleware, checked_topic
+from deferd.worker.handlers import Handler, Middleware, check_topic
 from deferd.worker.log import LOG
+from deferd.worker.topic_handlers import TopicHandlers
 from deferd.worker.topic_priority import Priority, topic_order
 from deferd.worker.worker_run import WorkerRun, WorkerSettings
 
@@ -46,7 +47,8 @@ class Worker:
 
     `priority`: `strict` serves topics in the order in which their handlers are declared; a list of topics serves these
     first, in its order; a mapping of weights, as in ``{"urgent": 3, "bulk": 1}``, starves no topic, and topics that it
-    leaves out have weight 1. `prefetch` is how many further jobs may wait in the worker, by default ten times the
+    leaves out have weight 1. Topics that match a pattern come after all others and take turns, with any priority.
+    `prefetch` is how many further jobs may wait in the worker, by default ten times the
     concurrency and at most 1000; it fetches only those that will start within a quarter of a second, judging by earlier
     run times. Jobs that arrive later do not overtake prefetched ones: 0 makes the priority exact.
 
@@ -80,14 +82,14 @@ class Worker:
         self._grace_s = seconds(grace)
         if not self._grace_s >= 0:
             raise ValueError(f"the grace must be at least 0 seconds, not {self._grace_s:g}")
-        self._handlers: dict[str, Handler] = {}
+        self._handlers = TopicHandlers()
         self._middleware: list[Middleware] = []
         self._stop_requested = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     @property
     def topics(self) -> Sequence[str]:
-        """The topics that have a handler, in the order of their declaration."""
+        """The topics and patterns that have a handler, in the order of their declaration."""
         return tuple(self._handlers)
 
     def handler(
@@ -96,7 +98,9 @@ class Worker:
         """Declare the decorated function as the handler of a topic. The function itself is not changed.
 
         `job` is the topic, or a definition made by `deferd.job`: the body is then parsed into the definition's type,
-        and a function whose parameter has another type is refused.
+        and a function whose parameter has another type is refused. A topic with `*`, which stands for any characters,
+        is a pattern: the function handles all topics that match and have no handler of their own, also new ones, and
+        the first pattern declared that matches counts. `context.topic` is the topic of the job.
 
         The function is async, or plain and runs in a thread. Its first parameter gets the job's body, parsed by
         pydantic into the parameter's annotation; an invalid body makes the job dead, with the reason. A parameter
@@ -113,16 +117,10 @@ class Worker:
             TypeError: the function cannot be called with these arguments, takes another type than the definition's, or
                 the topic was forgotten.
         """
-        topic = checked_topic(job)
+        check_topic(job)
 
         def declare(function: Function) -> Function:
-            if topic in self._handlers:
-                raise ValueError(f"topic {topic!r} has a handler already: {self._handlers[topic].function!r}")
-            if len(self._handlers) == POP_TOPICS_MAX:
-                raise ValueError(
-                    f"a worker has handlers for at most {POP_TOPICS_MAX} topics: {topic!r} is one too many"
-                )
-            self._handlers[topic] = Handler(job, function, time_limit=time_limit)
+            self._handlers.add(Handler(job, function, time_limit=time_limit))
             return function
 
         return declare

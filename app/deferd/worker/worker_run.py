@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,14 @@ from deferd.client.idempotency import TRACEPARENT
 from deferd.contract.errors import DeferdError, JobCancelled
 from deferd.worker.fetcher import Fetcher
 from deferd.worker.handler_threads import DaemonThreads
-from deferd.worker.handlers import Handler, Middleware
+from deferd.worker.handlers import Middleware
 from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.lease_keeper import LeaseKeeper
 from deferd.worker.log import LOG
 from deferd.worker.outcomes import Finish, Outcome, Reject, Release, Retry, of_error, of_value
 from deferd.worker.prefetch import Prefetch
 from deferd.worker.reporter import Reporter
+from deferd.worker.topic_handlers import TopicHandlers
 from deferd.worker.topic_priority import TopicOrder
 
 _CLEANUP_S = 2.0
@@ -35,7 +36,7 @@ class WorkerSettings:
     """The checked arguments of a worker."""
 
     name: str
-    handlers: Mapping[str, Handler]
+    handlers: TopicHandlers
     middleware: Sequence[Middleware]
     order: TopicOrder
     concurrency: int

@@ -17,6 +17,8 @@ TOPICS = ("busy", "other")
 JOB_IDS = ("a", "b", "c", "d", "e")
 REQUEST_IDS = ("r1", "r2")
 
+PATTERNS = ("*", "*", "b*", "*er", "none*")
+
 topics = st.sampled_from([TOPICS[0]] * 7 + [TOPICS[1]])
 job_ids = st.sampled_from(JOB_IDS)
 delays = st.sampled_from([0, 0, 0, 10, 60])
@@ -59,6 +61,7 @@ puts = st.fixed_dictionaries(
 )
 topic_settings = st.fixed_dictionaries({}, optional={**_policy_fields, "max_jobs": st.integers(1, 4)})
 leases_ms = st.sampled_from([None, None, 10_000, 120_000])
+patterns = st.sampled_from(PATTERNS)
 consumers = st.sampled_from(["worker-1", "worker-2", None])
 request_ids = st.sampled_from([None, None, *REQUEST_IDS])
 errors = st.sampled_from([None, "", "it went wrong"])

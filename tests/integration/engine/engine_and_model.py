@@ -19,6 +19,8 @@ from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Receipt
+from deferd.engine.redis_keys import PATTERN_REQUEST
+from deferd.engine.topic_search import TopicSelection
 from deferd.store.connection import connect
 from tests.integration.engine.drawn_calls import JOB_IDS, TAGS, TOPICS
 from tests.integration.engine.engine_driver import EngineDriver
@@ -230,6 +232,48 @@ class EngineAndModel(RuleBasedStateMachine):
         assert not expired, "a repeated request takes nothing off the Ready list"
         if model.in_state(JobState.READY) and not model.paused:
             assert reply.more
+
+    def hand_out_by_pattern(
+        self, pattern: str, count: int, consumer: str | None, ttr_ms: int | None, request_id: str | None
+    ) -> None:
+        """Pop from all topics that match."""
+        selection = TopicSelection([pattern])
+        models = {topic: model for topic, model in self.models.items() if selection.match(topic)}
+        in_store = None if request_id is None else f"{PATTERN_REQUEST}{request_id}"
+        earlier = {topic: model.earlier_deliveries(in_store) for topic, model in models.items()}
+        repeated = any(earlier.values())
+        served = {topic: model for topic, model in models.items() if earlier[topic] or not repeated}
+        ready = {
+            topic: [] if model.paused else [job.id for job in model.in_state(JobState.READY)]
+            for topic, model in models.items()
+        }
+        too_late = {
+            topic: {job_id for job_id in ids if models[topic].is_expired(models[topic].jobs[job_id])}
+            for topic, ids in ready.items()
+        }
+        pop = self.driver.engine.dispatcher.pop
+        records: list[JobRecord] = self.run(
+            pop((), selection=selection, count=count, ttr_ms=ttr_ms, consumer=consumer, request_id=request_id)
+        )
+        assert {record.topic for record in records} <= served.keys()
+        if not repeated:
+            good = sum(len(ready[topic]) - len(too_late[topic]) for topic in models)
+            assert bool(records) == bool(good)
+            assert len(records) == min(count, good) or (any(too_late.values()) and len(records) < min(count, good))
+        for topic, model in served.items():
+            mine = [record for record in records if record.topic == topic]
+            dead = {job_id for job_id in too_late[topic] if self.get_job(topic, job_id).state is JobState.DEAD}
+            deliveries = model.pop(
+                len(mine),
+                [record.id for record in mine],
+                ttr_s=None if ttr_ms is None else ttr_ms // 1000,
+                consumer=consumer,
+                request_id=in_store,
+                expired=dead,
+            )
+            for record, delivery in zip(mine, deliveries, strict=True):
+                self._note(topic, record, delivery)
+                self.is_as_modelled(record, model.jobs[record.id])
 
     def _note(self, topic: str, record: JobRecord, delivery: Delivery) -> None:
         if delivery.receipt is None:

@@ -20,6 +20,7 @@ from deferd.engine.outage import RETRY_S
 from deferd.engine.record import JobRecord
 from deferd.engine.redis_keys import Keys
 from deferd.engine.topic_list import TopicPage
+from deferd.engine.topic_search import TopicSelection
 from deferd.store.connection import connect
 from deferd.store.preflight import StoreRefused, check
 from tests.integration.engine.engine_driver import started_engine
@@ -88,10 +89,14 @@ class Deployment:
         """Wait until the engine has noticed the failure, so that later calls do not pay for that."""
         with pytest.raises(StoreUnavailable):
             await self.engine.dispatcher.pop(self.dead[:1])
-        assert self.engine.dispatcher._is_down(self.dead[0])
+        assert self.engine.dispatcher.is_down(self.dead[0])
 
     def waiting_pop(self, *topics: str, **options: object) -> asyncio.Task[list[JobRecord]]:
         return asyncio.create_task(self.engine.dispatcher.pop(topics, **{"wait_ms": 30_000, **options}))  # type: ignore[arg-type]
+
+    async def pop_by_pattern(self, *names: str, **options: object) -> list[JobRecord]:
+        selection = TopicSelection(["t*"], names)
+        return await self.engine.dispatcher.pop(names, selection=selection, **options)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -169,6 +174,50 @@ async def test_a_parked_pop_survives_the_outage_and_gets_its_jobs_afterwards(dep
     async with asyncio.timeout(2 * STORE_TIMEOUT_S + 2 * RETRY_S):
         assert [job.topic for job in await waiting[1]] == [dead]
     waiting[2].cancel()
+
+
+@HOW
+async def test_a_pop_by_patterns_is_served_from_the_shards_that_can_be_reached(
+    deployment: Deployment, how: str
+) -> None:
+    dead, healthy = deployment.dead[0], deployment.healthy[:2]
+    await put(deployment, dead, *healthy)
+    deployment.fail(how)
+    async with asyncio.timeout(4 * STORE_TIMEOUT_S):
+        popped = await deployment.pop_by_pattern(request_id="r1")
+        assert [job.topic for job in popped] in ([healthy[0]], [healthy[1]])
+        assert await deployment.pop_by_pattern(request_id="r1") == popped
+    async with asyncio.timeout(STORE_TIMEOUT_S / 2):  # the failure is known
+        assert len(await deployment.pop_by_pattern(request_id="r2")) == 1
+        assert await deployment.pop_by_pattern(request_id="r3") == []
+
+
+async def test_a_topic_of_a_pattern_that_is_back_is_polled_without_a_message(deployment: Deployment) -> None:
+    dead = deployment.dead[0]
+    await put(deployment, dead)
+    deployment.fail("kill")
+    await deployment.until_known()
+    deployment.engine._notifications._on_ready = lambda *_: None
+    deployment.engine._notifications._on_gap = lambda: None
+    waiting = asyncio.create_task(deployment.pop_by_pattern(wait_ms=30_000))
+    await until(lambda: deployment.engine.dispatcher.parked == 1, "it waits")
+    await asyncio.sleep(2 * RETRY_S)
+    assert not waiting.done()
+    await asyncio.to_thread(deployment.failing.start)
+    await asyncio.to_thread(wait_until, lambda: is_healthy(deployment.failing), SETTLE_S, "the node is back")
+    async with asyncio.timeout(2 * STORE_TIMEOUT_S + 2 * RETRY_S):
+        assert [job.topic for job in await waiting] == [dead]
+
+
+async def test_a_pop_by_names_and_patterns_fails_only_when_nothing_can_be_reached(deployment: Deployment) -> None:
+    for node in deployment.cluster.masters:
+        node.pause()
+    options: tuple[dict[str, object], ...] = ({}, {"wait_ms": 30_000}, {"request_id": "r1"})
+    async with asyncio.timeout(10 * STORE_TIMEOUT_S + 10 * RETRY_S):
+        for names in ((), deployment.dead[:2]):
+            pops = [deployment.pop_by_pattern(*names, **arguments) for arguments in options]
+            results = await asyncio.gather(*pops, return_exceptions=True)
+            assert [type(result) for result in results] == [StoreUnavailable] * 3
 
 
 async def test_a_topic_that_is_back_is_polled_without_a_message(deployment: Deployment) -> None:

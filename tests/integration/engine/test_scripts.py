@@ -14,6 +14,7 @@ from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, P
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.scripts import translate
+from deferd.engine.topic_search import TopicSelection
 from deferd.engine.topics import JobFilter
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
@@ -31,6 +32,7 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.queue.put_many([job(job_id, on_conflict="replace", delay=60) for job_id in ("b", "c")])
     await driver.queue.change(TOPIC, "b", ChangeJob(delay=0))
     await driver.queue.return_to_queue(await driver.pop(2))
+    await driver.engine.dispatcher.pop((), selection=TopicSelection(["*"]), request_id="r1")
     await driver.pop(2)
     await driver.queue.touch(TOPIC, "a", ANY_RECEIPT)
     await driver.queue.release(TOPIC, "a", ANY_RECEIPT)

@@ -173,6 +173,19 @@ class EveryCall(EngineAndModel):
         request_id = next(filter(model.earlier_deliveries, drawn.REQUEST_IDS), drawn.REQUEST_IDS[0])
         self.hand_out(topic, [PopRequest(count, None, consumer, request_id)])
 
+    @drawn.verb(
+        3,
+        pattern=drawn.patterns,
+        count=st.integers(1, 4),
+        consumer=drawn.consumers,
+        ttr_ms=drawn.leases_ms,
+        request_id=drawn.request_ids,
+        late_s=drawn.delays_of_timer,
+    )
+    def pop_by_pattern(self, pattern: str, late_s: int, **request: Any) -> None:
+        self.move_clock(late_s)
+        self.hand_out_by_pattern(pattern, **request)
+
     @drawn.verb(2, topic=drawn.topics, which=st.lists(drawn.receipts, min_size=1, max_size=3))
     def return_to_queue(self, topic: str, which: list[tuple[str, int]]) -> None:
         deliveries = [self.target_of(topic, pick)[1] for pick in which]

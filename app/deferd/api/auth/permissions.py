@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from deferd.api.auth.api_keys import Key, Scope
+from deferd.contract.topic_patterns import is_pattern
 
 Arguments = Mapping[str, Any]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _topics_of_path(arguments: Arguments) -> Collection[str]:
-    """The topics in the path: several for a pop, none where the path has no topic."""
+    """The topics and patterns in the path: several for a pop, none where the path has no topic."""
     topics: str | None = arguments.get("topic")
     return () if topics is None else topics.split(",")
 
@@ -42,12 +43,20 @@ class Permission:
     is_audited: bool = False
 
     def denied_topic(self, key: Key, arguments: Arguments) -> str | None:
-        """The first topic of a request that `key` does not match, `*` for all topics; None when it matches all."""
+        """The first topic of a request that `key` does not match, `*` for all topics; None when it matches all.
+
+        A pattern is denied when no topic can match both it and the key: those of its topics that the key does not match
+        do not count.
+        """
         if key.topics.everything:
             return None
         if self.all_topics:
             return "*"
-        return next((topic for topic in self.topics(arguments) if not key.topics.match(topic)), None)
+        return next((topic for topic in self.topics(arguments) if not _admits(key, topic)), None)
+
+
+def _admits(key: Key, topic: str) -> bool:
+    return bool(key.topics.overlapping(topic)) if is_pattern(topic) else key.topics.match(topic)
 
 
 _permissions: dict[Callable[..., Any], Permission] = {}

@@ -22,11 +22,13 @@ from deferd.api.unsent_bytes import LARGE_BYTES
 from deferd.contract import limits
 from deferd.contract.errors import DeferdError
 from deferd.contract.model import Ttr
+from deferd.contract.topic_patterns import is_pattern
 from deferd.engine.engine import Engine
 from deferd.engine.record import JobRecord, to_ms
+from deferd.engine.topic_search import TopicSelection
 
-_ONE_TOPIC = limits.TOPIC_PATTERN.removeprefix("^").removesuffix("$")
-_TOPICS_PATTERN = f"^{_ONE_TOPIC}(,{_ONE_TOPIC}){{0,{limits.POP_TOPICS_MAX - 1}}}$"
+_ONE = limits.TOPIC_OR_PATTERN.removeprefix("^").removesuffix("$")
+_TOPICS_PATTERN = f"^{_ONE}(,{_ONE}){{0,{limits.POP_TOPICS_MAX - 1}}}$"
 _log = logging.getLogger(__name__)
 NO_STORE = ((b"cache-control", b"no-store"),)
 
@@ -45,8 +47,8 @@ PopTopics = Annotated[
     Path(
         pattern=_TOPICS_PATTERN,
         description=f"One topic, or up to {limits.POP_TOPICS_MAX} distinct topics separated by commas, in strict "
-        "priority order. A topic need not exist yet.",
-        examples=["orders.close", "orders.urgent,orders.close"],
+        "priority order. A topic need not exist yet. A name with `*`, which stands for any characters, is a pattern.",
+        examples=["orders.close", "orders.urgent,orders.close", "orders.urgent,orders.*"],
     ),
     AfterValidator(_distinct),
 ]
@@ -91,6 +93,11 @@ class PopQuery(BaseModel):
 
 async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Response:
     names = topics.split(",")
+    selection = None
+    if is_pattern(topics):
+        patterns = [name for name in names if is_pattern(name)]
+        names = [name for name in names if not is_pattern(name)]
+        selection = TopicSelection(patterns, names, request.admission.visible_topics)
     key_name = request.incoming.key_name
     usage = request.admission.usage
     unsent = request.app.unsent
@@ -99,6 +106,7 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
         jobs = await request.incoming.cancel_on_disconnect(
             request.engine.dispatcher.pop(
                 names,
+                selection=selection,
                 count=query.count,
                 wait_ms=to_ms(query.wait),
                 ttr_ms=None if query.ttr is None else to_ms(query.ttr),
@@ -108,7 +116,7 @@ async def _pop(request: RequestContext, topics: str, query: PopQuery) -> Respons
         )
     try:
         if jobs:
-            request.admission.check_again(names)
+            request.admission.check_again(list(dict.fromkeys([*names, *(job.topic for job in jobs)])))
         response = JsonResponse(serialization.deliveries(jobs), headers=NO_STORE)
         if len(response.body) > LARGE_BYTES:
             unsent.claim(len(response.body), key_name, topics)
@@ -136,6 +144,11 @@ becomes ready again.
 After `wait` seconds without a job the response is an empty list. Several topics have strict priority: a job of a later
 topic is handed out only when no earlier topic has one ready. A paused topic hands out no jobs. When the client
 disconnects while it waits, no job is lost or held up; jobs of a repeated `request_id` come back when their leases end.
+
+A pattern such as `orders.*` stands for all topics that match and that the key may pop, also those that come into being
+while the pop waits; `*` stands for all topics. Topics named in full come first. Those that match a pattern have no
+order among each other: they take turns, so that a busy one does not starve the others, and `count` is shared among
+those that have jobs. A pop is of at most 1000 topics: with more, the status is 422 and the error says how many match.
 """
 
 

@@ -7,8 +7,8 @@
 --   for each request { how often it was repeated (0: first deliveries), or -1 when it must be sent again,
 --     id, record, lease end ms, id, ... } }
 -- A repeated request id gets those of its earlier deliveries that are still live; without any it counts as a new
--- request. It is remembered while one of them lives, for an hour at most. A job whose ttl has passed is never handed
--- out: it becomes dead.
+-- request. It is remembered while one of them lives, for an hour at most. "*" precedes the id of a pop by patterns.
+-- A job whose ttl has passed is never handed out: it becomes dead.
 -- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply delays
 -- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
@@ -32,6 +32,13 @@ local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
 
 local replayed_bytes = 0
 
+-- A repetition of a pop by patterns finds the topic by this.
+local function remember_topic(request_id, kept_ms)
+  local key = of_shard(':request/') .. request_id
+  redis.call('HSET', key, TOPIC, '')
+  if redis.call('PTTL', key) < kept_ms then redis.call('PEXPIRE', key, kept_ms) end
+end
+
 -- The live deliveries of an earlier response to this request. The caller that repeats the request becomes their holder.
 local function replay(request)
   if replayed_bytes >= MOST_BYTES and redis.call('EXISTS', request.key) == 1 then return { RESEND } end
@@ -53,7 +60,9 @@ local function replay(request)
     end
   end
   if #live == 0 then return nil end
-  redis.call('PEXPIRE', request.key, math.min(math.max(last_lease_end - now, 1000), REMEMBERED_MS))
+  local kept_ms = math.min(math.max(last_lease_end - now, 1000), REMEMBERED_MS)
+  redis.call('PEXPIRE', request.key, kept_ms)
+  if string.byte(request.id) == ASTERISK then remember_topic(request.id, kept_ms) end
   table.sort(live, function(one, other) return one.place < other.place end)
   local reply = { repeats_now }
   for _, delivery in ipairs(live) do
@@ -184,7 +193,9 @@ local holders, requested = {}, {}  -- pairs for HOLDERS and REQUESTS, of all req
 local function remember(request, deliveries, longest)
   if request.is_remembered then redis.call('DEL', request.key) end
   set_fields(request.key, deliveries)
-  redis.call('PEXPIRE', request.key, math.min(longest, REMEMBERED_MS))
+  local kept_ms = math.min(longest, REMEMBERED_MS)
+  redis.call('PEXPIRE', request.key, kept_ms)
+  if string.byte(request.id) == ASTERISK then remember_topic(request.id, kept_ms) end
 end
 
 local function serve(request)

@@ -21,6 +21,9 @@
 -- Further keys of the whole shard, named by of_shard():
 --            idle      HASH topic -> "put ms": how many jobs had been put when it was found empty, and when that was
 --            tally     HASH the sums of the tallies of forgotten topics
+--            :request/*ID  HASH topic -> '': the topics of the shard that remember this request of a pop by patterns, so
+--                      that a repetition finds them. "*" precedes the request ids of such pops, also in request keys
+local ASTERISK = 42
 local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local TALLY, REQUESTS, TAGGED = KEYS[13], KEYS[14], KEYS[15]
@@ -41,6 +44,8 @@ local function set_fields(key, fields)
   if #fields <= 2 * MOST_IN_LIST then return redis.call('HSET', key, unpack(fields)) end
   return redis.call('HSET', key, fields[1], LONG_VALUE, unpack(fields))
 end
+
+local function of_shard(name) return string.sub(DUE, 1, -4) .. name end
 
 -- For so many ids a command that finds nothing costs less than to check first whether there is anything.
 local FEW_IDS = 8
@@ -65,6 +70,9 @@ local function forget_holders(ids)
   if #requested == 0 then return end
   for request_id, ids_of_request in pairs(by_request) do
     redis.call('HDEL', request_key(request_id), unpack(ids_of_request))
+    if string.byte(request_id) == ASTERISK and redis.call('EXISTS', request_key(request_id)) == 0 then
+      redis.call('HDEL', of_shard(':request/') .. request_id, TOPIC)
+    end
   end
   redis.call('HDEL', REQUESTS, unpack(requested))
 end
@@ -87,8 +95,6 @@ end
 
 -- After how long without a put a topic that has neither jobs nor settings is forgotten.
 local FORGET_AFTER_MS = 3600000
-
-local function of_shard(name) return string.gsub(DUE, 'due$', '') .. name end
 
 -- Forget a topic that has neither jobs nor settings. Its tally is added to the shard's. The timer still visits it for
 -- tombstones.

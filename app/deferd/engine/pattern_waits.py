@@ -1,0 +1,365 @@
+"""Pops by patterns: decides which of the topics that match are polled, and for which of the waiting pops.
+
+Pops with the same patterns are a group. A waiting pop is in no wait queue of a topic that matches: a thousand of them
+for each of a hundred consumers would cost more than their jobs. A group knows which of its topics may have something
+ready: a search of the store says so when a pop comes and nothing is known to be ready, and the store's messages say it
+while pops wait, also of topics that are new. Idle pops poll only those, in rounds: some topics each, for a share of the
+jobs that they want. A topic stays among those that may have something until a poll finds nothing there.
+
+The topics take turns in the order of their names. Each process remembers the turn for the last patterns in use.
+
+Shards that cannot be reached are left out; when they are back, the topics are searched again. A pop fails when no shard
+can be reached, and no topic that it names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol
+
+from deferd.contract.errors import FieldError, InvalidInput, StoreUnavailable
+from deferd.contract.limits import POP_MATCHES_MAX
+from deferd.engine.pattern_group import PatternGroup
+from deferd.engine.queue import PopRequest
+from deferd.engine.record import JobRecord
+from deferd.engine.redis_keys import PATTERN_REQUEST
+from deferd.engine.topic_search import FoundTopics, TopicSearch, TopicSelection
+from deferd.engine.wait_queue import OnPopEnd, Waiter
+
+_LOG = logging.getLogger(__name__)
+ENOUGH_BYTES = 1024 * 1024
+"""A waiter with so many bytes of jobs does not go on to further topics; pop.lua bounds the reply of one topic."""
+_WAITERS_PER_TOPIC = 8
+"""How many pops poll one topic together, when there are fewer topics than pops."""
+_TOPICS_PER_ROUND = 64
+_FIRST_TOPICS = 4
+"""How many topics a round polls at once until it knows how large their jobs are."""
+_RETRY_S = 5.0
+"""How long after the error of a single topic the topics are searched again, for those who wait."""
+_TURNS_REMEMBERED = 1000
+_TOPICS_REMEMBERED = 10_000
+
+
+class TopicPolls(Protocol):
+    """What the dispatcher does for pops by patterns."""
+
+    def begin_poll(self, topic: str, request: PopRequest, on_end: OnPopEnd) -> None:
+        """Poll a topic."""
+
+    def end_round(self, waiter: Waiter) -> None:
+        """Some topics were polled for the waiter."""
+
+    def end_first_pass(self, waiter: Waiter) -> None:
+        """All topics were polled for the waiter that may have something ready."""
+
+    def is_down(self, topic: str) -> bool:
+        """Whether a topic cannot be reached."""
+
+    def is_domain_down(self, domain: int) -> bool:
+        """Whether a part of the store cannot be reached."""
+
+    def note_outage(self, domain: int, error: Exception, probe: Callable[[], Awaitable[object]]) -> None:
+        """A call to a part of the store failed; `probe` calls it."""
+
+    def probe_now(self, domain: int) -> None:
+        """If a part of the store cannot be reached, test now whether it is back."""
+
+    def fail(self, waiter: Waiter, error: Exception) -> None:
+        """End the pop with an error."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task."""
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """Some topics that are polled for one waiter: those still to come, each with its share of the jobs."""
+
+    group: PatternGroup
+    waiter: Waiter
+    to_come: list[tuple[str, int]]
+    at_once: int = _FIRST_TOPICS
+    under_way: int = 0
+    polled: int = 0
+    store_error: StoreUnavailable | None = None
+
+
+class PatternWaits:
+    """The waiting pops by patterns of this process."""
+
+    def __init__(self, polls: TopicPolls, search: TopicSearch) -> None:
+        self._polls = polls
+        self._search = search
+        self.groups: dict[Hashable, PatternGroup] = {}
+        self._matching_groups: dict[str, tuple[PatternGroup, ...]] = {}
+        self._turns: OrderedDict[Hashable, str] = OrderedDict()
+
+    def join(self, waiter: Waiter) -> None:
+        """Add a pop to those that wait, behind those with the same patterns that came before."""
+        self._group_of(waiter).waiters[waiter] = None
+
+    def leave(self, waiter: Waiter) -> None:
+        """Remove a pop. Rounds under way for it go on: what they take is returned."""
+        group = self._group_of(waiter)
+        group.waiters.pop(waiter, None)
+        group.newcomers.pop(waiter, None)
+        if not group.waiters:
+            del self.groups[group.selection.key]
+            self._matching_groups.clear()
+            if group.retry is not None:
+                group.retry.cancel()
+
+    def seek(self, waiter: Waiter) -> None:
+        """Find jobs for a pop that has just come; its `end_first_pass` follows if there are none."""
+        group = self._group_of(waiter)
+        group.newcomers[waiter] = group.searches_begun
+        self._pump(group)
+
+    def may_serve(self, waiter: Waiter) -> bool:
+        """Whether the pop has patterns, and a topic that matches may be reached."""
+        return waiter.selection is not None and bool(self._shards_up())
+
+    def on_ready(self, topic: str) -> None:
+        """`topic` may have something ready."""
+        groups = self._matching_groups.get(topic)
+        if groups is None:
+            if len(self._matching_groups) >= _TOPICS_REMEMBERED:
+                self._matching_groups.clear()
+            groups = tuple(group for group in self.groups.values() if group.selection.match(topic))
+            self._matching_groups[topic] = groups
+        for group in groups:
+            group.report(topic)
+            self._pump(group)
+
+    def search_again(self) -> None:
+        """Topics may have something ready of which no message came."""
+        for group in self.groups.values():
+            self._want_search(group)
+
+    def on_outage_failure(self, error: Exception) -> None:
+        """A part of the store can still not be reached."""
+        if not self._shards_up():
+            for group in list(self.groups.values()):
+                self._fail_waiters(group, error)
+
+    async def served(self, selection: TopicSelection, request: PopRequest) -> list[str]:
+        """The topics of which an earlier response to this request may hold jobs, as far as they can be reached.
+
+        Raises the error of one shard when none can be reached.
+        """
+        shards = self._shards_up() or self._search.shards
+        topics, errors = await self._search.served(request.request_id or "", selection, shards)
+        self._note_errors(errors)
+        if len(errors) == len(shards):
+            raise next(iter(errors.values()))
+        return topics
+
+    def _shards_up(self) -> list[int]:
+        search = self._search
+        return [shard for shard in search.shards if not self._polls.is_domain_down(search.failure_domain(shard))]
+
+    def _other_shards_up(self) -> bool:
+        """Whether there may be topics that can be reached, after the store was unavailable for one."""
+        return self._search.by_shard and bool(self._shards_up())
+
+    def _note_errors(self, errors: Mapping[int, Exception]) -> None:
+        for shard, error in errors.items():
+            self._polls.note_outage(self._search.failure_domain(shard), error, partial(self._search.probe, shard))
+
+    def _fail_waiters(self, group: PatternGroup, error: Exception) -> None:
+        """No topic that matches can be reached: fail the pops none of whose named topics can be reached either."""
+        for waiter in list(group.waiters):
+            if not waiter.in_call and not _names_others(waiter):
+                self._polls.fail(waiter, error)
+
+    def _group_of(self, waiter: Waiter) -> PatternGroup:
+        selection = waiter.selection
+        assert selection is not None  # noqa: S101 (for the type checker: callers have checked it)
+        group = self.groups.get(selection.key)
+        if group is None:
+            group = self.groups[selection.key] = PatternGroup(selection, self._turns.get(selection.key, ""))
+            self._matching_groups.clear()
+        return group
+
+    # Rounds of polls
+
+    def _pump(self, group: PatternGroup) -> None:
+        """Give topics that may have something ready to idle pops; settle newcomers when there are none."""
+        is_down = self._polls.is_down
+        topics = list(islice((name for name in group.topics_to_poll() if not is_down(name)), _TOPICS_PER_ROUND))
+        if topics:
+            idle = list(islice(group.idle(), len(topics) * _WAITERS_PER_TOPIC))
+            for at, waiter in enumerate(idle):
+                self._begin_round(group, waiter, topics[at :: len(idle)] or [topics[at % len(topics)]])
+        for waiter in [one for one in group.newcomers if not one.in_call]:
+            if group.searches_done <= group.newcomers[waiter]:
+                self._want_search(group)
+            elif group.refusal is not None:
+                self._polls.fail(waiter, group.refusal)
+            elif not group.polls:
+                del group.newcomers[waiter]
+                self._polls.end_first_pass(waiter)
+
+    def _begin_round(self, group: PatternGroup, waiter: Waiter, topics: Sequence[str]) -> None:
+        waiter.in_call = True
+        topics = topics[: waiter.missing]
+        shares = _shares(waiter.missing, [group.jobs_of(topic) for topic in topics])
+        group.polls.update(topics)
+        self._poll_next(_Round(group, waiter, list(zip(topics, shares, strict=True))))
+
+    def _poll_next(self, polls: _Round) -> None:
+        group, waiter = polls.group, polls.waiter
+        now, polls.to_come = polls.to_come[: polls.at_once], polls.to_come[polls.at_once :]
+        polls.under_way = len(now)
+        polls.polled += len(now)
+        request = waiter.request if waiter.request.request_id is None else of_patterns(waiter.request)
+        for topic, share in now:
+            on_end = partial(self._on_polled, polls, topic, group.number_of(topic))
+            self._polls.begin_poll(topic, replace(request, count=share), on_end)
+        self._remember_turn(group, now[-1][0])
+
+    def _on_polled(
+        self, polls: _Round, topic: str, report: int, jobs: list[JobRecord], error: Exception | None
+    ) -> None:
+        group, waiter = polls.group, polls.waiter
+        polls.under_way -= 1
+        _release(group, topic)
+        if error is not None:
+            group.drop(topic, group.number_of(topic))
+            if isinstance(error, StoreUnavailable):
+                polls.store_error = error
+            else:
+                self._search_later(group)
+        elif jobs:
+            waiter.jobs += jobs
+            group.took(topic, len(jobs))
+        else:
+            group.drop(topic, report)
+        if not polls.under_way:
+            self._go_on(polls)
+
+    def _go_on(self, polls: _Round) -> None:
+        """Poll the next topics of a round, or end it."""
+        group, waiter = polls.group, polls.waiter
+        room = ENOUGH_BYTES - body_bytes(waiter.jobs)
+        if polls.to_come and waiter.missing > 0 and room > 0 and not waiter.cancelled:
+            bytes_each = body_bytes(waiter.jobs) / polls.polled
+            polls.at_once = max(int(min(room / max(bytes_each, 1), 4 * polls.at_once)), 1)
+            self._poll_next(polls)
+            return
+        for topic, _ in polls.to_come:
+            _release(group, topic)
+        waiter.in_call = False
+        error = None if waiter.cancelled or waiter.jobs or _names_others(waiter) else polls.store_error
+        if error is not None and not self._other_shards_up():
+            self._polls.fail(waiter, error)
+        else:
+            self._polls.end_round(waiter)
+        self._pump(group)
+
+    def _remember_turn(self, group: PatternGroup, topic: str) -> None:
+        group.last = self._turns[group.selection.key] = topic
+        self._turns.move_to_end(group.selection.key)
+        if len(self._turns) > _TURNS_REMEMBERED:
+            self._turns.popitem(last=False)
+
+    # Searches
+
+    def _want_search(self, group: PatternGroup) -> None:
+        group.search_wanted = True
+        if not group.searching:
+            group.searching = True
+            self._polls.spawn(self._search_while_wanted(group))
+
+    def _search_later(self, group: PatternGroup) -> None:
+        if group.retry is None and group.waiters:
+            group.retry = asyncio.get_running_loop().call_later(_RETRY_S, self._on_retry, group)
+
+    def _on_retry(self, group: PatternGroup) -> None:
+        group.retry = None
+        self._want_search(group)
+
+    async def _search_while_wanted(self, group: PatternGroup) -> None:
+        try:
+            while group.search_wanted and group.waiters:
+                group.search_wanted = False
+                shards = self._shards_up()
+                if not shards:  # the outage's next probe fails the pops, or its end brings a search
+                    for shard in self._search.shards:
+                        self._polls.probe_now(self._search.failure_domain(shard))
+                    break
+                group.searches_begun += 1
+                found = await self._search.ready(group.selection, shards)
+                self._note_errors(found.errors)
+                self._on_found(group, found)
+                if len(found.errors) == len(shards):
+                    self._fail_waiters(group, next(iter(found.errors.values())))
+                self._pump(group)
+        except Exception as error:  # noqa: BLE001 (no error may leave anybody waiting)
+            _LOG.exception("the search for topics that match patterns failed")
+            for waiter in [one for one in group.newcomers if not one.in_call]:
+                self._polls.fail(waiter, error)
+        finally:
+            group.searching = False
+
+    def _on_found(self, group: PatternGroup, found: FoundTopics) -> None:
+        group.searches_done = group.searches_begun
+        group.refusal = _refusal(group.selection, found)
+        for topic, jobs in found.ready.items():
+            group.report(topic, jobs)
+        if group.refusal is not None:
+            for waiter in [one for one, begun in group.newcomers.items() if begun < group.searches_done]:
+                if not waiter.in_call:
+                    self._polls.fail(waiter, group.refusal)
+        if any(not isinstance(error, StoreUnavailable) for error in found.errors.values()):
+            self._search_later(group)
+
+
+def _names_others(waiter: Waiter) -> bool:
+    """Whether the pop also names topics that may be reached."""
+    return len(waiter.failed_topics) < len(waiter.topics)
+
+
+def of_patterns(request: PopRequest) -> PopRequest:
+    """The request as it is sent to topics that match patterns; see lib/topic.lua."""
+    return replace(request, request_id=f"{PATTERN_REQUEST}{request.request_id}")
+
+
+def body_bytes(jobs: Sequence[JobRecord]) -> int:
+    """The bytes of the jobs' bodies."""
+    return sum(len(job.body) for job in jobs)
+
+
+def _release(group: PatternGroup, topic: str) -> None:
+    group.polls[topic] -= 1
+    if not group.polls[topic]:
+        del group.polls[topic]
+
+
+def _shares(wanted: int, ready: Sequence[int]) -> list[int]:
+    """How many jobs to ask each topic for: equal shares, of which topics with few jobs leave what they cannot use.
+
+    `ready` are their numbers of ready jobs, 0 if unknown; there are at most `wanted` topics.
+    """
+    shares = [0] * len(ready)
+    order = sorted(range(len(ready)), key=lambda at: ready[at] or wanted)
+    for done, at in enumerate(order):
+        equal = -(-wanted // (len(order) - done))
+        shares[at] = min(ready[at] or equal, equal)
+        wanted -= shares[at]
+    return shares
+
+
+def _refusal(selection: TopicSelection, found: FoundTopics) -> InvalidInput | None:
+    matching = found.matching + len(selection.names)
+    if matching <= POP_MATCHES_MAX:
+        return None
+    number = f"{matching} topics" if found.is_complete else f"at least {matching} topics"
+    message = f"names or matches {number}, but a pop is of at most {POP_MATCHES_MAX}: use narrower patterns"
+    return InvalidInput([FieldError(("path", "topic"), message, matching)])

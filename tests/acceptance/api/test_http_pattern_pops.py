@@ -1,0 +1,148 @@
+"""Pops by patterns over HTTP: their form, their bound, and what a key may pop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.api.keyed_service import KeysFile, call, keys_of_every_kind
+from tests.acceptance.http_calls import Http, ok, problem, refusal
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.wire import WireResponse
+from tests.waiting import BUSY_S
+
+both_entry_points = pytest.mark.parametrize("through_asgi", [False, True], ids=["plain", "asgi"])
+
+
+async def pop(http: Http, topics: str, **query: Any) -> list[dict[str, Any]]:
+    jobs: list[dict[str, Any]] = ok(await http.get(f"/topics/{topics}/pop", params={"wait": 0, **query}))["jobs"]
+    return jobs
+
+
+async def put(http: Http, *topics: str, **fields: Any) -> None:
+    ok(await http.post("/jobs/batch", json={"jobs": [{"topic": topic, "id": "j", **fields} for topic in topics]}))
+
+
+async def test_a_pattern_pops_topics_in_turns_after_those_that_are_named(http: Http) -> None:
+    topics = [f"{http.topic}.{name}" for name in ("a", "b", "urgent")]
+    await put(http, *topics)
+    await put(http, *(f"{http.topic}.a" for _ in range(1)), id="j2")
+    entries = f"{http.topic}.*,{http.topic}.urgent"
+    served = [job["topic"].rpartition(".")[2] for _ in range(4) for job in await pop(http, entries)]
+    assert served == ["urgent", "a", "b", "a"]
+    assert await pop(http, entries) == []
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_an_encoded_asterisk_is_one(http: Http, method: str) -> None:
+    await put(http, f"{http.topic}.a")
+    response = await http.client.request(method, f"/topics/{http.topic}%2E%2A/pop", params={"wait": 0})
+    assert [job["topic"] for job in ok(response)["jobs"]] == [f"{http.topic}.a"]
+
+
+async def test_a_repeated_request_gets_the_same_jobs_again(http: Http) -> None:
+    await put(http, *(f"{http.topic}.{number}" for number in range(5)))
+    first = await pop(http, f"{http.topic}.*", count=10, request_id="r1")
+    assert len(first) == 5
+    again = await pop(http, f"{http.topic}.*", count=10, request_id="r1")
+    assert sorted(again, key=lambda job: str(job["topic"])) == sorted(first, key=lambda job: str(job["topic"]))
+    assert await pop(http, f"{http.topic}.*", request_id="r2") == []
+
+
+async def test_a_new_topic_joins_a_pop_that_waits(http: Http) -> None:
+    popping = asyncio.create_task(pop(http, f"{http.topic}.*", wait=20))
+    await asyncio.sleep(0.2)
+    await put(http, f"{http.topic}.new")
+    async with asyncio.timeout(BUSY_S):
+        assert [job["topic"] for job in await popping] == [f"{http.topic}.new"]
+
+
+async def test_a_pop_that_waits_in_vain_ends(http: Http) -> None:
+    assert await pop(http, f"{http.topic}.*", wait=0.1) == []
+
+
+@pytest.mark.parametrize("topics", ["-*", ".*", "a*,", "a b*", "x" * 128 + "*", ",".join(["a*"] + ["t"] * 32), "a*,é"])
+async def test_a_bad_pattern_is_refused(http: Http, topics: str) -> None:
+    assert "must match" in refusal(await http.get(f"/topics/{topics}/pop"), "path.topic")
+
+
+async def test_a_pattern_named_twice_is_refused(http: Http) -> None:
+    assert refusal(await http.get("/topics/a*,b,a*/pop"), "path.topic") == "must name each topic once"
+
+
+@pytest.mark.parametrize("path", ["/topics/a*", "/topics/a*/jobs", "/jobs/a*/j"])
+async def test_only_a_pop_takes_patterns(http: Http, path: str) -> None:
+    assert "must match" in refusal(await http.get(path), "path.topic")
+
+
+async def test_more_than_a_thousand_topics_are_refused_with_their_number(http: Http) -> None:
+    names = [f"{http.topic}.{number}" for number in range(1001)]
+    await put(http, *names[:1000], delay=3600)
+    assert await pop(http, f"{http.topic}.*") == []
+    await put(http, names[1000])
+    response = await http.get(f"/topics/{http.topic}.*/pop")
+    assert refusal(response, "path.topic") == (
+        "names or matches 1001 topics, but a pop is of at most 1000: use narrower patterns"
+    )
+    assert problem(response, 422, "validation")["errors"][0]["value"] == 1001
+    assert [job["topic"] for job in await pop(http, f"{http.topic}.1*")] == [names[1000]]
+
+
+class KeyedService:
+    """A service with keys; calls name the key that they use."""
+
+    def __init__(self, service: ServiceProcess, keys: KeysFile) -> None:
+        self.service = service
+        self.keys = keys
+        self.through_asgi = False
+
+    async def call(self, key: str, method: str, path: str, body: Any = None) -> WireResponse:
+        token = self.keys.tokens[key]
+        return await call(self.service, method, path, body, token=token, through_asgi=self.through_asgi)
+
+    async def put(self, topic: str) -> None:
+        assert (await self.call("admin", "POST", "/jobs", {"topic": topic})).status == 201
+
+    async def popped(self, key: str, topics: str, query: str = "wait=0&count=10") -> list[str]:
+        response = await self.call(key, "GET", f"/topics/{topics}/pop?{query}")
+        assert response.status == 200, response.body
+        return sorted(job["topic"] for job in response.json()["jobs"])
+
+
+@pytest.fixture
+async def keyed(tmp_path: Path) -> AsyncIterator[KeyedService]:
+    keys = keys_of_every_kind(tmp_path / "keys.toml")
+    keys.add("orders", "pop", topics=("orders.*", "users.a"))
+    keys.add("changing", "pop", topics=("orders.*",))
+    with running_service("--keys-file", str(keys.path), data_dir=tmp_path) as service:
+        yield KeyedService(service, keys)
+
+
+@both_entry_points
+async def test_a_key_gets_only_topics_that_it_may_pop(keyed: KeyedService, through_asgi: bool) -> None:
+    keyed.through_asgi = through_asgi
+    for topic in ("orders.a", "orders.b", "users.a", "users.b", "other"):
+        await keyed.put(topic)
+    assert await keyed.popped("orders", "users.*") == ["users.a"]
+    assert await keyed.popped("orders", "*") == ["orders.a", "orders.b"]
+    for topics in ("others.*", "users.b*", "*.x,users.b", "orders.a,other"):
+        assert (await keyed.call("orders", "GET", f"/topics/{topics}/pop?wait=0")).status == 403
+    assert await keyed.popped("pop", "*") == ["other", "users.b"]
+    assert (await keyed.call("put", "GET", "/topics/*/pop?wait=0")).status == 403
+
+
+async def test_a_pop_that_waits_gets_nothing_that_its_key_may_not_pop_any_more(keyed: KeyedService) -> None:
+    popping = asyncio.create_task(keyed.call("changing", "GET", "/topics/orders.*/pop?wait=30"))
+    async with asyncio.timeout(BUSY_S):
+        while b"deferd_parked_consumers 1.0" not in (await keyed.call("read", "GET", "/metrics")).body:
+            await asyncio.sleep(0.02)
+        keyed.keys.add("changing", "pop", topics=("orders.b",))
+        while (await keyed.call("changing", "GET", "/topics/orders.a/pop?wait=0")).status == 200:
+            await asyncio.sleep(0.02)
+        await keyed.put("orders.a")
+        assert (await popping).status == 403
+        assert await keyed.popped("pop", "orders.*", "wait=5") == ["orders.a"]
