@@ -73,7 +73,7 @@ if TYPE_CHECKING:
         ScheduleBackoff,
         TopicSettings,
     )
-    from deferd.worker import Context, Reject, Retry, Worker
+    from deferd.worker import Context, Reject, Retry, Snooze, Worker
 
     __version__: str
 
@@ -117,6 +117,7 @@ __all__ = [
     "Released",
     "Retry",
     "ScheduleBackoff",
+    "Snooze",
     "StoreAudit",
     "StoreUnavailable",
     "TopicAudit",

@@ -278,7 +278,7 @@ class Clients:
                 await asyncio.sleep(self._chance.uniform(0, 0.3))
                 await self._finish(job)
         elif what < 0.8:
-            await self._release(job)
+            await self._release(job) if what < 0.75 else await self._snooze(job)
             if self._chance.random() < 0.3:  # the receipt is stale by now
                 await self._finish(self._chance.choice((job, JobRef(job.topic, job.id))))
         elif what < 0.85:
@@ -331,6 +331,16 @@ class Clients:
             return {"outcome": "done", "at_ms": ms(released.due_at) - delay_ms}
 
         await self._record(number, self._client().release(job, delay=delay_s, error="not now"), facts)
+
+    async def _snooze(self, job: Delivery) -> None:
+        delay_ms = self._chance.choice((100, 500))
+        number = self._recorder.begin("snooze", job.topic, job.id, receipt=job.receipt, delay_ms=delay_ms)
+        call = self._client().release(job, delay=delay_ms / 1000, count=False)
+        await self._record(
+            number,
+            call,
+            lambda released: {"outcome": "done", "at_ms": ms(released.due_at) - delay_ms},
+        )
 
     async def _touch_or_bury(self, kind: Literal["touch", "bury"], job: Delivery) -> None:
         number = self._recorder.begin(kind, job.topic, job.id, receipt=job.receipt)

@@ -48,8 +48,9 @@ class Life(NamedTuple):
     `since_ms` is when it is due while it waits, when its lease ends while it is held, and when its retention ends while
     it is dead or finished: at the earliest, or exactly if `is_sure`. `attempts` are deliveries that have ended.
     `receipt` is that of the live delivery, or of the one that finished the job. `hidden` counts deliveries by pops
-    without a response; their receipt is empty. `cancelled_marks` are receipts whose holders must get "cancelled", and
-    until when at least; the empty receipt is for calls without one, until the id is put again.
+    without a response; their receipt is empty. A `snoozed` job was delivered, whatever its attempts.
+    `cancelled_marks` are receipts whose holders must get "cancelled", and until when at least; the empty receipt is for
+    calls without one, until the id is put again.
     """
 
     place: Place = Place.GONE
@@ -60,6 +61,7 @@ class Life(NamedTuple):
     receipt: str = ""
     result: str = ""
     hidden: int = 0
+    snoozed: bool = False
     cancelled_marks: frozenset[tuple[str, float]] = frozenset()
 
     def gone(self) -> Life:
@@ -149,7 +151,7 @@ def _dead(life: Life, hidden_from: HiddenFrom) -> list[Step]:
         return [(life.dead(life.since_ms), life.since_ms)]
     steps: list[Step] = []
     for waiting, _ in _waiting(life):
-        if waiting.terms.ttl_ms and not waiting.attempts:
+        if waiting.terms.ttl_ms and not waiting.attempts and not waiting.snoozed:
             expired_ms = waiting.since_ms + waiting.terms.ttl_ms
             steps.append((waiting.dead(expired_ms), expired_ms))
         if waiting.terms.max_attempts:  # unseen deliveries until no attempt was left
@@ -287,6 +289,7 @@ def _deliver(life: Life, delivery: Operation, hidden_from: HiddenFrom) -> list[S
         between = delivery.attempt - 1 - was.attempts
         is_too_late = (
             delivery.attempt == 1
+            and not was.snoozed
             and terms.ttl_ms
             and was.is_sure
             and delivery.at_ms is not None
@@ -312,12 +315,13 @@ def _redrive(life: Life, redrive: Operation, at_ms: float, hidden_from: HiddenFr
     if redrive.outcome == "none":
         return _gone(life, hidden_from) if life.place is Place.DEAD else [(life, -inf)]
     return [
-        (was.waiting(max(at_ms, from_ms))._replace(attempts=0), from_ms) for was, from_ms in _dead(life, hidden_from)
+        (was.waiting(max(at_ms, from_ms))._replace(attempts=0, snoozed=False), from_ms)
+        for was, from_ms in _dead(life, hidden_from)
     ]
 
 
 def _holder_call(life: Life, call: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
-    """Finish, release, touch and bury of the delivery with the receipt; finish without one ends the live delivery."""
+    """Calls of the holder of the receipt; a finish without one ends the live delivery."""
     marked_until_ms = max(
         (until_ms for receipt, until_ms in life.cancelled_marks if receipt == call.receipt), default=0.0
     )
@@ -334,11 +338,10 @@ def _holder_call(life: Life, call: Operation, at_ms: float, hidden_from: HiddenF
             return [] if is_repeated else _there(life)
     if is_repeated:
         return [(life, -inf)]
-    holding = [(life, -inf)] if holds else []
     if call.kind == "finish":
-        if not call.receipt:
-            holding += _held_unseen(life, hidden_from)
-        return [(was.finished(max(at_ms, from_ms), call.result), from_ms) for was, from_ms in holding]
+        return _finish(life, call, at_ms, hidden_from, holds=holds)
+    if call.kind == "snooze":
+        return [(life.waiting(at_ms + call.delay_ms)._replace(snoozed=True), -inf)] if holds else []
     if not holds or (call.kind == "release" and call.outcome != UNKNOWN and is_dead(call) != life.is_last_attempt):
         return []
     match call.kind:
@@ -350,6 +353,13 @@ def _holder_call(life: Life, call: Operation, at_ms: float, hidden_from: HiddenF
             return [(life.returned(at_ms + call.delay_ms), -inf)]
         case _:
             return [(life._replace(since_ms=call.lease_end_ms), -inf)]
+
+
+def _finish(life: Life, finish: Operation, at_ms: float, hidden_from: HiddenFrom, *, holds: bool) -> list[Step]:
+    holding = [(life, -inf)] if holds else []
+    if not finish.receipt:
+        holding += _held_unseen(life, hidden_from)
+    return [(was.finished(max(at_ms, from_ms), finish.result), from_ms) for was, from_ms in holding]
 
 
 def is_dead(release: Operation) -> bool:

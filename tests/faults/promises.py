@@ -30,7 +30,7 @@ class Broken:
     reused_receipts: list[str]
 
 
-_ENDS = {"finish", "release", "bury", "cancel"}
+_ENDS = {"finish", "release", "snooze", "bury", "cancel"}
 
 
 def broken_promises(history: History, clock: StoreClock) -> Broken:

@@ -17,7 +17,7 @@ from deferd.contract import limits
 from deferd.contract.model import JobState
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.queue import CancelResult, FinishResult
-from deferd.engine.record import JobRecord, receipt_text
+from deferd.engine.record import NO_ENDINGS, JobRecord, receipt_text
 from deferd.engine.topic_view import TopicView
 
 
@@ -92,6 +92,7 @@ def _members(record: JobRecord) -> list[bytes]:
         or record.reason is not None
         or record.finished_at_ms is not None
         or record.traceparent is not None
+        or record.endings is not NO_ENDINGS
     ):
         pieces.append(_rare_members(record))
     return pieces
@@ -101,6 +102,8 @@ def _rare_members(record: JobRecord) -> bytes:
     members: dict[str, Any] = {}
     if record.traceparent is not None:
         members["traceparent"] = record.traceparent
+    if record.endings.snoozes:
+        members["snoozes"] = record.endings.snoozes
     if record.last_error is not None:
         members["last_error"] = record.last_error
     if record.reason is not None:

@@ -75,9 +75,13 @@ def finish(*, topic: str, id: str, receipt: str | None, result: Any, as_json: bo
     _show_state(topic, id, "finished", as_json=as_json)
 
 
-@command("deferd release orders.close order-1042 --delay 5m --error 'the shop is down'")
+@command(
+    "deferd release orders.close order-1042 --delay 5m --error 'the shop is down'",
+    "deferd release orders.close order-1042 --delay 30s --no-count",
+)
 @_delivery_arguments
 @click.option("--delay", type=values.duration, help="instead of the job's backoff")
+@click.option("--no-count", is_flag=True, help="a snooze: it does not count as an attempt; needs --delay, from 0.1s")
 @error_option
 @json_option()
 @connection_options
@@ -87,13 +91,14 @@ def release(
     id: str,
     receipt: str | None,
     delay: float | None,
+    no_count: bool,
     error: str | None,
     as_json: bool,
     connection: Connection,
 ) -> None:
     """Return a job to the queue for another attempt."""
     with connection.open() as client:
-        released = client.release(_delivery(topic, id, receipt), delay=delay, error=error)
+        released = client.release(_delivery(topic, id, receipt), delay=delay, error=error, count=not no_count)
     if as_json:
         due = {} if released.due_at is None else {"due_at": output.rfc3339(released.due_at)}
         output.json_line(

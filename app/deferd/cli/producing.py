@@ -185,6 +185,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("created", output.when(job.created_at)),
         ("due", output.when(job.due_at)),
         ("attempts", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
+        ("snoozes", str(job.snoozes) if job.snoozes else None),
         ("ttr", output.span(job.ttr)),
         ("backoff", output.backoff(job.fields["backoff"])),
         ("ttl", "no bound" if job.ttl is None else output.span(job.ttl)),

@@ -220,13 +220,14 @@ class ApiMethods:
         ]
 
     async def release(
-        self, job: Delivery | JobRef, *, delay: Seconds | None = None, error: str | None = None
+        self, job: Delivery | JobRef, *, delay: Seconds | None = None, error: str | None = None, count: bool = True
     ) -> Released:
         """Return a job to the queue: it is delivered again after `delay`, by default after its backoff.
 
-        `error` is kept as its `last_error`. Raises as `finish`.
+        `error` is kept as its `last_error`. With ``count=False`` the delivery does not count as an attempt, but as one
+        of the job's `snoozes`; this needs a `delay` of at least 0.1 s. Raises as `finish`.
         """
-        return await self._sender.send(requests.release(job, delay=delay, error=error))
+        return await self._sender.send(requests.release(job, delay=delay, error=error, count=count))
 
     async def touch(self, job: Delivery | JobRef, *, ttr: Seconds | None = None) -> datetime:
         """Extend the lease to `ttr` from now, by default the job's, and return its end. Raises as `finish`."""

@@ -89,6 +89,11 @@ class Job(JsonView):
         return int(self.fields["attempts"])
 
     @property
+    def snoozes(self) -> int:
+        """Releases with ``count=False`` so far, which `attempts` does not include."""
+        return int(self.fields.get("snoozes", 0))
+
+    @property
     def max_attempts(self) -> int | None:
         """Deliveries after which the job is dead. None: no limit."""
         limit: int | None = self.fields["max_attempts"]

@@ -169,9 +169,14 @@ def finish(job: JobRef | Delivery, result: Any = None) -> ApiRequest[None]:
     return _on_delivery("finish", job, {} if result is None else {"result": result}, responses.read_finished)
 
 
-def release(job: JobRef | Delivery, *, delay: Seconds | None = None, error: str | None = None) -> ApiRequest[Released]:
+def release(
+    job: JobRef | Delivery, *, delay: Seconds | None = None, error: str | None = None, count: bool = True
+) -> ApiRequest[Released]:
     """`POST /jobs/{topic}/{id}/release`: return the job to the queue, due after `delay` or its backoff."""
-    return _on_delivery("release", job, without_none(delay=delay, error=error), responses.read_released)
+    fields = without_none(delay=delay, error=error)
+    if not count:
+        fields["count"] = False
+    return _on_delivery("release", job, fields, responses.read_released)
 
 
 def touch(job: JobRef | Delivery, *, ttr: Seconds | None = None) -> ApiRequest[datetime]:

@@ -11,7 +11,17 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from deferd.contract import limits
 from deferd.contract.timestamps import parse_instant
@@ -329,8 +339,21 @@ class ReleaseJob(_Strict):
     """Release of a reserved job: it is ready again after `delay` seconds; default: its backoff."""
 
     receipt: Receipt | None = None
-    delay: Delay | None = None
+    count: bool = Field(
+        default=True,
+        strict=True,
+        description="`false`: the delivery does not count as an attempt, but as one of the job's `snoozes`. Needs a "
+        f"`delay` of at least {limits.SNOOZE_MIN_S} seconds.",
+    )
+    delay: Delay | None = Field(default=None, validate_default=True)
     error: ErrorText | None = None
+
+    @field_validator("delay")
+    @classmethod
+    def _long_enough(cls, delay: float | None, info: ValidationInfo) -> float | None:
+        if info.data.get("count") is False and (delay is None or delay < limits.SNOOZE_MIN_S):
+            raise ValueError(f"must be at least {limits.SNOOZE_MIN_S} seconds when `count` is false")
+        return delay
 
 
 class TouchJob(_Strict):
@@ -400,6 +423,9 @@ class Job(BaseModel):
         description="Seconds after `due_at` within which the first delivery must happen. `null`: no limit."
     )
     retain: float = Field(description="Seconds for which the finished job is kept. 0: not kept.")
+    snoozes: int | None = Field(
+        default=None, description="Releases with `count: false` so far, which `attempts` does not include."
+    )
     last_error: str | None = Field(default=None, description="Error message of the last release or bury.")
     reason: DeadReason | None = Field(default=None, description="Why the job is dead.")
     reserved_until: datetime | None = Field(

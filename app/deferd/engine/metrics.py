@@ -36,6 +36,7 @@ PUTS = Counter("deferd_puts", "Jobs put, by outcome.", ["topic", "outcome"])
 POPS = Counter("deferd_pops", "Deliveries handed to consumers.", ["topic"])
 FINISHES = Counter("deferd_finishes", "Jobs finished.", ["topic"])
 RELEASES = Counter("deferd_releases", "Deliveries released by consumers for another attempt.", ["topic"])
+SNOOZES = Counter("deferd_snoozes", "Deliveries released by consumers without counting as an attempt.", ["topic"])
 CANCELS = Counter("deferd_cancels", "Jobs cancelled, by the state they were in.", ["topic", "was"])
 GIVEN_BACK = Counter(
     "deferd_given_back", "Deliveries returned to the queue because their consumer disconnected.", ["topic"]

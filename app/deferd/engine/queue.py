@@ -258,7 +258,9 @@ class JobQueue:
         if jobs:
             self._known_topics.add(topic)
             metrics.POPS.labels(label).inc(len(jobs))
-            metrics.READY_WAIT.labels(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
+            metrics.READY_WAIT.labels(label).observe_all_ms(
+                now_ms - job.due_at_ms for job in jobs if job.attempts == 1 and not job.endings.snoozes
+            )
 
     async def return_to_queue(self, deliveries: Iterable[JobRecord]) -> int:
         """Return deliveries that never reached their consumer to the head of their queues; no attempt is counted.
@@ -327,11 +329,19 @@ class JobQueue:
         return results
 
     async def release(
-        self, topic: str, job_id: str, receipt: Receipt, *, delay_ms: int | None = None, error: str | None = None
+        self,
+        topic: str,
+        job_id: str,
+        receipt: Receipt,
+        *,
+        delay_ms: int | None = None,
+        error: str | None = None,
+        counts: bool = True,
     ) -> Released:
         """Release a job for another attempt after `delay_ms` (None: after its backoff).
 
-        It becomes dead instead when this was its last attempt or its backoff schedule has ended.
+        It becomes dead instead when this was its last attempt or its backoff schedule has ended. Unless the delivery
+        `counts` as an attempt, it is a snooze, which needs a delay. The receipt is void afterwards.
 
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
@@ -347,11 +357,12 @@ class JobQueue:
             error or "",
             random.uniform(-1, 1),  # noqa: S311 (spreads retries; nothing to guess)
             self._dead_retention_ms,
+            1 if counts else 0,
         )
         _raise_unless_ok(reply[0], topic, job_id)
         state = _STATES[reply[1]]
         label = self._label(topic)
-        metrics.RELEASES.labels(label).inc()
+        (metrics.RELEASES if counts else metrics.SNOOZES).labels(label).inc()
         if state is JobState.DEAD:
             metrics.DEATHS.labels(label, reply[4].decode()).inc()
         return Released(state, None if state is JobState.DEAD else reply[2], reply[3])

@@ -8,7 +8,7 @@ all little-endian. `extra` is empty or a JSON object with short keys for what mo
 that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b` backoff, `x` ttl ms, 0 for
 none, `r` retain ms), the longest time in ms for which it is kept when dead (`k`, a limit of the API key that put it),
 the trace context of the put (`c`), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at
-ms, `n` length of the result in bytes, which then precedes the body).
+ms, `n` length of the result in bytes, which then precedes the body, `s` how often it was snoozed).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a
@@ -36,6 +36,7 @@ _DEFAULT_BACKOFF: dict[str, Any] = {"kind": "exponential", "base": 2, "cap": 212
 _STATES = {state.value.encode(): state for state in JobState}
 NO_LIMIT = 0
 NONCE_BITS = 47
+_ENDINGS_KEYS = frozenset("s")
 
 
 class Receipt(NamedTuple):
@@ -70,6 +71,18 @@ ANY_RECEIPT = Receipt(0, 0)
 IMPOSSIBLE_RECEIPT = Receipt(0, -1)
 
 
+class Endings(msgspec.Struct, frozen=True, gc=False):
+    """How the deliveries of a job ended and when the job must end: what most jobs have nothing of.
+
+    `snoozes` counts the releases that were no attempt.
+    """
+
+    snoozes: int = 0
+
+
+NO_ENDINGS = Endings()
+
+
 class JobRecord(msgspec.Struct, gc=False):
     """One job as the store holds it; treat as immutable. Times are ms since the epoch, on the store's clock.
 
@@ -99,6 +112,7 @@ class JobRecord(msgspec.Struct, gc=False):
     finished_at_ms: int | None = None
     result: bytes | None = None
     traceparent: str | None = None
+    endings: Endings = NO_ENDINGS
 
     @property
     def receipt(self) -> Receipt:
@@ -162,6 +176,8 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.reason = extra.get("d")
     record.finished_at_ms = extra.get("f")
     record.traceparent = extra.get("c")
+    if not _ENDINGS_KEYS.isdisjoint(extra):
+        record.endings = Endings(extra.get("s", 0))
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
 

@@ -128,7 +128,7 @@ class Reporter:
         request: ApiRequest[Any]
         if isinstance(outcome, Release):
             done = "released"
-            request = requests.release(held.job, delay=outcome.delay_s, error=outcome.error)
+            request = requests.release(held.job, delay=outcome.delay_s, error=outcome.error, count=outcome.counts)
         else:
             done = "buried"
             request = requests.bury(held.job, error=outcome.error)

@@ -50,6 +50,9 @@ class Worker:
     concurrency and at most 1000; it fetches only those that will start within a quarter of a second, judging by earlier
     run times. Jobs that arrive later do not overtake prefetched ones: 0 makes the priority exact.
 
+    `is_failure` is called with an exception of a handler and decides whether that counts as an attempt; by default all
+    do but Snooze. One that does not snoozes the job for as long as its backoff says. It is not asked about Reject.
+
     Raises:
         ValueError: a value is out of its range.
     """
@@ -64,6 +67,7 @@ class Worker:
         name: str | None = None,
         priority: Priority = "strict",
         grace: Seconds = 30,
+        is_failure: Callable[[BaseException], bool] | None = None,
     ) -> None:
         self._url = url
         self._key = key
@@ -80,6 +84,7 @@ class Worker:
         self._grace_s = seconds(grace)
         if not self._grace_s >= 0:
             raise ValueError(f"the grace must be at least 0 seconds, not {self._grace_s:g}")
+        self._is_failure = is_failure
         self._handlers: dict[str, Handler] = {}
         self._middleware: list[Middleware] = []
         self._stop_requested = False
@@ -106,7 +111,7 @@ class Worker:
 
         The return value, if not None, is the job's result and must be JSON, or a value that pydantic can write as JSON.
         An exception releases the job, with its text as `last_error`, so that it is delivered again after its backoff.
-        Retry and Reject override that.
+        Retry, Snooze and Reject override that.
 
         Raises:
             ValueError: the topic has a handler, there are 32 topics already, or a value is out of its range.
@@ -225,6 +230,7 @@ class Worker:
             concurrency=self._concurrency,
             prefetch=self._prefetch,
             grace_s=self._grace_s,
+            is_failure=self._is_failure,
         )
 
     def _client(self, url: str | Sequence[str] | None, key: str | None) -> AsyncClient:

@@ -19,7 +19,18 @@ from deferd.worker.handlers import Handler, Middleware
 from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.lease_keeper import LeaseKeeper
 from deferd.worker.log import LOG
-from deferd.worker.outcomes import Finish, Outcome, Reject, Release, Retry, of_error, of_value
+from deferd.worker.outcomes import (
+    Bury,
+    Finish,
+    IsFailure,
+    Outcome,
+    Reject,
+    Release,
+    Retry,
+    Snooze,
+    of_failure,
+    of_value,
+)
 from deferd.worker.prefetch import Prefetch
 from deferd.worker.reporter import Reporter
 from deferd.worker.topic_priority import TopicOrder
@@ -41,6 +52,7 @@ class WorkerSettings:
     concurrency: int
     prefetch: int
     grace_s: float
+    is_failure: IsFailure | None = None
 
 
 class WorkerRun:
@@ -125,7 +137,7 @@ class WorkerRun:
         except GeneratorExit:  # the loop was closed
             raise
         except BaseException as exc:  # noqa: BLE001 (no exception of a handler may lose its job or end the worker)
-            outcome, error = of_error(exc), exc
+            outcome, error = of_failure(exc, held.job, self._settings.is_failure), exc
         run_s = self._prefetch.handler_ended(began_s)
         self._busy -= 1
         held.ended()
@@ -237,9 +249,9 @@ def _log_outcome(held: HeldJob, outcome: Outcome, error: BaseException | None, r
         if LOG.isEnabledFor(logging.DEBUG):
             LOG.debug("%s is finished after %.3f s", held, run_s, extra=held.facts(seconds=round(run_s, 3)))
         return
-    verb = "is released" if isinstance(outcome, Release) else "is buried"
+    verb = "is buried" if isinstance(outcome, Bury) else "is released" if outcome.counts else "is snoozed"
     facts = held.facts(seconds=round(run_s, 3), error=outcome.error)
-    expected = held.stopped is not None or error is None or isinstance(error, Reject | Retry)
-    level = logging.INFO if isinstance(error, Retry) or held.stopped is Stop.SHUTDOWN else logging.WARNING
+    expected = held.stopped is not None or error is None or isinstance(error, Reject | Retry | Snooze)
+    level = logging.INFO if isinstance(error, Retry | Snooze) or held.stopped is Stop.SHUTDOWN else logging.WARNING
     reason = outcome.error or "requested by the handler"
     LOG.log(level, "%s %s: %s", held, verb, reason, extra=facts, exc_info=None if expected else error)

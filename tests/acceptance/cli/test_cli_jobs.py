@@ -150,6 +150,16 @@ def test_a_consumer_pops_touches_releases_and_finishes(shell: Shell, topic: str)
     assert {"ok": True} == shell.json("show", topic, "a")[0]["result"]
 
 
+def test_a_release_need_not_count_as_an_attempt(shell: Shell, topic: str) -> None:
+    shell.good("put", topic, "1", "--id", "a")
+    shell.good("pop", topic)
+    [released] = shell.json("release", topic, "a", "--delay", "0.1s", "--no-count")
+    assert (released["state"], released["attempts"]) == ("delayed", 0)
+    assert "snoozes   1\n" in shell.good("show", topic, "a")
+    shell.good("pop", topic)
+    assert "at least 0.1 seconds" in shell.refused(2, "release", topic, "a", "--no-count")
+
+
 @pytest.mark.parametrize("verb", ["finish", "release", "touch", "bury"])
 def test_a_verb_on_a_job_without_a_holder_fails_with_its_state(shell: Shell, topic: str, verb: str) -> None:
     shell.good("put", topic, "1", "--id", "a", "--delay", "1h")

@@ -151,6 +151,7 @@ class EngineAndModel(RuleBasedStateMachine):
         assert record.state is job.state
         assert orjson.loads(record.body) == job.body
         assert record.attempts == job.attempts
+        assert record.endings.snoozes == job.snoozes
         assert (record.ttr_ms, record.retain_ms) == (job.policy["ttr"] * 1000, job.policy["retain"] * 1000)
         assert (record.max_attempts or None) == job.policy["max_attempts"]
         assert (record.ttl_ms / 1000 or None) == job.policy["ttl"]

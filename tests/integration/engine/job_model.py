@@ -94,6 +94,7 @@ class ModelJob:
     due_s: int
     state: JobState = JobState.DELAYED
     ended: int = 0
+    snoozes: int = 0
     live: Delivery | None = None
     consumer: str | None = None
     lease_end_s: int = 0
@@ -114,7 +115,7 @@ class ModelJob:
     @property
     def first_delivery_until_s(self) -> int | None:
         """When the ttl ends, while the job waits for its first delivery."""
-        waits = self.state in (JobState.DELAYED, JobState.READY) and self.ended == 0
+        waits = self.state in (JobState.DELAYED, JobState.READY) and self.ended == 0 and self.snoozes == 0
         return self.due_s + self.policy["ttl"] if waits and self.policy["ttl"] is not None else None
 
 
@@ -296,12 +297,19 @@ class JobModel:
         self._change(job, JobState.FINISHED)
 
     def release(
-        self, job_id: str, delivery: Delivery, *, delay_s: int | None = None, error: str | None = None
+        self,
+        job_id: str,
+        delivery: Delivery,
+        *,
+        delay_s: int | None = None,
+        error: str | None = None,
+        counts: bool = True,
     ) -> tuple[JobState, int | None, int]:
         """Returns the state, the due time and the attempts."""
-        job = self._release(self._held(job_id, delivery))
+        job = self._release(self._held(job_id, delivery), counted=counts)
         job.last_error = job.last_error if error is None else error
-        if self._is_used_up(job):
+        job.snoozes += not counts
+        if counts and self._is_used_up(job):
             self._bury(job, DeadReason.ATTEMPTS)
             return JobState.DEAD, None, job.attempts
         wait_s = _backoff_s(job.policy["backoff"], job.ended) if delay_s is None else delay_s
@@ -443,7 +451,7 @@ class JobModel:
     def _redrive(self, jobs: Iterable[ModelJob], keys: dict[str, int]) -> None:
         self._turns += 1
         for job in jobs:
-            job.ended, job.due_s, job.reason = 0, self.now_s, None
+            job.ended, job.snoozes, job.due_s, job.reason = 0, 0, self.now_s, None
             self._change(job, JobState.READY, ReadyPosition(self._turns, "redriven", keys[job.id]))
 
     def _check_handed_out(self, count: int, handed_out: Sequence[str], expired: Collection[str]) -> None:

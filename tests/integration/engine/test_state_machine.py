@@ -160,6 +160,19 @@ class EveryCall(EngineAndModel):
         else:
             assert actual == expected
 
+    @drawn.verb(topic=drawn.topics, which=drawn.receipts, error=drawn.errors)
+    def snooze(self, topic: str, which: tuple[str, int], error: str | None) -> None:
+        job_id, delivery = self.target_of(topic, which)
+        snooze = {"error": error, "counts": False}
+        actual = self.run(self.queue.release(topic, job_id, receipt_of(delivery), delay_ms=10_000, **snooze))
+        expected = result_of(lambda: self.models[topic].release(job_id, delivery, delay_s=10, **snooze))
+        if isinstance(actual, Released):
+            state, due_s, attempts = expected
+            assert (actual.state, actual.attempts) == (state, attempts)
+            self.assert_same_instant(actual.due_at_ms, due_s)
+        else:
+            assert actual == expected
+
     @drawn.verb(topic=drawn.topics, which=drawn.receipts, ttr_ms=drawn.leases_ms)
     def touch(self, topic: str, which: tuple[str, int], ttr_ms: int | None) -> None:
         job_id, delivery = self.target_of(topic, which)

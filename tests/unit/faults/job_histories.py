@@ -71,6 +71,22 @@ RIGHT = {
         finish(3, 4, receipt="first.2"),
         gone(),
     ],
+    "a snooze of the last attempt": [
+        put(0, 1, max_attempts=1, ttl_ms=3000),
+        deliver(2, 3, 2500),
+        op("snooze", 3, 3.4, receipt="first.1", at_ms=3200, delay_ms=6000),
+        deliver(9, 10, 9500, receipt="again.1"),
+        finish(10, 10.2, receipt="again.1"),
+        gone(),
+    ],
+    "a lost response to a snooze": [
+        put(0, 1),
+        deliver(2, 3, 2500),
+        op("snooze", 2.6, None, UNKNOWN, receipt="first.1", delay_ms=100),
+        deliver(2.7, 3, 2900, receipt="again.1"),
+        finish(3, 4, receipt="again.1"),
+        gone(),
+    ],
     "a lease that ran out": [
         put(0, 1),
         deliver(2, 3, 2500),

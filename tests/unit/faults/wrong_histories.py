@@ -39,6 +39,19 @@ WRONG = {
         op("release", 3, 4, receipt="first.1", at_ms=3200, delay_ms=2000),
         deliver(4, 6, 5100, attempt=2),
     ],
+    "a snooze that counted as an attempt": [
+        put(0, 1),
+        deliver(2, 3, 2500),
+        op("snooze", 3, 4, receipt="first.1", at_ms=3200, delay_ms=100),
+        deliver(4, 6, 5100, attempt=2),
+    ],
+    "a receipt that is valid after its snooze": [
+        put(0, 1),
+        deliver(2, 3, 2500),
+        op("snooze", 2.8, 2.9, receipt="first.1", at_ms=2850, delay_ms=100),
+        deliver(3, 3.2, 3100, receipt="again.1"),
+        finish(3.3, 3.4, receipt="first.1"),
+    ],
     "a delivery of the job that had the id before": [
         put(0, 1),
         op("cancel", 1, 2, "delayed"),

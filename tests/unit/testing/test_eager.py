@@ -21,6 +21,7 @@ from deferd import (
     JobReserved,
     Reject,
     Retry,
+    Snooze,
     Worker,
     job,
 )
@@ -156,6 +157,15 @@ def test_a_retry_can_be_seen_and_run_again(shop: Shop) -> None:
     jobs.run(failed)
     assert (failed.state, failed.attempts, failed.result) == ("finished", 2, {"closed": 1, "attempt": 2})
     assert [failed.error, failed.exception] == [None, None]
+
+
+def test_a_snooze_counts_no_attempt(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    shop.fails_with = Snooze(30)
+    CLOSE.bind(jobs.client).put(Order(number=1))
+    [waiting] = jobs.jobs
+    assert (waiting.state, waiting.delay) == ("delayed", timedelta(seconds=30))
+    assert (waiting.attempts, waiting.snoozes) == (0, 1)
 
 
 def test_a_reject_makes_its_job_dead(shop: Shop) -> None:

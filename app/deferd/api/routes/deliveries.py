@@ -51,7 +51,8 @@ async def finish_job(request: CurrentRequest, topic: Topic, id: JobId, finish: F
     operation_id="release_job",
     summary="Release a job",
     description="Ends the delivery without success. The job becomes ready again after `delay` seconds, by default "
-    "after its backoff; without attempts left it is dead." + _ENDED,
+    "after its backoff; without attempts left it is dead. With `count: false` the delivery is no attempt: it is one of "
+    "the job's `snoozes`, which no `max_attempts` limits." + _ENDED,
     response_model=schemas.Released,
     response_description="The new state of the job.",
     responses=_PROBLEMS,
@@ -65,6 +66,7 @@ async def release_job(request: CurrentRequest, topic: Topic, id: JobId, release:
             Receipt.of(release.receipt),
             delay_ms=None if release.delay is None else to_ms(release.delay),
             error=release.error,
+            counts=release.count,
         )
     due_at_ms = released.due_at_ms
     due = {} if due_at_ms is None else {"due_at": serialization.instant(due_at_ms)}

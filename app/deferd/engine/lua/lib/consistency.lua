@@ -47,7 +47,7 @@ local function read_checked(id, raw)
     is_json, extra = pcall(cjson.decode, string.sub(raw, at, at + length - 1))
     if not is_json or type(extra) ~= 'table' then return nil, 'a record whose extra is no JSON object' end
     local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
-      and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_text(extra.e) and is_text(extra.d)
+      and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.s) and is_text(extra.e) and is_text(extra.d)
       and is_text(extra.c) and is_backoff(extra.b)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
@@ -91,7 +91,7 @@ end
 
 local function check_expiry(id, record, state, expiry)
   local ttl = record.extra.x
-  local is_watched = (state == 'delayed' or state == 'ready') and ttl and ttl > 0 and record.attempts == 0
+  local is_watched = (state == 'delayed' or state == 'ready') and ttl and ttl > 0 and not was_delivered(record)
   local wanted = is_watched and record.due + ttl or nil
   if wanted == expiry then return end
   report('expiry_wrong', id, string.format('%s, where it should be %s', expiry or 'none', wanted or 'none'))

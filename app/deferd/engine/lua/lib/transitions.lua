@@ -69,10 +69,15 @@ local function bury_job(id, record, reason, now, retention_ms)
   schedule(now + retention_ms)
 end
 
+-- Whether a waiting job was delivered before: then its ttl has no effect any more.
+local function was_delivered(record)
+  return record.attempts > 0 or record.extra.s ~= nil
+end
+
 -- Schedule the end of a job's ttl while it waits for its first delivery.
 local function watch_expiry(id, record)
   local ttl = record.extra.x
-  if ttl and ttl > 0 and record.attempts == 0 then
+  if ttl and ttl > 0 and not was_delivered(record) then
     redis.call('ZADD', EXPIRY, record.due + ttl, id)
     schedule(record.due + ttl)
   else

@@ -1,0 +1,42 @@
+"""How a worker ends deliveries: snoozes, and exceptions that are no failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from deferd import AsyncClient, Context, FixedBackoff, Snooze, Worker
+from tests.acceptance.service_process import ServiceProcess
+from tests.acceptance.worker.worker_runs import in_state, serving
+
+
+@pytest.fixture
+def worker(shared_service: ServiceProcess) -> Worker:
+    return Worker(shared_service.url, grace=5)
+
+
+async def test_a_snooze_counts_no_attempt(client: AsyncClient, worker: Worker, topic: str) -> None:
+    @worker.handler(topic)
+    async def close(context: Context) -> list[int]:
+        if context.job.snoozes < 2:
+            raise Snooze(0.1, "not yet")
+        return [context.job.attempt, context.job.snoozes]
+
+    await client.put(topic, id="a", max_attempts=1, retain=60)
+    async with serving(worker):
+        done = await in_state(client, topic, "a", "finished")
+    assert (done.result, done.last_error) == ([1, 2], "not yet")
+
+
+async def test_is_failure_decides_which_exceptions_count(
+    client: AsyncClient, topic: str, shared_service: ServiceProcess
+) -> None:
+    worker = Worker(shared_service.url, grace=5, is_failure=lambda error: not isinstance(error, ConnectionError))
+
+    @worker.handler(topic)
+    def close(context: Context) -> None:
+        raise ConnectionError("away") if context.job.snoozes < 1 else ValueError("wrong")
+
+    await client.put(topic, id="a", max_attempts=1, backoff=FixedBackoff(seconds=0.1))
+    async with serving(worker):
+        dead = await in_state(client, topic, "a", "dead")
+    assert (dead.attempts, dead.snoozes, dead.last_error) == (1, 1, "ValueError: wrong")
