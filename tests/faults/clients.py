@@ -38,6 +38,9 @@ IDS_A_SECOND = 6
 TTRS_MS = (400, 800, 1500)
 DELAYS_MS = (0, 0, 100, 400, 1500)
 TTLS_MS = (1, 30, 500)
+DEADLINES_MS = (30, 600, 2000)
+TIME_LIMITS_MS = (300, 1000)
+DEAD_RETAINS_MS = (0, 1000)
 RETAINS_MS = (300, 1500, 3000)
 BACKOFF_MS = 300
 PAUSE_AFTER_ERROR_S = 0.25
@@ -187,6 +190,15 @@ class Clients:
         elif topic in TOPICS and what < 0.3:
             known["max_attempts"] = terms["max_attempts"] = self._chance.choice((1, 2, 3))
             terms["backoff"] = {"kind": "fixed", "seconds": BACKOFF_MS / 1000}
+        elif topic in TOPICS and what < 0.4:
+            known["deadline_ms"] = self._chance.choice(DEADLINES_MS)
+            terms["deadline"] = known["deadline_ms"] / 1000
+        elif topic in TOPICS and what < 0.5:
+            known["time_limit_ms"] = self._chance.choice(TIME_LIMITS_MS)
+            terms["time_limit"] = known["time_limit_ms"] / 1000
+        if topic in TOPICS and self._chance.random() < 0.1:
+            known["dead_retain_ms"] = self._chance.choice(DEAD_RETAINS_MS)
+            terms["dead_retain"] = known["dead_retain_ms"] / 1000
         if self._chance.random() < 0.3:
             known["retain_ms"] = self._chance.choice(RETAINS_MS)
             terms["retain"] = known["retain_ms"] / 1000
@@ -339,7 +351,11 @@ class Clients:
         await self._record(
             number,
             call,
-            lambda released: {"outcome": "done", "at_ms": ms(released.due_at) - delay_ms},
+            lambda released: (
+                {"outcome": str(released.state)}
+                if released.due_at is None
+                else {"outcome": "done", "at_ms": ms(released.due_at) - delay_ms}
+            ),
         )
 
     async def _touch_or_bury(self, kind: Literal["touch", "bury"], job: Delivery) -> None:
@@ -351,7 +367,10 @@ class Clients:
             await self._record(
                 number,
                 client.touch(job),
-                lambda until: {"outcome": "done", "at_ms": ms(until) - ttr_ms, "lease_end_ms": ms(until)},
+                lambda until: (
+                    {"outcome": "done", "lease_end_ms": ms(until)}
+                    | ({} if job.time_limit or job.deadline else {"at_ms": ms(until) - ttr_ms})
+                ),
             )
 
 
@@ -372,8 +391,13 @@ def delivery_facts(job: Delivery) -> dict[str, Any]:
         "receipt": job.receipt,
         "lease_end_ms": lease_end_ms,
         "created_ms": ms(job.created_at),
-        "at_ms": lease_end_ms - round(job.ttr * 1000),
+        # How long a lease is that ends at the deadline, the response does not show.
+        "at_ms": None if job.reserved_until == job.deadline_at else lease_end_ms - _lease_ms(job),
     }
+
+
+def _lease_ms(job: Delivery) -> int:
+    return round(min(job.ttr, job.time_limit or job.ttr) * 1000)
 
 
 def ms(instant: datetime) -> int:

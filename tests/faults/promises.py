@@ -41,8 +41,9 @@ def broken_promises(history: History, clock: StoreClock) -> Broken:
         broken.lost.extend(f"{name} {tag}" for tag in _lost(operations))
         broken.forgotten.extend(f"{name} {tag}" for tag in _forgotten(operations, clock))
         deliveries = sorted((one for one in operations if one.kind == "deliver"), key=lambda one: one.at_ms or 0)
+        dated = [one for one in deliveries if one.at_ms is not None]
         ends = [one for one in operations if one.kind in _ENDS and one.outcome not in {"stale", "not found"}]
-        for first, second in pairwise(deliveries):
+        for first, second in pairwise(dated):
             if second.receipt != first.receipt and _is_overlapping(first, second, operations, ends, clock):
                 broken.overlapping_leases.append(f"{name} {first.receipt} and {second.receipt}")
         of_receipt: dict[str, Operation] = {}
@@ -83,7 +84,7 @@ def _lost(operations: Iterable[Operation]) -> list[str]:
         for put in of_job
         if put.kind == "put"
         and put.outcome in {"created", "stored"}
-        and not (put.ttl_ms or put.max_attempts)  # otherwise it may have died
+        and not (put.ttl_ms or put.max_attempts or put.deadline_ms)  # otherwise it may have died
         and not receipts[put.tag] & ended
         and not any(one.tag != put.tag and (one.end_s is None or one.end_s > put.call_s) for one in others)
     ]

@@ -102,8 +102,8 @@ def _rare_members(record: JobRecord) -> bytes:
     members: dict[str, Any] = {}
     if record.traceparent is not None:
         members["traceparent"] = record.traceparent
-    if record.endings.snoozes:
-        members["snoozes"] = record.endings.snoozes
+    if record.endings is not NO_ENDINGS:
+        members |= _endings(record)
     if record.last_error is not None:
         members["last_error"] = record.last_error
     if record.reason is not None:
@@ -113,6 +113,21 @@ def _rare_members(record: JobRecord) -> bytes:
     if record.result is not None:
         members["result"] = Fragment(record.result)
     return b"," + orjson.dumps(members)[1:-1]
+
+
+def _endings(record: JobRecord) -> dict[str, Any]:
+    endings, deadline_at_ms = record.endings, record.deadline_at_ms
+    members: dict[str, Any] = {}
+    if endings.dead_retain_ms is not None:
+        members["dead_retain"] = seconds(endings.dead_retain_ms)
+    if endings.time_limit_ms:
+        members["time_limit"] = seconds(endings.time_limit_ms)
+    if deadline_at_ms is not None:
+        members["deadline"] = seconds(endings.deadline_ms)
+        members["deadline_at"] = instant(deadline_at_ms)
+    if endings.snoozes:
+        members["snoozes"] = endings.snoozes
+    return members
 
 
 def _policy(record: JobRecord) -> str:
@@ -221,6 +236,9 @@ def topic(view: TopicView) -> dict[str, Any]:
             "backoff": None if settings.backoff is None else _whole_numbers(settings.backoff.model_dump()),
             "ttl": _whole_number(settings.ttl),
             "retain": _whole_number(settings.retain),
+            "dead_retain": _whole_number(settings.dead_retain),
+            "time_limit": _whole_number(settings.time_limit),
+            "deadline": _whole_number(settings.deadline),
             "max_jobs": settings.max_jobs,
             "durability": settings.durability,
         },

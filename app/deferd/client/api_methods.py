@@ -69,8 +69,8 @@ class ApiMethods:
         """Put a job, due after `delay` or at `run_at`, otherwise at once. Returns the stored job.
 
         `body` is any JSON value, or a value that pydantic can write as JSON. The options, all keyword-only, are the
-        keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `on_conflict`,
-        `traceparent` and `durability`.
+        keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `dead_retain`,
+        `time_limit`, `deadline`, `on_conflict`, `traceparent` and `durability`.
 
         The client makes an `id` if there is none, and repeats a put whose response was lost: a stored job with this id
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
@@ -128,17 +128,23 @@ class ApiMethods:
         backoff: Backoff | None = None,
         ttl: Seconds | Unset | None = UNSET,
         retain: Seconds | None = None,
+        dead_retain: Seconds | None = None,
+        time_limit: Seconds | Unset | None = UNSET,
+        deadline: Seconds | Unset | None = UNSET,
     ) -> Job:
         """Reschedule or change a delayed or ready job and return it. Arguments that are left out change nothing.
 
-        None for `max_attempts` or `ttl` removes that limit.
+        None for `max_attempts`, `ttl`, `time_limit` or `deadline` removes that limit.
 
         Raises:
             JobReserved: a consumer holds it.
             JobNotFound: there is no such job, or it is dead or finished.
         """
-        fields = without_none(delay=delay, run_at=run_at, ttr=ttr, backoff=backoff, retain=retain)
+        fields = without_none(
+            delay=delay, run_at=run_at, ttr=ttr, backoff=backoff, retain=retain, dead_retain=dead_retain
+        )
         optional = {"body": body, "max_attempts": max_attempts, "ttl": ttl}
+        optional |= {"time_limit": time_limit, "deadline": deadline}
         fields |= {name: value for name, value in optional.items() if value is not UNSET}
         return await self._sender.send(requests.change(topic, id, fields))
 

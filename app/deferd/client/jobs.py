@@ -116,6 +116,26 @@ class Job(JsonView):
         return float(self.fields["retain"])
 
     @property
+    def dead_retain(self) -> float | None:
+        """Seconds for which the dead job is kept. None: as long as the service keeps dead jobs."""
+        return self.fields.get("dead_retain")
+
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds that one attempt may run. None: no limit."""
+        return self.fields.get("time_limit")
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds after being due within which the job must be finished. None: no limit."""
+        return self.fields.get("deadline")
+
+    @property
+    def deadline_at(self) -> datetime | None:
+        """When the deadline passes. None: never."""
+        return self._instant("deadline_at")
+
+    @property
     def last_error(self) -> str | None:
         """The error text of the last release or bury."""
         return self.fields.get("last_error")

@@ -53,6 +53,8 @@ class DeadReason(StrEnum):
     """`max_attempts` deliveries ended without a finish."""
     SCHEDULE = "schedule_ended"
     """Its `schedule` backoff had no wait left."""
+    DEADLINE = "deadline"
+    """It was not finished within `deadline` seconds of being due."""
     BURIED = "buried"
     """A consumer buried it."""
 
@@ -121,6 +123,32 @@ Ttl = Annotated[
     ),
 ]
 Retain = Annotated[float, _seconds(0, limits.RETAIN_MAX_S, "Seconds for which the finished job is kept. 0: not kept.")]
+DeadRetain = Annotated[
+    float,
+    _seconds(
+        0,
+        limits.RETAIN_MAX_S,
+        "Seconds for which the job is kept when it is dead; 0: it is removed at once. Default: that of the topic, else "
+        "what the service is configured for. The limit of the API key that put the job applies to all of them.",
+    ),
+]
+TimeLimit = Annotated[
+    float,
+    _seconds(
+        limits.TIME_LIMIT_MIN_S,
+        limits.TIME_LIMIT_MAX_S,
+        "Longest time in seconds that one attempt may run: no touch extends its lease beyond that. `null`: no limit.",
+    ),
+]
+Deadline = Annotated[
+    float,
+    _seconds(
+        0.001,
+        limits.DEADLINE_MAX_S,
+        "Seconds after `due_at` within which the job must be finished, over all its attempts; then it is dead with "
+        "reason `deadline`. `null`: none. A retry does not move the deadline; to reschedule or redrive the job does.",
+    ),
+]
 MaxAttempts = Annotated[
     int,
     Field(
@@ -258,6 +286,9 @@ class JobPolicy(_Strict):
     backoff: Backoff | None = None
     ttl: Ttl | None = None
     retain: Retain | None = None
+    dead_retain: DeadRetain | None = None
+    time_limit: TimeLimit | None = None
+    deadline: Deadline | None = None
 
 
 class _When(_Strict):
@@ -298,7 +329,9 @@ class PutBatch(_Strict):
 
 
 class ChangeJob(_When, JobPolicy):
-    """Changes to a delayed or ready job; omitted fields stay as they are. `null` clears `ttl` and `max_attempts`."""
+    """Changes to a delayed or ready job; omitted fields stay as they are. `null` clears `ttl`,
+    `max_attempts`, `time_limit` and `deadline`.
+    """
 
     body: Any = Field(default=None, description="New body.")
 
@@ -423,6 +456,18 @@ class Job(BaseModel):
         description="Seconds after `due_at` within which the first delivery must happen. `null`: no limit."
     )
     retain: float = Field(description="Seconds for which the finished job is kept. 0: not kept.")
+    dead_retain: float | None = Field(
+        default=None, description="Seconds for which the job is kept when it is dead, if it has its own."
+    )
+    time_limit: float | None = Field(
+        default=None, description="Longest time in seconds that one attempt may run, if there is one."
+    )
+    deadline: float | None = Field(
+        default=None, description="Seconds after being due within which the job must be finished, if it has a deadline."
+    )
+    deadline_at: datetime | None = Field(
+        default=None, description="When the deadline passes: `deadline` seconds after the due time before any retry."
+    )
     snoozes: int | None = Field(
         default=None, description="Releases with `count: false` so far, which `attempts` does not include."
     )

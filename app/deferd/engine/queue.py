@@ -242,19 +242,23 @@ class JobQueue:
         is_bulk = sum(request.count for request in requests) > FROM_JOBS
         slot: AbstractAsyncContextManager[None] = self._bulk_throttle.slot(topic) if is_bulk else nullcontext()
         async with slot:
-            now_ms, more, expired, replies = await self._scripts.run("pop", self._keys.of_topic(topic), args)
+            now_ms, more, expired, replies, overdue = await self._scripts.run("pop", self._keys.of_topic(topic), args)
         self._pacing.note(topic, sum(len(raw) for reply in replies for raw in reply[2::3]))
-        if not expired and all(len(reply) == 1 for reply in replies):  # an empty topic uses up no metric label
+        if not (expired or overdue) and all(
+            len(reply) == 1 for reply in replies
+        ):  # an empty topic uses up no metric label
             return PopReply([[] for _ in requests], bool(more))
         jobs = [_read_deliveries(topic, request, reply) for request, reply in zip(requests, replies, strict=True)]
         first_time = [job for reply, some in zip(replies, jobs, strict=True) if not reply[0] for job in some]
-        self._count_pops(topic, first_time, now_ms, expired)
+        self._count_pops(topic, first_time, now_ms, expired, overdue)
         return PopReply(jobs, bool(more), [at for at, reply in enumerate(replies) if reply[0] == _RESEND])
 
-    def _count_pops(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int) -> None:
+    def _count_pops(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int, overdue: int) -> None:
         label = self._label(topic)
         if expired:
             metrics.DEATHS.labels(label, "expired").inc(expired)
+        if overdue:
+            metrics.DEATHS.labels(label, "deadline").inc(overdue)
         if jobs:
             self._known_topics.add(topic)
             metrics.POPS.labels(label).inc(len(jobs))

@@ -6,9 +6,11 @@ The scripts write it (`lua/lib/record.lua`), both sides read it::
 
 all little-endian. `extra` is empty or a JSON object with short keys for what most jobs do not have: the policy fields
 that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b` backoff, `x` ttl ms, 0 for
-none, `r` retain ms), the longest time in ms for which it is kept when dead (`k`, a limit of the API key that put it),
-the trace context of the put (`c`), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at
-ms, `n` length of the result in bytes, which then precedes the body, `s` how often it was snoozed).
+none, `r` retain ms, `q` how long it is kept when dead in ms, `i` time limit ms and `l` deadline ms, 0 for none), the
+due time in ms from which the deadline counts once a retry has another one (`v`), the longest time in ms for which it is
+kept when dead (`k`, a limit of the API key that put it), the trace context of the put (`c`), and what happened to the
+job (`e` last error, `d` why it is dead, `f` finished at ms, `n` length of the result in bytes, which then precedes the
+body, `s` how often it was snoozed).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a
@@ -36,7 +38,7 @@ _DEFAULT_BACKOFF: dict[str, Any] = {"kind": "exponential", "base": 2, "cap": 212
 _STATES = {state.value.encode(): state for state in JobState}
 NO_LIMIT = 0
 NONCE_BITS = 47
-_ENDINGS_KEYS = frozenset("s")
+_ENDINGS_KEYS = frozenset("sqil")
 
 
 class Receipt(NamedTuple):
@@ -74,10 +76,16 @@ IMPOSSIBLE_RECEIPT = Receipt(0, -1)
 class Endings(msgspec.Struct, frozen=True, gc=False):
     """How the deliveries of a job ended and when the job must end: what most jobs have nothing of.
 
-    `snoozes` counts the releases that were no attempt.
+    `snoozes` counts the releases that were no attempt. `dead_retain_ms` None: as long as the service keeps dead jobs.
+    `time_limit_ms` and `deadline_ms` are 0 for none. `first_due_at_ms` is the due time from which the deadline counts,
+    if a retry has moved that.
     """
 
     snoozes: int = 0
+    dead_retain_ms: int | None = None
+    time_limit_ms: int = 0
+    deadline_ms: int = 0
+    first_due_at_ms: int | None = None
 
 
 NO_ENDINGS = Endings()
@@ -118,6 +126,15 @@ class JobRecord(msgspec.Struct, gc=False):
     def receipt(self) -> Receipt:
         """The receipt of the live delivery; meaningless unless the job is reserved."""
         return Receipt(self.nonce, self.attempts)
+
+    @property
+    def deadline_at_ms(self) -> int | None:
+        """When the deadline passes; None without one."""
+        endings = self.endings
+        if not endings.deadline_ms:
+            return None
+        first_due_at_ms = endings.first_due_at_ms
+        return (self.due_at_ms if first_due_at_ms is None else first_due_at_ms) + endings.deadline_ms
 
     @property
     def effective_backoff(self) -> dict[str, Any]:
@@ -177,7 +194,9 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.finished_at_ms = extra.get("f")
     record.traceparent = extra.get("c")
     if not _ENDINGS_KEYS.isdisjoint(extra):
-        record.endings = Endings(extra.get("s", 0))
+        record.endings = Endings(
+            extra.get("s", 0), extra.get("q"), extra.get("i", 0), extra.get("l", 0), extra.get("v")
+        )
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
 
@@ -210,6 +229,12 @@ def policy_extra(policy: JobPolicy) -> dict[str, Any]:
         extra["x"] = 0 if policy.ttl is None else to_ms(policy.ttl)
     if policy.retain is not None:
         extra["r"] = to_ms(policy.retain)
+    if policy.dead_retain is not None:
+        extra["q"] = to_ms(policy.dead_retain)
+    if "time_limit" in fields_set:
+        extra["i"] = 0 if policy.time_limit is None else to_ms(policy.time_limit)
+    if "deadline" in fields_set:
+        extra["l"] = 0 if policy.deadline is None else to_ms(policy.deadline)
     return extra
 
 

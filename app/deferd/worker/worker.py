@@ -107,7 +107,8 @@ class Worker:
         pydantic into the parameter's annotation; an invalid body makes the job dead, with the reason. A parameter
         annotated with `Context` gets the context. After `time_limit` (seconds or a timedelta) an async handler is
         cancelled, a plain one sees `context.cancelled`, and the job is released: that of an async handler when it has
-        ended, or after 2 s. A handler that continues nevertheless counts towards the concurrency until it ends.
+        ended, or after 2 s. A handler that continues nevertheless counts towards the concurrency until it ends. The
+        `time_limit` of a job counts from its pop; its handler ends up to 1 s earlier, so that the release is in time.
 
         The return value, if not None, is the job's result and must be JSON, or a value that pydantic can write as JSON.
         An exception releases the job, with its text as `last_error`, so that it is delivered again after its backoff.

@@ -118,8 +118,8 @@ class WorkerRun:
             held = self._waiting.popleft()
             if not held.settled:
                 self._busy += 1
-                limit_s = held.handler.time_limit_s
-                timer = None if limit_s is None else self._loop.call_later(limit_s, self._on_time_limit, held)
+                left_s = held.time_left_s()
+                timer = None if left_s is None else self._loop.call_later(left_s, self._on_time_limit, held)
                 held.start(timer)  # before create_task: an eager task may end inside it
                 held.runs_in(self._loop.create_task(self._run(held)))
 
@@ -160,9 +160,7 @@ class WorkerRun:
     # Ends of handlers and deliveries
 
     def _on_time_limit(self, held: HeldJob) -> None:
-        self._stop(
-            held, Stop.TIME_LIMIT, Release(None, f"the time limit of {held.handler.time_limit_s:g} s has passed")
-        )
+        self._stop(held, Stop.TIME_LIMIT, Release(None, f"the time limit of {held.time_limit_s:g} s has passed"))
 
     def _stop(self, held: HeldJob, why: Stop, outcome: Outcome) -> None:
         """Stop a handler. An async one gets some time to clean up; the job of a plain one is settled at once."""

@@ -1,4 +1,4 @@
-"""How deliveries and jobs end, over HTTP: snoozes."""
+"""How deliveries and jobs end, over HTTP: snoozes, deadlines, time limits, dead jobs that are not kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.http_calls import Http, ok, problem, refusal
+from tests.acceptance.http_calls import Http, moment, ok, problem, refusal
 
 
 async def test_a_snoozed_job_comes_back_without_an_attempt(http: Http) -> None:
@@ -28,3 +28,40 @@ async def test_a_snooze_needs_a_delay(http: Http, delay: dict[str, Any]) -> None
     response = await http.post(http.job_path("held", "release"), json={"count": False, **delay})
     assert refusal(response, "body.delay") == "must be at least 0.1 seconds when `count` is false"
     assert (await http.get_job("held"))["state"] == "reserved"
+
+
+async def test_a_job_past_its_deadline_is_dead(http: Http) -> None:
+    job = await http.put_job("late", deadline=0.2)
+    assert moment(job["deadline_at"]) == pytest.approx(moment(job["due_at"]) + 0.2, abs=0.0015)
+    held = await http.pop_one()
+    assert held["reserved_until"] == job["deadline_at"]
+    # The next due job is promoted by a run of the timer after the deadline.
+    await http.put_job("after", delay=0.5)
+    await http.pop_one()
+    dead = await http.get_job("late")
+    assert (dead["state"], dead["reason"]) == ("dead", "deadline")
+    assert ok(await http.post(http.topic_path("redrive"), json={"ids": ["late"]})) == {"redriven": 1}
+    assert (await http.get_job("late"))["deadline_at"] > dead["deadline_at"]
+    assert 'reason="deadline"' in (await http.get("/metrics")).text
+
+
+async def test_no_touch_extends_a_lease_beyond_the_time_limit(http: Http) -> None:
+    held = await http.reserve("limited", ttr=10, time_limit=30)
+    began = moment(held["reserved_until"]) - 10
+    touched = ok(await http.post(http.job_path("limited", "touch"), json={"receipt": held["receipt"], "ttr": 3600}))
+    assert moment(touched["reserved_until"]) == pytest.approx(began + 30, abs=0.0015)
+
+
+async def test_a_job_that_is_not_kept_when_dead_is_gone(http: Http) -> None:
+    held = await http.reserve("brief", dead_retain=0)
+    ok(await http.post(http.job_path("brief", "bury"), json={"receipt": held["receipt"]}))
+    assert not await http.has_job("brief")
+
+
+async def test_a_change_sets_and_removes_deadline_and_time_limit(http: Http) -> None:
+    await http.put_job("a", delay=60)
+    bounds = {"deadline": 5, "time_limit": 7, "dead_retain": 9}
+    changed = ok(await http.patch(http.job_path("a"), json=bounds))
+    assert {name: changed[name] for name in bounds} == bounds
+    changed = ok(await http.patch(http.job_path("a"), json={"deadline": None, "time_limit": None}))
+    assert not {"deadline", "deadline_at", "time_limit"} & changed.keys()

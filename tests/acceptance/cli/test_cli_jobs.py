@@ -62,10 +62,12 @@ def test_a_process_does_the_same_as_a_call_of_main(shell: Shell, topic: str, cod
 def test_every_flag_of_put_reaches_the_job(shell: Shell, topic: str) -> None:
     run_at = (datetime.now(UTC) + timedelta(days=2)).replace(microsecond=0)
     flags = ["--ttr", "2m", "--max-attempts", "3", "--backoff", "fixed:10:0.5", "--ttl", "1h", "--retain", "1d"]
+    flags += ["--dead-retain", "0", "--time-limit", "1m", "--deadline", "2h"]
 
     [job] = shell.json("put", topic, "null", "--run-at", run_at.isoformat(), *flags)
 
     assert run_at == datetime.fromisoformat(job["due_at"])
+    assert (0, 60, 7200) == tuple(job[name] for name in ("dead_retain", "time_limit", "deadline"))
     assert (None, 120, 3, 3600, 86400) == tuple(job[name] for name in ("body", "ttr", "max_attempts", "ttl", "retain"))
     assert {"kind": "fixed", "seconds": 10, "jitter": 0.5} == job["backoff"]
 

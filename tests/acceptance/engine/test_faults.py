@@ -23,7 +23,7 @@ OUTCOMES_SEEN = [
     *(("finish", outcome) for outcome in ("done", "stale", "cancelled")),
     *(("finish any", outcome) for outcome in ("done", "stale", "not found")),
     *(("release", outcome) for outcome in ("done", "dead")),
-    *((kind, "done") for kind in ("touch", "bury", "redrive", "deliver")),
+    *((kind, "done") for kind in ("snooze", "touch", "bury", "redrive", "deliver")),
     *(("look", outcome) for outcome in ("delayed", "finished", "not found")),
 ]
 

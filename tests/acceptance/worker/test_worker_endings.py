@@ -1,6 +1,10 @@
-"""How a worker ends deliveries: snoozes, and exceptions that are no failures."""
+"""How a worker ends deliveries: snoozes, exceptions that are no failures, and the time limits of jobs."""
 
 from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
 
 import pytest
 
@@ -40,3 +44,23 @@ async def test_is_failure_decides_which_exceptions_count(
     async with serving(worker):
         dead = await in_state(client, topic, "a", "dead")
     assert (dead.attempts, dead.snoozes, dead.last_error) == (1, 1, "ValueError: wrong")
+
+
+async def test_the_worker_ends_a_handler_before_the_time_limit_of_its_job(
+    client: AsyncClient, worker: Worker, topic: str
+) -> None:
+    ran_s = []
+
+    @worker.handler(topic, time_limit=60)
+    async def close() -> None:
+        began_s = time.monotonic()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ran_s.append(time.monotonic() - began_s)
+
+    await client.put(topic, id="a", max_attempts=1, time_limit=timedelta(seconds=1), ttr=0.4)
+    async with serving(worker):
+        dead = await in_state(client, topic, "a", "dead")
+    assert (dead.reason, dead.last_error) == ("attempts_exhausted", "the time limit of 1 s has passed")
+    assert 0.5 < ran_s[0] < 1

@@ -298,6 +298,9 @@ FIELDS = {
     b"max_attempts": mostly(b"1", b"3", b"null") | mostly(b"3.0", b"0"),
     b"ttl": mostly(b"100000", b"1000.001", b"null"),
     b"retain": mostly(b"0", b"1000", b"null"),
+    b"dead_retain": mostly(b"0", b"1000", b"null") | mostly(b"-1"),
+    b"time_limit": mostly(b"1000", b"null") | mostly(b"0.05"),
+    b"deadline": mostly(b"100000", b"null") | mostly(b"0"),
     b"backoff": mostly(b'{"kind":"fixed","seconds":5}', b'{"kind":"x"}'),
     b"other": mostly(b"1"),
     b"receipt": mostly(b'"{receipt}"') | mostly(b'"0123456789ab.1"', b'"x"', b'"%b"' % (b"x" * 65)),
@@ -323,7 +326,8 @@ def objects(draw: st.DrawFn, usual: tuple[bytes, ...]) -> bytes:
     return raw
 
 
-PUT_FIELDS = tuple(name for name in sorted(FIELDS) if name not in {b"other", b"receipt", b"result", b"backoff"})
+GENERAL_FIELDS = {b"backoff", b"dead_retain", b"time_limit", b"deadline"}
+PUT_FIELDS = tuple(sorted(FIELDS.keys() - GENERAL_FIELDS - {b"other", b"receipt", b"result"}))
 BODIES = st.one_of(objects(PUT_FIELDS), objects((b"id", b"body", b"delay", b"on_conflict")))
 FINISHES = st.one_of(
     objects((b"receipt", b"result")), st.sampled_from([b"", b"null", b"{}", b'{"receipt":"{receipt}"}'])

@@ -40,6 +40,9 @@ _policy_fields: dict[str, st.SearchStrategy[Any]] = {
     "backoff": backoffs,
     "ttl": st.sampled_from([10, None, 10, 60]),
     "retain": st.sampled_from([0, 30]),
+    "dead_retain": st.sampled_from([20, 0, 200]),
+    "time_limit": st.sampled_from([20, None, 40]),
+    "deadline": st.sampled_from([60, None, 20, 200]),
 }
 policies = st.fixed_dictionaries({}, optional=_policy_fields)
 puts = st.fixed_dictionaries(

@@ -32,13 +32,16 @@ TOMBSTONE_S = 60
 """How long after the end of its lease the holder of a cancelled job gets JobCancelled."""
 
 Policy = dict[str, Any]
-"""ttr, max_attempts, backoff, ttl, retain, as in a put."""
+"""ttr, max_attempts, backoff, ttl, retain, dead_retain, time_limit, deadline, as in a put."""
 SERVICE_DEFAULTS: Policy = {
     "ttr": 60,
     "max_attempts": None,
     "backoff": {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0},
     "ttl": None,
     "retain": 0,
+    "dead_retain": DEAD_RETENTION_S,
+    "time_limit": None,
+    "deadline": None,
 }
 SOME_TEXT = "some text"
 """Stands for any `last_error` that the service writes."""
@@ -84,20 +87,23 @@ NO_DELIVERY = Delivery("", -1, None)
 class ModelJob:
     """One job. `ended` counts the deliveries that have ended; `live` is the one under way.
 
-    `version` grows with every change of the job. The test sets `exact_ms` whenever the store reports it: the due time
-    of a delayed job, or the end of the lease or retention of others, to the millisecond.
+    `first_due_s` is the due time from which the deadline counts, if a retry has moved that. `version` grows with every
+    change of the job. The test sets `exact_ms` whenever the store reports it: the due time of a delayed job, or the end
+    of the lease or retention of others, to the millisecond.
     """
 
     id: str
     body: Any
     policy: Policy
     due_s: int
+    first_due_s: int | None = None
     state: JobState = JobState.DELAYED
     ended: int = 0
     snoozes: int = 0
     live: Delivery | None = None
     consumer: str | None = None
     lease_end_s: int = 0
+    latest_lease_end_s: int | None = None
     retention_end_s: int = 0
     position: ReadyPosition = NO_POSITION
     last_error: str | None = None
@@ -113,10 +119,32 @@ class ModelJob:
         return self.ended + (self.live is not None)
 
     @property
-    def first_delivery_until_s(self) -> int | None:
-        """When the ttl ends, while the job waits for its first delivery."""
-        waits = self.state in (JobState.DELAYED, JobState.READY) and self.ended == 0 and self.snoozes == 0
-        return self.due_s + self.policy["ttl"] if waits and self.policy["ttl"] is not None else None
+    def deadline_s(self) -> int | None:
+        if self.policy["deadline"] is None:
+            return None
+        return int((self.due_s if self.first_due_s is None else self.first_due_s) + self.policy["deadline"])
+
+    @property
+    def end_of_waiting(self) -> tuple[int, DeadReason] | None:
+        """When the job becomes dead if it goes on waiting, and why."""
+        if self.state not in (JobState.DELAYED, JobState.READY):
+            return None
+        ends = []
+        if self.policy["ttl"] is not None and self.ended == 0 and self.snoozes == 0:
+            ends.append((self.due_s + self.policy["ttl"], 0, DeadReason.EXPIRED))
+        if self.deadline_s is not None:
+            ends.append((self.deadline_s, 1, DeadReason.DEADLINE))
+        if not ends:
+            return None
+        at_s, _, reason = min(ends)
+        return at_s, reason
+
+    @property
+    def watched_s(self) -> int | None:
+        """What the expiry set holds."""
+        if self.state is JobState.RESERVED:
+            return self.latest_lease_end_s
+        return None if self.end_of_waiting is None else self.end_of_waiting[0]
 
 
 @dataclass
@@ -158,8 +186,8 @@ class JobModel:
         return not any(later.is_before(earlier) for earlier, later in combinations(positions, 2))
 
     def is_expired(self, job: ModelJob) -> bool:
-        """Whether its ttl has ended: it may not be handed out, and becomes dead when a pop or the timer finds it."""
-        return job.first_delivery_until_s is not None and job.first_delivery_until_s <= self.now_s
+        """Whether its ttl or deadline has passed: it may not be handed out; a pop or the timer makes it dead."""
+        return job.end_of_waiting is not None and job.end_of_waiting[0] <= self.now_s
 
     def earlier_deliveries(self, request_id: str | None) -> list[Delivery]:
         """The live deliveries of an earlier response to the request, which a repeat returns."""
@@ -215,7 +243,7 @@ class JobModel:
         if delay_s is None:
             self._change(job, job.state)
             return
-        job.due_s = self.now_s + delay_s
+        job.due_s, job.first_due_s = self.now_s + delay_s, None
         self._change(job, _state_after(delay_s))
 
     def cancel(self, job_id: str, *, refuse_reserved: bool) -> JobState:
@@ -256,14 +284,16 @@ class JobModel:
             return []
         self._check_handed_out(count, handed_out, expired)
         for job_id in expired:
-            self._bury(self.jobs[job_id], DeadReason.EXPIRED)
+            self._bury_overdue(self.jobs[job_id])
         deliveries = []
         for job_id in handed_out:
             job = self.jobs[job_id]
             job.live = Delivery(job_id, job.ended + 1, request_id)
             job.consumer = consumer
-            job.lease_end_s = self.now_s + (job.policy["ttr"] if ttr_s is None else ttr_s)
-            self._change(job, JobState.RESERVED)
+            limit_s = job.policy["time_limit"]
+            ends_s = [end_s for end_s in (job.deadline_s, limit_s and self.now_s + limit_s) if end_s is not None]
+            job.latest_lease_end_s = min(ends_s, default=None)
+            self._extend_lease(job, ttr_s)
             deliveries.append(job.live)
         if request_id is not None and deliveries:
             self._requests[request_id] = _Request(deliveries)
@@ -309,6 +339,9 @@ class JobModel:
         job = self._release(self._held(job_id, delivery), counted=counts)
         job.last_error = job.last_error if error is None else error
         job.snoozes += not counts
+        if self._deadline_has_passed(job):
+            self._bury(job, DeadReason.DEADLINE)
+            return JobState.DEAD, None, job.attempts
         if counts and self._is_used_up(job):
             self._bury(job, DeadReason.ATTEMPTS)
             return JobState.DEAD, None, job.attempts
@@ -316,15 +349,20 @@ class JobModel:
         if wait_s is None:
             self._bury(job, DeadReason.SCHEDULE)
             return JobState.DEAD, None, job.attempts
-        job.due_s = self.now_s + wait_s
+        self._set_retry_due(job, self.now_s + wait_s)
         self._change(job, JobState.DELAYED)
         return JobState.DELAYED, job.due_s, job.attempts
 
     def touch(self, job_id: str, delivery: Delivery, *, ttr_s: int | None = None) -> int:
         job = self._held(job_id, delivery)
-        job.lease_end_s = self.now_s + (job.policy["ttr"] if ttr_s is None else ttr_s)
-        self._change(job, JobState.RESERVED)
+        self._extend_lease(job, ttr_s)
         return job.lease_end_s
+
+    def _extend_lease(self, job: ModelJob, ttr_s: int | None) -> None:
+        job.lease_end_s = self.now_s + (job.policy["ttr"] if ttr_s is None else ttr_s)
+        if job.latest_lease_end_s is not None:
+            job.lease_end_s = min(job.lease_end_s, job.latest_lease_end_s)
+        self._change(job, JobState.RESERVED)
 
     def bury(self, job_id: str, delivery: Delivery, *, error: str | None = None) -> None:
         job = self._release(self._held(job_id, delivery))
@@ -374,7 +412,7 @@ class JobModel:
         self._turns += 1
         for job in list(self.jobs.values()):
             if self.is_expired(job):
-                self._bury(job, DeadReason.EXPIRED)
+                self._bury_overdue(job)
             elif job.state is JobState.DELAYED and job.due_s <= self.now_s:
                 self._change(job, JobState.READY, ReadyPosition(self._turns, "due", job.exact_ms))
             elif job.state is JobState.RESERVED and job.lease_end_s <= self.now_s:
@@ -385,11 +423,11 @@ class JobModel:
 
     def _end_lease(self, job: ModelJob) -> None:
         self._release(job)
-        if self._is_used_up(job):
+        if self._deadline_has_passed(job) or self._is_used_up(job):
             job.last_error = SOME_TEXT if job.last_error is None else job.last_error
-            self._bury(job, DeadReason.ATTEMPTS)
+            self._bury(job, DeadReason.DEADLINE if self._deadline_has_passed(job) else DeadReason.ATTEMPTS)
         else:
-            job.due_s = self.now_s
+            self._set_retry_due(job, self.now_s)
             self._change(job, JobState.READY, ReadyPosition(self._turns, "lease ended", job.exact_ms))
 
     # Shared by the verbs
@@ -437,10 +475,25 @@ class JobModel:
     def _is_used_up(self, job: ModelJob) -> bool:
         return job.policy["max_attempts"] is not None and job.ended >= job.policy["max_attempts"]
 
+    def _deadline_has_passed(self, job: ModelJob) -> bool:
+        return job.deadline_s is not None and job.deadline_s <= self.now_s
+
+    @staticmethod
+    def _set_retry_due(job: ModelJob, due_s: int) -> None:
+        if job.policy["deadline"] is not None and job.first_due_s is None:
+            job.first_due_s = job.due_s
+        job.due_s = due_s
+
+    def _bury_overdue(self, job: ModelJob) -> None:
+        assert job.end_of_waiting is not None
+        self._bury(job, job.end_of_waiting[1])
+
     def _bury(self, job: ModelJob, reason: DeadReason) -> None:
         job.reason = reason
-        job.retention_end_s = self.now_s + DEAD_RETENTION_S
+        job.retention_end_s = self.now_s + job.policy["dead_retain"]
         self._change(job, JobState.DEAD)
+        if job.policy["dead_retain"] == 0:
+            del self.jobs[job.id]
 
     def _remove(self, job: ModelJob) -> None:
         del self.jobs[job.id]
@@ -452,6 +505,7 @@ class JobModel:
         self._turns += 1
         for job in jobs:
             job.ended, job.snoozes, job.due_s, job.reason = 0, 0, self.now_s, None
+            job.first_due_s = None
             self._change(job, JobState.READY, ReadyPosition(self._turns, "redriven", keys[job.id]))
 
     def _check_handed_out(self, count: int, handed_out: Sequence[str], expired: Collection[str]) -> None:

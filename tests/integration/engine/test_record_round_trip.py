@@ -50,6 +50,11 @@ extras = st.fixed_dictionaries(
         "d": st.sampled_from(["expired", "buried"]),
         "f": instants_ms,
         "n": st.integers(0, 10),
+        "q": durations_ms,
+        "i": durations_ms,
+        "l": durations_ms,
+        "v": instants_ms,
+        "s": st.integers(1, 1_000_000),
     },
 )
 
@@ -119,6 +124,9 @@ policies = st.fixed_dictionaries(
         "ttl": st.none() | st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
         "retain": st.integers(1, 315_576_000_000).map(lambda ms: ms / 1000),
         "traceparent": st.just(f"00-{'a' * 32}-{'b' * 16}-01"),
+        "dead_retain": st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
+        "time_limit": st.none() | st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
+        "deadline": st.none() | st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
     },
 )
 
@@ -147,6 +155,7 @@ def test_a_job_is_unchanged_after_all_transitions(
                 *(record.ttr_ms, record.max_attempts, record.ttl_ms, record.retain_ms, record.traceparent),
             )
             assert first.effective_backoff == record.effective_backoff
+            assert first.endings == record.endings
         await queue.finish("t", "a", again.receipt, result)
         if put.retain:
             finished = await queue.get("t", "a")

@@ -71,6 +71,27 @@ RIGHT = {
         finish(3, 4, receipt="first.2"),
         gone(),
     ],
+    "a deadline that passes while the job waits for its retry": [
+        put(0, 1, at_ms=500, deadline_ms=4000),
+        deliver(2, 3, 2500),
+        op("release", 3, 4, receipt="first.1", at_ms=3200, delay_ms=9000),
+        look(5, 6, "dead"),
+        gone(),
+    ],
+    "a release after the deadline": [
+        put(0, 1, deadline_ms=2500, dead_retain_ms=0),
+        deliver(2, 3, 2500),
+        op("release", 3.1, 4, "dead", receipt="first.1"),
+        gone(4),
+    ],
+    "a lease that ends with the time limit": [
+        put(0, 1, time_limit_ms=1500),
+        deliver(2, 3, 2500),
+        op("touch", 3, 3.2, receipt="first.1", lease_end_ms=4000),
+        deliver(4, 4.2, 4100, attempt=2),
+        finish(4.3, 4.4, receipt="first.2"),
+        gone(),
+    ],
     "a snooze of the last attempt": [
         put(0, 1, max_attempts=1, ttl_ms=3000),
         deliver(2, 3, 2500),

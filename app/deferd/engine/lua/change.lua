@@ -27,6 +27,7 @@ redis.call('ZREM', EXPIRY, id)
 if ARGV[3] ~= '' then
   local when = tonumber(ARGV[4])
   record.due = ARGV[3] == 'delay' and now + when or math.max(when, now)
+  record.extra.v = nil
   redis.call('ZREM', DELAY, id)
   if record.due > now then
     redis.call('ZREM', READY, id)

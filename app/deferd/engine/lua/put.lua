@@ -16,7 +16,7 @@
 -- Bound: the caller sends at most 1000 jobs.
 local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
 local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
-local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
+local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r', 'q', 'i' }
 local read, write, call = struct.unpack, struct.pack, redis.call
 local now = now_ms()
 local kept_room = tonumber(ARGV[2])
@@ -41,9 +41,17 @@ local topic_defaults = {}
 for _, key in ipairs(POLICY_KEYS) do
   topic_defaults[key] = settings[key]
 end
+topic_defaults.l = settings.d  -- in settings `l` is the durability
 local has_defaults = next(topic_defaults) ~= nil
 
--- The rest of a job's record with the topic's defaults filled in, and the job's ttl, nil for none.
+-- The shorter one of a job's ttl and deadline, nil for none.
+local function longest_wait(policy)
+  local ttl, deadline = policy.x or 0, policy.l or 0
+  if ttl > 0 and deadline > 0 then return math.min(ttl, deadline) end
+  return ttl > 0 and ttl or deadline > 0 and deadline or nil
+end
+
+-- The rest of a job's record with the topic's defaults filled in, and how long it may wait after it is due.
 local function complete(rest, length)
   if length == 0 and not has_defaults then return rest, nil end
   local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
@@ -54,7 +62,7 @@ local function complete(rest, length)
     local extra = cjson.encode(policy)
     rest = write('<I4', #extra) .. extra .. string.sub(rest, 5 + length)
   end
-  return rest, policy.x
+  return rest, longest_wait(policy)
 end
 
 local delayed, ready, watched = {}, {}, {}
@@ -70,7 +78,7 @@ end
 local has_ready = false
 local last_due, last_due_text  -- most jobs of a batch are due at the same instant
 
-local function enqueue(id, due, ttl)
+local function enqueue(id, due, wait)
   if due <= now then
     ready[#ready + 1] = id
     has_ready = true
@@ -80,10 +88,10 @@ local function enqueue(id, due, ttl)
     delayed[count + 1], delayed[count + 2] = last_due_text, id
     if due < earliest then earliest = due end
   end
-  if ttl and ttl > 0 then
-    watched[#watched + 1] = due + ttl
+  if wait then
+    watched[#watched + 1] = due + wait
     watched[#watched + 1] = id
-    earliest = math.min(earliest, due + ttl)
+    earliest = math.min(earliest, due + wait)
   end
 end
 
@@ -91,13 +99,13 @@ end
 local has_tombstones = redis.call('EXISTS', CANCELLED) == 1
 
 local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
-  local rest, ttl = complete(job_rest, extra_length)
+  local rest, wait = complete(job_rest, extra_length)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
   local room = (max_jobs > 0 or bound > 0) and room_within(bound) or math.huge
   if room > 0 and call('HSETNX', POOL, id, record) == 1 then
     if live then live = live + 1 end
     if has_tombstones then call('ZREM', CANCELLED, id) end
-    enqueue(id, due, ttl)
+    enqueue(id, due, wait)
     return CREATED, record
   end
   if redis.call('HEXISTS', POOL, id) == 0 then return FULL end
@@ -111,7 +119,7 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
   if live and not was_live then live = live + 1 end
-  enqueue(id, due, ttl)
+  enqueue(id, due, wait)
   return REPLACED, record
 end
 

@@ -1,4 +1,5 @@
--- Make dead jobs ready again: due now, no attempts or snoozes, old receipts void; the last error stays readable.
+-- Make dead jobs ready again: due now, no attempts or snoozes, old receipts void, a new deadline; the last error
+-- stays readable.
 -- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] most jobs to take, longest dead first; 0: those of the ids | ARGV[3..] ids
@@ -20,7 +21,7 @@ for _, id in ipairs(ids) do
     void_receipts(record)
     record.attempts = 0
     record.due = now
-    record.extra.d, record.extra.s = nil, nil
+    record.extra.d, record.extra.s, record.extra.v = nil, nil, nil
     redis.call('HSET', POOL, id, write_record(record))
     watch_expiry(id, record)
     redriven[#redriven + 1] = id

@@ -42,6 +42,11 @@ if ARGV[6] == '1' then record.extra.e = ARGV[7] end
 redis.call('ZREM', RESERVED, id)
 forget_holders({ id })
 
+local deadline = deadline_of(record.due, record.extra)
+if deadline and deadline <= now then
+  bury_job(id, record, 'deadline', now, tonumber(ARGV[9]))
+  return { 0, 'dead', 0, record.attempts, record.extra.d }
+end
 local limit = record.extra.m or 0
 if counts and limit > 0 and record.attempts >= limit then
   bury_job(id, record, 'attempts_exhausted', now, tonumber(ARGV[9]))
@@ -55,8 +60,9 @@ if wait < 0 then
     return { 0, 'dead', 0, record.attempts, record.extra.d }
   end
 end
-record.due = now + wait
+set_retry_due(record, now + wait)
 redis.call('HSET', POOL, id, write_record(record))
+if record.extra.i or record.extra.l then watch_expiry(id, record) end
 redis.call('ZADD', DELAY, record.due, id)
 schedule(record.due)
 return { 0, 'delayed', record.due, record.attempts }

@@ -47,7 +47,8 @@ local function read_checked(id, raw)
     is_json, extra = pcall(cjson.decode, string.sub(raw, at, at + length - 1))
     if not is_json or type(extra) ~= 'table' then return nil, 'a record whose extra is no JSON object' end
     local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
-      and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.s) and is_text(extra.e) and is_text(extra.d)
+      and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.s) and is_number(extra.q)
+      and is_number(extra.i) and is_number(extra.l) and is_number(extra.v) and is_text(extra.e) and is_text(extra.d)
       and is_text(extra.c) and is_backoff(extra.b)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
@@ -89,18 +90,27 @@ local function put_back(id, raw, due, now)
   return 'ready', nil
 end
 
-local function check_expiry(id, record, state, expiry)
-  local ttl = record.extra.x
-  local is_watched = (state == 'delayed' or state == 'ready') and ttl and ttl > 0 and not was_delivered(record)
-  local wanted = is_watched and record.due + ttl or nil
+-- What the entry in the expiry set should be, nil for none. That of a reserved job with a time limit depends on when the
+-- attempt began: it is right if the lease fits.
+local function wanted_expiry(record, state, expiry, lease_end, now)
+  if state == 'delayed' or state == 'ready' then return (end_of_waiting(record)) end
+  if state ~= 'reserved' then return nil end
+  local deadline, limit = deadline_of(record.due, record.extra), record.extra.i or 0
+  if limit == 0 then return deadline end
+  if expiry and expiry >= lease_end and expiry <= (deadline or math.huge) then return expiry end
+  return latest_lease_end(record.due, record.extra, now)
+end
+
+local function check_expiry(id, record, state, expiry, lease_end, now)
+  local wanted = wanted_expiry(record, state, expiry, lease_end, now)
   if wanted == expiry then return end
   report('expiry_wrong', id, string.format('%s, where it should be %s', expiry or 'none', wanted or 'none'))
   if not REPAIR then return end
   redis.call('ZREM', EXPIRY, id)
-  if wanted then
-    redis.call('ZADD', EXPIRY, wanted, id)
-    schedule(wanted)
-  end
+  if not wanted then return end
+  redis.call('ZADD', EXPIRY, wanted, id)
+  if state == 'reserved' then redis.call('ZADD', RESERVED, 'XX', 'LT', wanted, id) end
+  schedule(wanted)
 end
 
 -- Report all findings of one job, and repair them if REPAIR. `scores` maps states to the job's score in their sets.
@@ -141,7 +151,7 @@ local function check_job(id, raw, scores, expiry, holder, now)
       schedule(record.due)
     end
   end
-  check_expiry(id, record, state, expiry)
+  check_expiry(id, record, state, expiry, state == 'reserved' and score, now)
   if holder and state ~= 'reserved' then
     report('holder_wrong', id, state .. ', and held by ' .. holder)
     if REPAIR then forget_holders({ id }) end
