@@ -127,6 +127,17 @@ def _endings(record: JobRecord) -> dict[str, Any]:
         members["deadline_at"] = instant(deadline_at_ms)
     if endings.snoozes:
         members["snoozes"] = endings.snoozes
+    if endings.attempts_log:
+        members["attempts_log"] = [
+            {
+                "attempt": attempt,
+                "ended_at": instant(ended_at_ms),
+                "how": how,
+                **({"by": consumer} if consumer else {}),
+                **({"error": error} if error else {}),
+            }
+            for attempt, ended_at_ms, how, consumer, error in endings.attempts_log
+        ]
     return members
 
 

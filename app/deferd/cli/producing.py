@@ -23,6 +23,7 @@ from deferd.cli.options import (
 
 if TYPE_CHECKING:
     from deferd.client import Job
+    from deferd.client.jobs import EndedAttempt
 
 
 @command(
@@ -196,12 +197,19 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),
+        *(("attempt " + str(one.attempt), _ended(one)) for one in job.attempts_log),
         ("last error", job.last_error),
         ("trace", job.traceparent),
         ("result", None if "result" not in job.fields else _pretty(job.result)),
         ("body", _pretty(job.body)),
     ]
     return [(name, value) for name, value in facts if value is not None]
+
+
+def _ended(attempt: EndedAttempt) -> str:
+    by = "" if attempt.by is None else f" by {attempt.by}"
+    error = "" if attempt.error is None else f": {attempt.error}"
+    return f"{attempt.how.value} {output.when(attempt.ended_at)}{by}{error}"
 
 
 def _pretty(value: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
+from deferd.contract.endings import AttemptEnd
 from deferd.contract.model import (
     Backoff,
     DeadReason,
@@ -41,6 +42,16 @@ class JsonView:
     def _instant(self, name: str) -> datetime | None:
         value = self.fields.get(name)
         return None if value is None else parse_instant(value)
+
+
+class EndedAttempt(NamedTuple):
+    """An attempt that ended without a finish. `by` is its consumer and `error` its error text, if it gave them."""
+
+    attempt: int
+    ended_at: datetime
+    how: AttemptEnd
+    by: str | None
+    error: str | None
 
 
 class Job(JsonView):
@@ -134,6 +145,20 @@ class Job(JsonView):
     def deadline_at(self) -> datetime | None:
         """When the deadline passes. None: never."""
         return self._instant("deadline_at")
+
+    @property
+    def attempts_log(self) -> list[EndedAttempt]:
+        """The last 10 attempts that ended without a finish, oldest first."""
+        return [
+            EndedAttempt(
+                entry["attempt"],
+                parse_instant(entry["ended_at"]),
+                AttemptEnd(entry["how"]),
+                entry.get("by"),
+                entry.get("error"),
+            )
+            for entry in self.fields.get("attempts_log", ())
+        ]
 
     @property
     def last_error(self) -> str | None:

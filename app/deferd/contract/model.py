@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from deferd.contract import limits
+from deferd.contract.endings import Deadline, DeadRetain, EndedAttempt, TimeLimit, seconds_field
 from deferd.contract.timestamps import parse_instant
 
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
@@ -77,10 +78,6 @@ def _not_too_far(value: datetime) -> datetime:
     return value
 
 
-def _seconds(low: float, high: float, text: str, **options: Any) -> Any:
-    return Field(strict=True, ge=low, le=high, allow_inf_nan=False, description=text, **options)
-
-
 Topic = Annotated[
     str, StringConstraints(pattern=limits.TOPIC_PATTERN), Field(description="Topic name.", examples=["orders.close"])
 ]
@@ -106,48 +103,26 @@ DueInstant = Annotated[
 ]
 Ttr = Annotated[
     float,
-    _seconds(
+    seconds_field(
         limits.TTR_MIN_S,
         limits.TTR_MAX_S,
         "Time to run: the length of the lease in seconds, 0.1 to 86400. Default: that of the topic, else 60.",
     ),
 ]
-Delay = Annotated[float, _seconds(0, limits.DELAY_MAX_S, "Seconds until the job is due: 0 to 315576000 (10 years).")]
+Delay = Annotated[
+    float, seconds_field(0, limits.DELAY_MAX_S, "Seconds until the job is due: 0 to 315576000 (10 years).")
+]
 Ttl = Annotated[
     float,
-    _seconds(
+    seconds_field(
         0.001,
         limits.TTL_MAX_S,
         "Seconds after `due_at` within which the job must be delivered for the first time; otherwise it becomes dead "
         "with reason `expired`. `null`: no limit.",
     ),
 ]
-Retain = Annotated[float, _seconds(0, limits.RETAIN_MAX_S, "Seconds for which the finished job is kept. 0: not kept.")]
-DeadRetain = Annotated[
-    float,
-    _seconds(
-        0,
-        limits.RETAIN_MAX_S,
-        "Seconds for which the job is kept when it is dead; 0: it is removed at once. Default: that of the topic, else "
-        "what the service is configured for. The limit of the API key that put the job applies to all of them.",
-    ),
-]
-TimeLimit = Annotated[
-    float,
-    _seconds(
-        limits.TIME_LIMIT_MIN_S,
-        limits.TIME_LIMIT_MAX_S,
-        "Longest time in seconds that one attempt may run: no touch extends its lease beyond that. `null`: no limit.",
-    ),
-]
-Deadline = Annotated[
-    float,
-    _seconds(
-        0.001,
-        limits.DEADLINE_MAX_S,
-        "Seconds after `due_at` within which the job must be finished, over all its attempts; then it is dead with "
-        "reason `deadline`. `null`: none. A retry does not move the deadline; to reschedule or redrive the job does.",
-    ),
+Retain = Annotated[
+    float, seconds_field(0, limits.RETAIN_MAX_S, "Seconds for which the finished job is kept. 0: not kept.")
 ]
 MaxAttempts = Annotated[
     int,
@@ -239,8 +214,8 @@ class ExponentialBackoff(_BackoffKind):
     """Wait `min(cap, base^attempts)` seconds, +-jitter. The default waits 2, 4, 8 ... 128, 212, 212 ... seconds."""
 
     kind: Literal["exponential"] = "exponential"
-    base: float = _seconds(1, 1000, "Seconds to wait after the first attempt.", default=2)
-    cap: float = _seconds(0, limits.BACKOFF_WAIT_MAX_S, "Longest wait in seconds.", default=212)
+    base: float = seconds_field(1, 1000, "Seconds to wait after the first attempt.", default=2)
+    cap: float = seconds_field(0, limits.BACKOFF_WAIT_MAX_S, "Longest wait in seconds.", default=212)
     jitter: Jitter = 0
 
 
@@ -248,7 +223,7 @@ class FixedBackoff(_BackoffKind):
     """Wait the same number of seconds after every attempt, +-jitter."""
 
     kind: Literal["fixed"] = "fixed"
-    seconds: float = _seconds(0, limits.BACKOFF_WAIT_MAX_S, "Wait in seconds.", default=10)
+    seconds: float = seconds_field(0, limits.BACKOFF_WAIT_MAX_S, "Wait in seconds.", default=10)
     jitter: Jitter = 0
 
 
@@ -470,6 +445,9 @@ class Job(BaseModel):
     )
     snoozes: int | None = Field(
         default=None, description="Releases with `count: false` so far, which `attempts` does not include."
+    )
+    attempts_log: list[EndedAttempt] | None = Field(
+        default=None, description="The last 10 attempts that ended without a finish, oldest first, if there were any."
     )
     last_error: str | None = Field(default=None, description="Error message of the last release or bury.")
     reason: DeadReason | None = Field(default=None, description="Why the job is dead.")

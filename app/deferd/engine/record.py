@@ -10,7 +10,7 @@ none, `r` retain ms, `q` how long it is kept when dead in ms, `i` time limit ms 
 due time in ms from which the deadline counts once a retry has another one (`v`), the longest time in ms for which it is
 kept when dead (`k`, a limit of the API key that put it), the trace context of the put (`c`), and what happened to the
 job (`e` last error, `d` why it is dead, `f` finished at ms, `n` length of the result in bytes, which then precedes the
-body, `s` how often it was snoozed).
+body, `s` how often it was snoozed, `a` the log of its attempts).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a
@@ -38,7 +38,7 @@ _DEFAULT_BACKOFF: dict[str, Any] = {"kind": "exponential", "base": 2, "cap": 212
 _STATES = {state.value.encode(): state for state in JobState}
 NO_LIMIT = 0
 NONCE_BITS = 47
-_ENDINGS_KEYS = frozenset("sqil")
+_ENDINGS_KEYS = frozenset("sqila")
 
 
 class Receipt(NamedTuple):
@@ -78,7 +78,8 @@ class Endings(msgspec.Struct, frozen=True, gc=False):
 
     `snoozes` counts the releases that were no attempt. `dead_retain_ms` None: as long as the service keeps dead jobs.
     `time_limit_ms` and `deadline_ms` are 0 for none. `first_due_at_ms` is the due time from which the deadline counts,
-    if a retry has moved that.
+    if a retry has moved that. `attempts_log` has, for each of the last attempts that ended without a finish: its
+    number, when it ended (ms), how, by which consumer and with which error; the last two are '' for none.
     """
 
     snoozes: int = 0
@@ -86,6 +87,7 @@ class Endings(msgspec.Struct, frozen=True, gc=False):
     time_limit_ms: int = 0
     deadline_ms: int = 0
     first_due_at_ms: int | None = None
+    attempts_log: Sequence[tuple[int, int, str, str, str]] = ()
 
 
 NO_ENDINGS = Endings()
@@ -195,7 +197,12 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.traceparent = extra.get("c")
     if not _ENDINGS_KEYS.isdisjoint(extra):
         record.endings = Endings(
-            extra.get("s", 0), extra.get("q"), extra.get("i", 0), extra.get("l", 0), extra.get("v")
+            extra.get("s", 0),
+            extra.get("q"),
+            extra.get("i", 0),
+            extra.get("l", 0),
+            extra.get("v"),
+            extra.get("a", ()),
         )
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]

@@ -65,3 +65,17 @@ async def test_a_change_sets_and_removes_deadline_and_time_limit(http: Http) -> 
     assert {name: changed[name] for name in bounds} == bounds
     changed = ok(await http.patch(http.job_path("a"), json={"deadline": None, "time_limit": None}))
     assert not {"deadline", "deadline_at", "time_limit"} & changed.keys()
+
+
+async def test_failed_attempts_are_logged(http: Http) -> None:
+    await http.put_job("failing")
+    assert "attempts_log" not in await http.get_job("failing")
+    for number in (1, 2):
+        await http.pop_one(consumer="w1")
+        release = {"delay": 0, "error": f"try {number}"}
+        ok(await http.post(http.job_path("failing", "release"), json=release))
+    job = await http.pop_one()
+    [first, second] = job["attempts_log"]
+    assert first == {"attempt": 1, "ended_at": first["ended_at"], "how": "released", "by": "w1", "error": "try 1"}
+    assert second["error"] == "try 2"
+    assert moment(first["ended_at"]) <= moment(second["ended_at"])

@@ -152,6 +152,15 @@ def test_a_consumer_pops_touches_releases_and_finishes(shell: Shell, topic: str)
     assert {"ok": True} == shell.json("show", topic, "a")[0]["result"]
 
 
+def test_a_job_shows_its_failed_attempts(shell: Shell, topic: str) -> None:
+    shell.good("put", topic, "1", "--id", "a")
+    shell.good("pop", topic, "--consumer", "w1")
+    shell.good("bury", topic, "a", "--error", "no such order")
+    [line] = [line for line in shell.good("show", topic, "a").splitlines() if line.startswith("attempt 1 ")]
+    assert line.split()[2] == "buried"
+    assert line.endswith(" by w1: no such order")
+
+
 def test_a_release_need_not_count_as_an_attempt(shell: Shell, topic: str) -> None:
     shell.good("put", topic, "1", "--id", "a")
     shell.good("pop", topic)

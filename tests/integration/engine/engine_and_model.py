@@ -22,13 +22,13 @@ from deferd.engine.record import ANY_RECEIPT, IMPOSSIBLE_RECEIPT, JobRecord, Rec
 from deferd.store.connection import connect
 from tests.integration.engine.drawn_calls import JOB_IDS, TOPICS
 from tests.integration.engine.engine_driver import EngineDriver
-from tests.integration.engine.job_model import (
+from tests.integration.engine.job_model import JobModel
+from tests.integration.engine.modelled_job import (
     ANY_DELIVERY,
     DEAD_RETENTION_S,
     NO_DELIVERY,
     SOME_TEXT,
     Delivery,
-    JobModel,
     ModelJob,
 )
 from tests.integration.store.store_contents import Contents, read_contents
@@ -160,6 +160,9 @@ class EngineAndModel(RuleBasedStateMachine):
         assert (endings.deadline_ms / 1000 or None) == job.policy["deadline"]
         dead_retain_ms = endings.dead_retain_ms
         assert (DEAD_RETENTION_S if dead_retain_ms is None else dead_retain_ms / 1000) == job.policy["dead_retain"]
+        assert [(*one[:1], *one[2:]) for one in endings.attempts_log] == [(*one[:1], *one[2:]) for one in job.log]
+        for actual, expected in zip(endings.attempts_log, job.log, strict=True):
+            self.assert_same_instant(actual[1], expected[1])
         self.assert_same_instant(record.deadline_at_ms, job.deadline_s)
         assert record.effective_backoff == job.policy["backoff"]
         assert record.last_error == job.last_error or (record.last_error and job.last_error is SOME_TEXT)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from deferd.contract.errors import (
     DeferdError,
@@ -26,125 +26,20 @@ from deferd.contract.errors import (
     TopicNotFound,
 )
 from deferd.contract.model import DeadReason, JobState
+from tests.integration.engine.modelled_job import (
+    ANY_DELIVERY,
+    SERVICE_DEFAULTS,
+    SOME_TEXT,
+    Delivery,
+    ModelJob,
+    Policy,
+    ReadyPosition,
+)
 
-DEAD_RETENTION_S = 100
 TOMBSTONE_S = 60
 """How long after the end of its lease the holder of a cancelled job gets JobCancelled."""
 
-Policy = dict[str, Any]
-"""ttr, max_attempts, backoff, ttl, retain, dead_retain, time_limit, deadline, as in a put."""
-SERVICE_DEFAULTS: Policy = {
-    "ttr": 60,
-    "max_attempts": None,
-    "backoff": {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0},
-    "ttl": None,
-    "retain": 0,
-    "dead_retain": DEAD_RETENTION_S,
-    "time_limit": None,
-    "deadline": None,
-}
-SOME_TEXT = "some text"
-"""Stands for any `last_error` that the service writes."""
-
 _LIVE_STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
-
-
-class ReadyPosition(NamedTuple):
-    """A position in the Ready list, after all of an earlier turn. Within a turn, jobs that became ready for the same
-    reason are ordered by key; the order of others is not specified.
-    """
-
-    turn: int
-    reason: str
-    key: int
-
-    def is_before(self, other: ReadyPosition) -> bool:
-        if self.turn != other.turn:
-            return self.turn < other.turn
-        return self.reason == other.reason and self.key < other.key
-
-
-NO_POSITION = ReadyPosition(0, "", 0)
-
-
-@dataclass(eq=False)
-class Delivery:
-    """One delivery of a job, which a receipt names. `receipt` is the store's, kept for the test."""
-
-    job_id: str
-    number: int
-    request_id: str | None
-    receipt: Any = None
-
-
-ANY_DELIVERY = Delivery("", 0, None)
-"""Stands for a call without a receipt."""
-NO_DELIVERY = Delivery("", -1, None)
-"""Stands for a receipt that was never issued."""
-
-
-@dataclass(eq=False)
-class ModelJob:
-    """One job. `ended` counts the deliveries that have ended; `live` is the one under way.
-
-    `first_due_s` is the due time from which the deadline counts, if a retry has moved that. `version` grows with every
-    change of the job. The test sets `exact_ms` whenever the store reports it: the due time of a delayed job, or the end
-    of the lease or retention of others, to the millisecond.
-    """
-
-    id: str
-    body: Any
-    policy: Policy
-    due_s: int
-    first_due_s: int | None = None
-    state: JobState = JobState.DELAYED
-    ended: int = 0
-    snoozes: int = 0
-    live: Delivery | None = None
-    consumer: str | None = None
-    lease_end_s: int = 0
-    latest_lease_end_s: int | None = None
-    retention_end_s: int = 0
-    position: ReadyPosition = NO_POSITION
-    last_error: str | None = None
-    reason: DeadReason | None = None
-    finished_by: Delivery | None = None
-    finished_at_s: int | None = None
-    result: Any = None
-    version: int = 0
-    exact_ms: int = 0
-
-    @property
-    def attempts(self) -> int:
-        return self.ended + (self.live is not None)
-
-    @property
-    def deadline_s(self) -> int | None:
-        if self.policy["deadline"] is None:
-            return None
-        return int((self.due_s if self.first_due_s is None else self.first_due_s) + self.policy["deadline"])
-
-    @property
-    def end_of_waiting(self) -> tuple[int, DeadReason] | None:
-        """When the job becomes dead if it goes on waiting, and why."""
-        if self.state not in (JobState.DELAYED, JobState.READY):
-            return None
-        ends = []
-        if self.policy["ttl"] is not None and self.ended == 0 and self.snoozes == 0:
-            ends.append((self.due_s + self.policy["ttl"], 0, DeadReason.EXPIRED))
-        if self.deadline_s is not None:
-            ends.append((self.deadline_s, 1, DeadReason.DEADLINE))
-        if not ends:
-            return None
-        at_s, _, reason = min(ends)
-        return at_s, reason
-
-    @property
-    def watched_s(self) -> int | None:
-        """What the expiry set holds."""
-        if self.state is JobState.RESERVED:
-            return self.latest_lease_end_s
-        return None if self.end_of_waiting is None else self.end_of_waiting[0]
 
 
 @dataclass
@@ -336,7 +231,10 @@ class JobModel:
         counts: bool = True,
     ) -> tuple[JobState, int | None, int]:
         """Returns the state, the due time and the attempts."""
-        job = self._release(self._held(job_id, delivery), counted=counts)
+        job = self._held(job_id, delivery)
+        if counts:
+            self._log(job, "released", error)
+        self._release(job, counted=counts)
         job.last_error = job.last_error if error is None else error
         job.snoozes += not counts
         if self._deadline_has_passed(job):
@@ -365,7 +263,9 @@ class JobModel:
         self._change(job, JobState.RESERVED)
 
     def bury(self, job_id: str, delivery: Delivery, *, error: str | None = None) -> None:
-        job = self._release(self._held(job_id, delivery))
+        job = self._held(job_id, delivery)
+        self._log(job, "buried", error)
+        self._release(job)
         job.last_error = job.last_error if error is None else error
         self._bury(job, DeadReason.BURIED)
 
@@ -422,6 +322,9 @@ class JobModel:
         self.tombstones = {key: until_s for key, until_s in self.tombstones.items() if until_s > self.now_s}
 
     def _end_lease(self, job: ModelJob) -> None:
+        latest_s = job.latest_lease_end_s
+        how = "lease_ended" if latest_s is None or latest_s > self.now_s else "time_limit"
+        self._log(job, "deadline" if self._deadline_has_passed(job) else how, None)
         self._release(job)
         if self._deadline_has_passed(job) or self._is_used_up(job):
             job.last_error = SOME_TEXT if job.last_error is None else job.last_error
@@ -471,6 +374,9 @@ class JobModel:
         job.ended += counted
         job.live = job.consumer = None
         return job
+
+    def _log(self, job: ModelJob, how: str, error: str | None) -> None:
+        job.log = [*job.log, (job.attempts, self.now_s, how, job.consumer or "", error or "")][-10:]
 
     def _is_used_up(self, job: ModelJob) -> bool:
         return job.policy["max_attempts"] is not None and job.ended >= job.policy["max_attempts"]

@@ -118,6 +118,11 @@ PLANTS: dict[str, Plant] = {
         {"unreadable": 1},
         frozenset({"dead"}),
     ),
+    "a log of attempts of the wrong kind": Plant(
+        (("HSET", f"{KEY}:pool", "dead", b"\0" * 22 + b'\x0b\0\0\0{"a":[[1]]}null'),),
+        {"unreadable": 1},
+        frozenset({"dead"}),
+    ),
     "a holder of a job that is ready": Plant((("HSET", f"{KEY}:holders", "ready", "worker-9"),), {"holder_wrong": 1}),
     "a tombstone of a job that is there": Plant(
         (("ZADD", f"{KEY}:cancelled", FAR_MS, "ready"),), {"tombstone_wrong": 1}

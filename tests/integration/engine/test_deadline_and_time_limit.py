@@ -190,7 +190,7 @@ async def test_jobs_with_and_without_limits_are_popped_together(driver: EngineDr
     await driver.put("limited", time_limit=5)
     await driver.put("ttl", ttl=100)
     reply = await driver.queue.pop(TOPIC, [PopRequest(3, ttr_ms=60_000)])
-    ends = {one.id: one.reserved_until_ms for one in reply.jobs[0]}
+    ends = {one.id: one.reserved_until_ms or 0 for one in reply.jobs[0]}
     assert ends["plain"] == ends["ttl"] == ends["limited"] + 55_000
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from importlib.resources import files
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +56,11 @@ extras = st.fixed_dictionaries(
         "l": durations_ms,
         "v": instants_ms,
         "s": st.integers(1, 1_000_000),
+        "a": st.lists(
+            st.tuples(st.integers(1, 1000), instants_ms, st.just("released"), st.just("worker-1"), plain_texts),
+            min_size=1,
+            max_size=10,
+        ),
     },
 )
 
@@ -155,7 +161,10 @@ def test_a_job_is_unchanged_after_all_transitions(
                 *(record.ttr_ms, record.max_attempts, record.ttl_ms, record.retain_ms, record.traceparent),
             )
             assert first.effective_backoff == record.effective_backoff
-            assert first.endings == record.endings
+            assert first.endings == msgspec.structs.replace(record.endings, attempts_log=())
+        assert [(error_shown, how) for _, _, how, _, error_shown in dead.endings.attempts_log] == [
+            (error.encode()[:500].decode(errors="ignore"), "buried")
+        ]
         await queue.finish("t", "a", again.receipt, result)
         if put.retain:
             finished = await queue.get("t", "a")

@@ -19,7 +19,7 @@ from tests.integration.engine import drawn_calls as drawn
 from tests.integration.engine.drawn_calls import TOPICS
 from tests.integration.engine.engine_and_model import EngineAndModel, OutOfTimeError, receipt_of, result_of
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
-from tests.integration.engine.job_model import ANY_DELIVERY
+from tests.integration.engine.modelled_job import ANY_DELIVERY
 from tests.integration.store.store_servers import StoreServer
 
 
@@ -163,9 +163,10 @@ class EveryCall(EngineAndModel):
     @drawn.verb(topic=drawn.topics, which=drawn.receipts, error=drawn.errors)
     def snooze(self, topic: str, which: tuple[str, int], error: str | None) -> None:
         job_id, delivery = self.target_of(topic, which)
-        snooze = {"error": error, "counts": False}
-        actual = self.run(self.queue.release(topic, job_id, receipt_of(delivery), delay_ms=10_000, **snooze))
-        expected = result_of(lambda: self.models[topic].release(job_id, delivery, delay_s=10, **snooze))
+        receipt = receipt_of(delivery)
+        actual = self.run(self.queue.release(topic, job_id, receipt, delay_ms=10_000, error=error, counts=False))
+        model = self.models[topic]
+        expected = result_of(lambda: model.release(job_id, delivery, delay_s=10, error=error, counts=False))
         if isinstance(actual, Released):
             state, due_s, attempts = expected
             assert (actual.state, actual.attempts) == (state, attempts)

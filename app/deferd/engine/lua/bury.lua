@@ -11,6 +11,7 @@ local code, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 if code ~= LIVE then return code end
 local record = read_record(raw)
 record.attempts = record.attempts + 1
+log_attempt(record, now, 'buried', redis.call('HGET', HOLDERS, id), ARGV[6])
 if ARGV[5] == '1' then record.extra.e = ARGV[6] end
 redis.call('ZREM', RESERVED, id)
 forget_holders({ id })

@@ -45,6 +45,7 @@ local function read_record_to_move(raw)
   for _, key in ipairs(NUMBERS) do
     record.extra[key] = record.extra[key] and record.extra[key] + 0
   end
+  if record.extra.a and type(record.extra.a) ~= 'table' then error('no log of attempts') end
   return record
 end
 
@@ -61,15 +62,36 @@ local function take_records(key, ids)
   return records
 end
 
-local redelivered = {}
+-- The consumers that hold jobs and gave their names: id -> consumer.
+local function consumers_of(ids)
+  local consumers = {}
+  if redis.call('EXISTS', HOLDERS) == 0 then return consumers end
+  for index, consumer in ipairs(redis.call('HMGET', HOLDERS, unpack(ids))) do
+    consumers[ids[index]] = consumer
+  end
+  return consumers
+end
+
+-- Why a lease has ended. `deadline` is that of the job, if it has one.
+local function end_of_lease(id, extra, deadline)
+  if deadline and deadline <= now then return 'deadline' end
+  local latest = (extra.i or 0) > 0 and redis.call('ZSCORE', EXPIRY, id)
+  return latest and tonumber(latest) <= now and 'time_limit' or 'lease_ended'
+end
+
+local redelivered, consumers = {}, {}
 local ended_leases = due_in(RESERVED)
-if #ended_leases > 0 then forget_holders(ended_leases) end
+if #ended_leases > 0 then
+  consumers = consumers_of(ended_leases)
+  forget_holders(ended_leases)
+end
 for _, job in ipairs(take_records(RESERVED, ended_leases)) do
   local id, record = job.id, job.record
   local limit_of_attempts = record.extra.m or 0
   record.attempts = record.attempts + 1
-  local deadline = deadline_of(record.due, record.extra)
-  if deadline and deadline <= now then
+  local how = end_of_lease(id, record.extra, deadline_of(record.due, record.extra))
+  log_attempt(record, now, how, consumers[id])
+  if how == 'deadline' then
     record.extra.e = record.extra.e or 'the deadline passed before the job was finished'
     bury_job(id, record, 'deadline', now, dead_retention)
     reply[7] = reply[7] + 1

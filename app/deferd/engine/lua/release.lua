@@ -34,6 +34,7 @@ local record = read_record(raw)
 local counts = ARGV[10] == '1'
 if counts then
   record.attempts = record.attempts + 1
+  log_attempt(record, now, 'released', redis.call('HGET', HOLDERS, id), ARGV[7])
 else
   void_receipts(record)
   record.extra.s = (record.extra.s or 0) + 1

@@ -35,6 +35,19 @@ local function is_backoff(backoff)
   return true
 end
 
+-- Whether this is a log of attempts, as log_attempt writes it.
+local function is_log(log)
+  if log == nil then return true end
+  if type(log) ~= 'table' then return false end
+  for _, entry in ipairs(log) do
+    if type(entry) ~= 'table' or type(entry[1]) ~= 'number' or type(entry[2]) ~= 'number' then return false end
+    for at = 3, 5 do
+      if type(entry[at]) ~= 'string' then return false end
+    end
+  end
+  return true
+end
+
 -- The record without its body, or nil and the reason why the service cannot use it.
 local function read_checked(id, raw)
   if #id > 255 or not string.find(id, '^[%w][%w._:-]*$') then return nil, 'no valid id' end
@@ -49,7 +62,7 @@ local function read_checked(id, raw)
     local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
       and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.s) and is_number(extra.q)
       and is_number(extra.i) and is_number(extra.l) and is_number(extra.v) and is_text(extra.e) and is_text(extra.d)
-      and is_text(extra.c) and is_backoff(extra.b)
+      and is_text(extra.c) and is_backoff(extra.b) and is_log(extra.a)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
   end
