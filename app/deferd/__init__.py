@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
     from deferd.contract.errors import (
         DeferdError,
+        DifferentShard,
         DurabilityUnavailable,
         Forbidden,
         InvalidInput,
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
         ScheduleBackoff,
         TopicSettings,
     )
-    from deferd.worker import Context, Reject, Retry, Snooze, Worker
+    from deferd.worker import Context, Reject, Retry, Snooze, Then, Worker
 
     __version__: str
 
@@ -90,6 +91,7 @@ __all__ = [
     "Context",
     "DeferdError",
     "Delivery",
+    "DifferentShard",
     "DurabilityLevel",
     "DurabilityUnavailable",
     "ExponentialBackoff",
@@ -120,6 +122,7 @@ __all__ = [
     "Snooze",
     "StoreAudit",
     "StoreUnavailable",
+    "Then",
     "TopicAudit",
     "TopicFull",
     "TopicNotFound",

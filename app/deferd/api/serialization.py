@@ -179,6 +179,12 @@ def put_results(results: Iterable[PutResult]) -> bytes:
     return _results(lines)
 
 
+def finished_and_put(topic: str, job_id: str, results: Sequence[PutResult]) -> bytes:
+    """The response to a finish that put other jobs. No results: they were put before."""
+    put = b',"put":' + put_results(results).removeprefix(b'{"results":') if results else b"}"
+    return f'{{"topic":"{topic}","id":"{job_id}","state":"finished"'.encode() + put
+
+
 def finish_results(results: Iterable[FinishResult]) -> bytes:
     """The response to a batch finish."""
     return _results(

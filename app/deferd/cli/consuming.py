@@ -61,17 +61,35 @@ def pop(
 @command(
     "deferd finish orders.close order-1042",
     "deferd finish orders.close order-1042 --receipt 29a1e0c3.1 --result '\"closed\"'",
+    """deferd finish orders.close order-1042 --put '{"topic": "mail", "body": {"order": 1042}}'""",
 )
 @_delivery_arguments
 @click.option(
     "--result", type=values.json_value, metavar="JSON", help="kept with the record of the job if it has a retain"
 )
+@click.option(
+    "--put",
+    "puts",
+    type=values.json_object,
+    metavar="JSON",
+    multiple=True,
+    help='a job to put in the same step, {"topic": ..., "body": ...}; up to 10 times',
+)
 @json_option()
 @connection_options
-def finish(*, topic: str, id: str, receipt: str | None, result: Any, as_json: bool, connection: Connection) -> None:
-    """Finish a job: it is done."""
+def finish(
+    *,
+    topic: str,
+    id: str,
+    receipt: str | None,
+    result: Any,
+    puts: tuple[dict[str, Any], ...],
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Finish a job: it is done. With --put, it is done and the others are put, or nothing happens."""
     with connection.open() as client:
-        client.finish(_delivery(topic, id, receipt), result)
+        client.finish(_delivery(topic, id, receipt), result, put=puts)
     _show_state(topic, id, "finished", as_json=as_json)
 
 

@@ -12,7 +12,7 @@ from deferd.client.batching import Batching
 from deferd.client.buffer import PutBuffer
 from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
-from deferd.client.idempotency import new_id, put_batch_once, with_id, with_ids
+from deferd.client.idempotency import finish_once, new_id, put_batch_once, with_id, with_ids
 from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import Backoff, PutOptions, put_fields
@@ -196,15 +196,23 @@ class ApiMethods:
             requests.pop(topics, count=count, wait=wait, ttr=ttr, consumer=consumer, request_id=request_id or new_id())
         )
 
-    async def finish(self, job: Delivery | JobRef, result: Any = None) -> None:
+    async def finish(self, job: Delivery | JobRef, result: Any = None, *, put: Sequence[JobToPut] = ()) -> None:
         """Finish a job. `result`, a JSON value, is kept with the job if that has a `retain`.
+
+        `put` are up to 10 jobs, as for `put_many`, that are put in the same step: all of it is done, or nothing. When a
+        response was lost and the finish is repeated, nothing is put twice.
 
         Raises:
             ReceiptStale: the delivery is over.
             JobCancelled: the job was cancelled in the meantime.
             JobNotFound: the job is gone.
+            DifferentShard: a job to put is in another shard of the store. Nothing was done.
+            DeferdError: as `put`, when one of the jobs is refused. Nothing was done.
         """
-        await self._calls.finish(job, result)
+        if put:
+            await finish_once(self._sender, job, result, with_ids(map(set_fields, put)))
+        else:
+            await self._calls.finish(job, result)
 
     async def finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
         """Finish any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""

@@ -89,12 +89,13 @@ async def finish_once(
     sender: Sender,
     job: Delivery | JobRef,
     result: Any = None,
+    put: Sequence[Mapping[str, Any]] = (),
     *,
     doubtful: bool = False,
     retry_for_s: float | None = None,
 ) -> None:
-    """Finish one job. `doubtful`: an earlier request may have finished it. Raises as `Client.finish`."""
-    outcome = await sender.try_to_send(requests.finish(job, result), retry_for_s=retry_for_s, doubtful=doubtful)
+    """Finish one job and put others. `doubtful`: an earlier request may have done it. Raises as `Client.finish`."""
+    outcome = await sender.try_to_send(requests.finish(job, result, put), retry_for_s=retry_for_s, doubtful=doubtful)
     # A finished job without `retain` is gone, so after a lost response "not found" means that it was finished.
     if not (outcome.doubtful and isinstance(outcome.error, JobNotFound)):
         outcome.result()

@@ -164,9 +164,15 @@ def pop(
     )
 
 
-def finish(job: JobRef | Delivery, result: Any = None) -> ApiRequest[None]:
-    """`POST /jobs/{topic}/{id}/finish`: end this delivery with a result, which is kept if the job has a `retain`."""
-    return _on_delivery("finish", job, {} if result is None else {"result": result}, responses.read_finished)
+def finish(job: JobRef | Delivery, result: Any = None, put: Sequence[JobToPut] = ()) -> ApiRequest[None]:
+    """`POST /jobs/{topic}/{id}/finish`: end this delivery with a result, which is kept if the job has a `retain`.
+
+    `put` are jobs to put in the same step, each a PutJob or the JSON object of the contract.
+    """
+    fields: dict[str, Any] = {} if result is None else {"result": result}
+    if put:
+        fields["put"] = [job_fields(one) for one in put]
+    return _on_delivery("finish", job, fields, responses.read_finished)
 
 
 def release(

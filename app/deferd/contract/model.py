@@ -324,14 +324,25 @@ class CancelBatch(_Strict):
     jobs: list[CancelItem] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
 
 
-class FinishJob(_Strict):
-    """Finish of a job."""
-
+class _Finish(_Strict):
     receipt: Receipt | None = None
     result: Any = Field(default=None, description="Any JSON value; kept with the finished job if it has a `retain`.")
 
 
-class FinishItem(FinishJob):
+class FinishJob(_Finish):
+    """Finish of a job, and jobs to put in the same step."""
+
+    put: list[PutJob] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=limits.CHAINED_PUTS_MAX,
+        description=f"1 to {limits.CHAINED_PUTS_MAX} jobs that follow: the job is finished and all of these are put, "
+        "or nothing is done. Their topics must be in the same shard of the store (422 `different_shard`). A repeated "
+        "finish puts nothing again.",
+    )
+
+
+class FinishItem(_Finish):
     """One job of a batch finish."""
 
     id: JobId

@@ -18,6 +18,7 @@ from deferd.contract.errors import JobCancelled, JobNotFound, JobReserved, Recei
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob
 from deferd.engine import metrics
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
+from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
@@ -114,6 +115,7 @@ class JobQueue:
         self._known_topics = known_topics
         self._pacing = ReplyPacing()
         self._puts = Puts(put_sender, labels, bulk_throttle, known_topics)
+        self._chained = ChainedPuts(scripts, keys, put_sender)
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
         self._cancels = GroupCommit(self._send_cancels, size=size, most_items=_CANCELS_PER_CALL)
 
@@ -300,6 +302,31 @@ class JobQueue:
     def add_finish(self, topic: str, finish: EncodedFinish, on_result: OnResult[int]) -> None:
         """As `finish` for callers without a task; `raise_unless_finished` reads the result."""
         self._finishes.add(topic, finish.args, on_result)
+
+    async def finish_and_put(
+        self,
+        topic: str,
+        job_id: str,
+        receipt: Receipt,
+        puts: Sequence[PutJob],
+        *,
+        result: Any = None,
+        bounds: PutBounds = NO_BOUNDS,
+    ) -> list[PutResult]:
+        """As `finish`, and put 1 to 10 jobs in the same step: all of it is done, or nothing.
+
+        Returns the results of the puts; none if this delivery had finished the job before, and nothing is put again.
+
+        Raises:
+            JobNotFound, ReceiptStale, JobCancelled, and the errors of `ChainedPuts.finish`.
+        """
+        chained = await self._chained.finish(topic, job_id, receipt, puts, result=result, bounds=bounds)
+        raise_unless_finished(chained.code, topic, job_id)
+        if chained.codes:
+            metrics.FINISHES.labels(self._label(topic)).inc()
+        for of_topic, codes in chained.codes.items():
+            self._puts.count(of_topic, codes)
+        return chained.results
 
     async def finish_many(self, topic: str, items: Sequence[FinishItem | EncodedFinish]) -> list[FinishResult]:
         """Finish jobs of one topic; each has its own result, in order.

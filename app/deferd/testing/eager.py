@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -223,8 +223,9 @@ class EagerJobs:
             self._failed(job, error)
             raise
         else:
-            outcome = of_value(value)
+            outcome = of_value(value, context.puts)
             if isinstance(outcome, Finish):
+                self._chain(outcome.put)
                 self._ended(job, "finished", None)
                 job.result = outcome.result
             else:
@@ -232,6 +233,13 @@ class EagerJobs:
                 job.delay = None
         finally:
             del self._running[job]
+
+    def _chain(self, puts: Sequence[dict[str, Any]]) -> None:
+        """Put the jobs that a handler put with its finish; they run after it."""
+        for fields in puts:
+            status, job = self._stored(fields)
+            if status == _CREATED and job.state == "ready" and job.topic in self._handlers:
+                self._due.append(job)
 
     def _needs_loop(self, handler: Handler) -> bool:
         return handler.is_async or bool(self._middleware)
@@ -268,6 +276,7 @@ class _EagerContext(Context):
     def __init__(self, job: Delivery) -> None:
         self.job = job
         self._stopped = None
+        self._puts = []
 
     def stop(self) -> None:
         self._stopped = True

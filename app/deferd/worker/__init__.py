@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deferd.worker.context import Context
-from deferd.worker.outcomes import Reject, Retry, Snooze
+from deferd.worker.outcomes import Reject, Retry, Snooze, Then
 from deferd.worker.worker import Worker
 
-__all__ = ["Context", "Reject", "Retry", "Snooze", "Worker"]
+__all__ = ["Context", "Reject", "Retry", "Snooze", "Then", "Worker"]

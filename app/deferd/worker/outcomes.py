@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
 
 from deferd.client.durations import Seconds, seconds
+from deferd.client.idempotency import with_id
 from deferd.client.jobs import Delivery
-from deferd.contract.limits import DELAY_MAX_S, ERROR_TEXT_MAX, SNOOZE_MIN_S
+from deferd.client.put_options import check_put
+from deferd.client.request_body import JobToPut, as_json, job_fields, set_fields
+from deferd.contract.limits import CHAINED_PUTS_MAX, DELAY_MAX_S, ERROR_TEXT_MAX, SNOOZE_MIN_S
 from deferd.contract.model import ExponentialBackoff, FixedBackoff
 from deferd.worker.log import LOG
 
@@ -60,10 +63,45 @@ class Reject(Exception):
         super().__init__(reason)
 
 
+class Then:
+    """Returned by a handler: its job is finished and others are put in one step, so that neither is lost.
+
+    ::
+
+        return Then(mail.fields(receipt), {"topic": "stock", "body": 1}, result="closed")
+
+    The jobs are those of `AsyncClient.put_many`, with those of `context.put` at most 10; `result` is the result of the
+    handler's own job. If the service refuses them, the job is released with the reason.
+
+    Raises:
+        ValueError: there are more than 10 jobs.
+        InvalidInput: one of them is invalid.
+    """
+
+    def __init__(self, *put: JobToPut, result: Any = None) -> None:
+        check_count(len(put))
+        self.put = [checked_job(job) for job in put]
+        self.result = result
+
+
+def checked_job(job: JobToPut) -> dict[str, Any]:
+    """A job to put with an id, as the JSON object of the contract. Raises InvalidInput."""
+    fields: dict[str, Any] = as_json(job_fields(with_id(set_fields(job))))
+    check_put(fields)
+    return fields
+
+
+def check_count(count: int) -> None:
+    """Raise ValueError for more jobs than one finish can put."""
+    if count > CHAINED_PUTS_MAX:
+        raise ValueError(f"a finish puts at most {CHAINED_PUTS_MAX} jobs, not {count}")
+
+
 class Finish(NamedTuple):
-    """The job is finished, with a JSON value as its result."""
+    """The job is finished, with a JSON value as its result, and others are put in the same step."""
 
     result: Any
+    put: Sequence[dict[str, Any]] = ()
 
 
 class Release(NamedTuple):
@@ -88,16 +126,23 @@ Outcome = Finish | Release | Bury
 DONE = Finish(None)
 
 
-def of_value(value: Any) -> Outcome:
-    """The outcome for a return value of a handler: a finish, unless the value cannot be written as JSON."""
+def of_value(value: Any, put: Sequence[dict[str, Any]] = ()) -> Outcome:
+    """The outcome for a return value of a handler: a finish, unless the value cannot be written as JSON.
+
+    `put` are the jobs of its `context.put`.
+    """
+    if isinstance(value, Then):
+        put, value = [*put, *value.put], value.result
+        if len(put) > CHAINED_PUTS_MAX:
+            return Release(None, f"the handler put {len(put)} jobs, more than {CHAINED_PUTS_MAX}")
     if value is None:
-        return DONE
+        return Finish(None, put) if put else DONE
     try:
         # Writing fails for values that JSON has no type for, parsing for NaN and infinities.
         result = from_json(to_json(value, inf_nan_mode="constants"), allow_inf_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         return Release(None, bounded(f"the handler returned a value that is not JSON: {error_text(error)}"))
-    return Finish(result)
+    return Finish(result, put)
 
 
 def of_error(error: BaseException) -> Release | Bury:

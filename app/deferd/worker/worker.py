@@ -111,6 +111,7 @@ class Worker:
         `time_limit` of a job counts from its pop; its handler ends up to 1 s earlier, so that the release is in time.
 
         The return value, if not None, is the job's result and must be JSON, or a value that pydantic can write as JSON.
+        To put further jobs in the same step, return `Then` or call `context.put`.
         An exception releases the job, with its text as `last_error`, so that it is delivered again after its backoff.
         Retry, Snooze and Reject override that.
 

@@ -133,7 +133,7 @@ class WorkerRun:
             traceparent = held.job.traceparent
             if traceparent is not None:
                 TRACEPARENT.set(traceparent)
-            outcome = of_value(await self._call(held))
+            outcome = of_value(await self._call(held), held.puts)
         except GeneratorExit:  # the loop was closed
             raise
         except BaseException as exc:  # noqa: BLE001 (no exception of a handler may lose its job or end the worker)

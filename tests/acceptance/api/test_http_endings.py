@@ -1,4 +1,5 @@
-"""How deliveries and jobs end, over HTTP: snoozes, deadlines, time limits, dead jobs that are not kept."""
+"""How deliveries and jobs end, over HTTP: snoozes, deadlines, time limits, dead jobs that are not kept,
+logs of attempts, and jobs that follow."""
 
 from __future__ import annotations
 
@@ -79,3 +80,60 @@ async def test_failed_attempts_are_logged(http: Http) -> None:
     assert first == {"attempt": 1, "ended_at": first["ended_at"], "how": "released", "by": "w1", "error": "try 1"}
     assert second["error"] == "try 2"
     assert moment(first["ended_at"]) <= moment(second["ended_at"])
+
+
+async def test_a_finish_puts_other_jobs(http: Http) -> None:
+    held = await http.reserve("first")
+    puts = [{"topic": http.topic, "id": "second", "delay": 60}, {"topic": http.topic, "body": 7}]
+    finished = ok(await http.post(http.job_path("first", "finish"), json={"receipt": held["receipt"], "put": puts}))
+    [second, third] = finished.pop("put")
+    assert finished == {"topic": http.topic, "id": "first", "state": "finished"}
+    assert second == {"topic": http.topic, "id": "second", "status": 201, "durability": second["durability"]}
+    assert (await http.get_job("second"))["state"] == "delayed"
+    assert (await http.get_job(third["id"]))["body"] == 7
+    assert not await http.has_job("first")
+    again = await http.post(http.job_path("first", "finish"), json={"receipt": held["receipt"], "put": puts})
+    problem(again, 404, "job_not_found")
+
+
+async def test_a_repeated_finish_of_a_retained_job_puts_nothing(http: Http) -> None:
+    held = await http.reserve("kept", retain=60)
+    finish = {"receipt": held["receipt"], "put": [{"topic": http.topic, "id": "next"}]}
+    assert "put" in ok(await http.post(http.job_path("kept", "finish"), json=finish))
+    ok(await http.delete(http.job_path("next")))
+    assert "put" not in ok(await http.post(http.job_path("kept", "finish"), json=finish))
+    assert not await http.has_job("next")
+
+
+async def test_a_put_that_is_refused_leaves_the_job_held(http: Http) -> None:
+    held = await http.reserve("first")
+    await http.put_job("taken", delay=60)
+    puts = [{"topic": http.topic, "id": "second"}, {"topic": http.topic, "id": "taken"}]
+    response = await http.post(http.job_path("first", "finish"), json={"receipt": held["receipt"], "put": puts})
+    assert problem(response, 409, "job_exists")["id"] == "taken"
+    assert (await http.get_job("first"))["state"] == "reserved"
+    assert not await http.has_job("second")
+
+
+@pytest.mark.parametrize(
+    ("put", "field"),
+    [
+        ([], "body.put"),
+        ([{"topic": "t"}] * 11, "body.put"),
+        ([{"topic": "t"}, {"topic": "t", "delay": -1}], "body.put.1.delay"),
+        ([{"topic": "t", "delay": 1, "run_at": "2030-01-01T00:00:00Z"}], "body.put.0"),
+        ([{"topic": "-"}], "body.put.0.topic"),
+        ([{"id": "a"}], "body.put.0.topic"),
+        ({"topic": "t"}, "body.put"),
+    ],
+)
+async def test_a_bad_job_to_put_refuses_the_finish(http: Http, put: Any, field: str) -> None:
+    await http.reserve("held")
+    refusal(await http.post(http.job_path("held", "finish"), json={"put": put}), field)
+    assert (await http.get_job("held"))["state"] == "reserved"
+
+
+async def test_a_batch_of_finishes_puts_nothing(http: Http) -> None:
+    await http.reserve("held")
+    batch = {"jobs": [{"id": "held", "put": [{"topic": http.topic}]}]}
+    refusal(await http.post(http.topic_path("finish"), json=batch), "body.jobs.0.put")

@@ -161,6 +161,14 @@ def test_a_job_shows_its_failed_attempts(shell: Shell, topic: str) -> None:
     assert line.endswith(" by w1: no such order")
 
 
+def test_a_finish_puts_the_jobs_that_follow(shell: Shell, topic: str) -> None:
+    shell.good("put", topic, "1", "--id", "a")
+    shell.good("pop", topic)
+    puts = [f'{{"topic": "{topic}", "id": "{job_id}", "delay": 60}}' for job_id in ("b", "c")]
+    assert f"{topic}/a finished\n" == shell.good("finish", topic, "a", "--put", puts[0], "--put", puts[1])
+    assert ["b", "c"] == sorted(ids(shell.json("jobs", topic)))
+
+
 def test_a_release_need_not_count_as_an_attempt(shell: Shell, topic: str) -> None:
     shell.good("put", topic, "1", "--id", "a")
     shell.good("pop", topic)

@@ -53,6 +53,8 @@ puts = st.fixed_dictionaries(
         "on_conflict": st.sampled_from(["replace", "reject", "replace", "keep"]),
     }
 )
+chained = st.lists(st.tuples(topics, puts), min_size=1, max_size=3)
+"""Jobs that a finish puts, with their topics."""
 topic_settings = st.fixed_dictionaries({}, optional={**_policy_fields, "max_jobs": st.integers(1, 4)})
 leases_ms = st.sampled_from([None, None, 10_000, 120_000])
 consumers = st.sampled_from(["worker-1", "worker-2", None])

@@ -221,6 +221,14 @@ class JobModel:
         job.retention_end_s = self.now_s + job.policy["retain"]
         self._change(job, JobState.FINISHED)
 
+    def may_finish(self, job_id: str, delivery: Delivery) -> bool:
+        """Whether a finish ends a delivery now. Raises the errors of `finish`."""
+        job = self.jobs.get(job_id)
+        if job is not None and job.state is JobState.FINISHED and job.finished_by is delivery:
+            return False
+        self._held(job_id, delivery)
+        return True
+
     def release(
         self,
         job_id: str,

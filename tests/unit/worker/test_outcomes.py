@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from deferd import Delivery, Reject, Retry, Snooze
+from deferd import Delivery, InvalidInput, Reject, Retry, Snooze, Then
 from deferd.contract.limits import DELAY_MAX_S, ERROR_TEXT_MAX
 from deferd.worker.outcomes import Bury, Finish, Release, of_error, of_failure, of_value
 
@@ -110,3 +110,22 @@ def test_an_exception_counts_when_is_failure_fails() -> None:
         raise KeyError(error)
 
     assert of_failure(OSError("away"), _delivery({"kind": "exponential"}), is_failure) == Release(None, "OSError: away")
+
+
+def test_then_finishes_with_jobs_that_have_ids() -> None:
+    outcome = of_value(Then({"topic": "a", "delay": timedelta(seconds=5)}, result=(1,)), [{"topic": "b", "id": "x"}])
+    assert isinstance(outcome, Finish)
+    assert outcome.result == [1]
+    first, second = outcome.put
+    assert first == {"topic": "b", "id": "x"}
+    assert (second["topic"], second["delay"], len(second["id"])) == ("a", 5, 32)
+    assert of_value(Then()) == Finish(None)
+
+
+def test_then_checks_its_jobs_at_once() -> None:
+    with pytest.raises(InvalidInput, match="delay"):
+        Then({"topic": "a", "delay": -1})
+    with pytest.raises(ValueError, match="at most 10 jobs, not 11"):
+        Then(*[{"topic": "a"}] * 11)
+    outcome = of_value(Then(*[{"topic": "a"}] * 6), [{"topic": "b"}] * 5)
+    assert outcome == Release(None, "the handler put 11 jobs, more than 10")

@@ -114,7 +114,11 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     ],
     "ChangeJob": [{"delay": 3600}, {"body": {"order": 1042, "reminded": True}}],
     "CancelBatch": [{"jobs": [{"id": _ID}, {"id": "order-1043", "if_reserved": "refuse"}]}],
-    "FinishJob": [{"receipt": _RECEIPT}, {"receipt": _RECEIPT, "result": {"closed": True}}],
+    "FinishJob": [
+        {"receipt": _RECEIPT},
+        {"receipt": _RECEIPT, "result": {"closed": True}},
+        {"receipt": _RECEIPT, "put": [{"topic": "mail", "id": "closed-1042", "body": {"order": 1042}}]},
+    ],
     "FinishBatch": [{"jobs": [{"id": _ID, "receipt": _RECEIPT}, {"id": "order-1043"}]}],
     "ReleaseJob": [{"receipt": _RECEIPT, "error": "the payment service responded with 502"}, {"delay": 5}],
     "TouchJob": [{"receipt": _RECEIPT, "ttr": 120}],

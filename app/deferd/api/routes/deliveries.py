@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -29,18 +32,39 @@ _PROBLEMS = error_responses(
 )
 
 
+def _topics_of_puts(arguments: Mapping[str, Any]) -> Collection[str]:
+    finish: FinishJob = arguments.get("finish", _FINISH)
+    return {job.topic for job in finish.put or ()}
+
+
 @router.post(
     "/jobs/{topic}/{id}/finish",
     operation_id="finish_job",
     summary="Finish a job",
-    description="The job is done. A job with `retain` is kept that long with its `result`; any other is removed."
-    + _ENDED,
+    description="The job is done. A job with `retain` is kept that long with its `result`; any other is removed. With "
+    "`put` up to 10 other jobs are put in the same step: all of it is done, or nothing. A key needs the scope `put` "
+    "for their topics." + _ENDED,
     response_model=schemas.Finished,
     response_description="The job was finished.",
-    responses=_PROBLEMS,
+    responses=error_responses(
+        *("job_not_found", "receipt_stale", "job_exists", "job_reserved", "job_cancelled", "validation"),
+        *("durability_unavailable", "different_shard", "topic_full", "store_unavailable"),
+        body=True,
+    ),
 )
-@requires(Scope.POP)
+@requires(Scope.POP, puts_into=_topics_of_puts)
 async def finish_job(request: CurrentRequest, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
+    if finish.put is not None:
+        with request.counting(finish.result), request.room_for(finish.put):
+            results = await request.engine.queue.finish_and_put(
+                topic,
+                id,
+                Receipt.of(finish.receipt),
+                finish.put,
+                result=finish.result,
+                bounds=request.put_bounds(),
+            )
+        return JsonResponse(serialization.finished_and_put(topic, id, results))
     with request.counting(finish.result):
         await request.engine.queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
     return JsonResponse({"topic": topic, "id": id, "state": JobState.FINISHED})
