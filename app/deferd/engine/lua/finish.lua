@@ -15,15 +15,14 @@ end
 local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
-local NO_EXTRA = {}
-local released, limited, gone, kept, done, earliest = {}, {}, {}, {}, {}, math.huge
+local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
 
 -- Finish a live delivery; its writes are collected and done at the end.
 local function finish(id, raw, extra_length, argument, result_at)
   released[#released + 1] = id
-  local extra = extra_length > 0 and read_extra(raw) or NO_EXTRA
-  if extra.i or extra.l then limited[#limited + 1] = id end
-  local retain = extra.r or 0
+  local extra = extra_length > 0 and read_extra(raw)
+  if extra and (extra.i or extra.l) then redis.call('ZREM', EXPIRY, id) end
+  local retain = extra and extra.r or 0
   if retain == 0 then
     gone[#gone + 1] = id
     done[id] = 'gone'
@@ -74,7 +73,6 @@ if #released > 0 then
   forget_holders(released)
   tally('finished', #released)
 end
-if #limited > 0 then redis.call('ZREM', EXPIRY, unpack(limited)) end
 if #gone > 0 then redis.call('HDEL', POOL, unpack(gone)) end
 for _, job in ipairs(kept) do
   redis.call('HSET', POOL, job[1], job[2])

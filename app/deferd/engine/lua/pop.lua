@@ -1,5 +1,5 @@
 -- Hand out ready jobs of one topic, in the order of the requests, each under a lease.
--- @include clock topic record transitions
+-- @include clock topic record transitions time_limits
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | request id or ''
@@ -60,7 +60,7 @@ local function replay(request)
   return reply
 end
 
-local skipped, dead = 0, { expired = 0, deadline = 0 }
+local skipped, expired, overdue = 0, 0, 0
 
 -- The job's own ttr, and when its lease ends at the latest, nil for any time; raises an error for a record that cannot
 -- be read.
@@ -122,10 +122,12 @@ end
 
 local NO_EXTRA = '\0\0\0\0'
 
--- Take the first `wanted` jobs off the Ready list: their ids, records, own ttrs and latest lease ends. An id without a readable record is
--- removed from the list and skipped, so that it does not block the others (a consistency check finds it).
+-- Take the first `wanted` jobs off the Ready list: their ids, records, own ttrs, and latest lease ends, nil for none. An
+-- id without a readable record is removed from the list and skipped, so that it does not block the others (a
+-- consistency check finds it).
 local function take(wanted)
-  local taken, records, ttrs, latest_ends, limited, count, bytes = {}, {}, {}, {}, {}, 0, 0
+  local taken, records, ttrs, count, bytes = {}, {}, {}, 0, 0
+  local latest_ends  -- of the few jobs that have one
   while count < wanted and skipped < MOST_SKIPPED do
     local ids, raws = take_ids(math.min(wanted - count, MOST_IN_CHUNK), MOST_BYTES - bytes, bytes == 0)
     if #ids == 0 then break end
@@ -143,24 +145,25 @@ local function take(wanted)
       elseif expiry and expiry[index] and tonumber(expiry[index]) <= now then
         local record = read_record(raw)
         local _, reason = end_of_waiting(record)
-        reason = reason or 'expired'
-        bury_job(id, record, reason, now, dead_retention)
-        dead[reason] = dead[reason] + 1
+        bury_job(id, record, reason or 'expired', now, dead_retention)
+        if reason == 'deadline' then overdue = overdue + 1 else expired = expired + 1 end
         skipped = skipped + 1
       else
         if latest then
-          limited[#limited + 1], limited[#limited + 2] = latest, id
+          redis.call('ZADD', EXPIRY, latest, id)
         elseif expiry and expiry[index] then
           redis.call('ZREM', EXPIRY, id)
         end
         count = count + 1
-        latest_ends[count] = latest
+        if latest then
+          latest_ends = latest_ends or {}
+          latest_ends[count] = latest
+        end
         taken[count], records[count], ttrs[count] = id, raw, own_ttr
         bytes = bytes + #raw
       end
     end
   end
-  if #limited > 0 then redis.call('ZADD', EXPIRY, unpack(limited)) end
   return taken, records, ttrs, latest_ends
 end
 
@@ -189,7 +192,8 @@ for _, request in ipairs(requests) do
   end
 end
 
-local taken, records, ttrs, latest_ends, next_taken, leases, earliest = {}, {}, {}, {}, 1, {}, math.huge
+local taken, records, ttrs, next_taken, leases, earliest = {}, {}, {}, 1, {}, math.huge
+local latest_ends
 if wanted > 0 then taken, records, ttrs, latest_ends = take(wanted) end
 
 local function serve(request)
@@ -200,7 +204,7 @@ local function serve(request)
     local id, raw, own_ttr = taken[next_taken], records[next_taken], ttrs[next_taken]
     local ttr = request.ttr == 0 and own_ttr or request.ttr
     local lease_end = now + ttr
-    local latest = latest_ends[next_taken]
+    local latest = latest_ends and latest_ends[next_taken]
     if latest and latest < lease_end then lease_end = latest end
     if lease_end ~= last_end then last_end, last_end_text = lease_end, string.format('%.0f', lease_end) end
     leases[2 * next_taken - 1], leases[2 * next_taken] = last_end_text, id
@@ -244,4 +248,4 @@ for index, request in ipairs(requests) do
   if request.repeated then replies[index] = replay(request) or { FIRST_TIME } end
 end
 local more = not paused and redis.call('EXISTS', READY) or 0
-return { now, more, dead.expired, replies, dead.deadline }
+return { now, more, expired, replies, overdue }

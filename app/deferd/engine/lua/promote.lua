@@ -1,5 +1,5 @@
 -- The timer's visit to one topic: do the work that is due there, in one bounded step.
--- @include clock topic record transitions
+-- @include clock topic record transitions time_limits attempts_log
 -- KEYS: see lib/topic.lua; then KEYS[15] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] the timer's mark, part of the message that something is ready | ARGV[5] most topics to return

@@ -16,7 +16,6 @@
 -- Bound: the caller sends at most 1000 jobs.
 local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
 local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
-local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r', 'q', 'i' }
 local read, write, call = struct.unpack, struct.pack, redis.call
 local now = now_ms()
 local kept_room = tonumber(ARGV[2])
@@ -38,18 +37,13 @@ local function room_within(bound)
 end
 
 local topic_defaults = {}
-for _, key in ipairs(POLICY_KEYS) do
-  topic_defaults[key] = settings[key]
+if next(settings) then
+  for _, key in ipairs({ 't', 'm', 'b', 'x', 'r', 'q', 'i' }) do
+    topic_defaults[key] = settings[key]
+  end
+  topic_defaults.l = settings.d  -- in settings `l` is the durability
 end
-topic_defaults.l = settings.d  -- in settings `l` is the durability
 local has_defaults = next(topic_defaults) ~= nil
-
--- The shorter one of a job's ttl and deadline, nil for none.
-local function longest_wait(policy)
-  local ttl, deadline = policy.x or 0, policy.l or 0
-  if ttl > 0 and deadline > 0 then return math.min(ttl, deadline) end
-  return ttl > 0 and ttl or deadline > 0 and deadline or nil
-end
 
 -- The rest of a job's record with the topic's defaults filled in, and how long it may wait after it is due.
 local function complete(rest, length)
@@ -62,7 +56,9 @@ local function complete(rest, length)
     local extra = cjson.encode(policy)
     rest = write('<I4', #extra) .. extra .. string.sub(rest, 5 + length)
   end
-  return rest, longest_wait(policy)
+  local wait, deadline = policy.x, policy.l
+  if deadline and deadline > 0 and not (wait and wait > 0 and wait < deadline) then wait = deadline end
+  return rest, wait
 end
 
 local delayed, ready, watched = {}, {}, {}
@@ -88,7 +84,7 @@ local function enqueue(id, due, wait)
     delayed[count + 1], delayed[count + 2] = last_due_text, id
     if due < earliest then earliest = due end
   end
-  if wait then
+  if wait and wait > 0 then
     watched[#watched + 1] = due + wait
     watched[#watched + 1] = id
     earliest = math.min(earliest, due + wait)

@@ -59,54 +59,6 @@ local function remove_job(id, state, score, now)
   if state ~= 'finished' then tally('cancelled', 1) end
 end
 
--- The ms by which a job must be finished, nil without a deadline. It counts from the due time before any retry.
-local function deadline_of(due, extra)
-  return extra.l and extra.l > 0 and (extra.v or due) + extra.l or nil
-end
-
--- Set the due time of a retry, which leaves the deadline where it is.
-local function set_retry_due(record, due)
-  if record.extra.l and record.extra.l > 0 then record.extra.v = record.extra.v or record.due end
-  record.due = due
-end
-
--- The ms at which the lease of an attempt that begins now ends at the latest; nil without time limit and deadline.
-local function latest_lease_end(due, extra, now)
-  local deadline = deadline_of(due, extra)
-  if not extra.i or extra.i == 0 then return deadline end
-  return math.min(now + extra.i, deadline or math.huge)
-end
-
--- When a job that waits becomes dead, and the reason; nil if it may wait for ever. Only a job that was never delivered
--- still has its ttl to meet.
-local function end_of_waiting(record)
-  local extra, deadline = record.extra, deadline_of(record.due, record.extra)
-  if extra.x and extra.x > 0 and record.attempts == 0 and not extra.s then
-    local expiry = record.due + extra.x
-    if not deadline or expiry <= deadline then return expiry, 'expired' end
-  end
-  if deadline then return deadline, 'deadline' end
-  return nil, nil
-end
-
-local MOST_LOGGED, MOST_LOGGED_BYTES = 10, 500
-
--- The first bytes of a text, without a part of a character at the end.
-local function shortened(text)
-  local last = MOST_LOGGED_BYTES
-  if #text <= last then return text end
-  while last > 0 and string.find(string.sub(text, last + 1, last + 1), '[\128-\191]') do last = last - 1 end
-  return string.sub(text, 1, last)
-end
-
--- Note in a job's record how its last attempt ended without a finish. Only the last attempts are kept.
-local function log_attempt(record, now, how, consumer, error)
-  local log = record.extra.a or {}
-  if #log == MOST_LOGGED then table.remove(log, 1) end
-  log[#log + 1] = { record.attempts, now, how, consumer or '', shortened(error or '') }
-  record.extra.a = log
-end
-
 -- Make a job dead that was just removed from its sorted set. One that is not kept when it is dead is deleted.
 local function bury_job(id, record, reason, now, retention_ms)
   record.extra.d = reason
@@ -120,15 +72,4 @@ local function bury_job(id, record, reason, now, retention_ms)
   redis.call('HSET', POOL, id, write_record(record))
   redis.call('ZADD', DEAD, now + retention_ms, id)
   schedule(now + retention_ms)
-end
-
--- Schedule when a job that waits becomes dead.
-local function watch_expiry(id, record)
-  local expiry = end_of_waiting(record)
-  if expiry then
-    redis.call('ZADD', EXPIRY, expiry, id)
-    schedule(expiry)
-  else
-    redis.call('ZREM', EXPIRY, id)
-  end
 end
