@@ -7,13 +7,16 @@ receipts of deliveries that have ended. Each client talks to one service and nev
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from deferd import AsyncClient, Delivery, JobRef
+from deferd.client import requests
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.jobs import FinishResult, Job, PutResult, Released
 from deferd.contract.errors import (
@@ -103,8 +106,12 @@ class Clients:
         numbers: Sequence[int],
         call: Awaitable[Any],
         facts: Callable[[Any], Sequence[tuple[Any, dict[str, Any]]]],
+        refused: Callable[[DeferdError], Sequence[str]] | None = None,
     ) -> Sequence[Any]:
-        """The same for a call that stands for several operations; the result of each."""
+        """The same for a call that stands for several operations; the result of each.
+
+        `refused` gives the outcome of each for an error; without it they are the same.
+        """
         try:
             async with asyncio.timeout(2 * RESPONSE_S):  # some calls may take longer than one response
                 results = facts(await call)
@@ -118,8 +125,9 @@ class Clients:
             ends = {"outcome": UNKNOWN, "status": error.status}
         except tuple(_REFUSALS) as error:
             level = getattr(error, "durability", None)
-            for number in numbers:
-                self._recorder.end(number, _REFUSALS[type(error)], **({"level": level} if level else {}))
+            outcomes = [_REFUSALS[type(error)]] * len(numbers) if refused is None else refused(error)
+            for number, outcome in zip(numbers, outcomes, strict=True):
+                self._recorder.end(number, outcome, **({"level": level} if level else {}))
             return [None] * len(numbers)
         else:
             for number, (_, known) in zip(numbers, results, strict=True):
@@ -281,7 +289,7 @@ class Clients:
     async def _handle(self, job: Delivery) -> None:
         what = self._chance.random()
         if what < 0.55:
-            await self._finish(job if self._chance.random() < 0.8 else JobRef(job.topic, job.id))
+            await self._end(job)
             if self._chance.random() < 0.2:
                 await self._finish(job)  # again, as after a lost response
         elif what < 0.65:
@@ -307,11 +315,41 @@ class Clients:
             await self._cancel(job.topic, job.id)
             await self._finish(job)
 
+    async def _end(self, job: Delivery) -> None:
+        """Finish the delivery in one of three ways."""
+        if self._chance.random() < 0.2:
+            await self._finish_and_put(job)
+        else:
+            await self._finish(job if self._chance.random() < 0.8 else JobRef(job.topic, job.id))
+
     async def _finish(self, job: Delivery | JobRef) -> None:
         """Finish the delivery, or without a receipt the live one."""
         number, item = self._begin_finish(job)
         client, result = self._client(), item["result"]
         await self._record(number, client.finish(job, result), lambda _: {"outcome": "done"})
+
+    async def _finish_and_put(self, job: Delivery) -> None:
+        """Finish the delivery and put another job in one step: two operations."""
+        chain = f"{self._name}/{self._finishes}"
+        number, item = self._begin_finish(job, chain=chain)
+        next_job, terms, known = self._draw_job(job.topic)
+        numbers = [number, self._recorder.begin("put", job.topic, next_job, **known, chain=chain)]
+        put = {"topic": job.topic, "id": next_job, "body": known["tag"], **terms}
+        request = requests.finish(job, item["result"], [put])
+
+        def facts(response: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+            if "put" not in response:  # this delivery had finished the job before
+                return [(response, {"outcome": "done"}), (response, {"outcome": NOT_SENT})]
+            [put] = response["put"]
+            outcome = "created" if put["status"] == CREATED else "kept"
+            return [(response, {"outcome": "done"}), (put, {"outcome": outcome, "level": put["durability"]})]
+
+        def refused(error: DeferdError) -> list[str]:
+            is_put = isinstance(error, JobExists | JobReserved)
+            return [NOT_SENT, _REFUSALS[type(error)]] if is_put else [_REFUSALS[type(error)], NOT_SENT]
+
+        call = self._client().send(replace(request, read=json.loads))
+        await self._record_all(numbers, call, facts, refused)
 
     async def _finish_all(self, jobs: Sequence[Delivery]) -> None:
         named = [job if self._chance.random() < 0.8 else JobRef(job.topic, job.id) for job in jobs]
@@ -323,13 +361,13 @@ class Clients:
         call = self._client().finish_many(jobs[0].topic, [item for _, item in begun])
         await self._record_all([number for number, _ in begun], call, facts)
 
-    def _begin_finish(self, job: Delivery | JobRef) -> tuple[int, dict[str, str]]:
+    def _begin_finish(self, job: Delivery | JobRef, **more: str) -> tuple[int, dict[str, str]]:
         """Record the start of a finish: its number, and its item for the client."""
         self._finishes += 1
         item = {"result": f"{self._name}/{self._finishes}"}
         if job.receipt is not None:
             item["receipt"] = job.receipt
-        return self._recorder.begin("finish", job.topic, job.id, **item), {"id": job.id, **item}
+        return self._recorder.begin("finish", job.topic, job.id, **item, **more), {"id": job.id, **item}
 
     async def _release(self, job: Delivery) -> None:
         is_by_backoff = isinstance(job.backoff, FixedBackoff)

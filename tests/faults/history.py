@@ -36,7 +36,8 @@ class Operation:
     `there`, `not found`. `tag` identifies the put that a job comes from. An empty `on_conflict` means reject, an empty
     `receipt` the live delivery. `at_ms` is when the store executed the operation and `due_ms` when the job is due, if
     the response shows it; `shown` (a tag), `state`, `result` and `created_ms` are of the job that a response shows.
-    `end_s` is None without a response; the outcome may be known all the same, as a delivery proves its put.
+    `chain` names a finish and the put in the same step. `end_s` is None without a response; the outcome may be known
+    all the same, as a delivery proves its put.
     """
 
     kind: Kind
@@ -65,6 +66,7 @@ class Operation:
     shown: str = ""
     state: str = ""
     result: str = ""
+    chain: str = ""
 
 
 @dataclass(frozen=True)

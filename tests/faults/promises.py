@@ -28,6 +28,7 @@ class Broken:
     delivered_after_finish: list[str]
     forgotten: list[str]
     reused_receipts: list[str]
+    split_chains: list[str]
 
 
 _ENDS = {"finish", "release", "snooze", "bury", "cancel"}
@@ -35,7 +36,7 @@ _ENDS = {"finish", "release", "snooze", "bury", "cancel"}
 
 def broken_promises(history: History, clock: StoreClock) -> Broken:
     """Check each job. The history must end with a look at each job in the store."""
-    broken = Broken([], [], [], [], [], [])
+    broken = Broken([], [], [], [], [], [], _split_chains(history))
     for (topic, job), operations in history.of_job.items():
         name = f"{topic}/{job}"
         broken.lost.extend(f"{name} {tag}" for tag in _lost(operations))
@@ -65,6 +66,29 @@ def broken_promises(history: History, clock: StoreClock) -> Broken:
                     continue
                 found.extend(f"{name} {one.receipt}" for one in deliveries if _is_after(one, end, puts_ms, clock))
     return broken
+
+
+def _split_chains(history: History) -> list[str]:
+    """Finishes that put a job, whose own job was delivered again after that one was put."""
+    puts = {
+        one.chain: one
+        for operations in history.of_job.values()
+        for one in operations
+        if one.kind == "put" and one.chain and one.outcome == "created" and one.at_ms is not None
+    }
+    found = []
+    for (topic, job), operations in history.of_job.items():
+        tags = {one.receipt: one.tag for one in operations if one.kind == "deliver"}
+        found += [
+            f"{topic}/{job} {later.receipt} after {puts[finish.chain].tag}"
+            for finish in operations
+            if finish.kind == "finish" and finish.chain in puts
+            for later in operations
+            if later.kind == "deliver"
+            and later.tag == tags.get(finish.receipt)
+            and (later.at_ms or 0) > (puts[finish.chain].at_ms or 0)
+        ]
+    return found
 
 
 def _lost(operations: Iterable[Operation]) -> list[str]:
@@ -174,6 +198,8 @@ def _counted_as(line: dict[str, Any]) -> tuple[str, str]:
     kind, outcome = line["kind"], line["outcome"]
     if kind == "finish" and "receipt" not in line:
         return "finish any", outcome
+    if kind == "finish" and "chain" in line:
+        return "finish, put", outcome
     return (kind, line["state"]) if kind == "look" and "state" in line else (kind, outcome)
 
 
@@ -188,6 +214,7 @@ def wrong_responses(history: History) -> list[str]:
             line["kind"] == "put"
             and line["outcome"] in {"created", "stored", "exists", "kept"}
             and line.get("level") != "fsync"
+            and not (line["outcome"] == "exists" and "chain" in line)  # it refuses the finish and acknowledges no put
         ):
             found.append(f"{name} was acknowledged as {line.get('level')}, not as fsync")
     return found
