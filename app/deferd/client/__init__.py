@@ -6,7 +6,17 @@ from deferd.client.async_client import AsyncClient
 from deferd.client.blocking_client import Client
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
-from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.jobs import (
+    Cancelled,
+    CancelResult,
+    Delivery,
+    EndedAttempt,
+    FinishResult,
+    Job,
+    JobRef,
+    PutResult,
+    Released,
+)
 from deferd.client.put_options import Backoff, PutDefaults, PutOptions
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 
@@ -21,6 +31,7 @@ __all__ = [
     "Cancelled",
     "Client",
     "Delivery",
+    "EndedAttempt",
     "FinishResult",
     "Job",
     "JobDefinition",

@@ -189,12 +189,16 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
 
 
 def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
-    for name, value in read_policy(extra).items():
-        setattr(record, name, value)
-    record.last_error = extra.get("e")
-    record.reason = extra.get("d")
-    record.finished_at_ms = extra.get("f")
-    record.traceparent = extra.get("c")
+    get = extra.get
+    record.ttr_ms = get("t", limits.TTR_DEFAULT_S * 1000)
+    record.max_attempts = get("m", NO_LIMIT)
+    record.backoff = get("b")
+    record.ttl_ms = get("x", 0)
+    record.retain_ms = get("r", 0)
+    record.last_error = get("e")
+    record.reason = get("d")
+    record.finished_at_ms = get("f")
+    record.traceparent = get("c")
     if not _ENDINGS_KEYS.isdisjoint(extra):
         record.endings = Endings(
             extra.get("s", 0),
@@ -206,17 +210,6 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
         )
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
-
-
-def read_policy(extra: dict[str, Any]) -> dict[str, Any]:
-    """The policy fields of an `extra` object as JobRecord names them, defaults filled in."""
-    return {
-        "ttr_ms": extra.get("t", limits.TTR_DEFAULT_S * 1000),
-        "max_attempts": extra.get("m", NO_LIMIT),
-        "backoff": extra.get("b"),
-        "ttl_ms": extra.get("x", 0),
-        "retain_ms": extra.get("r", 0),
-    }
 
 
 def policy_extra(policy: JobPolicy) -> dict[str, Any]:

@@ -164,6 +164,17 @@ async def test_a_time_limit_bounds_the_lease_and_its_extensions(driver: EngineDr
     assert 59_000 < again.reserved_until_ms - began_ms < 61_500
 
 
+async def test_the_earlier_one_of_time_limit_and_deadline_ends_the_lease(driver: EngineDriver) -> None:
+    await driver.put(time_limit=30, deadline=100, ttr=3600)
+    driver.move_clock(20)
+    first = await driver.pop_one()
+    deadline_at_ms = first.due_at_ms + 100_000
+    assert (first.reserved_until_ms or 0) < deadline_at_ms - 40_000
+    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=0)
+    await driver.pass_time(60)
+    assert (await driver.pop_one()).reserved_until_ms == deadline_at_ms
+
+
 async def test_a_time_limit_leaves_nothing_behind(driver: EngineDriver) -> None:
     async def take() -> Any:
         return (await driver.pop_one()).receipt

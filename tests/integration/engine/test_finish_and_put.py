@@ -133,8 +133,8 @@ async def refused(driver: EngineDriver, job: JobRecord, error: type[DeferdError]
     """Nothing may have changed when the puts are refused."""
     everything = driver.server.client()
 
-    def contents() -> dict[bytes, Any]:
-        return {str(key): everything.dump(key) for key in everything.keys("*")}
+    def contents() -> dict[Any, Any]:
+        return {key: everything.dump(key) for key in everything.keys("*")}
 
     before = contents()
     with pytest.raises(error) as raised:

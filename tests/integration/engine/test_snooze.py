@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deferd.contract.errors import JobCancelled, ReceiptStale
-from deferd.contract.model import JobState
+from deferd.contract.model import ChangeJob, JobState
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 
 
@@ -64,3 +64,13 @@ async def test_a_redrive_forgets_snoozes(driver: EngineDriver) -> None:
     await driver.queue.bury(TOPIC, "a", (await driver.pop_one()).receipt)
     await driver.topics.redrive(TOPIC)
     assert (await driver.queue.get(TOPIC, "a")).endings.snoozes == 0
+
+
+async def test_a_change_does_not_bring_the_ttl_of_a_snoozed_job_back(driver: EngineDriver) -> None:
+    await driver.put(ttl=10)
+    first = await driver.pop_one()
+    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
+    await driver.queue.change(TOPIC, "a", ChangeJob(delay=1))
+    await driver.pass_time(60)
+    assert await driver.state() is JobState.READY
+    assert (await driver.engine.consistency.check_topic(TOPIC)).clean

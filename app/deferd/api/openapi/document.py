@@ -33,9 +33,9 @@ ends and the job is handed out again.
 | state | meaning | leaves by |
 |---|---|---|
 | `delayed` | waits for its due time | due -> ready; cancel; reschedule |
-| `ready` | due, waits for a consumer | pop -> reserved; cancel; reschedule; ttl -> dead |
+| `ready` | due, waits for a consumer | pop -> reserved; cancel; reschedule; ttl, deadline -> dead |
 | `reserved` | a consumer holds it until `reserved_until` | finish; release -> delayed or dead; bury -> dead; cancel; \
-lease end -> ready |
+lease end -> ready, or dead after the last attempt or the deadline |
 | `dead` | failed for good, with `reason` and `last_error` | redrive -> ready; cancel; retention end |
 | `finished` | done, kept for `retain` seconds | retention end |
 
