@@ -1,5 +1,5 @@
 -- The timer's visit to one topic: do the work that is due there, in one bounded step.
--- @include clock topic record transitions time_limits attempts_log
+-- @include clock topic record transitions time_limits waiting attempts_log
 -- KEYS: see lib/topic.lua; then KEYS[15] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] the timer's mark, part of the message that something is ready | ARGV[5] most topics to return
@@ -37,12 +37,10 @@ if #ready > 0 then
   last = append_ready(ready, last)
 end
 
-local NUMBERS = { 'm', 'x', 'q', 'k', 'i', 'l', 'v' }
-
 -- Read a record; raises an error when what is needed here cannot be read or is not a number.
 local function read_record_to_move(raw)
   local record = read_record(raw)
-  for _, key in ipairs(NUMBERS) do
+  for _, key in ipairs({ 'm', 'x', 'q', 'k', 'i', 'l', 'v' }) do
     record.extra[key] = record.extra[key] and record.extra[key] + 0
   end
   if record.extra.a and type(record.extra.a) ~= 'table' then error('no log of attempts') end
@@ -62,66 +60,59 @@ local function take_records(key, ids)
   return records
 end
 
--- The consumers that hold jobs and gave their names: id -> consumer.
-local function consumers_of(ids)
-  local consumers = {}
-  if redis.call('EXISTS', HOLDERS) == 0 then return consumers end
-  for index, consumer in ipairs(redis.call('HMGET', HOLDERS, unpack(ids))) do
-    consumers[ids[index]] = consumer
-  end
-  return consumers
-end
-
--- Why a lease has ended. `deadline` is that of the job, if it has one.
-local function end_of_lease(id, extra, deadline)
-  if deadline and deadline <= now then return 'deadline' end
-  local latest = (extra.i or 0) > 0 and redis.call('ZSCORE', EXPIRY, id)
-  return latest and tonumber(latest) <= now and 'time_limit' or 'lease_ended'
-end
-
-local redelivered, consumers = {}, {}
+local redelivered = {}
 local ended_leases = due_in(RESERVED)
-if #ended_leases > 0 then
-  consumers = consumers_of(ended_leases)
+if #ended_leases > 0 then  -- most visits have none, and need not make these functions
+  local consumers = {}  -- id -> the consumer that held it, if it gave its name
+  if redis.call('EXISTS', HOLDERS) == 1 then
+    for index, consumer in ipairs(redis.call('HMGET', HOLDERS, unpack(ended_leases))) do
+      consumers[ended_leases[index]] = consumer
+    end
+  end
   forget_holders(ended_leases)
-end
-for _, job in ipairs(take_records(RESERVED, ended_leases)) do
-  local id, record = job.id, job.record
-  local limit_of_attempts = record.extra.m or 0
-  record.attempts = record.attempts + 1
-  local how = end_of_lease(id, record.extra, deadline_of(record.due, record.extra))
-  log_attempt(record, now, how, consumers[id])
-  if how == 'deadline' then
-    record.extra.e = record.extra.e or 'the deadline passed before the job was finished'
-    bury_job(id, record, 'deadline', now, dead_retention)
-    reply[7] = reply[7] + 1
-  elseif limit_of_attempts > 0 and record.attempts >= limit_of_attempts then
-    record.extra.e = record.extra.e or 'the lease ended before the job was finished'
-    bury_job(id, record, 'attempts_exhausted', now, dead_retention)
-    reply[3] = reply[3] + 1
-  else
-    set_retry_due(record, now)
-    redis.call('HSET', POOL, id, write_record(record))
-    if record.extra.i or record.extra.l then watch_expiry(id, record) end
-    redelivered[#redelivered + 1] = id
-    reply[1] = reply[1] + 1
+
+  -- Why a lease has ended. `deadline` is that of the job, if it has one.
+  local function end_of_lease(id, extra, deadline)
+    if deadline and deadline <= now then return 'deadline' end
+    local latest = (extra.i or 0) > 0 and redis.call('ZSCORE', EXPIRY, id)
+    return latest and tonumber(latest) <= now and 'time_limit' or 'lease_ended'
+  end
+
+  for _, job in ipairs(take_records(RESERVED, ended_leases)) do
+    local id, record = job.id, job.record
+    local limit_of_attempts = record.extra.m or 0
+    record.attempts = record.attempts + 1
+    local how = end_of_lease(id, record.extra, deadline_of(record.due, record.extra))
+    log_attempt(record, now, how, consumers[id])
+    if how == 'deadline' then
+      record.extra.e = record.extra.e or 'the deadline passed before the job was finished'
+      bury_job(id, record, 'deadline', now, dead_retention)
+      reply[7] = reply[7] + 1
+    elseif limit_of_attempts > 0 and record.attempts >= limit_of_attempts then
+      record.extra.e = record.extra.e or 'the lease ended before the job was finished'
+      bury_job(id, record, 'attempts_exhausted', now, dead_retention)
+      reply[3] = reply[3] + 1
+    else
+      set_retry_due(record, now)
+      redis.call('HSET', POOL, id, write_record(record))
+      if record.extra.i or record.extra.l then watch_expiry(id, record) end
+      redelivered[#redelivered + 1] = id
+      reply[1] = reply[1] + 1
+    end
   end
 end
 
 if #redelivered > 0 then append_ready(redelivered, last) end
 if #ready + #redelivered > 0 then wake_consumers(ARGV[4]) end
 
--- Leases end before the time limit and deadline do: a visit that leaves some leases for the next one leaves these too.
-local function not_reserved(ids)
-  local waiting = {}
-  for index, lease_end in ipairs(redis.call('ZMSCORE', RESERVED, unpack(ids))) do
-    if not lease_end then waiting[#waiting + 1] = ids[index] end
+local overdue = {}
+local due_to_die = due_in(EXPIRY)
+if #due_to_die > 0 then
+  -- Leases end before the time limit and deadline do: a visit that leaves some leases for the next one leaves these too.
+  for index, lease_end in ipairs(redis.call('ZMSCORE', RESERVED, unpack(due_to_die))) do
+    if not lease_end then overdue[#overdue + 1] = due_to_die[index] end
   end
-  return waiting
 end
-
-local overdue = due_in(EXPIRY)
-if #overdue > 0 then overdue = not_reserved(overdue) end
 for _, job in ipairs(take_records(EXPIRY, overdue)) do
   redis.call('ZREM', DELAY, job.id)
   redis.call('ZREM', READY, job.id)

@@ -1,6 +1,6 @@
 -- Make dead jobs ready again: due now, no attempts or snoozes, old receipts void, a new deadline; the last error
 -- stays readable.
--- @include clock topic record transitions time_limits
+-- @include clock topic record transitions time_limits waiting
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] most jobs to take, longest dead first; 0: those of the ids | ARGV[3..] ids
 -- Returns how many are ready now; ids that are not dead are skipped.

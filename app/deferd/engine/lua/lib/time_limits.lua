@@ -5,12 +5,6 @@ local function deadline_of(due, extra)
   return extra.l and extra.l > 0 and (extra.v or due) + extra.l or nil
 end
 
--- Set the due time of a retry, which leaves the deadline where it is.
-local function set_retry_due(record, due)
-  if record.extra.l and record.extra.l > 0 then record.extra.v = record.extra.v or record.due end
-  record.due = due
-end
-
 -- The ms at which the lease of an attempt that begins now ends at the latest; nil without time limit and deadline.
 local function latest_lease_end(due, extra, now)
   local deadline = deadline_of(due, extra)
@@ -28,15 +22,4 @@ local function end_of_waiting(record)
   end
   if deadline then return deadline, 'deadline' end
   return nil, nil
-end
-
--- Schedule when a job that waits becomes dead.
-local function watch_expiry(id, record)
-  local expiry = end_of_waiting(record)
-  if expiry then
-    redis.call('ZADD', EXPIRY, expiry, id)
-    schedule(expiry)
-  else
-    redis.call('ZREM', EXPIRY, id)
-  end
 end
