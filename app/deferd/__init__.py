@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         CancelResult,
         Client,
         Delivery,
+        EndedAttempt,
         FinishResult,
         Job,
         JobDefinition,
@@ -48,8 +49,10 @@ if TYPE_CHECKING:
         Unreachable,
         job,
     )
+    from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
     from deferd.contract.errors import (
         DeferdError,
+        DifferentShard,
         DurabilityUnavailable,
         Forbidden,
         InvalidInput,
@@ -65,16 +68,8 @@ if TYPE_CHECKING:
         TopicNotFound,
         Unauthorized,
     )
-    from deferd.contract.model import (
-        DurabilityLevel,
-        ExponentialBackoff,
-        FixedBackoff,
-        JobState,
-        PutJob,
-        ScheduleBackoff,
-        TopicSettings,
-    )
-    from deferd.worker import Context, Reject, Retry, Worker
+    from deferd.contract.model import DurabilityLevel, JobState, PutJob, TopicSettings
+    from deferd.worker import Context, Reject, Retry, Snooze, Then, Worker
 
     __version__: str
 
@@ -92,8 +87,10 @@ __all__ = [
     "Context",
     "DeferdError",
     "Delivery",
+    "DifferentShard",
     "DurabilityLevel",
     "DurabilityUnavailable",
+    "EndedAttempt",
     "ExponentialBackoff",
     "FinishResult",
     "FixedBackoff",
@@ -119,8 +116,10 @@ __all__ = [
     "Released",
     "Retry",
     "ScheduleBackoff",
+    "Snooze",
     "StoreAudit",
     "StoreUnavailable",
+    "Then",
     "TopicAudit",
     "TopicFull",
     "TopicNotFound",
@@ -134,7 +133,13 @@ __all__ = [
     "__version__",
     "job",
 ]
-_HOMES = ("deferd.contract.errors", "deferd.client", "deferd.contract.model", "deferd.worker")
+_HOMES = (
+    "deferd.contract.errors",
+    "deferd.client",
+    "deferd.contract.backoff",
+    "deferd.contract.model",
+    "deferd.worker",
+)
 """The modules that define the names, searched in this order: the public `Job` is that of `deferd.client`."""
 
 

@@ -7,15 +7,19 @@ receipts of deliveries that have ended. Each client talks to one service and nev
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from deferd import AsyncClient, BulkResult, Delivery, JobRef
+from deferd.client import requests
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.jobs import FinishResult, Job, PutResult, Released
+from deferd.contract.backoff import FixedBackoff
 from deferd.contract.errors import (
     DeferdError,
     JobCancelled,
@@ -26,7 +30,7 @@ from deferd.contract.errors import (
     StoreUnavailable,
     TopicNotFound,
 )
-from deferd.contract.model import FixedBackoff, JobState
+from deferd.contract.model import JobState
 from tests.faults.history import NOT_SENT, UNKNOWN, Recorder
 
 TOPICS = ("faults.a", "faults.b", "faults.c")
@@ -40,6 +44,9 @@ IDS_A_SECOND = 6
 TTRS_MS = (400, 800, 1500)
 DELAYS_MS = (0, 0, 100, 400, 1500)
 TTLS_MS = (1, 30, 500)
+DEADLINES_MS = (30, 600, 2000)
+TIME_LIMITS_MS = (300, 1000)
+DEAD_RETAINS_MS = (0, 1000)
 RETAINS_MS = (300, 1500, 3000)
 BACKOFF_MS = 300
 PAUSE_AFTER_ERROR_S = 0.25
@@ -102,8 +109,12 @@ class Clients:
         numbers: Sequence[int],
         call: Awaitable[Any],
         facts: Callable[[Any], Sequence[tuple[Any, dict[str, Any]]]],
+        refused: Callable[[DeferdError], Sequence[str]] | None = None,
     ) -> Sequence[Any]:
-        """The same for a call that stands for several operations; the result of each."""
+        """The same for a call that stands for several operations; the result of each.
+
+        `refused` gives the outcome of each for an error; without it they are the same.
+        """
         try:
             async with asyncio.timeout(2 * RESPONSE_S):  # some calls may take longer than one response
                 results = facts(await call)
@@ -117,8 +128,9 @@ class Clients:
             ends = {"outcome": UNKNOWN, "status": error.status}
         except tuple(_REFUSALS) as error:
             level = getattr(error, "durability", None)
-            for number in numbers:
-                self._recorder.end(number, _REFUSALS[type(error)], **({"level": level} if level else {}))
+            outcomes = [_REFUSALS[type(error)]] * len(numbers) if refused is None else refused(error)
+            for number, outcome in zip(numbers, outcomes, strict=True):
+                self._recorder.end(number, outcome, **({"level": level} if level else {}))
             return [None] * len(numbers)
         else:
             for number, (_, known) in zip(numbers, results, strict=True):
@@ -189,6 +201,15 @@ class Clients:
         elif topic in TOPICS and what < 0.3:
             known["max_attempts"] = terms["max_attempts"] = self._chance.choice((1, 2, 3))
             terms["backoff"] = {"kind": "fixed", "seconds": BACKOFF_MS / 1000}
+        elif topic in TOPICS and what < 0.4:
+            known["deadline_ms"] = self._chance.choice(DEADLINES_MS)
+            terms["deadline"] = known["deadline_ms"] / 1000
+        elif topic in TOPICS and what < 0.5:
+            known["time_limit_ms"] = self._chance.choice(TIME_LIMITS_MS)
+            terms["time_limit"] = known["time_limit_ms"] / 1000
+        if topic in TOPICS and self._chance.random() < 0.1:
+            known["dead_retain_ms"] = self._chance.choice(DEAD_RETAINS_MS)
+            terms["dead_retain"] = known["dead_retain_ms"] / 1000
         if self._chance.random() < 0.3:
             known["retain_ms"] = self._chance.choice(RETAINS_MS)
             terms["retain"] = known["retain_ms"] / 1000
@@ -285,7 +306,7 @@ class Clients:
     async def _handle(self, job: Delivery) -> None:
         what = self._chance.random()
         if what < 0.55:
-            await self._finish(job if self._chance.random() < 0.8 else JobRef(job.topic, job.id))
+            await self._end(job)
             if self._chance.random() < 0.2:
                 await self._finish(job)  # again, as after a lost response
         elif what < 0.65:
@@ -294,7 +315,7 @@ class Clients:
                 await asyncio.sleep(self._chance.uniform(0, 0.3))
                 await self._finish(job)
         elif what < 0.8:
-            await self._release(job)
+            await self._release(job) if what < 0.75 else await self._snooze(job)
             if self._chance.random() < 0.3:  # the receipt is stale by now
                 await self._finish(self._chance.choice((job, JobRef(job.topic, job.id))))
         elif what < 0.85:
@@ -311,11 +332,41 @@ class Clients:
             await self._cancel(job.topic, job.id)
             await self._finish(job)
 
+    async def _end(self, job: Delivery) -> None:
+        """Finish the delivery in one of three ways."""
+        if self._chance.random() < 0.2:
+            await self._finish_and_put(job)
+        else:
+            await self._finish(job if self._chance.random() < 0.8 else JobRef(job.topic, job.id))
+
     async def _finish(self, job: Delivery | JobRef) -> None:
         """Finish the delivery, or without a receipt the live one."""
         number, item = self._begin_finish(job)
         client, result = self._client(), item["result"]
         await self._record(number, client.finish(job, result), lambda _: {"outcome": "done"})
+
+    async def _finish_and_put(self, job: Delivery) -> None:
+        """Finish the delivery and put another job in one step: two operations."""
+        chain = f"{self._name}/{self._finishes}"
+        number, item = self._begin_finish(job, chain=chain)
+        next_job, terms, known = self._draw_job(job.topic)
+        numbers = [number, self._recorder.begin("put", job.topic, next_job, **known, chain=chain)]
+        put = {"topic": job.topic, "id": next_job, "body": known["tag"], **terms}
+        request = requests.finish(job, item["result"], [put])
+
+        def facts(response: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+            if "put" not in response:  # this delivery had finished the job before
+                return [(response, {"outcome": "done"}), (response, {"outcome": NOT_SENT})]
+            [put] = response["put"]
+            outcome = "created" if put["status"] == CREATED else "kept"
+            return [(response, {"outcome": "done"}), (put, {"outcome": outcome, "level": put["durability"]})]
+
+        def refused(error: DeferdError) -> list[str]:
+            is_put = isinstance(error, JobExists | JobReserved)
+            return [NOT_SENT, _REFUSALS[type(error)]] if is_put else [_REFUSALS[type(error)], NOT_SENT]
+
+        call = self._client().send(replace(request, read=json.loads))
+        await self._record_all(numbers, call, facts, refused)
 
     async def _finish_all(self, jobs: Sequence[Delivery]) -> None:
         named = [job if self._chance.random() < 0.8 else JobRef(job.topic, job.id) for job in jobs]
@@ -327,13 +378,13 @@ class Clients:
         call = self._client().finish_many(jobs[0].topic, [item for _, item in begun])
         await self._record_all([number for number, _ in begun], call, facts)
 
-    def _begin_finish(self, job: Delivery | JobRef) -> tuple[int, dict[str, str]]:
+    def _begin_finish(self, job: Delivery | JobRef, **more: str) -> tuple[int, dict[str, str]]:
         """Record the start of a finish: its number, and its item for the client."""
         self._finishes += 1
         item = {"result": f"{self._name}/{self._finishes}"}
         if job.receipt is not None:
             item["receipt"] = job.receipt
-        return self._recorder.begin("finish", job.topic, job.id, **item), {"id": job.id, **item}
+        return self._recorder.begin("finish", job.topic, job.id, **item, **more), {"id": job.id, **item}
 
     async def _release(self, job: Delivery) -> None:
         is_by_backoff = isinstance(job.backoff, FixedBackoff)
@@ -348,6 +399,20 @@ class Clients:
 
         await self._record(number, self._client().release(job, delay=delay_s, error="not now"), facts)
 
+    async def _snooze(self, job: Delivery) -> None:
+        delay_ms = self._chance.choice((100, 500))
+        number = self._recorder.begin("snooze", job.topic, job.id, receipt=job.receipt, delay_ms=delay_ms)
+        call = self._client().release(job, delay=delay_ms / 1000, count=False)
+        await self._record(
+            number,
+            call,
+            lambda released: (
+                {"outcome": str(released.state)}
+                if released.due_at is None
+                else {"outcome": "done", "at_ms": ms(released.due_at) - delay_ms}
+            ),
+        )
+
     async def _touch_or_bury(self, kind: Literal["touch", "bury"], job: Delivery) -> None:
         number = self._recorder.begin(kind, job.topic, job.id, receipt=job.receipt)
         client, ttr_ms = self._client(), round(job.ttr * 1000)
@@ -357,7 +422,10 @@ class Clients:
             await self._record(
                 number,
                 client.touch(job),
-                lambda until: {"outcome": "done", "at_ms": ms(until) - ttr_ms, "lease_end_ms": ms(until)},
+                lambda until: (
+                    {"outcome": "done", "lease_end_ms": ms(until)}
+                    | ({} if job.time_limit or job.deadline else {"at_ms": ms(until) - ttr_ms})
+                ),
             )
 
 
@@ -379,8 +447,13 @@ def delivery_facts(job: Delivery) -> dict[str, Any]:
         "receipt": job.receipt,
         "lease_end_ms": lease_end_ms,
         "created_ms": ms(job.created_at),
-        "at_ms": lease_end_ms - round(job.ttr * 1000),
+        # How long a lease is that ends at the deadline, the response does not show.
+        "at_ms": None if job.reserved_until == job.deadline_at else lease_end_ms - _lease_ms(job),
     }
+
+
+def _lease_ms(job: Delivery) -> int:
+    return round(min(job.ttr, job.time_limit or job.ttr) * 1000)
 
 
 def ms(instant: datetime) -> int:

@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["put", "change", "cancel", "pop", "deliver", "finish", "release", "touch", "bury", "redrive", "look"]
+Kind = Literal[
+    "put", "change", "cancel", "pop", "deliver", "finish", "release", "snooze", "touch", "bury", "redrive", "look"
+]
 UNKNOWN = "unknown"
 """Outcome of an operation without a response, or with 503: it may have been executed, or may still be."""
 NOT_SENT = "not sent"
@@ -29,12 +31,13 @@ class Operation:
     """One attempt of a call on one job.
 
     Outcomes: put `created`, `stored` (with replace: created, or replaced another), `exists`, `kept`, `held`; change
-    `done`, `held`, `not found`; cancel the state that the job was in, `not found`; finish, touch, bury and release
-    `done`, `not found`, `stale`, `cancelled`, and release `dead`; redrive `done`, `none`; deliver `done`; look `there`,
-    `not found`. `tag` identifies the put that a job comes from. An empty `on_conflict` means reject, an empty `receipt`
-    the live delivery. `at_ms` is when the store executed the operation and `due_ms` when the job is due, if the
-    response shows it; `shown` (a tag), `state`, `result` and `created_ms` are of the job that a response shows. `end_s`
-    is None without a response; the outcome may be known all the same, as a delivery proves its put.
+    `done`, `held`, `not found`; cancel the state that the job was in, `not found`; finish, touch, bury, snooze and
+    release `done`, `not found`, `stale`, `cancelled`, and release `dead`; redrive `done`, `none`; deliver `done`; look
+    `there`, `not found`. `tag` identifies the put that a job comes from. An empty `on_conflict` means reject, an empty
+    `receipt` the live delivery. `at_ms` is when the store executed the operation and `due_ms` when the job is due, if
+    the response shows it; `shown` (a tag), `state`, `result` and `created_ms` are of the job that a response shows.
+    `chain` names a finish and the put in the same step. `end_s` is None without a response; the outcome may be known
+    all the same, as a delivery proves its put.
     """
 
     kind: Kind
@@ -56,10 +59,14 @@ class Operation:
     ttl_ms: int = 0
     max_attempts: int = 0
     retain_ms: int = 0
+    dead_retain_ms: int | None = None
+    time_limit_ms: int = 0
+    deadline_ms: int = 0
     on_conflict: str = ""
     shown: str = ""
     state: str = ""
     result: str = ""
+    chain: str = ""
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,16 @@ class Place(Enum):
 
 
 class Terms(NamedTuple):
-    """Options of a put; 0 means no limit for `max_attempts` and `ttl_ms`, and no retention for `retain_ms`."""
+    """Options of a put; 0 means no retention for `retain_ms` and `dead_retain_ms`, and no limit for the others."""
 
     tag: str = ""
     ttr_ms: int = 0
     max_attempts: int = 0
     ttl_ms: int = 0
     retain_ms: int = 0
+    dead_retain_ms: int = DEAD_RETENTION_MS
+    time_limit_ms: int = 0
+    deadline_ms: int = 0
 
 
 class Life(NamedTuple):
@@ -48,8 +51,9 @@ class Life(NamedTuple):
     `since_ms` is when it is due while it waits, when its lease ends while it is held, and when its retention ends while
     it is dead or finished: at the earliest, or exactly if `is_sure`. `attempts` are deliveries that have ended.
     `receipt` is that of the live delivery, or of the one that finished the job. `hidden` counts deliveries by pops
-    without a response; their receipt is empty. `cancelled_marks` are receipts whose holders must get "cancelled", and
-    until when at least; the empty receipt is for calls without one, until the id is put again.
+    without a response; their receipt is empty. A `snoozed` job was delivered, whatever its attempts.
+    `cancelled_marks` are receipts whose holders must get "cancelled", and until when at least; the empty receipt is for
+    calls without one, until the id is put again.
     """
 
     place: Place = Place.GONE
@@ -60,6 +64,10 @@ class Life(NamedTuple):
     receipt: str = ""
     result: str = ""
     hidden: int = 0
+    snoozed: bool = False
+    deadline_at_ms: float = inf
+    is_deadline_sure: bool = False
+    latest_lease_end_ms: float = inf
     cancelled_marks: frozenset[tuple[str, float]] = frozenset()
 
     def gone(self) -> Life:
@@ -84,13 +92,26 @@ class Life(NamedTuple):
         """Waiting, due at `due_ms`."""
         return self._replace(place=Place.WAITING, since_ms=due_ms, is_sure=is_sure, receipt="")
 
+    def due_anew(self, due_ms: float, *, is_sure: bool = False) -> Life:
+        """Waiting, and its deadline counts from this due time."""
+        deadline_at_ms = due_ms + self.terms.deadline_ms if self.terms.deadline_ms else inf
+        return self.waiting(due_ms, is_sure=is_sure)._replace(deadline_at_ms=deadline_at_ms, is_deadline_sure=is_sure)
+
+    def is_past_deadline(self, at_ms: float | None) -> bool:
+        """Whether the deadline had certainly passed at an instant."""
+        return self.is_deadline_sure and at_ms is not None and at_ms >= self.deadline_at_ms
+
     def returned(self, due_ms: float) -> Life:
         """Waiting for the next delivery after one has ended."""
         return self.waiting(due_ms)._replace(attempts=self.attempts + 1)
 
     def dead(self, at_ms: float) -> Life:
-        """Dead since `at_ms`."""
-        return self._replace(place=Place.DEAD, since_ms=at_ms + DEAD_RETENTION_MS, is_sure=False, receipt="")
+        """Dead since `at_ms`, and gone if it is not kept."""
+        if not self.terms.dead_retain_ms:
+            return self.gone()
+        return self._replace(
+            place=Place.DEAD, since_ms=at_ms + self.terms.dead_retain_ms, is_sure=False, receipt="", deadline_at_ms=inf
+        )
 
     @property
     def is_last_attempt(self) -> bool:
@@ -148,8 +169,11 @@ def _dead(life: Life, hidden_from: HiddenFrom) -> list[Step]:
     if life.place is Place.HELD and life.is_last_attempt:
         return [(life.dead(life.since_ms), life.since_ms)]
     steps: list[Step] = []
+    if life.place in {Place.HELD, Place.WAITING} and life.deadline_at_ms < inf:
+        ended_ms = max(life.deadline_at_ms, life.since_ms if life.place is Place.HELD else -inf)
+        steps.append((life.dead(ended_ms), ended_ms))
     for waiting, _ in _waiting(life):
-        if waiting.terms.ttl_ms and not waiting.attempts:
+        if waiting.terms.ttl_ms and not waiting.attempts and not waiting.snoozed:
             expired_ms = waiting.since_ms + waiting.terms.ttl_ms
             steps.append((waiting.dead(expired_ms), expired_ms))
         if waiting.terms.max_attempts:  # unseen deliveries until no attempt was left
@@ -239,14 +263,18 @@ def _put(life: Life, put: Operation, at_ms: float, hidden_from: HiddenFrom) -> l
     before = _gone(life, hidden_from)
     if put.on_conflict == "replace":
         before += _waiting(life) + _dead(life, hidden_from) + _finished(life)
-    terms = Terms(put.tag, put.ttr_ms, put.max_attempts, put.ttl_ms, put.retain_ms)
+    dead_retain_ms = DEAD_RETENTION_MS if put.dead_retain_ms is None else put.dead_retain_ms
+    terms = Terms(
+        *(put.tag, put.ttr_ms, put.max_attempts, put.ttl_ms, put.retain_ms),
+        *(dead_retain_ms, put.time_limit_ms, put.deadline_ms),
+    )
     steps = []
     for was, from_ms in before:
         put_ms = max(at_ms, from_ms)
         due_ms = max(put_ms, put.run_at_ms) if put.run_at_ms else put_ms + put.delay_ms
         marks = frozenset((receipt, until_ms) for receipt, until_ms in was.cancelled_marks if receipt)
-        new = Life(Place.WAITING, terms, due_ms, put.at_ms is not None, hidden=was.hidden, cancelled_marks=marks)
-        steps.append((new, put_ms))
+        new = Life(terms=terms, hidden=was.hidden, cancelled_marks=marks)
+        steps.append((new.due_anew(due_ms, is_sure=put.at_ms is not None), put_ms))
     return steps
 
 
@@ -258,7 +286,7 @@ def _change(life: Life, change: Operation, at_ms: float, hidden_from: HiddenFrom
     steps = []
     for was, from_ms in [*_waiting(life), *_returned(life, hidden_from)]:
         changed_ms = max(at_ms, from_ms)
-        steps.append((was.waiting(changed_ms + change.delay_ms, is_sure=change.at_ms is not None), changed_ms))
+        steps.append((was.due_anew(changed_ms + change.delay_ms, is_sure=change.at_ms is not None), changed_ms))
     return steps
 
 
@@ -287,12 +315,14 @@ def _deliver(life: Life, delivery: Operation, hidden_from: HiddenFrom) -> list[S
         between = delivery.attempt - 1 - was.attempts
         is_too_late = (
             delivery.attempt == 1
+            and not was.snoozed
             and terms.ttl_ms
             and was.is_sure
             and delivery.at_ms is not None
             and delivery.at_ms >= was.since_ms + terms.ttl_ms
         )
         is_too_often = 0 < terms.max_attempts < delivery.attempt
+        is_too_late = is_too_late or was.is_past_deadline(delivery.at_ms)
         if terms.tag != delivery.tag or between < 0 or is_too_late or is_too_often:
             continue
         hidden = was.hidden + between
@@ -303,21 +333,32 @@ def _deliver(life: Life, delivery: Operation, hidden_from: HiddenFrom) -> list[S
             attempts=delivery.attempt - 1,
             receipt=delivery.receipt,
             hidden=hidden,
+            latest_lease_end_ms=_latest_lease_end_ms(was, delivery),
         )
+        if held.since_ms > held.latest_lease_end_ms:
+            continue
         steps.append((held, max(from_ms, hidden_from(hidden), was.since_ms + between * terms.ttr_ms)))
     return steps
+
+
+def _latest_lease_end_ms(life: Life, delivery: Operation) -> float:
+    deadline_ms = life.deadline_at_ms if life.is_deadline_sure else inf
+    if not life.terms.time_limit_ms or delivery.at_ms is None:
+        return deadline_ms
+    return min(deadline_ms, delivery.at_ms + life.terms.time_limit_ms)
 
 
 def _redrive(life: Life, redrive: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
     if redrive.outcome == "none":
         return _gone(life, hidden_from) if life.place is Place.DEAD else [(life, -inf)]
     return [
-        (was.waiting(max(at_ms, from_ms))._replace(attempts=0), from_ms) for was, from_ms in _dead(life, hidden_from)
+        (was.due_anew(max(at_ms, from_ms))._replace(attempts=0, snoozed=False), from_ms)
+        for was, from_ms in _dead(life, hidden_from)
     ]
 
 
 def _holder_call(life: Life, call: Operation, at_ms: float, hidden_from: HiddenFrom) -> list[Step]:
-    """Finish, release, touch and bury of the delivery with the receipt; finish without one ends the live delivery."""
+    """Calls of the holder of the receipt; a finish without one ends the live delivery."""
     marked_until_ms = max(
         (until_ms for receipt, until_ms in life.cancelled_marks if receipt == call.receipt), default=0.0
     )
@@ -334,24 +375,42 @@ def _holder_call(life: Life, call: Operation, at_ms: float, hidden_from: HiddenF
             return [] if is_repeated else _there(life)
     if is_repeated:
         return [(life, -inf)]
-    holding = [(life, -inf)] if holds else []
     if call.kind == "finish":
-        if not call.receipt:
-            holding += _held_unseen(life, hidden_from)
-        return [(was.finished(max(at_ms, from_ms), call.result), from_ms) for was, from_ms in holding]
-    if not holds or (call.kind == "release" and call.outcome != UNKNOWN and is_dead(call) != life.is_last_attempt):
+        return _finish(life, call, at_ms, hidden_from, holds=holds)
+    if not holds:
         return []
     match call.kind:
         case "bury":
             return [(life.dead(at_ms), -inf)]
-        case "release" if life.is_last_attempt:
-            return [(life.dead(at_ms), -inf)]
-        case "release":
-            return [(life.returned(at_ms + call.delay_ms), -inf)]
+        case "release" | "snooze":
+            return _release(life, call, at_ms)
+        case _ if call.lease_end_ms > life.latest_lease_end_ms:
+            return []
         case _:
             return [(life._replace(since_ms=call.lease_end_ms), -inf)]
 
 
+def _release(life: Life, release: Operation, at_ms: float) -> list[Step]:
+    """Release or snooze of the delivery that holds the job."""
+    steps: list[Step] = []
+    if release.outcome != "done" and life.deadline_at_ms < inf:
+        steps.append((life.dead(life.deadline_at_ms), life.deadline_at_ms))
+    if release.kind == "release" and life.is_last_attempt:
+        return steps if release.outcome == "done" else [*steps, (life.dead(at_ms), -inf)]
+    if is_dead(release) or life.is_past_deadline(release.at_ms):
+        return steps
+    if release.kind == "snooze":
+        return [*steps, (life.waiting(at_ms + release.delay_ms)._replace(snoozed=True), -inf)]
+    return [*steps, (life.returned(at_ms + release.delay_ms), -inf)]
+
+
+def _finish(life: Life, finish: Operation, at_ms: float, hidden_from: HiddenFrom, *, holds: bool) -> list[Step]:
+    holding = [(life, -inf)] if holds else []
+    if not finish.receipt:
+        holding += _held_unseen(life, hidden_from)
+    return [(was.finished(max(at_ms, from_ms), finish.result), from_ms) for was, from_ms in holding]
+
+
 def is_dead(release: Operation) -> bool:
-    """Whether the response to a release shows that the job had no attempt left."""
+    """Whether the response to a release shows that the job had no attempt or time left."""
     return release.outcome == "dead"

@@ -28,21 +28,23 @@ class Broken:
     delivered_after_finish: list[str]
     forgotten: list[str]
     reused_receipts: list[str]
+    split_chains: list[str]
 
 
-_ENDS = {"finish", "release", "bury", "cancel"}
+_ENDS = {"finish", "release", "snooze", "bury", "cancel"}
 
 
 def broken_promises(history: History, clock: StoreClock) -> Broken:
     """Check each job. The history must end with a look at each job in the store."""
-    broken = Broken([], [], [], [], [], [])
+    broken = Broken([], [], [], [], [], [], _split_chains(history))
     for (topic, job), operations in history.of_job.items():
         name = f"{topic}/{job}"
         broken.lost.extend(f"{name} {tag}" for tag in _lost(operations))
         broken.forgotten.extend(f"{name} {tag}" for tag in _forgotten(operations, clock))
         deliveries = sorted((one for one in operations if one.kind == "deliver"), key=lambda one: one.at_ms or 0)
+        dated = [one for one in deliveries if one.at_ms is not None]
         ends = [one for one in operations if one.kind in _ENDS and one.outcome not in {"stale", "not found"}]
-        for first, second in pairwise(deliveries):
+        for first, second in pairwise(dated):
             if second.receipt != first.receipt and _is_overlapping(first, second, operations, ends, clock):
                 broken.overlapping_leases.append(f"{name} {first.receipt} and {second.receipt}")
         of_receipt: dict[str, Operation] = {}
@@ -66,6 +68,29 @@ def broken_promises(history: History, clock: StoreClock) -> Broken:
     return broken
 
 
+def _split_chains(history: History) -> list[str]:
+    """Finishes that put a job, whose own job was delivered again after that one was put."""
+    puts = {
+        one.chain: one
+        for operations in history.of_job.values()
+        for one in operations
+        if one.kind == "put" and one.chain and one.outcome == "created" and one.at_ms is not None
+    }
+    found = []
+    for (topic, job), operations in history.of_job.items():
+        tags = {one.receipt: one.tag for one in operations if one.kind == "deliver"}
+        found += [
+            f"{topic}/{job} {later.receipt} after {puts[finish.chain].tag}"
+            for finish in operations
+            if finish.kind == "finish" and finish.chain in puts
+            for later in operations
+            if later.kind == "deliver"
+            and later.tag == tags.get(finish.receipt)
+            and (later.at_ms or 0) > (puts[finish.chain].at_ms or 0)
+        ]
+    return found
+
+
 def _lost(operations: Iterable[Operation]) -> list[str]:
     """Tags of acknowledged puts whose jobs are gone though no operation can have ended them."""
     of_job = list(operations)
@@ -83,7 +108,7 @@ def _lost(operations: Iterable[Operation]) -> list[str]:
         for put in of_job
         if put.kind == "put"
         and put.outcome in {"created", "stored"}
-        and not (put.ttl_ms or put.max_attempts)  # otherwise it may have died
+        and not (put.ttl_ms or put.max_attempts or put.deadline_ms)  # otherwise it may have died
         and not receipts[put.tag] & ended
         and not any(one.tag != put.tag and (one.end_s is None or one.end_s > put.call_s) for one in others)
     ]
@@ -175,6 +200,8 @@ def _counted_as(line: dict[str, Any]) -> tuple[str, str]:
         return "pop by patterns", outcome
     if kind == "finish" and "receipt" not in line:
         return "finish any", outcome
+    if kind == "finish" and "chain" in line:
+        return "finish, put", outcome
     return (kind, line["state"]) if kind == "look" and "state" in line else (kind, outcome)
 
 
@@ -189,6 +216,7 @@ def wrong_responses(history: History) -> list[str]:
             line["kind"] == "put"
             and line["outcome"] in {"created", "stored", "exists", "kept"}
             and line.get("level") != "fsync"
+            and not (line["outcome"] == "exists" and "chain" in line)  # it refuses the finish and acknowledges no put
         ):
             found.append(f"{name} was acknowledged as {line.get('level')}, not as fsync")
     return found

@@ -103,6 +103,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.ReceiptStale: Row(409, "The receipt does not belong to the current delivery"),
     errors.JobCancelled: Row(410, "The job was cancelled"),
     errors.DurabilityUnavailable: Row(422, "The store cannot provide this durability"),
+    errors.DifferentShard: Row(422, "The topics are in different shards of the store"),
     errors.TopicFull: Row(429, "The topic is full"),
     errors.RateLimited: Row(429, "Too many requests"),
     errors.StoreUnavailable: Row(503, "The store is unavailable"),

@@ -2,7 +2,7 @@
 
 `deferd.contract.model` and `deferd.api.request_body` are the specification. What is accepted here is stored byte for
 byte as they would have it stored; anything unusual gives None, and then they decide and say what is wrong. Unusual are
-all errors, a `backoff`, and nesting that comes near the limit.
+all errors, a `backoff`, `dead_retain`, `time_limit` or `deadline`, and nesting that comes near the limit.
 
 A body is parsed, since it is stored as `json_bytes` writes it: without whitespace, of two members with the same name
 only the last. msgspec checks all of it on the way, as the parser of `request_body` does: numbers beyond a float's

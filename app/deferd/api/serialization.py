@@ -18,7 +18,7 @@ from deferd.contract.model import JobState
 from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.queue import CancelResult, FinishResult
-from deferd.engine.record import JobRecord, receipt_text
+from deferd.engine.record import NO_ENDINGS, JobRecord, receipt_text
 from deferd.engine.topic_view import TopicView
 
 
@@ -70,6 +70,9 @@ def deliveries(records: Sequence[JobRecord]) -> bytes:
             or record.reason is not None
             or record.finished_at_ms is not None
             or record.traceparent is not None
+            or record.tags is not None
+            or record.headers is not None
+            or record.endings is not NO_ENDINGS
             or record.reserved_until_ms is None
             or len(record.body) > _COPIED_TWICE_BYTES
         ):
@@ -136,6 +139,7 @@ def _members(record: JobRecord) -> list[bytes]:
         or record.traceparent is not None
         or record.tags is not None
         or record.headers is not None
+        or record.endings is not NO_ENDINGS
     ):
         pieces.append(_rare_members(record))
     return pieces
@@ -156,6 +160,8 @@ def _rare_members(record: JobRecord) -> bytes:
         members["tags"] = record.tags
     if record.headers is not None:
         members["headers"] = record.headers
+    if record.endings is not NO_ENDINGS:
+        members |= _endings(record)
     if record.last_error is not None:
         members["last_error"] = record.last_error
     if record.reason is not None:
@@ -164,7 +170,33 @@ def _rare_members(record: JobRecord) -> bytes:
         members["finished_at"] = instant(record.finished_at_ms)
     if record.result is not None:
         members["result"] = Fragment(record.result)
-    return b"," + orjson.dumps(members)[1:-1]
+    return b"," + orjson.dumps(members)[1:-1] if members else b""  # a limit of 0 is none
+
+
+def _endings(record: JobRecord) -> dict[str, Any]:
+    endings, deadline_at_ms = record.endings, record.deadline_at_ms
+    members: dict[str, Any] = {}
+    if endings.dead_retain_ms is not None:
+        members["dead_retain"] = seconds(endings.dead_retain_ms)
+    if endings.time_limit_ms:
+        members["time_limit"] = seconds(endings.time_limit_ms)
+    if deadline_at_ms is not None:
+        members["deadline"] = seconds(endings.deadline_ms)
+        members["deadline_at"] = instant(deadline_at_ms)
+    if endings.snoozes:
+        members["snoozes"] = endings.snoozes
+    if endings.attempts_log:
+        members["attempts_log"] = [
+            {
+                "attempt": attempt,
+                "ended_at": instant(ended_at_ms),
+                "how": how,
+                **({"by": consumer} if consumer else {}),
+                **({"error": error} if error else {}),
+            }
+            for attempt, ended_at_ms, how, consumer, error in endings.attempts_log
+        ]
+    return members
 
 
 def _policy(record: JobRecord) -> str:
@@ -203,6 +235,12 @@ def put_results(results: Iterable[PutResult]) -> bytes:
         for topic, job_id, status, code, durability in results
     ]
     return _results(lines)
+
+
+def finished_and_put(topic: str, job_id: str, results: Sequence[PutResult]) -> bytes:
+    """The response to a finish that put other jobs. No results: they were put before."""
+    put = b',"put":' + put_results(results).removeprefix(b'{"results":') if results else b"}"
+    return f'{{"topic":"{topic}","id":"{job_id}","state":"finished"'.encode() + put
 
 
 def finish_results(results: Iterable[FinishResult]) -> bytes:
@@ -283,6 +321,9 @@ def topic(view: TopicView) -> dict[str, Any]:
             "backoff": None if settings.backoff is None else _whole_numbers(settings.backoff.model_dump()),
             "ttl": _whole_number(settings.ttl),
             "retain": _whole_number(settings.retain),
+            "dead_retain": _whole_number(settings.dead_retain),
+            "time_limit": _whole_number(settings.time_limit),
+            "deadline": _whole_number(settings.deadline),
             "max_jobs": settings.max_jobs,
             "durability": settings.durability,
         },

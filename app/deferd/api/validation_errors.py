@@ -8,13 +8,18 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from deferd.contract import limits, model
+from deferd.contract import backoff, limits, model
 from deferd.contract.errors import FieldError
 
 FIELD_ERRORS_MAX = 1000
-_SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait", "advance", "by"})
+_SECONDS = frozenset(
+    {
+        *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline"),
+        *("base", "cap", "seconds", "wait", "advance", "by"),
+    }
+)
 _BACKOFF_KINDS = tuple(
-    get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(model.Backoff)[0])
+    get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(backoff.Backoff)[0])
 )
 _PATTERN_MEANINGS = {
     limits.TOPIC_PATTERN: f"1 to {limits.TOPIC_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",

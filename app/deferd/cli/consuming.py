@@ -65,23 +65,45 @@ def pop(
 @command(
     "deferd finish orders.close order-1042",
     "deferd finish orders.close order-1042 --receipt 29a1e0c3.1 --result '\"closed\"'",
+    """deferd finish orders.close order-1042 --put '{"topic": "mail", "body": {"order": 1042}}'""",
 )
 @_delivery_arguments
 @click.option(
     "--result", type=values.json_value, metavar="JSON", help="kept with the record of the job if it has a retain"
 )
+@click.option(
+    "--put",
+    "puts",
+    type=values.json_object,
+    metavar="JSON",
+    multiple=True,
+    help='a job to put in the same step, {"topic": ..., "body": ...}; up to 10 times',
+)
 @json_option()
 @connection_options
-def finish(*, topic: str, id: str, receipt: str | None, result: Any, as_json: bool, connection: Connection) -> None:
-    """Finish a job: it is done."""
+def finish(
+    *,
+    topic: str,
+    id: str,
+    receipt: str | None,
+    result: Any,
+    puts: tuple[dict[str, Any], ...],
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Finish a job: it is done. With --put, it is done and the others are put, or nothing happens."""
     with connection.open() as client:
-        client.finish(_delivery(topic, id, receipt), result)
+        client.finish(_delivery(topic, id, receipt), result, put=puts)
     _show_state(topic, id, "finished", as_json=as_json)
 
 
-@command("deferd release orders.close order-1042 --delay 5m --error 'the shop is down'")
+@command(
+    "deferd release orders.close order-1042 --delay 5m --error 'the shop is down'",
+    "deferd release orders.close order-1042 --delay 30s --no-count",
+)
 @_delivery_arguments
 @click.option("--delay", type=values.duration, help="instead of the job's backoff")
+@click.option("--no-count", is_flag=True, help="a snooze: it does not count as an attempt; needs --delay, from 0.1s")
 @error_option
 @json_option()
 @connection_options
@@ -91,13 +113,14 @@ def release(
     id: str,
     receipt: str | None,
     delay: float | None,
+    no_count: bool,
     error: str | None,
     as_json: bool,
     connection: Connection,
 ) -> None:
     """Return a job to the queue for another attempt."""
     with connection.open() as client:
-        released = client.release(_delivery(topic, id, receipt), delay=delay, error=error)
+        released = client.release(_delivery(topic, id, receipt), delay=delay, error=error, count=not no_count)
     if as_json:
         due = {} if released.due_at is None else {"due_at": output.rfc3339(released.due_at)}
         output.json_line(

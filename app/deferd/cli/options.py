@@ -105,6 +105,9 @@ policy_options: Final = all_of(
         ),
         _field("ttl", values.duration_or_none, "first delivery within this time of being due, else dead", "DURATION"),
         _field("retain", values.duration, "how long to keep the record of the finished job"),
+        _field("dead-retain", values.duration, "how long to keep the dead job; 0: remove it at once"),
+        _field("time-limit", values.duration_or_none, "longest time of one attempt, from 0.1s", "DURATION"),
+        _field("deadline", values.duration_or_none, "finished within this time of being due, else dead", "DURATION"),
     ]
 )
 label_options: Final = all_of(

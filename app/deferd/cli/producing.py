@@ -24,6 +24,7 @@ from deferd.cli.options import (
 
 if TYPE_CHECKING:
     from deferd.client import Job
+    from deferd.client.jobs import EndedAttempt
 
 
 @command(
@@ -155,13 +156,18 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("created", output.when(job.created_at)),
         ("due", output.when(job.due_at)),
         ("attempts", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
+        ("snoozes", str(job.snoozes) if job.snoozes else None),
         ("ttr", output.span(job.ttr)),
         ("backoff", output.backoff(job.fields["backoff"])),
         ("ttl", "no bound" if job.ttl is None else output.span(job.ttl)),
         ("retain", "not kept when finished" if job.retain == 0 else output.span(job.retain)),
+        ("dead retain", None if job.dead_retain is None else output.span(job.dead_retain)),
+        ("time limit", None if job.time_limit is None else output.span(job.time_limit)),
+        ("deadline", None if job.deadline_at is None else output.when(job.deadline_at)),
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),
+        *(("attempt " + str(one.attempt), _ended(one)) for one in job.attempts_log),
         ("last error", job.last_error),
         ("trace", job.traceparent),
         ("tags", ", ".join(job.tags) or None),
@@ -170,6 +176,12 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("body", _pretty(job.body)),
     ]
     return [(name, value) for name, value in facts if value is not None]
+
+
+def _ended(attempt: EndedAttempt) -> str:
+    by = "" if attempt.by is None else f" by {attempt.by}"
+    error = "" if attempt.error is None else f": {attempt.error}"
+    return f"{attempt.how.value} {output.when(attempt.ended_at)}{by}{error}"
 
 
 def _pretty(value: Any) -> str:

@@ -168,7 +168,8 @@ def _show_facts(view: TopicView) -> None:
     settings = view.fields["settings"]
 
     def seconds(name: str) -> str:
-        return _SERVICE_DEFAULT if settings[name] is None else output.span(settings[name])
+        value = settings.get(name)
+        return _SERVICE_DEFAULT if value is None else output.span(value)
 
     output.show_facts(
         [
@@ -181,6 +182,9 @@ def _show_facts(view: TopicView) -> None:
             ("backoff", _SERVICE_DEFAULT if settings["backoff"] is None else output.backoff(settings["backoff"])),
             ("ttl", seconds("ttl")),
             ("retain", seconds("retain")),
+            ("dead_retain", seconds("dead_retain")),
+            ("time_limit", seconds("time_limit")),
+            ("deadline", seconds("deadline")),
             ("max_jobs", "no limit" if settings["max_jobs"] is None else output.number(settings["max_jobs"])),
             ("durability", settings["durability"] or "what the store gives by itself"),
         ]

@@ -13,7 +13,7 @@ from deferd.client.buffer import PutBuffer
 from deferd.client.bulk import BulkMethods
 from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
-from deferd.client.idempotency import new_id, put_batch_once, with_id, with_ids
+from deferd.client.idempotency import finish_once, new_id, put_batch_once, with_id, with_ids
 from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import Backoff, PutOptions, put_fields
@@ -70,8 +70,8 @@ class ApiMethods(BulkMethods):
         """Put a job, due after `delay` or at `run_at`, otherwise at once. Returns the stored job.
 
         `body` is any JSON value, or a value that pydantic can write as JSON. The options, all keyword-only, are the
-        keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `on_conflict`,
-        `traceparent`, `tags`, `headers` and `durability`.
+        keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `dead_retain`,
+        `time_limit`, `deadline`, `on_conflict`, `traceparent`, `tags`, `headers` and `durability`.
 
         The client makes an `id` if there is none, and repeats a put whose response was lost: a stored job with this id
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
@@ -129,22 +129,33 @@ class ApiMethods(BulkMethods):
         backoff: Backoff | None = None,
         ttl: Seconds | Unset | None = UNSET,
         retain: Seconds | None = None,
+        dead_retain: Seconds | None = None,
+        time_limit: Seconds | Unset | None = UNSET,
+        deadline: Seconds | Unset | None = UNSET,
         tags: Sequence[str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Job:
         """Reschedule or change a delayed or ready job and return it. Arguments that are left out change nothing.
 
-        None for `max_attempts` or `ttl` removes that limit. `tags` and `headers` replace all earlier ones; an empty
-        value removes them.
+        None for `max_attempts`, `ttl`, `time_limit` or `deadline` removes that limit. `tags` and `headers` replace all
+        earlier ones; an empty value removes them.
 
         Raises:
             JobReserved: a consumer holds it.
             JobNotFound: there is no such job, or it is dead or finished.
         """
         fields = without_none(
-            delay=delay, run_at=run_at, ttr=ttr, backoff=backoff, retain=retain, tags=tags, headers=headers
+            delay=delay,
+            run_at=run_at,
+            ttr=ttr,
+            backoff=backoff,
+            retain=retain,
+            dead_retain=dead_retain,
+            tags=tags,
+            headers=headers,
         )
         optional = {"body": body, "max_attempts": max_attempts, "ttl": ttl}
+        optional |= {"time_limit": time_limit, "deadline": deadline}
         fields |= {name: value for name, value in optional.items() if value is not UNSET}
         return await self._sender.send(requests.change(topic, id, fields))
 
@@ -201,15 +212,23 @@ class ApiMethods(BulkMethods):
             requests.pop(topics, count=count, wait=wait, ttr=ttr, consumer=consumer, request_id=request_id or new_id())
         )
 
-    async def finish(self, job: Delivery | JobRef, result: Any = None) -> None:
+    async def finish(self, job: Delivery | JobRef, result: Any = None, *, put: Sequence[JobToPut] = ()) -> None:
         """Finish a job. `result`, a JSON value, is kept with the job if that has a `retain`.
+
+        `put` are up to 10 jobs, as for `put_many`, that are put in the same step: all of it is done, or nothing. When a
+        response was lost and the finish is repeated, nothing is put twice.
 
         Raises:
             ReceiptStale: the delivery is over.
             JobCancelled: the job was cancelled in the meantime.
             JobNotFound: the job is gone.
+            DifferentShard: a job to put is in another shard of the store. Nothing was done.
+            DeferdError: as `put`, when one of the jobs is refused. Nothing was done.
         """
-        await self._calls.finish(job, result)
+        if put:
+            await finish_once(self._sender, job, result, with_ids(map(set_fields, put)))
+        else:
+            await self._calls.finish(job, result)
 
     async def finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
         """Finish any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""
@@ -231,13 +250,14 @@ class ApiMethods(BulkMethods):
         ]
 
     async def release(
-        self, job: Delivery | JobRef, *, delay: Seconds | None = None, error: str | None = None
+        self, job: Delivery | JobRef, *, delay: Seconds | None = None, error: str | None = None, count: bool = True
     ) -> Released:
         """Return a job to the queue: it is delivered again after `delay`, by default after its backoff.
 
-        `error` is kept as its `last_error`. Raises as `finish`.
+        `error` is kept as its `last_error`. With ``count=False`` the delivery does not count as an attempt, but as one
+        of the job's `snoozes`; this needs a `delay` of at least 0.1 s. Raises as `finish`.
         """
-        return await self._sender.send(requests.release(job, delay=delay, error=error))
+        return await self._sender.send(requests.release(job, delay=delay, error=error, count=count))
 
     async def touch(self, job: Delivery | JobRef, *, ttr: Seconds | None = None) -> datetime:
         """Extend the lease to `ttr` from now, by default the job's, and return its end. Raises as `finish`."""

@@ -26,7 +26,7 @@ TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=N
 _EQUAL_FIELDS = ("max_attempts", "traceparent")
 _LABELS = ("tags", "headers")
 """Fields that are as good as left out when they are empty."""
-_DURATIONS = ("ttr", "ttl", "retain")
+_DURATIONS = ("ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline")
 _ROUNDING_S = 0.0015
 _ID_BYTES = 16
 
@@ -91,12 +91,13 @@ async def finish_once(
     sender: Sender,
     job: Delivery | JobRef,
     result: Any = None,
+    put: Sequence[Mapping[str, Any]] = (),
     *,
     doubtful: bool = False,
     retry_for_s: float | None = None,
 ) -> None:
-    """Finish one job. `doubtful`: an earlier request may have finished it. Raises as `Client.finish`."""
-    outcome = await sender.try_to_send(requests.finish(job, result), retry_for_s=retry_for_s, doubtful=doubtful)
+    """Finish one job and put others. `doubtful`: an earlier request may have done it. Raises as `Client.finish`."""
+    outcome = await sender.try_to_send(requests.finish(job, result, put), retry_for_s=retry_for_s, doubtful=doubtful)
     # A finished job without `retain` is gone, so after a lost response "not found" means that it was finished.
     if not (outcome.doubtful and isinstance(outcome.error, JobNotFound)):
         outcome.result()

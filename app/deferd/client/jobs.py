@@ -14,14 +14,9 @@ import msgspec
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
-from deferd.contract.model import (
-    Backoff,
-    DeadReason,
-    ExponentialBackoff,
-    FixedBackoff,
-    JobState,
-    ScheduleBackoff,
-)
+from deferd.contract.backoff import Backoff, ExponentialBackoff, FixedBackoff, ScheduleBackoff
+from deferd.contract.endings import AttemptEnd
+from deferd.contract.model import DeadReason, JobState
 from deferd.contract.timestamps import parse_instant
 
 _BACKOFF: TypeAdapter[ExponentialBackoff | FixedBackoff | ScheduleBackoff] = TypeAdapter(Backoff)
@@ -43,6 +38,16 @@ class JsonView:
     def _instant(self, name: str) -> datetime | None:
         value = self.fields.get(name)
         return None if value is None else parse_instant(value)
+
+
+class EndedAttempt(NamedTuple):
+    """An attempt that ended without a finish. `by` is its consumer and `error` its error text, if it gave them."""
+
+    attempt: int
+    ended_at: datetime
+    how: AttemptEnd
+    by: str | None
+    error: str | None
 
 
 class Job(JsonView):
@@ -91,6 +96,11 @@ class Job(JsonView):
         return int(self.fields["attempts"])
 
     @property
+    def snoozes(self) -> int:
+        """Releases with ``count=False`` so far, which `attempts` does not include."""
+        return int(self.fields.get("snoozes", 0))
+
+    @property
     def max_attempts(self) -> int | None:
         """Deliveries after which the job is dead. None: no limit."""
         limit: int | None = self.fields["max_attempts"]
@@ -111,6 +121,40 @@ class Job(JsonView):
     def retain(self) -> float:
         """Seconds for which the finished job is kept. 0: not kept."""
         return float(self.fields["retain"])
+
+    @property
+    def dead_retain(self) -> float | None:
+        """Seconds for which the dead job is kept. None: as long as the service keeps dead jobs."""
+        return self.fields.get("dead_retain")
+
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds that one attempt may run. None: no limit."""
+        return self.fields.get("time_limit")
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds after being due within which the job must be finished. None: no limit."""
+        return self.fields.get("deadline")
+
+    @property
+    def deadline_at(self) -> datetime | None:
+        """When the deadline passes. None: never."""
+        return self._instant("deadline_at")
+
+    @property
+    def attempts_log(self) -> list[EndedAttempt]:
+        """The last 10 attempts that ended without a finish, oldest first."""
+        return [
+            EndedAttempt(
+                entry["attempt"],
+                parse_instant(entry["ended_at"]),
+                AttemptEnd(entry["how"]),
+                entry.get("by"),
+                entry.get("error"),
+            )
+            for entry in self.fields.get("attempts_log", ())
+        ]
 
     @property
     def last_error(self) -> str | None:
@@ -179,6 +223,7 @@ class PoppedJob(msgspec.Struct, gc=False):
     receipt: str
     attempt: int
     ttr: float | None = None
+    time_limit: float | None = None
     traceparent: str | None = None
 
 
@@ -264,6 +309,12 @@ class Delivery(Job):
         """Time to run: the length of a lease in seconds."""
         popped = self._popped
         return super().ttr if popped is None or popped.ttr is None else popped.ttr
+
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds that one attempt may run. None: no limit."""
+        popped = self._popped
+        return super().time_limit if popped is None else popped.time_limit
 
     @property
     def traceparent(self) -> str | None:

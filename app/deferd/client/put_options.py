@@ -12,10 +12,11 @@ from typing import Any, Literal, Required, TypedDict
 from pydantic import ValidationError
 
 from deferd.client.durations import Seconds
+from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
 from deferd.contract.errors import FieldError, InvalidInput
-from deferd.contract.model import DurabilityLevel, ExponentialBackoff, FixedBackoff, PutJob, ScheduleBackoff
+from deferd.contract.model import DurabilityLevel, PutJob
 
-_NONE_IS_A_VALUE = frozenset({"max_attempts", "ttl"})
+_NONE_IS_A_VALUE = frozenset({"max_attempts", "ttl", "time_limit", "deadline"})
 
 
 class ExponentialBackoffDict(TypedDict, total=False):
@@ -58,7 +59,7 @@ class PutDefaults(TypedDict, total=False):
     """The options of a put that a job definition may set for all its jobs. Durations are seconds or a timedelta.
 
     An option that is left out or None comes from the topic's settings, then from the service's defaults. None for
-    `max_attempts` and `ttl` is a value: it means "no limit" and overrides the topic's settings.
+    `max_attempts`, `ttl`, `time_limit` and `deadline` is a value: "no limit", which overrides the topic's settings.
     """
 
     delay: Seconds | None
@@ -73,6 +74,12 @@ class PutDefaults(TypedDict, total=False):
     """If the first delivery does not happen within this time after the due time, the job is dead. None: no limit."""
     retain: Seconds | None
     """How long the finished job and its result are kept. 0: not kept."""
+    dead_retain: Seconds | None
+    """How long the dead job is kept. 0: not kept. Left out: as long as the service keeps dead jobs."""
+    time_limit: Seconds | None
+    """How long one attempt may run, at least 0.1 s: its lease cannot be extended beyond that. None: no limit."""
+    deadline: Seconds | None
+    """If the job is not finished within this time after the due time, it is dead. None: no limit."""
     on_conflict: Literal["reject", "keep", "replace"]
     """What happens if the id is taken: `reject` (the default) raises JobExists, `keep` returns the existing job,
     `replace` replaces it, or raises JobReserved if a consumer holds it."""

@@ -179,14 +179,25 @@ def pop(
     )
 
 
-def finish(job: JobRef | Delivery, result: Any = None) -> ApiRequest[None]:
-    """`POST /jobs/{topic}/{id}/finish`: end this delivery with a result, which is kept if the job has a `retain`."""
-    return _on_delivery("finish", job, {} if result is None else {"result": result}, responses.read_finished)
+def finish(job: JobRef | Delivery, result: Any = None, put: Sequence[JobToPut] = ()) -> ApiRequest[None]:
+    """`POST /jobs/{topic}/{id}/finish`: end this delivery with a result, which is kept if the job has a `retain`.
+
+    `put` are jobs to put in the same step, each a PutJob or the JSON object of the contract.
+    """
+    fields: dict[str, Any] = {} if result is None else {"result": result}
+    if put:
+        fields["put"] = [job_fields(one) for one in put]
+    return _on_delivery("finish", job, fields, responses.read_finished)
 
 
-def release(job: JobRef | Delivery, *, delay: Seconds | None = None, error: str | None = None) -> ApiRequest[Released]:
+def release(
+    job: JobRef | Delivery, *, delay: Seconds | None = None, error: str | None = None, count: bool = True
+) -> ApiRequest[Released]:
     """`POST /jobs/{topic}/{id}/release`: return the job to the queue, due after `delay` or its backoff."""
-    return _on_delivery("release", job, without_none(delay=delay, error=error), responses.read_released)
+    fields = without_none(delay=delay, error=error)
+    if not count:
+        fields["count"] = False
+    return _on_delivery("release", job, fields, responses.read_released)
 
 
 def touch(job: JobRef | Delivery, *, ttr: Seconds | None = None) -> ApiRequest[datetime]:

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from deferd.contract import limits
-from deferd.contract.model import Delay, DueInstant, IfReserved, Instant, JobId, JobState, Tag, Topic
+from deferd.contract.labels import Tag
+from deferd.contract.model import Delay, DueInstant, IfReserved, Instant, JobId, JobState, Topic
 
 
 class _Strict(BaseModel):

@@ -16,6 +16,7 @@
     │   └── ReceiptStale    receipt_stale       the receipt is not the one of the live delivery
     ├── JobCancelled        job_cancelled       the job was cancelled during the delivery
     ├── DurabilityUnavailable durability_unavailable the store cannot give the requested durability
+    ├── DifferentShard      different_shard     the topics are in different shards of the store
     └── TryLater
         ├── TopicFull       topic_full          the topic holds `max_jobs` jobs
         ├── RateLimited     rate_limited        too many requests
@@ -168,6 +169,16 @@ class DurabilityUnavailable(DeferdError):
     def __init__(self, durability: str, available: list[str], detail: str) -> None:
         self.durability = durability
         self.available = available
+        super().__init__(detail)
+
+
+class DifferentShard(DeferdError):
+    """A finish is to put a job into `topic`, which is in another shard of the store. Nothing was done."""
+
+    code = "different_shard"
+
+    def __init__(self, topic: str, detail: str) -> None:
+        self.topic = topic
         super().__init__(detail)
 
 

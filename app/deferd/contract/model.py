@@ -11,9 +11,22 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from deferd.contract import limits
+from deferd.contract.backoff import Backoff
+from deferd.contract.endings import Deadline, DeadRetain, EndedAttempt, TimeLimit, seconds_field
+from deferd.contract.labels import Labelled, Tag
 from deferd.contract.timestamps import parse_instant
 
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
@@ -43,6 +56,8 @@ class DeadReason(StrEnum):
     """`max_attempts` deliveries ended without a finish."""
     SCHEDULE = "schedule_ended"
     """Its `schedule` backoff had no wait left."""
+    DEADLINE = "deadline"
+    """It was not finished within `deadline` seconds of being due."""
     BURIED = "buried"
     """A consumer buried it."""
 
@@ -63,10 +78,6 @@ def _not_too_far(value: datetime) -> datetime:
     if value.timestamp() > time.time() + limits.DELAY_MAX_S:
         raise ValueError(f"must be at most {limits.DELAY_MAX_S} seconds (10 years) ahead")
     return value
-
-
-def _seconds(low: float, high: float, text: str, **options: Any) -> Any:
-    return Field(strict=True, ge=low, le=high, allow_inf_nan=False, description=text, **options)
 
 
 Topic = Annotated[
@@ -94,23 +105,27 @@ DueInstant = Annotated[
 ]
 Ttr = Annotated[
     float,
-    _seconds(
+    seconds_field(
         limits.TTR_MIN_S,
         limits.TTR_MAX_S,
         "Time to run: the length of the lease in seconds, 0.1 to 86400. Default: that of the topic, else 60.",
     ),
 ]
-Delay = Annotated[float, _seconds(0, limits.DELAY_MAX_S, "Seconds until the job is due: 0 to 315576000 (10 years).")]
+Delay = Annotated[
+    float, seconds_field(0, limits.DELAY_MAX_S, "Seconds until the job is due: 0 to 315576000 (10 years).")
+]
 Ttl = Annotated[
     float,
-    _seconds(
+    seconds_field(
         0.001,
         limits.TTL_MAX_S,
         "Seconds after `due_at` within which the job must be delivered for the first time; otherwise it becomes dead "
         "with reason `expired`. `null`: no limit.",
     ),
 ]
-Retain = Annotated[float, _seconds(0, limits.RETAIN_MAX_S, "Seconds for which the finished job is kept. 0: not kept.")]
+Retain = Annotated[
+    float, seconds_field(0, limits.RETAIN_MAX_S, "Seconds for which the finished job is kept. 0: not kept.")
+]
 MaxAttempts = Annotated[
     int,
     Field(
@@ -118,16 +133,6 @@ MaxAttempts = Annotated[
         ge=1,
         le=limits.ATTEMPTS_MAX,
         description="Deliveries after which the job becomes dead instead of ready again. `null`: no limit.",
-    ),
-]
-Jitter = Annotated[
-    float,
-    Field(
-        strict=True,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="Random spread of the wait as a fraction: 0.1 is +-10 %.",
     ),
 ]
 ErrorText = Annotated[
@@ -187,59 +192,6 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _require_kind(schema: dict[str, Any]) -> None:
-    """In JSON `kind` is required; in Python the class implies it."""
-    schema["properties"]["kind"].pop("default", None)
-    schema["required"] = ["kind", *(name for name in schema.get("required", []) if name != "kind")]
-
-
-class _BackoffKind(_Strict):
-    model_config = ConfigDict(json_schema_extra=_require_kind)
-
-
-class ExponentialBackoff(_BackoffKind):
-    """Wait `min(cap, base^attempts)` seconds, +-jitter. The default waits 2, 4, 8 ... 128, 212, 212 ... seconds."""
-
-    kind: Literal["exponential"] = "exponential"
-    base: float = _seconds(1, 1000, "Seconds to wait after the first attempt.", default=2)
-    cap: float = _seconds(0, limits.BACKOFF_WAIT_MAX_S, "Longest wait in seconds.", default=212)
-    jitter: Jitter = 0
-
-
-class FixedBackoff(_BackoffKind):
-    """Wait the same number of seconds after every attempt, +-jitter."""
-
-    kind: Literal["fixed"] = "fixed"
-    seconds: float = _seconds(0, limits.BACKOFF_WAIT_MAX_S, "Wait in seconds.", default=10)
-    jitter: Jitter = 0
-
-
-class ScheduleBackoff(_BackoffKind):
-    """Wait `seconds[n]` after attempt n+1; after the last wait the job becomes dead, or the last wait repeats."""
-
-    kind: Literal["schedule"] = "schedule"
-    seconds: list[Annotated[float, Field(strict=True, ge=0, le=limits.BACKOFF_WAIT_MAX_S, allow_inf_nan=False)]] = (
-        Field(
-            min_length=1,
-            max_length=limits.BACKOFF_STEPS_MAX,
-            description="Waits in seconds, in order.",
-            examples=[[120, 600, 3600]],
-        )
-    )
-    then: Literal["dead", "repeat_last"] = Field(default="dead", description="What follows the last wait.")
-    jitter: Jitter = 0
-
-
-Backoff = Annotated[
-    ExponentialBackoff | FixedBackoff | ScheduleBackoff,
-    Field(
-        discriminator="kind",
-        description="How long a released job waits until it is ready again.",
-        json_schema_extra={"x-name": "Backoff"},  # the name of its schema in the OpenAPI document
-    ),
-]
-
-
 class JobPolicy(_Strict):
     """How a job is delivered and kept. Omitted fields come from the topic, then from the service's defaults."""
 
@@ -248,6 +200,9 @@ class JobPolicy(_Strict):
     backoff: Backoff | None = None
     ttl: Ttl | None = None
     retain: Retain | None = None
+    dead_retain: DeadRetain | None = None
+    time_limit: TimeLimit | None = None
+    deadline: Deadline | None = None
 
 
 class _When(_Strict):
@@ -261,54 +216,7 @@ class _When(_Strict):
         return self
 
 
-def _all_different(tags: list[str]) -> list[str]:
-    if len(set(tags)) < len(tags):
-        raise ValueError("must not repeat a tag")
-    return tags
-
-
-def _fitting(headers: dict[str, str]) -> dict[str, str]:
-    for name in headers:
-        if not name or any(character < " " or "\x7f" <= character <= "\x9f" for character in name):
-            raise ValueError(f"must have names without control characters and not empty: {name!r:.100}")
-    size = sum(len(text.encode()) for pair in headers.items() for text in pair)
-    if size > limits.HEADERS_OF_JOB_BYTES:
-        raise ValueError(f"must have at most {limits.HEADERS_OF_JOB_BYTES} bytes of names and values, has {size}")
-    return headers
-
-
-Tag = Annotated[
-    str, StringConstraints(pattern=limits.TAG_PATTERN), Field(description="A tag.", examples=["order-1042"])
-]
-Tags = Annotated[
-    list[Tag],
-    AfterValidator(_all_different),
-    Field(
-        max_length=limits.TAGS_MAX,
-        description=f"Up to {limits.TAGS_MAX} tags, by which the jobs of several topics can be cancelled or "
-        "rescheduled together.",
-        examples=[["order-1042", "customer:7"]],
-    ),
-]
-_HeaderText = Annotated[str, StringConstraints(pattern=limits.HEADER_TEXT_PATTERN)]
-Headers = Annotated[
-    dict[str, _HeaderText],
-    AfterValidator(_fitting),
-    Field(
-        max_length=limits.HEADERS_OF_JOB_MAX,
-        description=f"Up to {limits.HEADERS_OF_JOB_MAX} names with texts, {limits.HEADERS_OF_JOB_BYTES} bytes "
-        "together, without control characters; passed to the consumer beside the body.",
-        examples=[{"tenant": "acme"}],
-    ),
-]
-
-
-class _Labelled(_Strict):
-    tags: Tags | None = None
-    headers: Headers | None = None
-
-
-class PutJob(_When, JobPolicy, _Labelled):
+class PutJob(_When, JobPolicy, Labelled):
     """A job to put. Only `topic` is required."""
 
     topic: Topic
@@ -334,10 +242,11 @@ class PutBatch(_Strict):
     jobs: list[PutJob] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
 
 
-class ChangeJob(_When, JobPolicy, _Labelled):
+class ChangeJob(_When, JobPolicy, Labelled):
     """Changes to a delayed or ready job; omitted fields stay as they are.
 
-    `null` clears `ttl`, `max_attempts`, `tags` and `headers`. New tags or headers replace all earlier ones.
+    `null` clears `ttl`, `max_attempts`, `time_limit`, `deadline`, `tags` and `headers`. New tags or headers replace all
+    earlier ones.
     """
 
     body: Any = Field(default=None, description="New body.")
@@ -356,14 +265,25 @@ class CancelBatch(_Strict):
     jobs: list[CancelItem] = Field(min_length=1, max_length=limits.BATCH_MAX, description="1 to 1000 jobs.")
 
 
-class FinishJob(_Strict):
-    """Finish of a job."""
-
+class _Finish(_Strict):
     receipt: Receipt | None = None
     result: Any = Field(default=None, description="Any JSON value; kept with the finished job if it has a `retain`.")
 
 
-class FinishItem(FinishJob):
+class FinishJob(_Finish):
+    """Finish of a job, and jobs to put in the same step."""
+
+    put: list[PutJob] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=limits.CHAINED_PUTS_MAX,
+        description=f"1 to {limits.CHAINED_PUTS_MAX} jobs that follow: the job is finished and all of these are put, "
+        "or nothing is done. Their topics must be in the same shard of the store (422 `different_shard`). A repeated "
+        "finish puts nothing again.",
+    )
+
+
+class FinishItem(_Finish):
     """One job of a batch finish."""
 
     id: JobId
@@ -379,8 +299,21 @@ class ReleaseJob(_Strict):
     """Release of a reserved job: it is ready again after `delay` seconds; default: its backoff."""
 
     receipt: Receipt | None = None
-    delay: Delay | None = None
+    count: bool = Field(
+        default=True,
+        strict=True,
+        description="`false`: the delivery does not count as an attempt, but as one of the job's `snoozes`. Needs a "
+        f"`delay` of at least {limits.SNOOZE_MIN_S} seconds.",
+    )
+    delay: Delay | None = Field(default=None, validate_default=True)
     error: ErrorText | None = None
+
+    @field_validator("delay")
+    @classmethod
+    def _long_enough(cls, delay: float | None, info: ValidationInfo) -> float | None:
+        if info.data.get("count") is False and (delay is None or delay < limits.SNOOZE_MIN_S):
+            raise ValueError(f"must be at least {limits.SNOOZE_MIN_S} seconds when `count` is false")
+        return delay
 
 
 class TouchJob(_Strict):
@@ -452,6 +385,24 @@ class Job(BaseModel):
         description="Seconds after `due_at` within which the first delivery must happen. `null`: no limit."
     )
     retain: float = Field(description="Seconds for which the finished job is kept. 0: not kept.")
+    dead_retain: float | None = Field(
+        default=None, description="Seconds for which the job is kept when it is dead, if it has its own."
+    )
+    time_limit: float | None = Field(
+        default=None, description="Longest time in seconds that one attempt may run, if there is one."
+    )
+    deadline: float | None = Field(
+        default=None, description="Seconds after being due within which the job must be finished, if it has a deadline."
+    )
+    deadline_at: datetime | None = Field(
+        default=None, description="When the deadline passes: `deadline` seconds after the due time before any retry."
+    )
+    snoozes: int | None = Field(
+        default=None, description="Releases with `count: false` so far, which `attempts` does not include."
+    )
+    attempts_log: list[EndedAttempt] | None = Field(
+        default=None, description="The last 10 attempts that ended without a finish, oldest first, if there were any."
+    )
     last_error: str | None = Field(default=None, description="Error message of the last release or bury.")
     reason: DeadReason | None = Field(default=None, description="Why the job is dead.")
     reserved_until: datetime | None = Field(

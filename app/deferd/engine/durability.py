@@ -10,8 +10,8 @@ replicas are remembered, so that this happens once; an outdated one costs one mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,6 +30,9 @@ _REMEMBERED_MAX = 10_000
 _REWRITES_FOR_S = 5
 """An estimate, for Retry-After."""
 
+Call = Callable[..., Awaitable[Any]]
+"""Sends one command to the store."""
+Send = Callable[[int, Call | None], Awaitable[list[Any]]]
 Slot = Callable[[], AbstractAsyncContextManager[None]]
 """Makes a context manager that is held around one store call; see BulkThrottle."""
 
@@ -97,20 +100,39 @@ class PutSender:
         self, topic: str, level: int, with_records: int, jobs: Iterable[Any], slot: Slot, *, named: bool
     ) -> Stored:
         """Try once. `named`: the jobs name the level, so the topic's default does not matter."""
+
+        async def put(reached: int, call: Call | None) -> list[Any]:
+            args = (topic, with_records, _ANY_DEFAULT if named else reached, *jobs)
+            reply: list[Any] = await self._scripts.run("put", self._keys.of_topic(topic), args, call=call)
+            return reply
+
+        reply, reached = await self.run(topic, level, put, slot, named=named)
+        stored = self._read(topic, reply, reached)
+        if reached < (level if named else min(reply[3], FSYNC)):
+            raise lost_durability()
+        return stored
+
+    async def run(
+        self, topic: str, level: int, send: Send, slot: Slot = nullcontext, *, named: bool = True
+    ) -> tuple[list[Any], int]:
+        """Run a script that puts, so that it reaches `level`. Returns its reply and the level that it has reached.
+
+        `send` runs the script; it gets the level that will be reached, and what sends the call, None for the usual way.
+        A level that is lower than `level` was lost meanwhile: `lost_durability` is the error. `topic`, and whether the
+        jobs named the level, are for error texts. Raises as `put`.
+        """
         if is_replicated(level):
             if self._replicated is None:
                 raise self._unavailable(topic, level, self._why_no_replicas, named=named)
             call = partial(self._replicated.call, replicas_of(level))
-            args = (topic, with_records, _ANY_DEFAULT if named else level, *jobs)
             try:
-                reply = await self._scripts.run("put", self._keys.of_topic(topic), args, call=call)
+                return await send(level, call), level
             except StoreUnavailable as error:
                 if isinstance(error.__cause__, MissingPermission):
                     raise self._not_now(level, error.__cause__, error.retry_after_s) from error.__cause__
                 raise
             except WaitUnsupported as error:
                 raise self._unavailable(topic, level, str(error), named=named, has_wait=False) from error
-            return self._read(topic, reply, level)
         if level == FSYNC and self._store_durability.level < FSYNC:
             with observed("config"):
                 current = await self._store_durability.probe()
@@ -121,15 +143,8 @@ class PutSender:
                 raise unavailable
         async with slot():
             self._store_durability.refresh()
-            args = (topic, with_records, _ANY_DEFAULT if named else self._store_durability.level, *jobs)
-            reply = await self._scripts.run("put", self._keys.of_topic(topic), args)
-            stored = self._read(topic, reply, self._store_durability.level)
-        if stored.level < (level if named else min(reply[3], FSYNC)):
-            raise StoreUnavailable(
-                "the job may exist; it is not confirmed at durability fsync, because the store's configuration changed "
-                "meanwhile; repeating the put with the same id is safe"
-            )
-        return stored
+            reply = await send(self._store_durability.level, None)
+            return reply, self._store_durability.level
 
     def _read(self, topic: str, reply: list[Any], level: int) -> Stored:
         _, max_jobs, results, default = reply
@@ -162,6 +177,14 @@ class PutSender:
             f"{', '.join(available)}; nothing was stored"
         )
         return DurabilityUnavailable(name_of(level), available, detail)
+
+
+def lost_durability() -> StoreUnavailable:
+    """The error of a put that was stored while the store's configuration changed to a lower level."""
+    return StoreUnavailable(
+        "the job may exist; it is not confirmed at durability fsync, because the store's configuration changed "
+        "meanwhile; repeating the put with the same id is safe"
+    )
 
 
 def stored_nothing(error: Exception) -> bool:

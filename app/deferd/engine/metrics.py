@@ -46,6 +46,7 @@ PUTS = Counter("deferd_puts", "Jobs put, by outcome.", ["topic", "outcome"])
 POPS = Counter("deferd_pops", "Deliveries handed to consumers.", ["topic"])
 FINISHES = Counter("deferd_finishes", "Jobs finished.", ["topic"])
 RELEASES = Counter("deferd_releases", "Deliveries released by consumers for another attempt.", ["topic"])
+SNOOZES = Counter("deferd_snoozes", "Deliveries released by consumers without counting as an attempt.", ["topic"])
 CANCELS = Counter("deferd_cancels", "Jobs cancelled, by the state they were in.", ["topic", "was"])
 RESCHEDULES = Counter("deferd_reschedules", "Jobs moved to another due time by calls on many jobs.", ["topic"])
 GIVEN_BACK = Counter(

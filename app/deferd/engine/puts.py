@@ -68,12 +68,19 @@ def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS
     """What became of a put. Raises the errors of `Puts.put` that concern its job alone."""
     max_jobs, result, durability = stored
     if isinstance(result, int):
-        if result == _FULL:
-            if bounds.max_jobs is not None and not 0 < max_jobs <= bounds.max_jobs:
-                raise TopicFull(put.topic, bounds.max_jobs, of_caller=True)
-            raise TopicFull(put.topic, max_jobs)
-        raise (JobReserved if result == _HELD else JobExists)(put.topic, put.id, durability)
+        raise refusal(put, result, max_jobs, bounds, durability)
     return PutOutcome(read_reply(put.topic, put.id, result[1:]), _OUTCOMES[result[0]], durability)
+
+
+def refusal(
+    put: EncodedPut, code: int, max_jobs: int, bounds: PutBounds, durability: str | None = None
+) -> TopicFull | JobReserved | JobExists:
+    """The error for a code below 0 of lua/put.lua. `max_jobs` is that of the topic, 0 for none."""
+    if code == _FULL:
+        if bounds.max_jobs is not None and not 0 < max_jobs <= bounds.max_jobs:
+            return TopicFull(put.topic, bounds.max_jobs, of_caller=True)
+        return TopicFull(put.topic, max_jobs)
+    return (JobReserved if code == _HELD else JobExists)(put.topic, put.id, durability)
 
 
 class PutResult(NamedTuple):
@@ -171,6 +178,11 @@ class Puts:
         if created < len(codes):
             for code, count in Counter(code for code in codes if code != _CREATED).items():
                 metrics.puts_of(label, _OUTCOMES.get(code, "refused")).inc(count)
+
+
+def status_of(code: int) -> int:
+    """The HTTP status for a code of lua/put.lua."""
+    return _STATUS[code][0]
 
 
 def _encoded(specs: Sequence[PutJob | EncodedPut], bounds: PutBounds) -> list[EncodedPut]:

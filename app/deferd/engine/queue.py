@@ -19,6 +19,7 @@ from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, P
 from deferd.engine import metrics
 from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import FROM_JOBS, MOST_JOBS, BulkThrottle
+from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
@@ -116,6 +117,7 @@ class JobQueue:
         self._known_topics = known_topics
         self._pacing = ReplyPacing()
         self._puts = Puts(put_sender, labels, bulk_throttle, known_topics)
+        self._chained = ChainedPuts(scripts, keys, put_sender)
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
         self._cancels = GroupCommit(self._send_cancels, size=size, most_items=_CANCELS_PER_CALL)
 
@@ -244,26 +246,32 @@ class JobQueue:
         is_bulk = sum(request.count for request in requests) > FROM_JOBS
         slot: AbstractAsyncContextManager[None] = self._bulk_throttle.slot(topic) if is_bulk else nullcontext()
         async with slot:
-            now_ms, more, expired, replies = await self._scripts.run("pop", self._keys.of_topic(topic), args)
+            now_ms, more, expired, replies, overdue = await self._scripts.run("pop", self._keys.of_topic(topic), args)
         self._pacing.note(topic, sum(len(raw) for reply in replies for raw in reply[2::3]))
-        if not expired and all(len(reply) == 1 for reply in replies):  # an empty topic uses up no metric label
+        if not (expired or overdue) and all(
+            len(reply) == 1 for reply in replies
+        ):  # an empty topic uses up no metric label
             return PopReply([[] for _ in requests], bool(more))
         jobs = [
             read_deliveries(topic, reply[1:], request.consumer, request.request_id)
             for request, reply in zip(requests, replies, strict=True)
         ]
         first_time = [job for reply, some in zip(replies, jobs, strict=True) if not reply[0] for job in some]
-        self._count_pops(topic, first_time, now_ms, expired)
+        self._count_pops(topic, first_time, now_ms, expired, overdue)
         return PopReply(jobs, bool(more), [at for at, reply in enumerate(replies) if reply[0] == _RESEND])
 
-    def _count_pops(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int) -> None:
+    def _count_pops(self, topic: str, jobs: list[JobRecord], now_ms: int, expired: int, overdue: int) -> None:
         label = self._label(topic)
         if expired:
             metrics.DEATHS.labels(label, "expired").inc(expired)
+        if overdue:
+            metrics.DEATHS.labels(label, "deadline").inc(overdue)
         if jobs:
             self._known_topics.add(topic)
             metrics.pops_of(label).inc(len(jobs))
-            metrics.ready_wait_of(label).observe_all_ms(now_ms - job.due_at_ms for job in jobs if job.attempts == 1)
+            metrics.ready_wait_of(label).observe_all_ms(
+                now_ms - job.due_at_ms for job in jobs if job.attempts == 1 and not job.endings.snoozes
+            )
 
     async def return_to_queue(self, deliveries: Iterable[JobRecord]) -> int:
         """Return deliveries that never reached their consumer to the head of their queues; no attempt is counted.
@@ -300,6 +308,31 @@ class JobQueue:
         """As `finish` for callers without a task; `raise_unless_ok` reads the result."""
         self._finishes.add(topic, finish.args, on_result)
 
+    async def finish_and_put(
+        self,
+        topic: str,
+        job_id: str,
+        receipt: Receipt,
+        puts: Sequence[PutJob],
+        *,
+        result: Any = None,
+        bounds: PutBounds = NO_BOUNDS,
+    ) -> list[PutResult]:
+        """As `finish`, and put 1 to 10 jobs in the same step: all of it is done, or nothing.
+
+        Returns the results of the puts; none if this delivery had finished the job before, and nothing is put again.
+
+        Raises:
+            JobNotFound, ReceiptStale, JobCancelled, and the errors of `ChainedPuts.finish`.
+        """
+        chained = await self._chained.finish(topic, job_id, receipt, puts, result=result, bounds=bounds)
+        raise_unless_ok(chained.code, topic, job_id)
+        if chained.codes:
+            metrics.finishes_of(self._label(topic)).inc()
+        for of_topic, codes in chained.codes.items():
+            self._puts.count(of_topic, codes)
+        return chained.results
+
     async def finish_many(self, topic: str, items: Sequence[FinishItem | EncodedFinish]) -> list[FinishResult]:
         """Finish jobs of one topic; each has its own result, in order.
 
@@ -332,11 +365,19 @@ class JobQueue:
         return results
 
     async def release(
-        self, topic: str, job_id: str, receipt: Receipt, *, delay_ms: int | None = None, error: str | None = None
+        self,
+        topic: str,
+        job_id: str,
+        receipt: Receipt,
+        *,
+        delay_ms: int | None = None,
+        error: str | None = None,
+        counts: bool = True,
     ) -> Released:
         """Release a job for another attempt after `delay_ms` (None: after its backoff).
 
-        It becomes dead instead when this was its last attempt or its backoff schedule has ended.
+        It becomes dead instead when this was its last attempt or its backoff schedule has ended. Unless the delivery
+        `counts` as an attempt, it is a snooze, which needs a delay. The receipt is void afterwards.
 
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
@@ -352,11 +393,12 @@ class JobQueue:
             error or "",
             random.uniform(-1, 1),  # noqa: S311 (spreads retries; nothing to guess)
             self._dead_retention_ms,
+            1 if counts else 0,
         )
         raise_unless_ok(reply[0], topic, job_id)
         state = _STATES[reply[1]]
         label = self._label(topic)
-        metrics.RELEASES.labels(label).inc()
+        (metrics.RELEASES if counts else metrics.SNOOZES).labels(label).inc()
         if state is JobState.DEAD:
             metrics.DEATHS.labels(label, reply[4].decode()).inc()
         return Released(state, None if state is JobState.DEAD else reply[2], reply[3])

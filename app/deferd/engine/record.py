@@ -6,9 +6,11 @@ The scripts write it (`lua/lib/record.lua`), both sides read it::
 
 all little-endian. `extra` is empty or a JSON object with short keys for what most jobs do not have: the policy fields
 that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b` backoff, `x` ttl ms, 0 for
-none, `r` retain ms), the longest time in ms for which it is kept when dead (`k`, a limit of the API key that put it),
-the trace context of the put (`c`), `g` tags and `h` headers (neither is ever empty), and what happened to the job (`e`
-last error, `d` why it is dead, `f` finished at ms, `n` length of the result in bytes, which then precedes the body).
+none, `r` retain ms, `q` how long it is kept when dead in ms, `i` time limit ms and `l` deadline ms, 0 for none), the
+due time in ms from which the deadline counts once a retry has another one (`v`), the longest time in ms for which it is
+kept when dead (`k`, a limit of the API key that put it), the trace context of the put (`c`), `g` tags and `h` headers
+(neither is ever empty), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at ms, `n`
+length of the result in bytes, which then precedes the body, `s` how often it was snoozed, `a` the log of its attempts).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a
@@ -28,7 +30,8 @@ import orjson
 import pydantic_core
 
 from deferd.contract import limits
-from deferd.contract.model import ExponentialBackoff, FixedBackoff, JobPolicy, JobState, ScheduleBackoff
+from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
+from deferd.contract.model import JobPolicy, JobState
 
 _HEADER = struct.Struct("<IHIHIHII")
 _HEADER_SIZE = _HEADER.size
@@ -38,6 +41,7 @@ _RESERVED = JobState.RESERVED
 _STATES = {state.value.encode(): state for state in JobState}
 NO_LIMIT = 0
 NONCE_BITS = 47
+_ENDINGS_KEYS = frozenset("sqila")
 
 
 class Receipt(NamedTuple):
@@ -72,6 +76,26 @@ ANY_RECEIPT = Receipt(0, 0)
 IMPOSSIBLE_RECEIPT = Receipt(0, -1)
 
 
+class Endings(msgspec.Struct, frozen=True, gc=False):
+    """How the deliveries of a job ended and when the job must end: what most jobs have nothing of.
+
+    `snoozes` counts the releases that were no attempt. `dead_retain_ms` None: as long as the service keeps dead jobs.
+    `time_limit_ms` and `deadline_ms` are 0 for none. `first_due_at_ms` is the due time from which the deadline counts,
+    if a retry has moved that. `attempts_log` has, for each of the last attempts that ended without a finish: its
+    number, when it ended (ms), how, by which consumer and with which error; the last two are '' for none.
+    """
+
+    snoozes: int = 0
+    dead_retain_ms: int | None = None
+    time_limit_ms: int = 0
+    deadline_ms: int = 0
+    first_due_at_ms: int | None = None
+    attempts_log: Sequence[tuple[int, int, str, str, str]] = ()
+
+
+NO_ENDINGS = Endings()
+
+
 class JobRecord(msgspec.Struct, gc=False):
     """One job as the store holds it; treat as immutable. Times are ms since the epoch, on the store's clock.
 
@@ -103,11 +127,21 @@ class JobRecord(msgspec.Struct, gc=False):
     traceparent: str | None = None
     tags: list[str] | None = None
     headers: dict[str, str] | None = None
+    endings: Endings = NO_ENDINGS
 
     @property
     def receipt(self) -> Receipt:
         """The receipt of the live delivery; meaningless unless the job is reserved."""
         return Receipt(self.nonce, self.attempts)
+
+    @property
+    def deadline_at_ms(self) -> int | None:
+        """When the deadline passes; None without one."""
+        endings = self.endings
+        if not endings.deadline_ms:
+            return None
+        first_due_at_ms = endings.first_due_at_ms
+        return (self.due_at_ms if first_due_at_ms is None else first_due_at_ms) + endings.deadline_ms
 
     @property
     def effective_backoff(self) -> dict[str, Any]:
@@ -191,27 +225,22 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
 
 
 def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
-    for name, value in read_policy(extra).items():
-        setattr(record, name, value)
-    record.last_error = extra.get("e")
-    record.reason = extra.get("d")
-    record.finished_at_ms = extra.get("f")
-    record.traceparent = extra.get("c")
-    record.tags = extra.get("g")
-    record.headers = extra.get("h")
+    get = extra.get
+    record.ttr_ms = get("t", limits.TTR_DEFAULT_S * 1000)
+    record.max_attempts = get("m", NO_LIMIT)
+    record.backoff = get("b")
+    record.ttl_ms = get("x", 0)
+    record.retain_ms = get("r", 0)
+    record.last_error = get("e")
+    record.reason = get("d")
+    record.finished_at_ms = get("f")
+    record.traceparent = get("c")
+    record.tags = get("g")
+    record.headers = get("h")
+    if not _ENDINGS_KEYS.isdisjoint(extra):
+        record.endings = Endings(get("s", 0), get("q"), get("i", 0), get("l", 0), get("v"), get("a", ()))
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
-
-
-def read_policy(extra: dict[str, Any]) -> dict[str, Any]:
-    """The policy fields of an `extra` object as JobRecord names them, defaults filled in."""
-    return {
-        "ttr_ms": extra.get("t", limits.TTR_DEFAULT_S * 1000),
-        "max_attempts": extra.get("m", NO_LIMIT),
-        "backoff": extra.get("b"),
-        "ttl_ms": extra.get("x", 0),
-        "retain_ms": extra.get("r", 0),
-    }
 
 
 def policy_extra(policy: JobPolicy) -> dict[str, Any]:
@@ -231,6 +260,12 @@ def policy_extra(policy: JobPolicy) -> dict[str, Any]:
         extra["x"] = 0 if policy.ttl is None else to_ms(policy.ttl)
     if policy.retain is not None:
         extra["r"] = to_ms(policy.retain)
+    if policy.dead_retain is not None:
+        extra["q"] = to_ms(policy.dead_retain)
+    if "time_limit" in fields_set:
+        extra["i"] = 0 if policy.time_limit is None else to_ms(policy.time_limit)
+    if "deadline" in fields_set:
+        extra["l"] = 0 if policy.deadline is None else to_ms(policy.deadline)
     return extra
 
 

@@ -1,7 +1,8 @@
 """Runs the scripts of `lua/` on the store. The only place that translates the store's errors into deferd's.
 
 The folder is the registry: `lua/<verb>.lua` is called by its verb. A script names the files of `lua/lib/` that it uses
-in one line, ``-- @include clock topic``.
+in one line, ``-- @include clock topic``. A line ``-- @embed finish put`` makes other scripts functions of KEYS and
+ARGV, for a script that does what several do in one step.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from deferd.store.durability_levels import FSYNC, name_of
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
 
 _INCLUDE = "-- @include "
+_EMBED = "-- @embed "
 _METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
 """Scripts whose `script` label in metrics differs from their name: dashboards use these labels."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
@@ -190,10 +192,16 @@ def translate(exc: Exception) -> StoreUnavailable | None:
 
 def _with_includes(source: str, folder: Any, movable_clock: bool) -> str:
     parts = []
-    for line in source.splitlines():
-        if line.startswith(_INCLUDE):
-            for name in line.removeprefix(_INCLUDE).split():
-                file_name = "clock_movable" if movable_clock and name == "clock" else name
-                parts.append((folder / "lib" / f"{file_name}.lua").read_text())
-            break
+    for verb in _named_in(source, _EMBED):
+        embedded = _with_includes((folder / f"{verb}.lua").read_text(), folder, movable_clock)
+        parts.append(f"local function {verb}(KEYS, ARGV)\n{embedded}\nend")
+    for name in _named_in(source, _INCLUDE):
+        file_name = "clock_movable" if movable_clock and name == "clock" else name
+        parts.append((folder / "lib" / f"{file_name}.lua").read_text())
     return "\n".join([*parts, source])
+
+
+def _named_in(source: str, directive: str) -> list[str]:
+    """The names in the line that begins with `directive`; none without such a line."""
+    lines = (line for line in source.splitlines() if line.startswith(directive))
+    return next(lines, "").removeprefix(directive).split()

@@ -224,13 +224,14 @@ class Timer:
             self.mark = os.urandom(8).hex()
             self._on_promoting(topic)
             raise
-        redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, *lateness_ms = reply
+        redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, overdue, *lateness_ms = reply
         label = self._label(topic)
         metrics.PROMOTION_LATENESS.labels(label).observe_all_ms(lateness_ms)
         for counter, count in (
             (metrics.REDELIVERIES.labels(label), redelivered),
             (metrics.DEATHS.labels(label, "expired"), expired),
             (metrics.DEATHS.labels(label, "attempts_exhausted"), exhausted),
+            (metrics.DEATHS.labels(label, "deadline"), overdue),
             (metrics.RETENTION_ENDS.labels(label), retention_ended),
         ):
             if count:

@@ -27,6 +27,12 @@ def read_settings(stored: dict[str, Any]) -> TopicSettings:
         fields["ttl"] = stored["x"] / 1000 if stored["x"] else None
     if "r" in stored:
         fields["retain"] = stored["r"] / 1000
+    if "q" in stored:
+        fields["dead_retain"] = stored["q"] / 1000
+    if "i" in stored:
+        fields["time_limit"] = stored["i"] / 1000 if stored["i"] else None
+    if "d" in stored:
+        fields["deadline"] = stored["d"] / 1000 if stored["d"] else None
     if "j" in stored:
         fields["max_jobs"] = stored["j"]
     if "l" in stored:
@@ -37,6 +43,8 @@ def read_settings(stored: dict[str, Any]) -> TopicSettings:
 def settings_to_store(settings: TopicSettings) -> dict[str, Any]:
     """The object to store; empty for settings without a value."""
     stored = policy_extra(settings)
+    if "l" in stored:  # in settings this key is the durability
+        stored["d"] = stored.pop("l")
     if settings.max_jobs is not None:
         stored["j"] = settings.max_jobs
     if settings.durability is not None:

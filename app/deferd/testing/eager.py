@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,13 +12,14 @@ from typing import Any
 from deferd.client import AsyncClient, Client, Delivery, JobDefinition
 from deferd.client.blocking_transport import run_blocking
 from deferd.client.put_options import check_put
+from deferd.contract.backoff import ExponentialBackoff
 from deferd.contract.errors import JobExists, JobNotFound, JobReserved
 from deferd.contract.limits import TTR_DEFAULT_S
-from deferd.contract.model import ExponentialBackoff, JobState, PutJob
+from deferd.contract.model import JobState, PutJob
 from deferd.testing.eager_clients import EagerAsyncClient, EagerClient, EagerUnsupported
-from deferd.worker import Context, Reject, Retry, Worker
+from deferd.worker import Context, Reject, Retry, Snooze, Worker
 from deferd.worker.handlers import Handler
-from deferd.worker.outcomes import Bury, Finish, of_error, of_value
+from deferd.worker.outcomes import Bury, Finish, of_failure, of_value
 from deferd.worker.topic_handlers import TopicHandlers
 
 __all__ = ["EagerJob", "EagerJobs", "EagerUnsupported"]
@@ -43,6 +44,8 @@ class EagerJob:
     """`delayed`, also after a failure that will be retried; `ready`: due, but not run because it has no handler;
     `reserved` while its handler runs; `finished`; `dead`; or `cancelled`."""
     attempts: int = 0
+    snoozes: int = 0
+    """Deliveries that a handler's Snooze ended, which `attempts` does not include."""
     result: Any = None
     """The return value of the handler, as JSON."""
     error: str | None = None
@@ -69,15 +72,15 @@ class EagerJobs:
     EagerUnsupported.
 
     A job that is due immediately runs before its put returns; one that a handler puts runs after that handler. A job
-    with a delay stays `delayed` until `run`, `run_delayed` or a cancel. A handler's Retry makes its job `delayed`
-    again, Reject makes it `dead`. Any other exception is recorded as a retry and then raised where the job was run;
-    with ``raise_errors=False`` it is only recorded.
+    with a delay stays `delayed` until `run`, `run_delayed` or a cancel. A handler's Retry or Snooze makes its job
+    `delayed` again, Reject makes it `dead`. Any other exception is recorded as a retry and then raised where the job
+    was run; with ``raise_errors=False`` it is only recorded.
 
     Without a worker, and for topics without a handler, jobs are only recorded.
 
-    There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, leases, time limits, priorities, topic
-    settings and concurrency have no effect, and an id is free again when its job is finished or dead. To test these,
-    use the fixture `deferd_service`, a real service.
+    There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, `dead_retain`, `deadline`, leases, time
+    limits, priorities, topic settings and concurrency have no effect, and an id is free again when its job is finished
+    or dead. To test these, use the fixture `deferd_service`, a real service.
     """
 
     def __init__(self, worker: Worker | None = None, *, raise_errors: bool = True) -> None:
@@ -87,6 +90,7 @@ class EagerJobs:
         self.async_client: AsyncClient = EagerAsyncClient(self)
         self._handlers = TopicHandlers() if worker is None else worker._handlers
         self._middleware = [] if worker is None else worker._middleware
+        self._is_failure = None if worker is None else worker._is_failure
         self._raise_errors = raise_errors
         self._due: deque[EagerJob] = deque()
         self._running: dict[EagerJob, _EagerContext] = {}
@@ -215,14 +219,15 @@ class EagerJobs:
             value = await self._call(handler, context, in_loop=in_loop)
         except Exception as error:
             self._failed(job, error)
-            if self._raise_errors and not isinstance(error, Retry | Reject):
+            if self._raise_errors and not isinstance(error, Retry | Snooze | Reject):
                 raise
         except BaseException as error:
             self._failed(job, error)
             raise
         else:
-            outcome = of_value(value)
+            outcome = of_value(value, context.puts)
             if isinstance(outcome, Finish):
+                self._chain(outcome.put)
                 self._ended(job, "finished", None)
                 job.result = outcome.result
             else:
@@ -230,6 +235,13 @@ class EagerJobs:
                 job.delay = None
         finally:
             del self._running[job]
+
+    def _chain(self, puts: Sequence[dict[str, Any]]) -> None:
+        """Put the jobs that a handler put with its finish; they run after it."""
+        for fields in puts:
+            status, job = self._stored(fields)
+            if status == _CREATED and job.state == "ready" and job.topic in self._handlers:
+                self._due.append(job)
 
     def _needs_loop(self, handler: Handler) -> bool:
         return handler.is_async or bool(self._middleware)
@@ -241,12 +253,15 @@ class EagerJobs:
         return await called if in_loop else asyncio.run(called)
 
     def _failed(self, job: EagerJob, error: BaseException) -> None:
-        outcome = of_error(error)
+        outcome = of_failure(error, Delivery(_shown(job)), self._is_failure)
         job.exception = error
         if isinstance(outcome, Bury):
             self._ended(job, "dead", outcome.error)
         else:
             self._ended(job, "delayed", outcome.error)
+            if not outcome.counts:
+                job.attempts -= 1
+                job.snoozes += 1
             job.delay = None if outcome.delay_s is None else timedelta(seconds=outcome.delay_s)
 
     def _ended(self, job: EagerJob, state: str, error: str | None) -> None:
@@ -263,6 +278,7 @@ class _EagerContext(Context):
     def __init__(self, job: Delivery) -> None:
         self.job = job
         self._stopped = None
+        self._puts = []
 
     def stop(self) -> None:
         self._stopped = True
@@ -311,6 +327,8 @@ def _shown(job: EagerJob) -> dict[str, Any]:
         "due_at": (now + (job.delay or timedelta())).isoformat(),
         "attempts": job.attempts,
     }
+    if job.snoozes:
+        shown["snoozes"] = job.snoozes
     if job.error is not None:
         shown["last_error"] = job.error
     if job.state == "reserved":

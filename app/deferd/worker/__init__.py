@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deferd.worker.context import Context
-from deferd.worker.outcomes import Reject, Retry
+from deferd.worker.outcomes import Reject, Retry, Snooze, Then
 from deferd.worker.worker import Worker
 
-__all__ = ["Context", "Reject", "Retry", "Worker"]
+__all__ = ["Context", "Reject", "Retry", "Snooze", "Then", "Worker"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from deferd.client.jobs import Delivery
+from deferd.client.put_options import PutOptions, put_fields
+from deferd.worker.outcomes import check_count, checked_job
 
 
 class Context:
@@ -15,13 +17,34 @@ class Context:
     `job` is the delivery: its topic, id, body, attempt and its other fields.
     """
 
-    __slots__ = ("_loop", "_stopped", "_touch", "job")
+    __slots__ = ("_loop", "_puts", "_stopped", "_touch", "job")
 
     def __init__(self, job: Delivery, touch: Callable[[Any], Awaitable[None]], loop: asyncio.AbstractEventLoop) -> None:
         self.job = job
         self._touch = touch
         self._loop = loop
         self._stopped: object = None
+        self._puts: list[dict[str, Any]] = []
+
+    def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> None:
+        """Put a job when this one is finished, in the same step: neither is done without the other.
+
+        Nothing is sent now, and nothing is put if the handler fails. The arguments are those of `AsyncClient.put`;
+        with those of a `Then` there may be 10 jobs. Their topics must be in the same shard of the store as this job's.
+        If the service refuses them, the job is released with the reason.
+
+        Raises:
+            ValueError: there are more than 10 jobs.
+            TypeError: an option is unknown.
+            InvalidInput: a value is out of its bounds.
+        """
+        check_count(len(self._puts) + 1)
+        self._puts.append(checked_job(put_fields(topic, body, options)))
+
+    @property
+    def puts(self) -> Sequence[dict[str, Any]]:
+        """The jobs of `put` so far, as JSON objects."""
+        return tuple(self._puts)
 
     @property
     def topic(self) -> str:

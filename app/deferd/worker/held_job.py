@@ -12,6 +12,10 @@ from deferd.worker.context import Context
 from deferd.worker.handlers import Handler
 from deferd.worker.outcomes import Outcome
 
+_REPORT_S = 1.0
+_REPORT_SHARE = 0.1
+"""How long before the end of a job's time limit its handler must end: this long, or this share of the limit."""
+
 
 class Stop(Enum):
     """Why a running handler should end."""
@@ -34,6 +38,7 @@ class HeldJob(Context):
         "_timer",
         "began_s",
         "handler",
+        "received_s",
         "reported",
         "running",
         "settled",
@@ -52,6 +57,7 @@ class HeldJob(Context):
         super().__init__(job, touch, loop)
         self.handler = handler
         self.ttr_s = job.ttr
+        self.received_s = loop.time()
         self.touch_at_s = 0.0
         self.touching = False
         self.began_s: float | None = None
@@ -66,6 +72,24 @@ class HeldJob(Context):
         """The handler occupies a slot; `timer` is that of its time limit."""
         self.running = True
         self._timer = timer
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """The shorter one of the time limits of the handler and the job."""
+        limits = [limit for limit in (self.handler.time_limit_s, self.job.time_limit) if limit is not None]
+        return min(limits, default=None)
+
+    def time_left_s(self) -> float | None:
+        """How long the handler, which starts now, may run. None: any time.
+
+        The service counts the job's time limit from the pop. The handler ends somewhat earlier, so that its release
+        arrives before the lease ends.
+        """
+        left = [] if self.handler.time_limit_s is None else [self.handler.time_limit_s]
+        if (limit_s := self.job.time_limit) is not None:
+            report_s = min(limit_s * _REPORT_SHARE, _REPORT_S)
+            left.append(max(self.received_s + limit_s - report_s - self._loop.time(), 0.0))
+        return min(left, default=None)
 
     def runs_in(self, task: asyncio.Task[None]) -> None:
         """Keep the task of the handler, unless it has ended already."""

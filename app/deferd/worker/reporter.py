@@ -1,7 +1,8 @@
 """Reports the outcomes of jobs to the service, and retries each report until it gets a definite response.
 
 Finishes of a topic are sent in batches: a finish starts a batch at once if none is in flight, otherwise it joins the
-next, so none waits for others to arrive. Releases and buries are sent one by one, a limited number per topic at a time.
+next, so none waits for others to arrive. Finishes that put other jobs, releases and buries are sent one by one, a
+limited number per topic at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ from deferd.client.request_body import JobToFinish
 from deferd.client.requests import ApiRequest
 from deferd.client.retry import RetryPolicy
 from deferd.client.sender import SendOutcome
-from deferd.contract.errors import DeferdError, InvalidInput, JobCancelled, JobNotFound, PayloadTooLarge, ReceiptStale
+from deferd.contract.errors import (
+    DeferdError,
+    DifferentShard,
+    DurabilityUnavailable,
+    InvalidInput,
+    JobCancelled,
+    JobExists,
+    JobNotFound,
+    JobReserved,
+    PayloadTooLarge,
+    ReceiptStale,
+)
 from deferd.contract.limits import BATCH_MAX
 from deferd.worker.held_job import HeldJob
 from deferd.worker.log import LOG, FailureLog
@@ -28,6 +40,7 @@ _RETRY = RetryPolicy(heeds_proxies=False)
 _CONCURRENT_REPORTS = 16
 _OVER = (JobCancelled, JobNotFound, ReceiptStale)
 _REFUSED = (InvalidInput, PayloadTooLarge)
+_REFUSED_PUTS = (*_REFUSED, DifferentShard, DurabilityUnavailable, JobExists, JobReserved)
 
 
 class Reporter:
@@ -43,7 +56,9 @@ class Reporter:
 
     def report(self, held: HeldJob, outcome: Outcome) -> None:
         """Report an outcome in the background; returns at once."""
-        if isinstance(outcome, Finish):
+        if isinstance(outcome, Finish) and outcome.put:
+            self._spawn(self._logging_bugs(self._finish_and_put(held, outcome), [held]))
+        elif isinstance(outcome, Finish):
             topic = held.handler.topic
             pending = self._finishes.get(topic)
             if pending is None:
@@ -113,22 +128,35 @@ class Reporter:
             raise UnexpectedAnswer(200, f"the response to {len(jobs)} finishes has {len(results)} results")
         return results
 
+    async def _finish_and_put(self, held: HeldJob, finish: Finish) -> None:
+        async with self._slots[held.handler.topic]:
+            outcome = await self._send_until_definite(
+                lambda: self._client.finish(held.job, finish.result, put=finish.put), _REFUSED_PUTS
+            )
+        await self._finished(held, outcome, "jobs that the handler put, or its result")
+
     async def _finish_one(self, held: HeldJob, finish: Finish) -> None:
         """Finish a job whose batch was refused, or executed in part by a request without a response."""
         outcome = await self._send_until_definite(lambda: self._client.finish(held.job, finish.result))
-        if isinstance(outcome.error, _REFUSED):
-            error = f"the service refused the handler's result: {outcome.error}"
-            await self._release_or_bury(held, Release(None, bounded(error)))
+        await self._finished(held, outcome, "handler's result", doubtful=True)
+
+    async def _finished(
+        self, held: HeldJob, outcome: SendOutcome[None], refused: str, *, doubtful: bool = False
+    ) -> None:
+        """Handle the response to a finish; release the job if the service refused what it was to store."""
+        if isinstance(outcome.error, _REFUSED_PUTS):
+            error = bounded(f"the service refused the {refused}: {outcome.error}")
+            await self._release_or_bury(held, Release(None, error))
             return
         if outcome.error is not None:
-            _log_over(held, "finished", outcome.error.code, doubtful=True)
+            _log_over(held, "finished", outcome.error.code, doubtful=doubtful or outcome.doubtful)
         self._on_reported(held)
 
     async def _release_or_bury(self, held: HeldJob, outcome: Release | Bury) -> None:
         request: ApiRequest[Any]
         if isinstance(outcome, Release):
             done = "released"
-            request = requests.release(held.job, delay=outcome.delay_s, error=outcome.error)
+            request = requests.release(held.job, delay=outcome.delay_s, error=outcome.error, count=outcome.counts)
         else:
             done = "buried"
             request = requests.bury(held.job, error=outcome.error)
@@ -141,16 +169,18 @@ class Reporter:
             _log_over(held, done, sent.error.code, doubtful=sent.doubtful)
         self._on_reported(held)
 
-    async def _send_until_definite(self, send: Callable[[], Awaitable[Result]]) -> SendOutcome[Result]:
+    async def _send_until_definite(
+        self, send: Callable[[], Awaitable[Result]], refusals: tuple[type[DeferdError], ...] = _REFUSED
+    ) -> SendOutcome[Result]:
         doubtful = False
         failures = 0
         while True:
             try:
                 result = await send()
-            except (*_OVER, *_REFUSED) as error:
-                self._failures.succeeded()
-                return SendOutcome(None, error, doubtful)
             except DeferdError as error:
+                if isinstance(error, (*_OVER, *refusals)):
+                    self._failures.succeeded()
+                    return SendOutcome(None, error, doubtful)
                 self._failures.failed(error)
                 doubtful = doubtful or not isinstance(error, Unreachable)
                 await asyncio.sleep(_RETRY.pause_s(failures, error))

@@ -52,6 +52,9 @@ class Worker:
     concurrency and at most 1000; it fetches only those that will start within a quarter of a second, judging by earlier
     run times. Jobs that arrive later do not overtake prefetched ones: 0 makes the priority exact.
 
+    `is_failure` is called with an exception of a handler and decides whether that counts as an attempt; by default all
+    do but Snooze. One that does not snoozes the job for as long as its backoff says. It is not asked about Reject.
+
     Raises:
         ValueError: a value is out of its range.
     """
@@ -66,6 +69,7 @@ class Worker:
         name: str | None = None,
         priority: Priority = "strict",
         grace: Seconds = 30,
+        is_failure: Callable[[BaseException], bool] | None = None,
     ) -> None:
         self._url = url
         self._key = key
@@ -82,6 +86,7 @@ class Worker:
         self._grace_s = seconds(grace)
         if not self._grace_s >= 0:
             raise ValueError(f"the grace must be at least 0 seconds, not {self._grace_s:g}")
+        self._is_failure = is_failure
         self._handlers = TopicHandlers()
         self._middleware: list[Middleware] = []
         self._stop_requested = False
@@ -106,11 +111,13 @@ class Worker:
         pydantic into the parameter's annotation; an invalid body makes the job dead, with the reason. A parameter
         annotated with `Context` gets the context. After `time_limit` (seconds or a timedelta) an async handler is
         cancelled, a plain one sees `context.cancelled`, and the job is released: that of an async handler when it has
-        ended, or after 2 s. A handler that continues nevertheless counts towards the concurrency until it ends.
+        ended, or after 2 s. A handler that continues nevertheless counts towards the concurrency until it ends. The
+        `time_limit` of a job counts from its pop; its handler ends up to 1 s earlier, so that the release is in time.
 
         The return value, if not None, is the job's result and must be JSON, or a value that pydantic can write as JSON.
+        To put further jobs in the same step, return `Then` or call `context.put`.
         An exception releases the job, with its text as `last_error`, so that it is delivered again after its backoff.
-        Retry and Reject override that.
+        Retry, Snooze and Reject override that.
 
         Raises:
             ValueError: the topic has a handler, there are 32 topics already, or a value is out of its range.
@@ -223,6 +230,7 @@ class Worker:
             concurrency=self._concurrency,
             prefetch=self._prefetch,
             grace_s=self._grace_s,
+            is_failure=self._is_failure,
         )
 
     def _client(self, url: str | Sequence[str] | None, key: str | None) -> AsyncClient:

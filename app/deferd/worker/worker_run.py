@@ -19,7 +19,18 @@ from deferd.worker.handlers import Middleware
 from deferd.worker.held_job import HeldJob, Stop
 from deferd.worker.lease_keeper import LeaseKeeper
 from deferd.worker.log import LOG
-from deferd.worker.outcomes import Finish, Outcome, Reject, Release, Retry, of_error, of_value
+from deferd.worker.outcomes import (
+    Bury,
+    Finish,
+    IsFailure,
+    Outcome,
+    Reject,
+    Release,
+    Retry,
+    Snooze,
+    of_failure,
+    of_value,
+)
 from deferd.worker.prefetch import Prefetch
 from deferd.worker.reporter import Reporter
 from deferd.worker.topic_handlers import TopicHandlers
@@ -42,6 +53,7 @@ class WorkerSettings:
     concurrency: int
     prefetch: int
     grace_s: float
+    is_failure: IsFailure | None = None
 
 
 class WorkerRun:
@@ -107,8 +119,8 @@ class WorkerRun:
             held = self._waiting.popleft()
             if not held.settled:
                 self._busy += 1
-                limit_s = held.handler.time_limit_s
-                timer = None if limit_s is None else self._loop.call_later(limit_s, self._on_time_limit, held)
+                left_s = held.time_left_s()
+                timer = None if left_s is None else self._loop.call_later(left_s, self._on_time_limit, held)
                 held.start(timer)  # before create_task: an eager task may end inside it
                 held.runs_in(self._loop.create_task(self._run(held)))
 
@@ -122,11 +134,11 @@ class WorkerRun:
             traceparent = held.job.traceparent
             if traceparent is not None:
                 TRACEPARENT.set(traceparent)
-            outcome = of_value(await self._call(held))
+            outcome = of_value(await self._call(held), held.puts)
         except GeneratorExit:  # the loop was closed
             raise
         except BaseException as exc:  # noqa: BLE001 (no exception of a handler may lose its job or end the worker)
-            outcome, error = of_error(exc), exc
+            outcome, error = of_failure(exc, held.job, self._settings.is_failure), exc
         run_s = self._prefetch.handler_ended(began_s)
         self._busy -= 1
         held.ended()
@@ -149,9 +161,7 @@ class WorkerRun:
     # Ends of handlers and deliveries
 
     def _on_time_limit(self, held: HeldJob) -> None:
-        self._stop(
-            held, Stop.TIME_LIMIT, Release(None, f"the time limit of {held.handler.time_limit_s:g} s has passed")
-        )
+        self._stop(held, Stop.TIME_LIMIT, Release(None, f"the time limit of {held.time_limit_s:g} s has passed"))
 
     def _stop(self, held: HeldJob, why: Stop, outcome: Outcome) -> None:
         """Stop a handler. An async one gets some time to clean up; the job of a plain one is settled at once."""
@@ -238,9 +248,9 @@ def _log_outcome(held: HeldJob, outcome: Outcome, error: BaseException | None, r
         if LOG.isEnabledFor(logging.DEBUG):
             LOG.debug("%s is finished after %.3f s", held, run_s, extra=held.facts(seconds=round(run_s, 3)))
         return
-    verb = "is released" if isinstance(outcome, Release) else "is buried"
+    verb = "is buried" if isinstance(outcome, Bury) else "is released" if outcome.counts else "is snoozed"
     facts = held.facts(seconds=round(run_s, 3), error=outcome.error)
-    expected = held.stopped is not None or error is None or isinstance(error, Reject | Retry)
-    level = logging.INFO if isinstance(error, Retry) or held.stopped is Stop.SHUTDOWN else logging.WARNING
+    expected = held.stopped is not None or error is None or isinstance(error, Reject | Retry | Snooze)
+    level = logging.INFO if isinstance(error, Retry | Snooze) or held.stopped is Stop.SHUTDOWN else logging.WARNING
     reason = outcome.error or "requested by the handler"
     LOG.log(level, "%s %s: %s", held, verb, reason, extra=facts, exc_info=None if expected else error)

@@ -42,6 +42,9 @@ async def test_a_job_is_shown_as_it_was_put(http: Http) -> None:
         "backoff": {"kind": "schedule", "seconds": [120, 600.5], "then": "repeat_last", "jitter": 0.1},
         "ttl": 3600,
         "retain": 60,
+        "dead_retain": 0,
+        "time_limit": 90.5,
+        "deadline": 7200,
     }
     job = await http.put_job("mine", **fields)
     assert job["id"] == "mine"

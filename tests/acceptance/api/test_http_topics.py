@@ -9,7 +9,8 @@ import pytest
 
 from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
 
-_NO_SETTINGS = dict.fromkeys(("ttr", "backoff", "max_attempts", "ttl", "retain", "max_jobs", "durability"))
+_POLICY = ("ttr", "backoff", "max_attempts", "ttl", "retain", "dead_retain", "time_limit", "deadline")
+_NO_SETTINGS = dict.fromkeys((*_POLICY, "max_jobs", "durability"))
 
 
 async def test_a_topic_is_shown_in_its_current_state(http: Http) -> None:
@@ -66,6 +67,9 @@ async def test_settings_are_replaced_as_a_whole(http: Http) -> None:
         "max_attempts": 5,
         "ttl": 60,
         "retain": 0.5,
+        "dead_retain": 0,
+        "time_limit": 0.1,
+        "deadline": 3600,
         "max_jobs": 10,
         "durability": "memory",
     }

@@ -136,8 +136,11 @@ def due_soon(body: Any) -> Any:
             body = {**body, "delay": 0}
         if isinstance(body.get("run_at"), str):
             body = {**body, "run_at": "2000-01-01T00:00:00Z"}
-        if type(body.get("ttl")) in (int, float) and 0 < body["ttl"] < TTL_LEAST_S:
-            body = {**body, "ttl": TTL_LEAST_S}
+        for field in ("ttl", "deadline"):
+            if type(body.get(field)) in (int, float) and 0 < body[field] < TTL_LEAST_S:
+                body = {**body, field: TTL_LEAST_S}
+        if body.get("dead_retain") == 0:
+            body = {**body, "dead_retain": 60}
     return body
 
 

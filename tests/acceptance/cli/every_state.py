@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -30,18 +31,19 @@ class StoredJobs:
 def fill(client: Client) -> StoredJobs:
     """Put jobs into every state."""
     client.set_topic(TOPIC, {"ttr": HOUR_S, "max_jobs": 10_000, "backoff": {"kind": "fixed", "seconds": 7}})
-    held = _take(client, "held", consumer="holder-1")
+    held = _take(client, "held", consumer="holder-1", time_limit=2 * HOUR_S, deadline=3 * HOUR_S)
     client.release(held, delay=0, error="the first attempt failed")
     [held] = client.pop(TOPIC, wait=5, consumer="holder-2")
     requested = _take(client, "requested", request_id=REQUEST)
     cancelled = _take(client, "cancelled")
     client.cancel(TOPIC, "cancelled")
-    client.bury(_take(client, "dead"), error="no such order")
+    client.release(_take(client, "snoozed"), delay=HOUR_S, count=False)
+    client.bury(_take(client, "dead", dead_retain=HOUR_S), error="no such order")
     client.finish(_take(client, "finished", retain=HOUR_S), {"closed": True})
     client.finish(_take(client, "gone"))
     for job_id in READY:
         client.put(TOPIC, {"ready": job_id}, id=job_id)
-    client.put(TOPIC, id="watched", delay=HOUR_S, ttl=HOUR_S, max_attempts=3)
+    client.put(TOPIC, id="watched", delay=HOUR_S, ttl=HOUR_S, max_attempts=3, deadline=2 * HOUR_S)
     client.put(TOPIC, {"delayed": True}, id="delayed", delay=HOUR_S, traceparent=f"00-{'1' * 32}-{'2' * 16}-01")
     client.set_topic(PAUSED, {})
     client.pause(PAUSED)
@@ -66,7 +68,7 @@ def assert_unchanged(client: Client, filled: StoredJobs) -> None:
     assert_sound(client)
     [again] = client.pop(TOPIC, wait=0, request_id=REQUEST)
     assert (again.id, again.receipt) == (filled.requested.id, filled.requested.receipt)
-    client.touch(filled.held)
+    assert client.touch(filled.held, ttr=24 * HOUR_S) < filled.held.created_at + timedelta(hours=3)
     client.finish(filled.held)
     with pytest.raises(JobCancelled):
         client.finish(filled.cancelled)

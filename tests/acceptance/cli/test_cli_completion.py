@@ -35,7 +35,7 @@ def completed(*words: str, url: str = AWAY) -> set[str]:
     ("words", "offered"),
     [
         (["re"], {"release", "redrive", "reschedule", "restore", "resume"}),
-        (["put", "orders", "--de"], {"--delay"}),
+        (["put", "orders", "--de"], {"--delay", "--deadline", "--dead-retain"}),
         (["jobs", "orders", "--state", "de"], {"delayed", "dead"}),
         (["put", "orders", "--on-conflict", ""], {"reject", "keep", "replace"}),
         (["serve", "--da"], {"--data-dir"}),
@@ -90,7 +90,7 @@ def test_bash_completes_with_its_script(tmp_path: Path) -> None:
     program = (
         f'source "{script}"\n'
         "function_name=$(complete -p deferd | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n"
-        'COMP_WORDS=(deferd put orders --de); COMP_CWORD=3; "$function_name" deferd\n'
+        'COMP_WORDS=(deferd put orders --del); COMP_CWORD=3; "$function_name" deferd\n'
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -62,10 +62,12 @@ def test_a_process_does_the_same_as_a_call_of_main(shell: Shell, topic: str, cod
 def test_every_flag_of_put_reaches_the_job(shell: Shell, topic: str) -> None:
     run_at = (datetime.now(UTC) + timedelta(days=2)).replace(microsecond=0)
     flags = ["--ttr", "2m", "--max-attempts", "3", "--backoff", "fixed:10:0.5", "--ttl", "1h", "--retain", "1d"]
+    flags += ["--dead-retain", "0", "--time-limit", "1m", "--deadline", "2h"]
 
     [job] = shell.json("put", topic, "null", "--run-at", run_at.isoformat(), *flags)
 
     assert run_at == datetime.fromisoformat(job["due_at"])
+    assert (0, 60, 7200) == tuple(job[name] for name in ("dead_retain", "time_limit", "deadline"))
     assert (None, 120, 3, 3600, 86400) == tuple(job[name] for name in ("body", "ttr", "max_attempts", "ttl", "retain"))
     assert {"kind": "fixed", "seconds": 10, "jitter": 0.5} == job["backoff"]
 
@@ -148,6 +150,33 @@ def test_a_consumer_pops_touches_releases_and_finishes(shell: Shell, topic: str)
     assert f"a consumer holds job 'a' of topic {topic!r} under another receipt" in stale
     assert f"{topic}/a finished\n" == shell.good("finish", topic, "a", "--result", '{"ok": true}')
     assert {"ok": True} == shell.json("show", topic, "a")[0]["result"]
+
+
+def test_a_job_shows_its_failed_attempts(shell: Shell, topic: str) -> None:
+    shell.good("put", topic, "1", "--id", "a")
+    shell.good("pop", topic, "--consumer", "w1")
+    shell.good("bury", topic, "a", "--error", "no such order")
+    [line] = [line for line in shell.good("show", topic, "a").splitlines() if line.startswith("attempt 1 ")]
+    assert line.split()[2] == "buried"
+    assert line.endswith(" by w1: no such order")
+
+
+def test_a_finish_puts_the_jobs_that_follow(shell: Shell, topic: str) -> None:
+    shell.good("put", topic, "1", "--id", "a")
+    shell.good("pop", topic)
+    puts = [f'{{"topic": "{topic}", "id": "{job_id}", "delay": 60}}' for job_id in ("b", "c")]
+    assert f"{topic}/a finished\n" == shell.good("finish", topic, "a", "--put", puts[0], "--put", puts[1])
+    assert ["b", "c"] == sorted(ids(shell.json("jobs", topic)))
+
+
+def test_a_release_need_not_count_as_an_attempt(shell: Shell, topic: str) -> None:
+    shell.good("put", topic, "1", "--id", "a")
+    shell.good("pop", topic)
+    [released] = shell.json("release", topic, "a", "--delay", "0.1s", "--no-count")
+    assert (released["state"], released["attempts"]) == ("delayed", 0)
+    assert "snoozes   1\n" in shell.good("show", topic, "a")
+    shell.good("pop", topic)
+    assert "at least 0.1 seconds" in shell.refused(2, "release", topic, "a", "--no-count")
 
 
 @pytest.mark.parametrize("verb", ["finish", "release", "touch", "bury"])

@@ -24,9 +24,9 @@ DEBIAN_REDIS = shutil.which("redis-server")
 COUNTS = {
     BIG: {"delayed": 5, "ready": 0, "reserved": 0, "dead": 0, "finished": 0},
     PAUSED: {"delayed": 0, "ready": 1, "reserved": 0, "dead": 0, "finished": 0},
-    TOPIC: {"delayed": 2, "ready": 30, "reserved": 2, "dead": 1, "finished": 1},
+    TOPIC: {"delayed": 3, "ready": 30, "reserved": 2, "dead": 1, "finished": 1},
 }
-TOTALS = {"delayed": 7, "ready": 31, "reserved": 2, "dead": 1, "finished": 1}
+TOTALS = {"delayed": 8, "ready": 31, "reserved": 2, "dead": 1, "finished": 1}
 
 
 @pytest.fixture

@@ -28,7 +28,8 @@ from deferd import (
 )
 from deferd.client import batching
 from deferd.client.blocking_batching import BlockingBatching
-from deferd.contract.model import FinishItem, FixedBackoff, TopicSettings
+from deferd.contract.backoff import FixedBackoff
+from deferd.contract.model import FinishItem, TopicSettings
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.waiting import wait_until

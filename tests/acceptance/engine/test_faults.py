@@ -22,8 +22,9 @@ OUTCOMES_SEEN = [
     *(("cancel", outcome) for outcome in ("delayed", "reserved", "finished", "not found")),
     *(("finish", outcome) for outcome in ("done", "stale", "cancelled")),
     *(("finish any", outcome) for outcome in ("done", "stale", "not found")),
+    ("finish, put", "done"),
     *(("release", outcome) for outcome in ("done", "dead")),
-    *((kind, "done") for kind in ("touch", "bury", "redrive", "deliver")),
+    *((kind, "done") for kind in ("snooze", "touch", "bury", "redrive", "deliver")),
     *(("look", outcome) for outcome in ("delayed", "finished", "not found")),
 ]
 
@@ -65,6 +66,7 @@ async def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path
     assert outcome.broken.delivered_after_finish == []
     assert outcome.broken.forgotten == []
     assert outcome.broken.reused_receipts == []
+    assert outcome.broken.split_chains == []
     assert outcome.wrong_responses == []
     assert outcome.audit == []
     assert outcome.violations == []

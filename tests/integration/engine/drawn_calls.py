@@ -42,6 +42,9 @@ _policy_fields: dict[str, st.SearchStrategy[Any]] = {
     "backoff": backoffs,
     "ttl": st.sampled_from([10, None, 10, 60]),
     "retain": st.sampled_from([0, 30]),
+    "dead_retain": st.sampled_from([20, 0, 200]),
+    "time_limit": st.sampled_from([20, None, 40]),
+    "deadline": st.sampled_from([60, None, 20, 200]),
 }
 TAGS = ("x", "y")
 tags = st.sampled_from([["x"], ["y", "x"], []])
@@ -59,6 +62,8 @@ puts = st.fixed_dictionaries(
         "on_conflict": st.sampled_from(["replace", "reject", "replace", "keep"]),
     }
 )
+chained = st.lists(st.tuples(topics, puts), min_size=1, max_size=3)
+"""Jobs that a finish puts, with their topics."""
 topic_settings = st.fixed_dictionaries({}, optional={**_policy_fields, "max_jobs": st.integers(1, 4)})
 leases_ms = st.sampled_from([None, None, 10_000, 120_000])
 patterns = st.sampled_from(PATTERNS)

@@ -24,13 +24,13 @@ from deferd.engine.topic_search import TopicSelection
 from deferd.store.connection import connect
 from tests.integration.engine.drawn_calls import JOB_IDS, TAGS, TOPICS
 from tests.integration.engine.engine_driver import EngineDriver
-from tests.integration.engine.job_model import (
+from tests.integration.engine.job_model import JobModel
+from tests.integration.engine.modelled_job import (
     ANY_DELIVERY,
     DEAD_RETENTION_S,
     NO_DELIVERY,
     SOME_TEXT,
     Delivery,
-    JobModel,
     ModelJob,
 )
 from tests.integration.store.store_contents import Contents, read_contents
@@ -101,10 +101,10 @@ class EngineAndModel(RuleBasedStateMachine):
                 model.jobs[job_id].exact_ms = score
         assert sorted(contents.ready_list) == sorted(job.id for job in model.in_state(JobState.READY))
         assert model.may_be_in_order(contents.ready_list)
-        waiting = {job.id: job for job in model.jobs.values() if job.first_delivery_until_s is not None}
-        assert set(contents.expiry) == set(waiting)
-        for job_id, job in waiting.items():
-            self.assert_same_instant(contents.expiry[job_id], job.first_delivery_until_s)
+        watched = {job.id: job for job in model.jobs.values() if job.watched_s is not None}
+        assert set(contents.expiry) == set(watched)
+        for job_id, job in watched.items():
+            self.assert_same_instant(contents.expiry[job_id], job.watched_s)
         assert contents.holders == {job.id: job.consumer for job in model.jobs.values() if job.consumer}
         requested = {job.id: job.live.request_id for job in model.jobs.values() if job.live and job.live.request_id}
         assert contents.requests == requested
@@ -157,9 +157,19 @@ class EngineAndModel(RuleBasedStateMachine):
         assert record.state is job.state
         assert orjson.loads(record.body) == job.body
         assert record.attempts == job.attempts
+        assert record.endings.snoozes == job.snoozes
         assert (record.ttr_ms, record.retain_ms) == (job.policy["ttr"] * 1000, job.policy["retain"] * 1000)
         assert (record.max_attempts or None) == job.policy["max_attempts"]
         assert (record.ttl_ms / 1000 or None) == job.policy["ttl"]
+        endings = record.endings
+        assert (endings.time_limit_ms / 1000 or None) == job.policy["time_limit"]
+        assert (endings.deadline_ms / 1000 or None) == job.policy["deadline"]
+        dead_retain_ms = endings.dead_retain_ms
+        assert (DEAD_RETENTION_S if dead_retain_ms is None else dead_retain_ms / 1000) == job.policy["dead_retain"]
+        assert [(*one[:1], *one[2:]) for one in endings.attempts_log] == [(*one[:1], *one[2:]) for one in job.log]
+        for actual, expected in zip(endings.attempts_log, job.log, strict=True):
+            self.assert_same_instant(actual[1], expected[1])
+        self.assert_same_instant(record.deadline_at_ms, job.deadline_s)
         assert record.effective_backoff == job.policy["backoff"]
         assert (record.tags or []) == job.policy["tags"]
         assert record.last_error == job.last_error or (record.last_error and job.last_error is SOME_TEXT)
@@ -212,7 +222,7 @@ class EngineAndModel(RuleBasedStateMachine):
         model = self.models[topic]
         too_late = [job.id for job in model.in_state(JobState.READY) if model.is_expired(job)]
         reply = self.run(self.queue.pop(topic, requests))
-        expired = {job_id for job_id in too_late if self.get_job(topic, job_id).state is JobState.DEAD}
+        expired = {job_id for job_id in too_late if self._is_dead(topic, job_id)}
         for request, records in zip(requests, reply.jobs, strict=True):
             repeated = bool(model.earlier_deliveries(request.request_id))
             deliveries = model.pop(
@@ -262,7 +272,7 @@ class EngineAndModel(RuleBasedStateMachine):
             assert len(records) == min(count, good) or (any(too_late.values()) and len(records) < min(count, good))
         for topic, model in served.items():
             mine = [record for record in records if record.topic == topic]
-            dead = {job_id for job_id in too_late[topic] if self.get_job(topic, job_id).state is JobState.DEAD}
+            dead = {job_id for job_id in too_late[topic] if self._is_dead(topic, job_id)}
             deliveries = model.pop(
                 len(mine),
                 [record.id for record in mine],
@@ -274,6 +284,11 @@ class EngineAndModel(RuleBasedStateMachine):
             for record, delivery in zip(mine, deliveries, strict=True):
                 self._note(topic, record, delivery)
                 self.is_as_modelled(record, model.jobs[record.id])
+
+    def _is_dead(self, topic: str, job_id: str) -> bool:
+        """Whether a job is dead, or was and is not kept."""
+        job = self.get_job(topic, job_id)
+        return job is JobNotFound or job.state is JobState.DEAD
 
     def _note(self, topic: str, record: JobRecord, delivery: Delivery) -> None:
         if delivery.receipt is None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from deferd.contract.errors import (
     DeferdError,
@@ -26,97 +26,20 @@ from deferd.contract.errors import (
     TopicNotFound,
 )
 from deferd.contract.model import DeadReason, JobState
+from tests.integration.engine.modelled_job import (
+    ANY_DELIVERY,
+    SERVICE_DEFAULTS,
+    SOME_TEXT,
+    Delivery,
+    ModelJob,
+    Policy,
+    ReadyPosition,
+)
 
-DEAD_RETENTION_S = 100
 TOMBSTONE_S = 60
 """How long after the end of its lease the holder of a cancelled job gets JobCancelled."""
 
-Policy = dict[str, Any]
-"""ttr, max_attempts, backoff, ttl, retain, tags, as in a put."""
-SERVICE_DEFAULTS: Policy = {
-    "ttr": 60,
-    "max_attempts": None,
-    "backoff": {"kind": "exponential", "base": 2, "cap": 212, "jitter": 0},
-    "ttl": None,
-    "retain": 0,
-    "tags": [],
-}
-SOME_TEXT = "some text"
-"""Stands for any `last_error` that the service writes."""
-
 _LIVE_STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
-
-
-class ReadyPosition(NamedTuple):
-    """A position in the Ready list, after all of an earlier turn. Within a turn, jobs that became ready for the same
-    reason are ordered by key; the order of others is not specified.
-    """
-
-    turn: int
-    reason: str
-    key: int
-
-    def is_before(self, other: ReadyPosition) -> bool:
-        if self.turn != other.turn:
-            return self.turn < other.turn
-        return self.reason == other.reason and self.key < other.key
-
-
-NO_POSITION = ReadyPosition(0, "", 0)
-
-
-@dataclass(eq=False)
-class Delivery:
-    """One delivery of a job, which a receipt names. `receipt` is the store's, kept for the test."""
-
-    job_id: str
-    number: int
-    request_id: str | None
-    receipt: Any = None
-
-
-ANY_DELIVERY = Delivery("", 0, None)
-"""Stands for a call without a receipt."""
-NO_DELIVERY = Delivery("", -1, None)
-"""Stands for a receipt that was never issued."""
-
-
-@dataclass(eq=False)
-class ModelJob:
-    """One job. `ended` counts the deliveries that have ended; `live` is the one under way.
-
-    `version` grows with every change of the job. The test sets `exact_ms` whenever the store reports it: the due time
-    of a delayed job, or the end of the lease or retention of others, to the millisecond.
-    """
-
-    id: str
-    body: Any
-    policy: Policy
-    due_s: int
-    state: JobState = JobState.DELAYED
-    ended: int = 0
-    live: Delivery | None = None
-    consumer: str | None = None
-    lease_end_s: int = 0
-    retention_end_s: int = 0
-    position: ReadyPosition = NO_POSITION
-    last_error: str | None = None
-    reason: DeadReason | None = None
-    finished_by: Delivery | None = None
-    finished_at_s: int | None = None
-    result: Any = None
-    version: int = 0
-    exact_ms: int = 0
-
-    @property
-    def attempts(self) -> int:
-        return self.ended + (self.live is not None)
-
-    @property
-    def first_delivery_until_s(self) -> int | None:
-        """When the ttl ends, while the job waits for its first delivery."""
-        waits = self.state in (JobState.DELAYED, JobState.READY) and self.ended == 0
-        return self.due_s + self.policy["ttl"] if waits and self.policy["ttl"] is not None else None
 
 
 @dataclass
@@ -158,8 +81,8 @@ class JobModel:
         return not any(later.is_before(earlier) for earlier, later in combinations(positions, 2))
 
     def is_expired(self, job: ModelJob) -> bool:
-        """Whether its ttl has ended: it may not be handed out, and becomes dead when a pop or the timer finds it."""
-        return job.first_delivery_until_s is not None and job.first_delivery_until_s <= self.now_s
+        """Whether its ttl or deadline has passed: it may not be handed out; a pop or the timer makes it dead."""
+        return job.end_of_waiting is not None and job.end_of_waiting[0] <= self.now_s
 
     def earlier_deliveries(self, request_id: str | None) -> list[Delivery]:
         """The live deliveries of an earlier response to the request, which a repeat returns."""
@@ -215,7 +138,7 @@ class JobModel:
         if delay_s is None:
             self._change(job, job.state)
             return
-        job.due_s = self.now_s + delay_s
+        job.due_s, job.first_due_s = self.now_s + delay_s, None
         self._change(job, _state_after(delay_s))
 
     def cancel(self, job_id: str, *, refuse_reserved: bool) -> JobState:
@@ -244,6 +167,7 @@ class JobModel:
                 job.due_s = self.now_s + delay_s
             else:
                 job.due_s = max(job.due_s + by_s, min(job.due_s, self.now_s))
+            job.first_due_s = None
             self._change(job, JobState.DELAYED if job.due_s > self.now_s else JobState.READY)
         return len(moved)
 
@@ -278,14 +202,16 @@ class JobModel:
             return []
         self._check_handed_out(count, handed_out, expired)
         for job_id in expired:
-            self._bury(self.jobs[job_id], DeadReason.EXPIRED)
+            self._bury_overdue(self.jobs[job_id])
         deliveries = []
         for job_id in handed_out:
             job = self.jobs[job_id]
             job.live = Delivery(job_id, job.ended + 1, request_id)
             job.consumer = consumer
-            job.lease_end_s = self.now_s + (job.policy["ttr"] if ttr_s is None else ttr_s)
-            self._change(job, JobState.RESERVED)
+            limit_s = job.policy["time_limit"]
+            ends_s = [end_s for end_s in (job.deadline_s, limit_s and self.now_s + limit_s) if end_s is not None]
+            job.latest_lease_end_s = min(ends_s, default=None)
+            self._extend_lease(job, ttr_s)
             deliveries.append(job.live)
         if request_id is not None and deliveries:
             self._requests[request_id] = _Request(deliveries)
@@ -318,31 +244,59 @@ class JobModel:
         job.retention_end_s = self.now_s + job.policy["retain"]
         self._change(job, JobState.FINISHED)
 
+    def may_finish(self, job_id: str, delivery: Delivery) -> bool:
+        """Whether a finish ends a delivery now. Raises the errors of `finish`."""
+        job = self.jobs.get(job_id)
+        if job is not None and job.state is JobState.FINISHED and job.finished_by is delivery:
+            return False
+        self._held(job_id, delivery)
+        return True
+
     def release(
-        self, job_id: str, delivery: Delivery, *, delay_s: int | None = None, error: str | None = None
+        self,
+        job_id: str,
+        delivery: Delivery,
+        *,
+        delay_s: int | None = None,
+        error: str | None = None,
+        counts: bool = True,
     ) -> tuple[JobState, int | None, int]:
         """Returns the state, the due time and the attempts."""
-        job = self._release(self._held(job_id, delivery))
+        job = self._held(job_id, delivery)
+        if counts:
+            self._log(job, "released", error)
+        self._release(job, counted=counts)
         job.last_error = job.last_error if error is None else error
-        if self._is_used_up(job):
+        job.snoozes += not counts
+        if self._deadline_has_passed(job):
+            self._bury(job, DeadReason.DEADLINE)
+            return JobState.DEAD, None, job.attempts
+        if counts and self._is_used_up(job):
             self._bury(job, DeadReason.ATTEMPTS)
             return JobState.DEAD, None, job.attempts
         wait_s = _backoff_s(job.policy["backoff"], job.ended) if delay_s is None else delay_s
         if wait_s is None:
             self._bury(job, DeadReason.SCHEDULE)
             return JobState.DEAD, None, job.attempts
-        job.due_s = self.now_s + wait_s
+        self._set_retry_due(job, self.now_s + wait_s)
         self._change(job, JobState.DELAYED)
         return JobState.DELAYED, job.due_s, job.attempts
 
     def touch(self, job_id: str, delivery: Delivery, *, ttr_s: int | None = None) -> int:
         job = self._held(job_id, delivery)
-        job.lease_end_s = self.now_s + (job.policy["ttr"] if ttr_s is None else ttr_s)
-        self._change(job, JobState.RESERVED)
+        self._extend_lease(job, ttr_s)
         return job.lease_end_s
 
+    def _extend_lease(self, job: ModelJob, ttr_s: int | None) -> None:
+        job.lease_end_s = self.now_s + (job.policy["ttr"] if ttr_s is None else ttr_s)
+        if job.latest_lease_end_s is not None:
+            job.lease_end_s = min(job.lease_end_s, job.latest_lease_end_s)
+        self._change(job, JobState.RESERVED)
+
     def bury(self, job_id: str, delivery: Delivery, *, error: str | None = None) -> None:
-        job = self._release(self._held(job_id, delivery))
+        job = self._held(job_id, delivery)
+        self._log(job, "buried", error)
+        self._release(job)
         job.last_error = job.last_error if error is None else error
         self._bury(job, DeadReason.BURIED)
 
@@ -389,7 +343,7 @@ class JobModel:
         self._turns += 1
         for job in list(self.jobs.values()):
             if self.is_expired(job):
-                self._bury(job, DeadReason.EXPIRED)
+                self._bury_overdue(job)
             elif job.state is JobState.DELAYED and job.due_s <= self.now_s:
                 self._change(job, JobState.READY, ReadyPosition(self._turns, "due", job.exact_ms))
             elif job.state is JobState.RESERVED and job.lease_end_s <= self.now_s:
@@ -399,12 +353,15 @@ class JobModel:
         self.tombstones = {key: until_s for key, until_s in self.tombstones.items() if until_s > self.now_s}
 
     def _end_lease(self, job: ModelJob) -> None:
+        latest_s = job.latest_lease_end_s
+        how = "lease_ended" if latest_s is None or latest_s > self.now_s else "time_limit"
+        self._log(job, "deadline" if self._deadline_has_passed(job) else how, None)
         self._release(job)
-        if self._is_used_up(job):
+        if self._deadline_has_passed(job) or self._is_used_up(job):
             job.last_error = SOME_TEXT if job.last_error is None else job.last_error
-            self._bury(job, DeadReason.ATTEMPTS)
+            self._bury(job, DeadReason.DEADLINE if self._deadline_has_passed(job) else DeadReason.ATTEMPTS)
         else:
-            job.due_s = self.now_s
+            self._set_retry_due(job, self.now_s)
             self._change(job, JobState.READY, ReadyPosition(self._turns, "lease ended", job.exact_ms))
 
     # Shared by the verbs
@@ -449,13 +406,31 @@ class JobModel:
         job.live = job.consumer = None
         return job
 
+    def _log(self, job: ModelJob, how: str, error: str | None) -> None:
+        job.log = [*job.log, (job.attempts, self.now_s, how, job.consumer or "", error or "")][-10:]
+
     def _is_used_up(self, job: ModelJob) -> bool:
         return job.policy["max_attempts"] is not None and job.ended >= job.policy["max_attempts"]
 
+    def _deadline_has_passed(self, job: ModelJob) -> bool:
+        return job.deadline_s is not None and job.deadline_s <= self.now_s
+
+    @staticmethod
+    def _set_retry_due(job: ModelJob, due_s: int) -> None:
+        if job.policy["deadline"] is not None and job.first_due_s is None:
+            job.first_due_s = job.due_s
+        job.due_s = due_s
+
+    def _bury_overdue(self, job: ModelJob) -> None:
+        assert job.end_of_waiting is not None
+        self._bury(job, job.end_of_waiting[1])
+
     def _bury(self, job: ModelJob, reason: DeadReason) -> None:
         job.reason = reason
-        job.retention_end_s = self.now_s + DEAD_RETENTION_S
+        job.retention_end_s = self.now_s + job.policy["dead_retain"]
         self._change(job, JobState.DEAD)
+        if job.policy["dead_retain"] == 0:
+            del self.jobs[job.id]
 
     def _remove(self, job: ModelJob) -> None:
         del self.jobs[job.id]
@@ -466,7 +441,8 @@ class JobModel:
     def _redrive(self, jobs: Iterable[ModelJob], keys: dict[str, int]) -> None:
         self._turns += 1
         for job in jobs:
-            job.ended, job.due_s, job.reason = 0, self.now_s, None
+            job.ended, job.snoozes, job.due_s, job.reason = 0, 0, self.now_s, None
+            job.first_due_s = None
             self._change(job, JobState.READY, ReadyPosition(self._turns, "redriven", keys[job.id]))
 
     def _check_handed_out(self, count: int, handed_out: Sequence[str], expired: Collection[str]) -> None:

@@ -24,13 +24,14 @@ FAR_MS = 4_000_000_000_000
 
 async def put_one_in_every_state(driver: EngineDriver) -> None:
     await driver.put("reserved")
+    await driver.put("limited", time_limit=3_000, deadline=1_000_000)
     await driver.put("dead", tags=["t-1", "t-2"], headers={"tenant": "acme"})
     await driver.put("finished", retain=3600)
-    await driver.pop(3, consumer="worker-1", ttr_ms=3_000_000)
+    await driver.pop(4, consumer="worker-1", ttr_ms=3_000_000)
     await driver.queue.bury(TOPIC, "dead", ANY_RECEIPT)
     await driver.queue.finish(TOPIC, "finished", ANY_RECEIPT)
     await driver.put("delayed", delay=60, ttl=1000)
-    await driver.put("ready", ttl=1000)
+    await driver.put("ready", ttl=1000, deadline=500)
 
 
 class Plant(NamedTuple):
@@ -102,7 +103,26 @@ PLANTS: dict[str, Plant] = {
     ),
     "a due time that is not the record's": Plant((("ZADD", f"{KEY}:delay", FAR_MS, "delayed"),), {"due_differs": 1}),
     "a ttl that nobody watches": Plant((("ZREM", f"{KEY}:expiry", "delayed"),), {"expiry_wrong": 1}),
+    "a ttl watched for a dead job": Plant((("ZADD", f"{KEY}:expiry", FAR_MS, "dead"),), {"expiry_wrong": 1}),
+    "a deadline that nobody watches": Plant((("ZREM", f"{KEY}:expiry", "ready"),), {"expiry_wrong": 1}),
+    "a time limit that nobody watches": Plant((("ZREM", f"{KEY}:expiry", "limited"),), {"expiry_wrong": 1}),
+    "a time limit that ends before the lease": Plant(
+        (("ZADD", f"{KEY}:expiry", "XX", "INCR", -1, "limited"),), {"expiry_wrong": 1}
+    ),
+    "a time limit that ends after the deadline": Plant(
+        (("ZADD", f"{KEY}:expiry", FAR_MS, "limited"),), {"expiry_wrong": 1}
+    ),
     "a ttl watched in a consumer's hands": Plant((("ZADD", f"{KEY}:expiry", FAR_MS, "reserved"),), {"expiry_wrong": 1}),
+    "a deadline of the wrong kind": Plant(
+        (("HSET", f"{KEY}:pool", "dead", b"\0" * 22 + b'\x0e\0\0\0{"l":"soon !"}null'),),
+        {"unreadable": 1},
+        frozenset({"dead"}),
+    ),
+    "a log of attempts of the wrong kind": Plant(
+        (("HSET", f"{KEY}:pool", "dead", b"\0" * 22 + b'\x0b\0\0\0{"a":[[1]]}null'),),
+        {"unreadable": 1},
+        frozenset({"dead"}),
+    ),
     "a holder of a job that is ready": Plant((("HSET", f"{KEY}:holders", "ready", "worker-9"),), {"holder_wrong": 1}),
     "a tombstone of a job that is there": Plant(
         (("ZADD", f"{KEY}:cancelled", FAR_MS, "ready"),), {"tombstone_wrong": 1}
@@ -156,7 +176,7 @@ PLANTS |= {
         frozenset({"dead"}),
     ),
 }
-ALL_JOBS = {"delayed", "ready", "reserved", "dead"}
+ALL_JOBS = {"delayed", "ready", "reserved", "limited", "dead"}
 """The jobs that can still be finished in an undamaged store."""
 every_plant = pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS.keys())
 
@@ -283,7 +303,7 @@ async def test_a_dead_job_stays_dead_and_a_finished_one_finished(driver: EngineD
         driver.server.command("ZADD", f"{KEY}:{place}", 1, "dead", 1, "finished")
     await audit(driver, repair=True)
     await driver.run_timer()
-    assert await driver.counts() == {"delayed": 1, "ready": 1, "reserved": 1, "dead": 1, "finished": 1}
+    assert await driver.counts() == {"delayed": 1, "ready": 1, "reserved": 2, "dead": 1, "finished": 1}
 
 
 async def test_many_findings_are_counted_and_some_are_examples(driver: EngineDriver) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from importlib.resources import files
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +51,16 @@ extras = st.fixed_dictionaries(
         "d": st.sampled_from(["expired", "buried"]),
         "f": instants_ms,
         "n": st.integers(0, 10),
+        "q": durations_ms,
+        "i": durations_ms,
+        "l": durations_ms,
+        "v": instants_ms,
+        "s": st.integers(1, 1_000_000),
+        "a": st.lists(
+            st.tuples(st.integers(1, 1000), instants_ms, st.just("released"), st.just("worker-1"), plain_texts),
+            min_size=1,
+            max_size=10,
+        ),
     },
 )
 
@@ -119,6 +130,9 @@ policies = st.fixed_dictionaries(
         "ttl": st.none() | st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
         "retain": st.integers(1, 315_576_000_000).map(lambda ms: ms / 1000),
         "traceparent": st.just(f"00-{'a' * 32}-{'b' * 16}-01"),
+        "dead_retain": st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
+        "time_limit": st.none() | st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
+        "deadline": st.none() | st.integers(60_000, 315_576_000_000).map(lambda ms: ms / 1000),
     },
 )
 
@@ -147,6 +161,10 @@ def test_a_job_is_unchanged_after_all_transitions(
                 *(record.ttr_ms, record.max_attempts, record.ttl_ms, record.retain_ms, record.traceparent),
             )
             assert first.effective_backoff == record.effective_backoff
+            assert first.endings == msgspec.structs.replace(record.endings, attempts_log=())
+        assert [(error_shown, how) for _, _, how, _, error_shown in dead.endings.attempts_log] == [
+            (error.encode()[:500].decode(errors="ignore"), "buried")
+        ]
         await queue.finish("t", "a", again.receipt, result)
         if put.retain:
             finished = await queue.get("t", "a")

@@ -40,6 +40,10 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.topics.redrive(TOPIC)
     await driver.pop()
     await driver.queue.finish_many(TOPIC, [FinishItem(id="b")])
+    await driver.put("d", on_conflict="replace")
+    await driver.queue.finish_and_put(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, [job("e", on_conflict="keep")])
+    keys = driver.queue._keys.of_topic(TOPIC)
+    await driver.engine._scripts.run("check_puts", keys, (TOPIC, -1, "", 0))
     await driver.queue.get(TOPIC, "c")
     await driver.queue.cancel_many(TOPIC, [CancelItem(id="c")])
     await driver.queue.put(job("d", on_conflict="replace", delay=60, tags=["x"]))
@@ -67,12 +71,12 @@ async def test_every_script_is_sent_again_to_a_store_that_forgot_it(driver: Engi
     called: set[str] = set()
     run = driver.engine._scripts.run
 
-    async def run_on_a_store_that_forgets(verb: str, *arguments: object) -> object:
+    async def run_on_a_store_that_forgets(verb: str, *arguments: object, **options: object) -> object:
         called.add(verb)
         driver.server.command("SCRIPT", "FLUSH")
-        return await run(verb, *arguments)  # type: ignore[arg-type]
+        return await run(verb, *arguments, **options)  # type: ignore[arg-type]
 
-    driver.engine._scripts.run = run_on_a_store_that_forgets  # type: ignore[method-assign, assignment]
+    driver.engine._scripts.run = run_on_a_store_that_forgets  # type: ignore[method-assign]
     await call_everything(driver)
     assert set(SCRIPTS) == called
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected, Select
-from deferd.contract.errors import JobNotFound
+from deferd.contract.errors import DeferdError, JobNotFound
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
 from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.queue import PopRequest, Released
@@ -22,7 +23,8 @@ from tests.integration.engine import drawn_calls as drawn
 from tests.integration.engine.drawn_calls import TOPICS
 from tests.integration.engine.engine_and_model import EngineAndModel, OutOfTimeError, receipt_of, result_of
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
-from tests.integration.engine.job_model import ANY_DELIVERY, JobModel
+from tests.integration.engine.job_model import JobModel
+from tests.integration.engine.modelled_job import ANY_DELIVERY, NO_DELIVERY, Delivery
 from tests.integration.store.store_servers import StoreServer
 
 
@@ -210,12 +212,51 @@ class EveryCall(EngineAndModel):
         expected = [result_of(partial(self.models[topic].finish, *one)) for one in targets]
         assert [result.code for result in actual] == [error and error.code for error in expected]
 
+    @drawn.verb(2, topic=drawn.topics, which=drawn.receipts, puts=drawn.chained, result=st.sampled_from([None, 7]))
+    def finish_and_put(
+        self, topic: str, which: tuple[str, int], puts: list[tuple[str, dict[str, Any]]], result: Any
+    ) -> None:
+        job_id, delivery = self.target_of(topic, which)
+        puts = [(of, {**put, "body": self.new_body()}) for of, put in puts]
+        jobs = [_put_job(of, put) for of, put in puts]
+        actual = self.run(self.queue.finish_and_put(topic, job_id, receipt_of(delivery), jobs, result=result))
+        expected = self._expect_finish_and_put(topic, job_id, delivery, puts, result)
+        if isinstance(actual, list):
+            actual = [(one.topic, one.id, one.status) for one in actual]
+        assert actual == expected
+
+    def _expect_finish_and_put(
+        self, topic: str, job_id: str, delivery: Delivery, puts: list[tuple[str, dict[str, Any]]], result: Any
+    ) -> Any:
+        """The results of the puts, or the error; then nothing has changed in the models."""
+        ends = result_of(lambda: self.models[topic].may_finish(job_id, delivery))
+        if ends is not True:
+            return ends or []
+        same = {id(one): one for one in (ANY_DELIVERY, NO_DELIVERY)}
+        trial, trial_delivery = copy.deepcopy((self.models, delivery), same)
+        outcome = _chain(trial, topic, (job_id, trial_delivery, result), puts)
+        return outcome if isinstance(outcome, type) else _chain(self.models, topic, (job_id, delivery, result), puts)
+
     @drawn.verb(3, topic=drawn.topics, which=drawn.receipts, delay=drawn.waits, error=drawn.errors)
     def release(self, topic: str, which: tuple[str, int], delay: int | None, error: str | None) -> None:
         job_id, delivery = self.target_of(topic, which)
         delay_ms = None if delay is None else delay * 1000
         actual = self.run(self.queue.release(topic, job_id, receipt_of(delivery), delay_ms=delay_ms, error=error))
         expected = result_of(lambda: self.models[topic].release(job_id, delivery, delay_s=delay, error=error))
+        if isinstance(actual, Released):
+            state, due_s, attempts = expected
+            assert (actual.state, actual.attempts) == (state, attempts)
+            self.assert_same_instant(actual.due_at_ms, due_s)
+        else:
+            assert actual == expected
+
+    @drawn.verb(topic=drawn.topics, which=drawn.receipts, error=drawn.errors)
+    def snooze(self, topic: str, which: tuple[str, int], error: str | None) -> None:
+        job_id, delivery = self.target_of(topic, which)
+        receipt = receipt_of(delivery)
+        actual = self.run(self.queue.release(topic, job_id, receipt, delay_ms=10_000, error=error, counts=False))
+        model = self.models[topic]
+        expected = result_of(lambda: model.release(job_id, delivery, delay_s=10, error=error, counts=False))
         if isinstance(actual, Released):
             state, due_s, attempts = expected
             assert (actual.state, actual.attempts) == (state, attempts)
@@ -319,6 +360,22 @@ class EveryCall(EngineAndModel):
                 getattr(self, name)(**arguments)
             except OutOfTimeError:
                 self.out_of_time = True
+
+
+def _chain(
+    models: dict[str, JobModel], topic: str, finish: tuple[str, Delivery, Any], puts: list[tuple[str, dict[str, Any]]]
+) -> list[tuple[str, str, int]] | type[DeferdError]:
+    """Finish and put as the script does: topic by topic, in the order of their first jobs."""
+    models[topic].finish(*finish)
+    results = {}
+    for of in dict.fromkeys(of for of, _ in puts):
+        for index, (one_topic, put) in enumerate(puts):
+            if one_topic == of:
+                outcome = result_of(partial(models[of].put, **put))
+                if isinstance(outcome, type):
+                    return outcome
+                results[index] = (of, str(put["job_id"]), 201 if outcome == "created" else 200)
+    return [results[index] for index in range(len(puts))]
 
 
 def _put_job(topic: str, put: dict[str, Any]) -> PutJob:

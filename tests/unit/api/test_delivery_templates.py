@@ -26,6 +26,12 @@ EXTRAS: list[dict[str, Any]] = [
     {"e": "", "k": 5, "t": 2_000},
     {"d": "expired"},
     {"f": 1_700_000_000_000, "n": 2},
+    {"g": ["order-1042", "customer:7"]},
+    {"h": {"tenant": "100 % \0b é"}},
+    {"i": 500, "l": 3_600_000, "q": 0},
+    {"l": 1500, "v": 1_700_000_000_000, "s": 3},
+    {"i": 0, "l": 0},
+    {"a": [[1, 1_700_000_000_000, "released", "worker-1", "100 %"], [2, 1_700_000_000_001, "lease_ended", "", ""]]},
 ]
 
 
@@ -82,6 +88,20 @@ def test_jobs_of_several_topics_are_in_one_response() -> None:
         record for topic in ("a", "b.urgent", "a") for record in read_deliveries(topic, reply(chance, 20), None, None)
     ]
     assert serialization.deliveries(records) == general(records)
+
+
+@pytest.mark.parametrize("extra", EXTRAS, ids=str)
+def test_a_response_is_json_whatever_the_job_has(extra: dict[str, Any]) -> None:
+    extra_json = orjson.dumps(extra) if extra else b""
+    raw = bytes(22) + len(extra_json).to_bytes(4, "little") + extra_json + (b"[]null" if "n" in extra else b"[]")
+    records = read_deliveries("a", [b"id-1", raw, 1_700_000_060_000] * 2, None, None)
+    for job in orjson.loads(serialization.deliveries(records))["jobs"]:
+        assert job.get("tags") == extra.get("g")
+        assert job.get("headers") == extra.get("h")
+        assert job.get("time_limit", 0) == extra.get("i", 0) / 1000
+        assert job.get("deadline", 0) == extra.get("l", 0) / 1000
+        assert job.get("snoozes", 0) == extra.get("s", 0)
+        assert len(job.get("attempts_log", ())) == len(extra.get("a", ()))
 
 
 def test_no_job_is_an_empty_list() -> None:

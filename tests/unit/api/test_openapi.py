@@ -130,8 +130,11 @@ class TestOperation:
         assert list(described["responses"])[-1] == "default"
 
     def test_documents_the_refusal_of_values(self, described: dict[str, Any]) -> None:
-        is_put = described["operationId"] in {"put_job", "put_jobs"}
-        wanted = {"validation", "durability_unavailable"} if is_put else {"validation"}
+        wanted = {"validation"}
+        if described["operationId"] in {"put_job", "put_jobs", "finish_job"}:
+            wanted |= {"durability_unavailable"}
+        if described["operationId"] == "finish_job":
+            wanted |= {"different_shard"}
         assert codes_of(described["responses"]["422"]) == wanted
 
     def test_documents_the_errors_of_a_body(self, described: dict[str, Any]) -> None:

@@ -90,6 +90,9 @@ policy = {
     "ttr": durations,
     "ttl": st.none() | durations,
     "retain": durations,
+    "dead_retain": durations,
+    "time_limit": st.none() | durations,
+    "deadline": st.none() | durations,
     "max_attempts": st.none() | st.integers(1, 5),
     "backoff": objects_with(
         {

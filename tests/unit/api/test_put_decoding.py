@@ -202,8 +202,9 @@ def test_every_nonce_is_another_one() -> None:
     assert len({put.job[NONCE] for put in batch.jobs}) == len(USUAL)
 
 
-def test_the_fast_path_knows_each_field_but_rare_ones() -> None:
-    assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - {"backoff", "tags", "headers"}
+def test_the_fast_path_knows_each_field_but_the_rare_ones() -> None:
+    rare = {"backoff", "tags", "headers", "dead_retain", "time_limit", "deadline"}
+    assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - rare
 
 
 # Fuzz
@@ -269,6 +270,9 @@ VALUES = {
     "ttl": ["0.001", "5", "null", "0", "1e9"],
     "retain": ["0", "5.5", "null", "-1", '"1"'],
     "backoff": ['{"kind":"fixed"}', "null"],
+    "dead_retain": ["0", "5", "null", "-1"],
+    "time_limit": ["0.1", "5", "null", "0"],
+    "deadline": ["0.001", "5", "null", "0"],
     "unknown": ["1"],
 }  # fmt: skip
 

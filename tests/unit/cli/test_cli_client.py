@@ -153,7 +153,7 @@ def test_every_error_of_the_client_has_its_exit_code() -> None:
         "topic_full",
     }
     assert {name for name, code in codes.items() if code == exit_codes.USAGE} == {
-        *("validation", "payload_too_large", "durability_unavailable"),
+        *("validation", "payload_too_large", "durability_unavailable", "different_shard"),
     }
     assert {name for name, code in codes.items() if code == exit_codes.NOT_ALLOWED} == {"unauthorized", "forbidden"}
     assert exit_codes.FAILED == exit_codes.of_error(call_failures.NoAnswer("lost"))

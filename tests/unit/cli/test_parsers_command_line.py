@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from deferd.cli import output, values
 from deferd.cli.ndjson import BadLine, JobLines
-from deferd.contract.model import Backoff
+from deferd.contract.backoff import Backoff
 from tests.drawn_input import contents, drawn, json_scalars, json_values, objects_with, outcome, plain_texts, texts
 
 READERS: list[Callable[[str], Any]] = [

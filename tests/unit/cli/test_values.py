@@ -17,7 +17,7 @@ from deferd.cli import main as cli
 from deferd.cli import output, values
 from deferd.cli.connection import Connection
 from deferd.cli.options import connection_options
-from deferd.contract.model import Backoff
+from deferd.contract.backoff import Backoff
 
 
 @pytest.mark.parametrize(

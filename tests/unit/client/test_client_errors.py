@@ -22,6 +22,7 @@ RAISED: list[errors.DeferdError] = [
     errors.DurabilityUnavailable("fsync", ["memory"], "durability 'fsync' is not available: it is off"),
     errors.ReceiptStale("orders", "a"),
     errors.JobCancelled("orders", "a"),
+    errors.DifferentShard("orders", "topic 'orders' is in another shard"),
     errors.TopicFull("orders", 7),
     errors.RateLimited("slowly", 9),
     errors.StoreUnavailable("the store is loading its data", 3),

@@ -54,7 +54,9 @@ def test_clients_without_lazy_fields_can_read_the_state() -> None:
     assert names_of_slots(popped()) == names_of_slots(Delivery(FIELDS)) == {"fields"}
 
 
-@pytest.mark.parametrize("name", ["topic", "id", "body", "ttr", "traceparent", "receipt", "attempt", "state"])
+@pytest.mark.parametrize(
+    "name", ["topic", "id", "body", "ttr", "time_limit", "traceparent", "receipt", "attempt", "state"]
+)
 def test_a_delivery_pickled_without_lazy_fields_is_read(name: str) -> None:
     job = Delivery.__new__(Delivery)
     job.fields = FIELDS
@@ -67,3 +69,16 @@ def test_a_subclass_keeps_its_attributes() -> None:
     job.label = "mine"
     copied = copy.copy(job)
     assert (copied.label, copied.id, copied.fields) == ("mine", "order-1042", FIELDS)
+
+
+@pytest.mark.parametrize("time_limit", [None, 1.5])
+def test_a_worker_learns_the_time_limit_without_the_rare_fields(time_limit: float | None) -> None:
+    job = (
+        popped()
+        if time_limit is None
+        else responses.read_deliveries(json.dumps({"jobs": [{**FIELDS, "time_limit": time_limit}]}).encode())[0]
+    )
+    assert job.time_limit == time_limit
+    assert job._popped is not None
+    assert (job.snoozes, job.tags, job.headers, job.attempts_log) == (0, (), {}, [])
+    assert job.time_limit == time_limit

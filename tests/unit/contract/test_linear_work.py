@@ -26,7 +26,7 @@ from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
 from deferd.api.routes import pop, topics
-from deferd.contract import bulk_model, model
+from deferd.contract import bulk_model, labels, model
 from deferd.contract.errors import DeferdError
 from deferd.engine import scripts
 from deferd.engine.consistency import checker
@@ -154,10 +154,10 @@ ROWS = [
     Row("topics of a pop", validated(pop.PopTopics), NAMES),
     Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("beginning of an id", validated(topics.IdPrefix), NAMES, ("api/routes/topics.py",)),
-    Row("tag", validated(model.Tag), NAMES, ("contract/model.py",)),
+    Row("tag", validated(labels.Tag), NAMES, ("contract/labels.py",)),
     Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
     Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),
-    Row("text of a header", validated(model._HeaderText), NAMES, ("contract/model.py",)),
+    Row("text of a header", validated(labels._HeaderText), NAMES, ("contract/labels.py",)),
     Row("topic of the store", checker._TOPIC_NAME.fullmatch, NAMES, ("engine/consistency/checker.py",)),
     Row("traceparent of a body", validated(model.Traceparent), HEX, ("contract/model.py",)),
     Row(

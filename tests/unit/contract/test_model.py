@@ -12,19 +12,17 @@ from pydantic import BaseModel, ValidationError
 
 from deferd.api.validation_errors import field_errors
 from deferd.contract import limits
+from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
 from deferd.contract.errors import FieldError
 from deferd.contract.model import (
     BuryJob,
     CancelBatch,
     ChangeJob,
-    ExponentialBackoff,
     FinishBatch,
-    FixedBackoff,
     PutBatch,
     PutJob,
     Redrive,
     ReleaseJob,
-    ScheduleBackoff,
     TopicSettings,
     TouchJob,
 )

@@ -36,6 +36,7 @@ class SimulatedJob:
         self.attempt = 0
         """Deliveries that were begun."""
         self.deliveries = 0
+        self.is_snoozed = False
         self.max_attempts = 0
         self.ttl_ms = 0
         self.retain_ms = 0
@@ -57,7 +58,7 @@ class SimulatedJob:
         choices = [self.put, self.put, self.cancel, self.finish_too_late, self.change, self.redrive, self.look]
         choices += [self.pop] * 4 + [self.finish_without_receipt]
         if self.state == "held" and self.is_known:
-            choices += [self.finish, self.release, self.touch, self.bury] * 2
+            choices += [self.finish, self.release, self.snooze, self.touch, self.bury] * 2
         self.chance.choice(choices)()
 
     def run_timer(self) -> None:
@@ -74,7 +75,12 @@ class SimulatedJob:
 
     @property
     def is_expired(self) -> bool:
-        return bool(self.ttl_ms) and not self.attempt and self.now_ms >= self.since_ms + self.ttl_ms
+        return (
+            bool(self.ttl_ms)
+            and not self.attempt
+            and not self.is_snoozed
+            and self.now_ms >= self.since_ms + self.ttl_ms
+        )
 
     @property
     def receipt(self) -> str:
@@ -129,6 +135,7 @@ class SimulatedJob:
             self.record("put", outcome, known_ms=self.now_ms, due_ms=due_ms, **facts)
             self.tag, self.state, self.since_ms = facts["tag"], "waiting", due_ms
             self.attempt = self.deliveries = 0
+            self.is_snoozed = False
             self.max_attempts, self.ttl_ms, self.retain_ms = facts["max_attempts"], facts["ttl_ms"], facts["retain_ms"]
             self.was_cancelled_while_held = False
 
@@ -169,7 +176,7 @@ class SimulatedJob:
     def redrive(self) -> None:
         self.record("redrive", "done" if self.state == "dead" else "none")
         if self.state == "dead":
-            self.state, self.since_ms, self.attempt = "waiting", self.now_ms, 0
+            self.state, self.since_ms, self.attempt, self.is_snoozed = "waiting", self.now_ms, 0, False
 
     def pop(self) -> None:
         if self.state != "waiting" or self.since_ms > self.now_ms:
@@ -231,6 +238,14 @@ class SimulatedJob:
             self.record("release", "dead", receipt=receipt, delay_ms=delay_ms)
         else:
             self.record("release", "done", receipt=receipt, known_ms=self.now_ms, delay_ms=delay_ms)
+
+    def snooze(self) -> None:
+        delay_ms, receipt = self.chance.choice((100, 500)), self.receipt
+        self.end_delivery(was_cancelled=False)
+        self.attempt -= 1
+        self.is_snoozed = True
+        self.state, self.since_ms = "waiting", self.now_ms + delay_ms
+        self.record("snooze", "done", receipt=receipt, known_ms=self.now_ms, delay_ms=delay_ms)
 
     def touch(self) -> None:
         self.since_ms = self.now_ms + TTR_MS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,13 @@ def test_right_histories_break_no_promise() -> None:
     for name, history in RIGHT.items():
         counts = vars(broken_promises(History([], {("t", "job"): history}, []), CLOCK))
         assert not any(counts.values()), name
+
+
+def test_a_job_that_is_delivered_again_after_the_put_of_its_finish_is_counted() -> None:
+    chained = [put(3, 4, tag="next", chain="c1", at_ms=3500)]
+    lost = [put(0, 1), deliver(2, 3, 2500), finish(3, None, UNKNOWN)]
+    lost[-1] = replace(lost[-1], chain="c1")
+    for again, is_counted in (([], False), ([deliver(4, 5, 4500, attempt=2)], True)):
+        of_job = {("t", "job"): [*lost, *again], ("t", "next"): chained}
+        broken = broken_promises(History([], of_job, []), CLOCK)
+        assert bool(broken.split_chains) is is_counted

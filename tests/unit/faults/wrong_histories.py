@@ -39,6 +39,38 @@ WRONG = {
         op("release", 3, 4, receipt="first.1", at_ms=3200, delay_ms=2000),
         deliver(4, 6, 5100, attempt=2),
     ],
+    "a delivery after the deadline": [put(0, 1, at_ms=500, deadline_ms=2000), deliver(2, 3, 2500)],
+    "a delivery after the deadline, which a retry does not move": [
+        put(0, 1, at_ms=500, deadline_ms=4000),
+        deliver(2, 3, 2500),
+        op("release", 3, 4, receipt="first.1", at_ms=3200, delay_ms=100),
+        deliver(4, 6, 4600, attempt=2),
+    ],
+    "a job that is lost before its deadline": [put(0, 1, at_ms=500, deadline_ms=5000), gone(4)],
+    "a touch beyond the time limit": [
+        put(0, 1, time_limit_ms=1500),
+        deliver(2, 3, 2500),
+        op("touch", 3, 3.2, receipt="first.1", lease_end_ms=4001),
+    ],
+    "a dead job that is found though it is not kept": [
+        put(0, 1, dead_retain_ms=0),
+        deliver(2, 3, 2500),
+        op("bury", 3, 3.2, receipt="first.1"),
+        look(4, 5, "dead"),
+    ],
+    "a snooze that counted as an attempt": [
+        put(0, 1),
+        deliver(2, 3, 2500),
+        op("snooze", 3, 4, receipt="first.1", at_ms=3200, delay_ms=100),
+        deliver(4, 6, 5100, attempt=2),
+    ],
+    "a receipt that is valid after its snooze": [
+        put(0, 1),
+        deliver(2, 3, 2500),
+        op("snooze", 2.8, 2.9, receipt="first.1", at_ms=2850, delay_ms=100),
+        deliver(3, 3.2, 3100, receipt="again.1"),
+        finish(3.3, 3.4, receipt="first.1"),
+    ],
     "a delivery of the job that had the id before": [
         put(0, 1),
         op("cancel", 1, 2, "delayed"),

@@ -21,6 +21,8 @@ from deferd import (
     JobReserved,
     Reject,
     Retry,
+    Snooze,
+    Then,
     Worker,
     job,
 )
@@ -156,6 +158,38 @@ def test_a_retry_can_be_seen_and_run_again(shop: Shop) -> None:
     jobs.run(failed)
     assert (failed.state, failed.attempts, failed.result) == ("finished", 2, {"closed": 1, "attempt": 2})
     assert [failed.error, failed.exception] == [None, None]
+
+
+def test_a_snooze_counts_no_attempt(shop: Shop) -> None:
+    jobs = EagerJobs(shop.worker)
+    shop.fails_with = Snooze(30)
+    CLOSE.bind(jobs.client).put(Order(number=1))
+    [waiting] = jobs.jobs
+    assert (waiting.state, waiting.delay) == ("delayed", timedelta(seconds=30))
+    assert (waiting.attempts, waiting.snoozes) == (0, 1)
+
+
+def test_jobs_that_a_handler_puts_with_its_finish_run_after_it() -> None:
+    worker = Worker()
+    ran = []
+
+    @worker.handler("first")
+    def first(context: Context) -> Then:
+        context.put("mail", "ada", id="m1")
+        ran.append("first")
+        return Then({"topic": "mail", "body": "bob"}, {"topic": "later", "delay": 60}, result=1)
+
+    @worker.handler("mail")
+    def mail(name: str) -> None:
+        ran.append(name)
+
+    jobs = EagerJobs(worker)
+    jobs.client.put("first", id="a")
+    assert ran == ["first", "ada", "bob"]
+    assert [(one.topic, one.state) for one in jobs.jobs] == [
+        ("first", "finished"), ("mail", "finished"), ("mail", "finished"), ("later", "delayed")
+    ]  # fmt: skip
+    assert jobs.jobs[0].result == 1
 
 
 def test_a_reject_makes_its_job_dead(shop: Shop) -> None:

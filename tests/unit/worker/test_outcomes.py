@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from deferd import Reject, Retry
+from deferd import Delivery, InvalidInput, Reject, Retry, Snooze, Then
 from deferd.contract.limits import DELAY_MAX_S, ERROR_TEXT_MAX
-from deferd.worker.outcomes import Bury, Finish, Release, of_error, of_value
+from deferd.worker.outcomes import Bury, Finish, Release, of_error, of_failure, of_value
 
 
 class Closed(BaseModel):
@@ -73,3 +73,59 @@ def test_a_retry_in_the_past_or_too_far_ahead_is_refused(delay: float) -> None:
 def test_reject_buries_with_its_reason() -> None:
     assert of_error(Reject("no such customer")) == Bury("no such customer")
     assert of_error(Reject("x" * 20_000)) == Bury("x" * ERROR_TEXT_MAX)
+
+
+def test_a_snooze_releases_the_job_without_an_attempt() -> None:
+    assert of_error(Snooze(30)) == Release(30, None, counts=False)
+    assert of_error(Snooze(timedelta(minutes=1), "not yet")) == Release(60, "not yet", counts=False)
+    for delay in (0, 0.09, -1, DELAY_MAX_S + 1, float("nan")):
+        with pytest.raises(ValueError, match=f"the delay of a Snooze must be 0.1 to {DELAY_MAX_S} seconds"):
+            Snooze(delay)
+
+
+def _delivery(backoff: dict[str, Any], *, attempt: int = 1, snoozes: int = 0) -> Delivery:
+    return Delivery({"topic": "t", "id": "a", "attempt": attempt, "snoozes": snoozes, "backoff": backoff})
+
+
+def test_an_exception_that_is_no_failure_snoozes_the_job_for_its_backoff() -> None:
+    def ended(error: Exception, backoff: dict[str, Any], **facts: int) -> Release | Bury:
+        return of_failure(error, _delivery(backoff, **facts), lambda one: isinstance(one, ValueError))
+
+    exponential, fixed = {"kind": "exponential"}, {"kind": "fixed", "seconds": 0}
+    schedule = {"kind": "schedule", "seconds": [5, 60]}
+    assert ended(OSError("away"), exponential) == Release(2, "OSError: away", counts=False)
+    assert ended(OSError(), exponential, attempt=2, snoozes=3) == Release(32, "OSError", counts=False)
+    assert ended(OSError(), exponential, attempt=9999) == Release(212, "OSError", counts=False)
+    assert ended(OSError(), fixed) == Release(0.1, "OSError", counts=False)
+    assert ended(OSError(), schedule) == Release(5, "OSError", counts=False)
+    assert ended(OSError(), schedule, snoozes=7) == Release(60, "OSError", counts=False)
+    assert ended(Retry(7), fixed) == Release(7, None, counts=False)
+    assert ended(Snooze(7), fixed) == Release(7, None, counts=False)
+    assert ended(ValueError("wrong"), fixed) == Release(None, "ValueError: wrong")
+    assert ended(Reject("never"), fixed) == Bury("never")
+
+
+def test_an_exception_counts_when_is_failure_fails() -> None:
+    def is_failure(error: BaseException) -> bool:
+        raise KeyError(error)
+
+    assert of_failure(OSError("away"), _delivery({"kind": "exponential"}), is_failure) == Release(None, "OSError: away")
+
+
+def test_then_finishes_with_jobs_that_have_ids() -> None:
+    outcome = of_value(Then({"topic": "a", "delay": timedelta(seconds=5)}, result=(1,)), [{"topic": "b", "id": "x"}])
+    assert isinstance(outcome, Finish)
+    assert outcome.result == [1]
+    first, second = outcome.put
+    assert first == {"topic": "b", "id": "x"}
+    assert (second["topic"], second["delay"], len(second["id"])) == ("a", 5, 32)
+    assert of_value(Then()) == Finish(None)
+
+
+def test_then_checks_its_jobs_at_once() -> None:
+    with pytest.raises(InvalidInput, match="delay"):
+        Then({"topic": "a", "delay": -1})
+    with pytest.raises(ValueError, match="at most 10 jobs, not 11"):
+        Then(*[{"topic": "a"}] * 11)
+    outcome = of_value(Then(*[{"topic": "a"}] * 6), [{"topic": "b"}] * 5)
+    assert outcome == Release(None, "the handler put 11 jobs, more than 10")

@@ -167,6 +167,9 @@ class _KeyAdmission(Admission):
         topic = self._permission.denied_topic(self.key, arguments)
         if topic is not None:
             raise self._forbidden(topic)
+        for topic in self._permission.puts_into(arguments):
+            if Scope.PUT not in self.key.scopes or not self.key.topics.match(topic):
+                raise self._forbidden(topic, Scope.PUT)
         if self.usage is not None:
             self.usage.check_batch(arguments)
             self.usage.check_times(arguments)
@@ -183,9 +186,9 @@ class _KeyAdmission(Admission):
         if self._permission.scope not in key.scopes or not all(map(key.topics.match, topics)):
             raise self._forbidden(joined)
 
-    def _forbidden(self, topic: str | None) -> Forbidden:
+    def _forbidden(self, topic: str | None, scope: Scope | None = None) -> Forbidden:
         self._gate.audit_refusal(self.key_name, self._permission, self._request, topic, Forbidden.code)
-        text = f"key {self.key.name!r} does not have scope {self._permission.scope!s}"
+        text = f"key {self.key.name!r} does not have scope {scope or self._permission.scope!s}"
         if topic is not None:
             text += " for all topics" if topic == "*" else f" for topic {topic[:_TOPIC_SHOWN]!r}"
         return Forbidden(text)

@@ -28,17 +28,23 @@ def _topics_of_path(arguments: Arguments) -> Collection[str]:
     return () if topics is None else topics.split(",")
 
 
+def _no_topics(_arguments: Arguments) -> Collection[str]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Permission:
     """The scope and topics that a key must have. `scope` None: the operation is public.
 
     `topics` gives the topics of a request from its bound arguments; with `all_topics` the key must match every topic
-    there can be. `operation` names the operation in the audit log, which records its requests if `is_audited`.
+    there can be. `puts_into` gives topics for which the key needs the scope `put` as well. `operation` names the
+    operation in the audit log, which records its requests if `is_audited`.
     """
 
     scope: Scope | None
     topics: Callable[[Arguments], Collection[str]] = _topics_of_path
     all_topics: bool = False
+    puts_into: Callable[[Arguments], Collection[str]] = _no_topics
     operation: str = ""
     is_audited: bool = False
 
@@ -63,10 +69,14 @@ _permissions: dict[Callable[..., Any], Permission] = {}
 
 
 def requires(
-    scope: Scope, *, topics: Callable[[Arguments], Collection[str]] = _topics_of_path, all_topics: bool = False
+    scope: Scope,
+    *,
+    topics: Callable[[Arguments], Collection[str]] = _topics_of_path,
+    all_topics: bool = False,
+    puts_into: Callable[[Arguments], Collection[str]] = _no_topics,
 ) -> Callable[[_Function], _Function]:
     """Require a key with `scope`; see Permission."""
-    return _declare(Permission(scope, topics, all_topics))
+    return _declare(Permission(scope, topics, all_topics, puts_into))
 
 
 def public(function: _Function) -> _Function:

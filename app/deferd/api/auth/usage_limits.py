@@ -16,7 +16,7 @@ from deferd.api.auth.rate_limit import Bucket
 from deferd.api.request_body import is_deeper
 from deferd.api.responses import Header
 from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge, RateLimited
-from deferd.contract.model import ChangeJob, JobPolicy, PutBatch, PutJob
+from deferd.contract.model import ChangeJob, FinishJob, JobPolicy, PutBatch, PutJob
 from deferd.engine.script_arguments import PutBounds
 
 PARKED_RETRY_S = 1
@@ -86,10 +86,10 @@ class KeyUsage:
         if most is None:
             return
         for value in arguments.values():
-            jobs = getattr(value, "jobs", ())
-            if len(jobs) > most:
-                text = f"must have at most {most} items, the limit of key {self._name!r}"
-                raise InvalidInput([FieldError(("body", "jobs"), text)])
+            for field in ("jobs", "put"):
+                if len(getattr(value, field, None) or ()) > most:
+                    text = f"must have at most {most} items, the limit of key {self._name!r}"
+                    raise InvalidInput([FieldError(("body", field), text)])
 
     def check_times(self, arguments: Mapping[str, Any]) -> None:
         """Raise InvalidInput when the `retain` or `ttl` of a job is longer than the key allows."""
@@ -100,6 +100,9 @@ class KeyUsage:
             elif isinstance(value, PutBatch):
                 for index, job in enumerate(value.jobs):
                     self._check_times(job, ("body", "jobs", index), errors)
+            elif isinstance(value, FinishJob):
+                for index, job in enumerate(value.put or ()):
+                    self._check_times(job, ("body", "put", index), errors)
         if errors:
             raise InvalidInput(errors)
 

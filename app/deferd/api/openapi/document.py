@@ -33,9 +33,9 @@ ends and the job is handed out again.
 | state | meaning | leaves by |
 |---|---|---|
 | `delayed` | waits for its due time | due -> ready; cancel; reschedule |
-| `ready` | due, waits for a consumer | pop -> reserved; cancel; reschedule; ttl -> dead |
+| `ready` | due, waits for a consumer | pop -> reserved; cancel; reschedule; ttl, deadline -> dead |
 | `reserved` | a consumer holds it until `reserved_until` | finish; release -> delayed or dead; bury -> dead; cancel; \
-lease end -> ready |
+lease end -> ready, or dead after the last attempt or the deadline |
 | `dead` | failed for good, with `reason` and `last_error` | redrive -> ready; cancel; retention end |
 | `finished` | done, kept for `retain` seconds | retention end |
 
@@ -92,6 +92,7 @@ _DETAILS = {
     "job_cancelled": "job 'order-1042' of topic 'orders.close' was cancelled",
     "durability_unavailable": "durability 'replicated:1' is not available: the embedded store has no replicas; this "
     "store offers memory, fsync; nothing was stored",
+    "different_shard": "topic 'mail' is in another shard of the store than topic 'orders.close'; nothing was done",
     "topic_full": "topic 'orders.close' holds 100000 live jobs, which is its max_jobs",
     "store_unavailable": "the store did not respond in time",
     "unauthorized": "a key is required: send its token as `Authorization: Bearer`",
@@ -104,6 +105,7 @@ _FACTS: dict[str, dict[str, Any]] = {
     "payload_too_large": {"limit_bytes": limits.BODY_DEFAULT_BYTES},
     "topic_not_found": {"topic": "orders.close"},
     "durability_unavailable": {"durability": "replicated:1", "available": ["memory", "fsync"]},
+    "different_shard": {"topic": "mail"},
     "topic_full": {"topic": "orders.close", "max_jobs": 100_000},
     **dict.fromkeys(("job_not_found", "job_exists", "job_reserved", "receipt_stale", "job_cancelled"), _JOB_FACTS),
 }

@@ -124,7 +124,11 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         {"select": {"state": "ready", "topics": ["orders.*"]}, "delay": 600, "dry_run": True},
     ],
     "BulkResult": [{"matched": 4, "done": 4, "was": {"delayed": 3, "ready": 1}, "complete": True}],
-    "FinishJob": [{"receipt": _RECEIPT}, {"receipt": _RECEIPT, "result": {"closed": True}}],
+    "FinishJob": [
+        {"receipt": _RECEIPT},
+        {"receipt": _RECEIPT, "result": {"closed": True}},
+        {"receipt": _RECEIPT, "put": [{"topic": "mail", "id": "closed-1042", "body": {"order": 1042}}]},
+    ],
     "FinishBatch": [{"jobs": [{"id": _ID, "receipt": _RECEIPT}, {"id": "order-1043"}]}],
     "ReleaseJob": [{"receipt": _RECEIPT, "error": "the payment service responded with 502"}, {"delay": 5}],
     "TouchJob": [{"receipt": _RECEIPT, "ttr": 120}],

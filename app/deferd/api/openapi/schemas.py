@@ -128,6 +128,9 @@ class Finished(BaseModel):
     topic: str
     id: str
     state: Literal["finished"]
+    put: list[PutResult] | None = Field(
+        None, description="The results of the jobs that were put; missing without any, or when they were put before."
+    )
 
 
 class Cancelled(BaseModel):

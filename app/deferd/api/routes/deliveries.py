@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -29,18 +32,39 @@ _PROBLEMS = error_responses(
 )
 
 
+def _topics_of_puts(arguments: Mapping[str, Any]) -> Collection[str]:
+    finish: FinishJob = arguments.get("finish", _FINISH)
+    return {job.topic for job in finish.put or ()}
+
+
 @router.post(
     "/jobs/{topic}/{id}/finish",
     operation_id="finish_job",
     summary="Finish a job",
-    description="The job is done. A job with `retain` is kept that long with its `result`; any other is removed."
-    + _ENDED,
+    description="The job is done. A job with `retain` is kept that long with its `result`; any other is removed. With "
+    "`put` up to 10 other jobs are put in the same step: all of it is done, or nothing. A key needs the scope `put` "
+    "for their topics." + _ENDED,
     response_model=schemas.Finished,
     response_description="The job was finished.",
-    responses=_PROBLEMS,
+    responses=error_responses(
+        *("job_not_found", "receipt_stale", "job_exists", "job_reserved", "job_cancelled", "validation"),
+        *("durability_unavailable", "different_shard", "topic_full", "store_unavailable"),
+        body=True,
+    ),
 )
-@requires(Scope.POP)
+@requires(Scope.POP, puts_into=_topics_of_puts)
 async def finish_job(request: CurrentRequest, topic: Topic, id: JobId, finish: FinishJob = _FINISH) -> Response:
+    if finish.put is not None:
+        with request.counting(finish.result), request.room_for(finish.put):
+            results = await request.engine.queue.finish_and_put(
+                topic,
+                id,
+                Receipt.of(finish.receipt),
+                finish.put,
+                result=finish.result,
+                bounds=request.put_bounds(),
+            )
+        return JsonResponse(serialization.finished_and_put(topic, id, results))
     with request.counting(finish.result):
         await request.engine.queue.finish(topic, id, Receipt.of(finish.receipt), finish.result)
     return JsonResponse({"topic": topic, "id": id, "state": JobState.FINISHED})
@@ -51,7 +75,8 @@ async def finish_job(request: CurrentRequest, topic: Topic, id: JobId, finish: F
     operation_id="release_job",
     summary="Release a job",
     description="Ends the delivery without success. The job becomes ready again after `delay` seconds, by default "
-    "after its backoff; without attempts left it is dead." + _ENDED,
+    "after its backoff; without attempts left it is dead. With `count: false` the delivery is no attempt: it is one of "
+    "the job's `snoozes`, which no `max_attempts` limits." + _ENDED,
     response_model=schemas.Released,
     response_description="The new state of the job.",
     responses=_PROBLEMS,
@@ -65,6 +90,7 @@ async def release_job(request: CurrentRequest, topic: Topic, id: JobId, release:
             Receipt.of(release.receipt),
             delay_ms=None if release.delay is None else to_ms(release.delay),
             error=release.error,
+            counts=release.count,
         )
     due_at_ms = released.due_at_ms
     due = {} if due_at_ms is None else {"due_at": serialization.instant(due_at_ms)}

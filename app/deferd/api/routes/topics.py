@@ -19,7 +19,8 @@ from deferd.api.operation import EMPTY_BODY, EmptyBody, Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
 from deferd.contract import limits
-from deferd.contract.model import DeadReason, Instant, JobState, Redrive, Tag, Topic, TopicSettings
+from deferd.contract.labels import Tag
+from deferd.contract.model import DeadReason, Instant, JobState, Redrive, Topic, TopicSettings
 from deferd.engine.record import instant_ms
 from deferd.engine.topics import JobFilter
 

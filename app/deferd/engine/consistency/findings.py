@@ -75,7 +75,7 @@ class FindingKind(StrEnum):
     )
     EXPIRY_WRONG = (
         "expiry_wrong",
-        "the end of a job's ttl is not scheduled, scheduled without need, or at another time",
+        "the end of a job's ttl, deadline or time limit is not scheduled, scheduled without need, or at another time",
         "it is scheduled as the record says",
     )
     HOLDER_WRONG = (

@@ -1,6 +1,6 @@
 -- Check one step through a sorted set or hash of a topic: each member must be a job in the pool. For the tombstones of
 -- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not.
--- @include clock topic tags record transitions consistency
+-- @include clock topic tags record transitions time_limits consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
 -- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, or cancelled
 -- ARGV[4] cursor, 0 to begin | ARGV[5] about how many members to check

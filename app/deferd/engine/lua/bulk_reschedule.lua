@@ -1,16 +1,17 @@
 -- Reschedule the selected jobs of one topic. Delayed and ready ones get a new due time, others stay as they are.
--- @include clock topic record transitions paging selection
+-- @include clock topic record transitions time_limits paging selection
 -- KEYS, ARGV: see lib/selection.lua; further in ARGV[2] one of
 --     by     ms to add to the due time of each job | delay  ms from now | at  an instant, ms
 -- Returns: see lib/selection.lua
 -- Bound: see lib/selection.lua
 -- No due time becomes earlier than now or later than MOST_AHEAD_MS ahead; `by` makes no job due earlier that is due
 -- already. As in change.lua, a ready job with a later due time becomes delayed again, and one that is due now keeps its
--- place.
+-- place; ttls and deadlines count from the new due times.
 local MOST_AHEAD_MS = 315576000000
 local last = last_position()
 
 local NOBODY = ''
+local NO_EXTRA = '\0\0\0\0'
 
 local function new_due(due)
   local wanted
@@ -22,34 +23,35 @@ local function new_due(due)
   return math.min(wanted, now + MOST_AHEAD_MS)
 end
 
--- The ends of ttls count from the new due times.
-local function move_expiries(ids, moved_by)
-  if redis.call('EXISTS', EXPIRY) == 0 then return math.huge end
-  local moved, earliest = {}, math.huge
-  for index, score in ipairs(redis.call('ZMSCORE', EXPIRY, unpack(ids))) do
-    if score then
-      local expiry = tonumber(score) + moved_by[index]
-      moved[#moved + 1] = expiry
-      moved[#moved + 1] = ids[index]
-      earliest = math.min(earliest, expiry)
-    end
-  end
-  if #moved > 0 then redis.call('ZADD', EXPIRY, unpack(moved)) end
-  return earliest
+local function with_due(raw, due) return string.sub(raw, 1, 6) .. struct.pack('<I6', due) .. string.sub(raw, 13) end
+
+-- The record with a new due time, from which its ttl and deadline count now, and when it becomes dead if it waits until
+-- then. Raises an error for a record that cannot be read.
+local function with_due_and_limits(raw, due)
+  local record = read_record(raw)
+  record.due, record.extra.v = due, nil
+  return write_record(record), (end_of_waiting(record))
 end
 
+-- Whether the record says from when its deadline counts; it may also be text in the body.
+local function may_have_moved(raw) return string.sub(raw, 23, 26) ~= NO_EXTRA and string.find(raw, '"v":', 27, true) end
+
 return run_step(function(jobs)
-  local sub, pack = string.sub, struct.pack
-  local ids, moved_by, records, delayed, ready, no_longer_ready = {}, {}, {}, {}, {}, {}
+  local records, delayed, ready, no_longer_ready, moved = {}, {}, {}, {}, {}
   local count, waiting, earliest = 0, 0, math.huge
+  local expiries = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(jobs.ids)) or {}
   for index, id in ipairs(jobs.ids) do
     local state = jobs.states[index]
     if state == 'delayed' or state == 'ready' then
-      local raw, old = jobs.raws[index], jobs.dues[index]
-      local due = new_due(old)
+      local raw, due = jobs.raws[index], new_due(jobs.dues[index])
       count = count + 1
-      ids[count], moved_by[count] = id, due - old
-      records[2 * count - 1], records[2 * count] = id, sub(raw, 1, 6) .. pack('<I6', due) .. sub(raw, 13)
+      local is_read, record, expiry = false, nil, nil
+      if expiries[index] or may_have_moved(raw) then is_read, record, expiry = pcall(with_due_and_limits, raw, due) end
+      if is_read and expiry then
+        moved[#moved + 1], moved[#moved + 2] = expiry, id
+        earliest = math.min(earliest, expiry)
+      end
+      records[2 * count - 1], records[2 * count] = id, is_read and record or with_due(raw, due)
       if due > now then
         waiting = waiting + 1
         delayed[2 * waiting - 1], delayed[2 * waiting] = due, id
@@ -70,7 +72,7 @@ return run_step(function(jobs)
     append_ready(ready, last)
     wake_consumers()
   end
-  earliest = math.min(earliest, move_expiries(ids, moved_by))
+  if #moved > 0 then redis.call('ZADD', EXPIRY, unpack(moved)) end
   if earliest < math.huge then schedule(earliest) end
   return count, jobs.members
 end)

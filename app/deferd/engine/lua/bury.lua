@@ -1,5 +1,5 @@
 -- Make a reserved job dead.
--- @include clock topic record transitions delivery
+-- @include clock topic tags record transitions delivery attempts_log
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
 -- ARGV[5] 1 when an error text follows | ARGV[6] error | ARGV[7] how long a dead job is kept, ms
@@ -11,6 +11,7 @@ local code, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 if code ~= LIVE then return code end
 local record = read_record(raw)
 record.attempts = record.attempts + 1
+log_attempt(record, now, 'buried', redis.call('HGET', HOLDERS, id), ARGV[6])
 if ARGV[5] == '1' then record.extra.e = ARGV[6] end
 redis.call('ZREM', RESERVED, id)
 forget_holders({ id })

@@ -1,5 +1,5 @@
 -- Reschedule or change a delayed or ready job.
--- @include clock topic tags record transitions
+-- @include clock topic tags record transitions time_limits waiting
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] delay, at, or '' to keep the due time | ARGV[4] that delay or instant, ms
 -- ARGV[5] extra: JSON of the keys to set, null to remove one, '' for none | ARGV[6] 1 when a new body follows | ARGV[7] body
@@ -29,6 +29,7 @@ redis.call('ZREM', EXPIRY, id)
 if ARGV[3] ~= '' then
   local when = tonumber(ARGV[4])
   record.due = ARGV[3] == 'delay' and now + when or math.max(when, now)
+  record.extra.v = nil
   redis.call('ZREM', DELAY, id)
   if record.due > now then
     redis.call('ZREM', READY, id)

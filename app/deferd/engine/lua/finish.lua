@@ -24,6 +24,7 @@ local function finish(id, raw, extra_length, argument, result_at)
   released_count = released_count + 1
   released[released_count] = id
   local extra = extra_length > 0 and read_extra(raw)
+  if extra and (extra.i or extra.l) then redis.call('ZREM', EXPIRY, id) end
   local retain = extra and extra.r or 0
   if retain == 0 then
     gone_count = gone_count + 1

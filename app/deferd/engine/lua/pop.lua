@@ -1,14 +1,14 @@
 -- Hand out ready jobs of one topic, in the order of the requests, each under a lease.
--- @include clock topic record transitions
+-- @include clock topic tags record transitions time_limits
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] how long a dead job is kept, ms
 -- ARGV[3..] four for each request: count | ttr ms, 0 for the job's own | consumer or '' | request id or ''
 -- Returns { now ms, 1 when the topic may have more ready jobs, else 0, jobs dropped as expired,
 --   for each request { how often it was repeated (0: first deliveries), or -1 when it must be sent again,
---     id, record, lease end ms, id, ... } }
+--     id, record, lease end ms, id, ... }, jobs whose deadline has passed }
 -- A repeated request id gets those of its earlier deliveries that are still live; without any it counts as a new
 -- request. It is remembered while one of them lives, for an hour at most. "*" precedes the id of a pop by patterns.
--- A job whose ttl has passed is never handed out: it becomes dead.
+-- A job whose ttl or deadline has passed is never handed out: it becomes dead.
 -- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply delays
 -- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
@@ -74,10 +74,18 @@ local function replay(request)
   return reply
 end
 
-local skipped, expired = 0, 0
+local skipped, expired, overdue = 0, 0, 0
 
--- The job's own ttr; raises an error for a record that cannot be read.
-local function read_ttr(raw) return (read_extra(raw).t or DEFAULT_TTR_MS) + 0 end
+-- The job's own ttr, and when its lease ends at the latest, nil for any time; raises an error for a record that cannot
+-- be read.
+local function read_times(raw)
+  local extra, latest = read_extra(raw), nil
+  if extra.i or extra.l then
+    local _, due = struct.unpack('<I6I6', raw)
+    latest = latest_lease_end(due, extra, now)
+  end
+  return (extra.t or DEFAULT_TTR_MS) + 0, latest
+end
 
 -- The first `most` ready jobs, at most so many that their records fit into `bytes`: their ids, and their records (false
 -- for an id without one). Up to READ_AT_ONCE records of the size of those before are read in one step; what of them does
@@ -128,37 +136,49 @@ end
 
 local NO_EXTRA = '\0\0\0\0'
 
--- Take the first `wanted` jobs off the Ready list: their ids, records, and own ttrs. An id without a readable record is
--- removed from the list and skipped, so that it does not block the others (a consistency check finds it).
+-- Take the first `wanted` jobs off the Ready list: their ids, records, own ttrs, and latest lease ends, nil for none. An
+-- id without a readable record is removed from the list and skipped, so that it does not block the others (a
+-- consistency check finds it).
 local function take(wanted)
   local taken, records, ttrs, count, bytes = {}, {}, {}, 0, 0
+  local latest_ends  -- of the few jobs that have one
   while count < wanted and skipped < MOST_SKIPPED do
     local ids, raws = take_ids(math.min(wanted - count, MOST_IN_CHUNK), MOST_BYTES - bytes, bytes == 0)
     if #ids == 0 then break end
     local expiry = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(ids))
     for index = 1, #ids do
       local id, raw = ids[index], raws[index]
-      local is_read, own_ttr = false, nil
+      local is_read, own_ttr, latest = false, nil, nil
       if raw and string.sub(raw, 23, 26) == NO_EXTRA then
         is_read, own_ttr = true, DEFAULT_TTR_MS
       elseif raw then
-        is_read, own_ttr = pcall(read_ttr, raw)
+        is_read, own_ttr, latest = pcall(read_times, raw)
       end
       if not is_read then
         skipped = skipped + 1
       elseif expiry and expiry[index] and tonumber(expiry[index]) <= now then
-        bury_job(id, read_record(raw), 'expired', now, dead_retention)
-        expired = expired + 1
+        local record = read_record(raw)
+        local _, reason = end_of_waiting(record)
+        bury_job(id, record, reason or 'expired', now, dead_retention)
+        if reason == 'deadline' then overdue = overdue + 1 else expired = expired + 1 end
         skipped = skipped + 1
       else
-        if expiry and expiry[index] then redis.call('ZREM', EXPIRY, id) end
+        if latest then
+          redis.call('ZADD', EXPIRY, latest, id)
+        elseif expiry and expiry[index] then
+          redis.call('ZREM', EXPIRY, id)
+        end
         count = count + 1
+        if latest then
+          latest_ends = latest_ends or {}
+          latest_ends[count] = latest
+        end
         taken[count], records[count], ttrs[count] = id, raw, own_ttr
         bytes = bytes + #raw
       end
     end
   end
-  return taken, records, ttrs
+  return taken, records, ttrs, latest_ends
 end
 
 local requests, wanted = {}, 0
@@ -187,7 +207,8 @@ for _, request in ipairs(requests) do
 end
 
 local taken, records, ttrs, next_taken, leases, earliest = {}, {}, {}, 1, {}, math.huge
-if wanted > 0 then taken, records, ttrs = take(wanted) end
+local latest_ends
+if wanted > 0 then taken, records, ttrs, latest_ends = take(wanted) end
 local holders, requested = {}, {}  -- pairs for HOLDERS and REQUESTS, of all requests of this call
 
 local function remember(request, deliveries, longest)
@@ -206,6 +227,8 @@ local function serve(request)
     local id, raw = taken[next_taken], records[next_taken]
     local ttr = request.ttr == 0 and ttrs[next_taken] or request.ttr
     local lease_end = now + ttr
+    local latest = latest_ends and latest_ends[next_taken]
+    if latest and latest < lease_end then lease_end = latest end
     if lease_end ~= last_end then last_end, last_end_text = lease_end, string.format('%.0f', lease_end) end
     leases[2 * next_taken - 1], leases[2 * next_taken] = last_end_text, id
     next_taken = next_taken + 1
@@ -241,4 +264,4 @@ for index, request in ipairs(requests) do
   if request.repeated then replies[index] = replay(request) or { FIRST_TIME } end
 end
 local more = not paused and redis.call('EXISTS', READY) or 0
-return { now, more, expired, replies }
+return { now, more, expired, replies, overdue }

@@ -1,14 +1,16 @@
 -- The timer's visit to one topic: do the work that is due there, in one bounded step.
--- @include clock topic tags record transitions
+-- @include clock topic tags record transitions time_limits waiting attempts_log
 -- KEYS: see lib/topic.lua; then KEYS[16] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] the timer's mark, part of the message that something is ready | ARGV[5] most topics to return
 -- ARGV[6] the timer's name in the lock | ARGV[7] how long the lock lasts, ms
 -- Returns { redelivered, expired, exhausted, retention ended, ms until the shard's next work (-1: none, 0: now),
---   { the topics that have work then, longest overdue first }, how late each promoted job was, ms ... }
+--   { the topics that have work then, longest overdue first }, jobs whose deadline has passed,
+--   how late each promoted job was, ms ... }
 --   If there are ARGV[5] topics, there may be more.
 -- Due jobs become ready. Jobs whose lease has ended become ready, with the attempt counted, or dead if it was the last
--- one. Jobs whose ttl passed before a first delivery become dead. Records whose retention has ended are deleted.
+-- one. Jobs whose ttl passed before a first delivery, or whose deadline has passed, become dead. Records whose retention
+-- has ended are deleted.
 -- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs and
 -- settings into which nothing was put for FORGET_AFTER_MS is forgotten.
 -- Bound: ARGV[2] for each of the sorted sets; the caller sends at most 1000.
@@ -19,7 +21,7 @@ local function due_in(key)
   return redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
 end
 
-local reply = { 0, 0, 0, 0, -1, {} }
+local reply = { 0, 0, 0, 0, -1, {}, 0 }
 local BEFORE_LATENESS = #reply
 local ready = {}
 
@@ -39,7 +41,10 @@ end
 -- Read a record; raises an error when what is needed here cannot be read or is not a number.
 local function read_record_to_move(raw)
   local record = read_record(raw)
-  record.extra.m = record.extra.m and record.extra.m + 0
+  for _, key in ipairs({ 'm', 'x', 'q', 'k', 'i', 'l', 'v' }) do
+    record.extra[key] = record.extra[key] and record.extra[key] + 0
+  end
+  if record.extra.a and type(record.extra.a) ~= 'table' then error('no log of attempts') end
   return record
 end
 
@@ -58,31 +63,64 @@ end
 
 local redelivered = {}
 local ended_leases = due_in(RESERVED)
-if #ended_leases > 0 then forget_holders(ended_leases) end
-for _, job in ipairs(take_records(RESERVED, ended_leases)) do
-  local id, record = job.id, job.record
-  local limit_of_attempts = record.extra.m or 0
-  record.attempts = record.attempts + 1
-  if limit_of_attempts > 0 and record.attempts >= limit_of_attempts then
-    record.extra.e = record.extra.e or 'the lease ended before the job was finished'
-    bury_job(id, record, 'attempts_exhausted', now, dead_retention)
-    reply[3] = reply[3] + 1
-  else
-    record.due = now
-    redis.call('HSET', POOL, id, write_record(record))
-    redelivered[#redelivered + 1] = id
-    reply[1] = reply[1] + 1
+if #ended_leases > 0 then  -- most visits have none, and need not make these functions
+  local consumers = {}  -- id -> the consumer that held it, if it gave its name
+  if redis.call('EXISTS', HOLDERS) == 1 then
+    for index, consumer in ipairs(redis.call('HMGET', HOLDERS, unpack(ended_leases))) do
+      consumers[ended_leases[index]] = consumer
+    end
+  end
+  forget_holders(ended_leases)
+
+  -- Why a lease has ended. `deadline` is that of the job, if it has one.
+  local function end_of_lease(id, extra, deadline)
+    if deadline and deadline <= now then return 'deadline' end
+    local latest = (extra.i or 0) > 0 and redis.call('ZSCORE', EXPIRY, id)
+    return latest and tonumber(latest) <= now and 'time_limit' or 'lease_ended'
+  end
+
+  for _, job in ipairs(take_records(RESERVED, ended_leases)) do
+    local id, record = job.id, job.record
+    local limit_of_attempts = record.extra.m or 0
+    record.attempts = record.attempts + 1
+    local how = end_of_lease(id, record.extra, deadline_of(record.due, record.extra))
+    log_attempt(record, now, how, consumers[id])
+    if how == 'deadline' then
+      record.extra.e = record.extra.e or 'the deadline passed before the job was finished'
+      bury_job(id, record, 'deadline', now, dead_retention)
+      reply[7] = reply[7] + 1
+    elseif limit_of_attempts > 0 and record.attempts >= limit_of_attempts then
+      record.extra.e = record.extra.e or 'the lease ended before the job was finished'
+      bury_job(id, record, 'attempts_exhausted', now, dead_retention)
+      reply[3] = reply[3] + 1
+    else
+      set_retry_due(record, now)
+      redis.call('HSET', POOL, id, write_record(record))
+      if record.extra.i or record.extra.l then watch_expiry(id, record) end
+      redelivered[#redelivered + 1] = id
+      reply[1] = reply[1] + 1
+    end
   end
 end
 
 if #redelivered > 0 then append_ready(redelivered, last) end
 if #ready + #redelivered > 0 then wake_consumers(ARGV[4]) end
 
-for _, job in ipairs(take_records(EXPIRY, due_in(EXPIRY))) do
+local overdue = {}
+local due_to_die = due_in(EXPIRY)
+if #due_to_die > 0 then
+  -- Leases end before the time limit and deadline do: a visit that leaves some leases for the next one leaves these too.
+  for index, lease_end in ipairs(redis.call('ZMSCORE', RESERVED, unpack(due_to_die))) do
+    if not lease_end then overdue[#overdue + 1] = due_to_die[index] end
+  end
+end
+for _, job in ipairs(take_records(EXPIRY, overdue)) do
   redis.call('ZREM', DELAY, job.id)
   redis.call('ZREM', READY, job.id)
-  bury_job(job.id, job.record, 'expired', now, dead_retention)
-  reply[2] = reply[2] + 1
+  local _, reason = end_of_waiting(job.record)
+  bury_job(job.id, job.record, reason or 'expired', now, dead_retention)
+  local counter = reason == 'deadline' and 7 or 2
+  reply[counter] = reply[counter] + 1
 end
 
 for _, key in ipairs({ DEAD, FINISHED }) do
@@ -138,7 +176,7 @@ end
 
 -- A lock holder that did work renews its lock, with a write that shares the fsync of those above.
 local RENEW_EVERY_MS = 100
-if #ready + reply[1] + reply[2] + reply[3] + reply[4] > 0 and redis.call('GET', KEYS[16]) == ARGV[6]
+if #ready + reply[1] + reply[2] + reply[3] + reply[4] + reply[7] > 0 and redis.call('GET', KEYS[16]) == ARGV[6]
   and redis.call('PTTL', KEYS[16]) < ARGV[7] - RENEW_EVERY_MS then
   redis.call('PEXPIRE', KEYS[16], ARGV[7])
 end

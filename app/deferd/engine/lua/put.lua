@@ -19,7 +19,6 @@ local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
 local TOGETHER = 100
 local READ_AT_ONCE = 16
 local NO_ATTEMPTS = '\0\0\0\0'
-local POLICY_KEYS = { 't', 'm', 'b', 'x', 'r' }
 local read, write, call = struct.unpack, struct.pack, redis.call
 local now = now_ms()
 local kept_room = tonumber(ARGV[2])
@@ -41,12 +40,16 @@ local function room_within(bound)
 end
 
 local topic_defaults = {}
-for _, key in ipairs(POLICY_KEYS) do
-  topic_defaults[key] = settings[key]
+if next(settings) then
+  for _, key in ipairs({ 't', 'm', 'b', 'x', 'r', 'q', 'i' }) do
+    topic_defaults[key] = settings[key]
+  end
+  topic_defaults.l = settings.d  -- in settings `l` is the durability
 end
 local has_defaults = next(topic_defaults) ~= nil
 
--- The rest of a job's record with the topic's defaults filled in, and the job's ttl and tags, nil for none.
+-- The rest of a job's record with the topic's defaults filled in, how long it may wait after it is due, and its tags;
+-- nil for none.
 local function complete(rest, length)
   if length == 0 and not has_defaults then return rest, nil end
   local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
@@ -57,7 +60,9 @@ local function complete(rest, length)
     local extra = cjson.encode(policy)
     rest = write('<I4', #extra) .. extra .. string.sub(rest, 5 + length)
   end
-  return rest, policy.x, policy.g
+  local wait, deadline = policy.x, policy.l
+  if deadline and deadline > 0 and not (wait and wait > 0 and wait < deadline) then wait = deadline end
+  return rest, wait, policy.g
 end
 
 local delayed, ready, watched = {}, {}, {}
@@ -73,7 +78,7 @@ end
 local has_ready = false
 local last_due, last_due_text  -- most jobs of a batch are due at the same instant
 
-local function enqueue(id, due, ttl)
+local function enqueue(id, due, wait)
   if due <= now then
     ready[#ready + 1] = id
     has_ready = true
@@ -83,10 +88,10 @@ local function enqueue(id, due, ttl)
     delayed[count + 1], delayed[count + 2] = last_due_text, id
     if due < earliest then earliest = due end
   end
-  if ttl and ttl > 0 then
-    watched[#watched + 1] = due + ttl
+  if wait and wait > 0 then
+    watched[#watched + 1] = due + wait
     watched[#watched + 1] = id
-    earliest = math.min(earliest, due + ttl)
+    earliest = math.min(earliest, due + wait)
   end
 end
 
@@ -97,14 +102,14 @@ local has_tombstones = redis.call('ZCARD', CANCELLED) > 0
 local head_due, head  -- of the last record, for all jobs with the same due instant
 
 local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
-  local rest, ttl, tags = complete(job_rest, extra_length)
+  local rest, wait, tags = complete(job_rest, extra_length)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
   local room = (max_jobs > 0 or bound > 0) and room_within(bound) or math.huge
   if room > 0 and call('HSETNX', POOL, id, record) == 1 then
     if live then live = live + 1 end
     if has_tombstones then call('ZREM', CANCELLED, id) end
     if tags then index_tags({ id }, tags) end
-    enqueue(id, due, ttl)
+    enqueue(id, due, wait)
     return CREATED, record
   end
   if redis.call('HEXISTS', POOL, id) == 0 then return FULL end
@@ -119,14 +124,14 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   redis.call('HSET', POOL, id, record)
   if tags then index_tags({ id }, tags) end
   if live and not was_live then live = live + 1 end
-  enqueue(id, due, ttl)
+  enqueue(id, due, wait)
   return REPLACED, record
 end
 
 -- Store the jobs in ARGV[from..to] together: false, and nothing is done, unless all are new, no limit concerns them and
 -- none has tags.
 local function put_new(from, to, results)
-  local ids, fields, dues, ttls, count = {}, {}, {}, {}, 0
+  local ids, fields, dues, waits, count = {}, {}, {}, {}, 0
   for at = from, to, 2 do
     count = count + 1
     ids[count] = ARGV[at]
@@ -143,11 +148,11 @@ local function put_new(from, to, results)
     if bound > 0 then return false end
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
     if due ~= head_due then head_due, head = due, write('<I6I6', now, due) end
-    local rest, ttl, tags = complete(string.sub(job, 23), extra_length)
+    local rest, wait, tags = complete(string.sub(job, 23), extra_length)
     if tags then return false end
     fields[2 * index - 1] = ids[index]
     fields[2 * index] = head .. string.sub(job, 11, 16) .. NO_ATTEMPTS .. rest
-    dues[index], ttls[index] = due, ttl
+    dues[index], waits[index] = due, wait
   end
   if set_fields(POOL, fields) < count then  -- an id occurs twice
     call('HDEL', POOL, unpack(ids))
@@ -157,7 +162,7 @@ local function put_new(from, to, results)
   local done = #results
   for index = 1, count do
     local due = dues[index]
-    enqueue(ids[index], due, ttls[index])
+    enqueue(ids[index], due, waits[index])
     results[done + index] = with_records and { CREATED, due > now and 'delayed' or 'ready', fields[2 * index], 0, '' }
       or CREATED
   end

@@ -1,5 +1,6 @@
--- Make dead jobs ready again: due now, no attempts, old receipts void; the last error stays readable.
--- @include clock topic record transitions paging
+-- Make dead jobs ready again: due now, no attempts or snoozes, old receipts void, a new deadline; the last error
+-- stays readable.
+-- @include clock topic record transitions paging time_limits waiting
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] most jobs to redrive: of the ids, if there are any, else of those that are dead longest
 -- ARGV[3] only jobs that are dead for this reason, '' for any | ARGV[4] only jobs with this tag, '' for any
@@ -44,7 +45,7 @@ for index, id in ipairs(ids) do
     void_receipts(record)
     record.attempts = 0
     record.due = now
-    record.extra.d = nil
+    record.extra.d, record.extra.s, record.extra.v = nil, nil, nil
     redis.call('HSET', POOL, id, write_record(record))
     watch_expiry(id, record)
     redriven[#redriven + 1] = id

@@ -1,9 +1,10 @@
--- Release a job for another attempt after a wait; it becomes dead when it has no attempt left.
--- @include clock topic record transitions delivery
+-- Release a job for another attempt after a wait; it becomes dead when it has no attempt left. The receipt becomes void.
+-- @include clock topic tags record transitions delivery time_limits waiting attempts_log
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
 -- ARGV[5] wait ms, -1 for the job's backoff | ARGV[6] 1 when an error text follows | ARGV[7] error
 -- ARGV[8] a random number from -1 to 1 for the jitter | ARGV[9] how long a dead job is kept, ms
+-- ARGV[10] 1: the delivery counts as an attempt; 0: as a snooze, which needs a wait
 -- Returns { 0, state, due ms (0 when dead), attempts, why it is dead }
 --   or { code }: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: one job.
@@ -30,13 +31,25 @@ local function backoff_ms(backoff, attempts, random)
 end
 
 local record = read_record(raw)
-record.attempts = record.attempts + 1
+local counts = ARGV[10] == '1'
+if counts then
+  record.attempts = record.attempts + 1
+  log_attempt(record, now, 'released', redis.call('HGET', HOLDERS, id), ARGV[7])
+else
+  void_receipts(record)
+  record.extra.s = (record.extra.s or 0) + 1
+end
 if ARGV[6] == '1' then record.extra.e = ARGV[7] end
 redis.call('ZREM', RESERVED, id)
 forget_holders({ id })
 
+local deadline = deadline_of(record.due, record.extra)
+if deadline and deadline <= now then
+  bury_job(id, record, 'deadline', now, tonumber(ARGV[9]))
+  return { 0, 'dead', 0, record.attempts, record.extra.d }
+end
 local limit = record.extra.m or 0
-if limit > 0 and record.attempts >= limit then
+if counts and limit > 0 and record.attempts >= limit then
   bury_job(id, record, 'attempts_exhausted', now, tonumber(ARGV[9]))
   return { 0, 'dead', 0, record.attempts, record.extra.d }
 end
@@ -48,8 +61,9 @@ if wait < 0 then
     return { 0, 'dead', 0, record.attempts, record.extra.d }
   end
 end
-record.due = now + wait
+set_retry_due(record, now + wait)
 redis.call('HSET', POOL, id, write_record(record))
+if record.extra.i or record.extra.l then watch_expiry(id, record) end
 redis.call('ZADD', DELAY, record.due, id)
 schedule(record.due)
 return { 0, 'delayed', record.due, record.attempts }

@@ -1,6 +1,6 @@
 -- Return deliveries that never reached their consumer to the head of the Ready list, in their order. No attempt is
 -- counted, and their receipts are void.
--- @include clock topic record transitions
+-- @include clock topic record transitions time_limits waiting
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] four for each delivery: id | nonce | attempt | request id or ''
 -- Returns how many jobs were returned. Skipped: a delivery that is no longer live, and one whose request was repeated

@@ -1,4 +1,4 @@
--- Extend a lease to a ttr from now.
+-- Extend a lease to a ttr from now, but not beyond the job's time limit and deadline.
 -- @include clock topic record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)
@@ -11,7 +11,11 @@ local code, raw = find_delivery(id, tonumber(ARGV[3]), tonumber(ARGV[4]), now)
 if code ~= LIVE then return { code } end
 local ttr = tonumber(ARGV[5])
 if ttr == 0 then ttr = read_extra(raw).t or DEFAULT_TTR_MS end
+local lease_end = now + ttr
+local has_extra = string.sub(raw, 23, 26) ~= '\0\0\0\0'
+local latest = has_extra and redis.call('ZSCORE', EXPIRY, id)
+if latest then lease_end = math.min(lease_end, tonumber(latest)) end
 redis.call('ZREM', RESERVED, id)  -- delete first: a store that is out of memory allows it
-redis.call('ZADD', RESERVED, now + ttr, id)
-schedule(now + ttr)
-return { 0, now + ttr }
+redis.call('ZADD', RESERVED, lease_end, id)
+schedule(lease_end)
+return { 0, lease_end }

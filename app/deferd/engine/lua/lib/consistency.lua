@@ -45,6 +45,19 @@ local function is_backoff(backoff)
   return true
 end
 
+-- Whether this is a log of attempts, as log_attempt writes it.
+local function is_log(log)
+  if log == nil then return true end
+  if type(log) ~= 'table' then return false end
+  for _, entry in ipairs(log) do
+    if type(entry) ~= 'table' or type(entry[1]) ~= 'number' or type(entry[2]) ~= 'number' then return false end
+    for at = 3, 5 do
+      if type(entry[at]) ~= 'string' then return false end
+    end
+  end
+  return true
+end
+
 -- The record without its body, or nil and the reason why the service cannot use it.
 local function read_checked(id, raw)
   if #id > 255 or not string.find(id, '^[%w][%w._:-]*$') then return nil, 'no valid id' end
@@ -57,8 +70,9 @@ local function read_checked(id, raw)
     is_json, extra = pcall(cjson.decode, string.sub(raw, at, at + length - 1))
     if not is_json or type(extra) ~= 'table' then return nil, 'a record whose extra is no JSON object' end
     local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
-      and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_text(extra.e) and is_text(extra.d)
-      and is_text(extra.c) and is_backoff(extra.b) and is_texts(extra.g) and is_texts(extra.h)
+      and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.s) and is_number(extra.q)
+      and is_number(extra.i) and is_number(extra.l) and is_number(extra.v) and is_text(extra.e) and is_text(extra.d)
+      and is_text(extra.c) and is_backoff(extra.b) and is_log(extra.a) and is_texts(extra.g) and is_texts(extra.h)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
   end
@@ -100,18 +114,27 @@ local function put_back(id, raw, due, now)
   return 'ready', nil
 end
 
-local function check_expiry(id, record, state, expiry)
-  local ttl = record.extra.x
-  local is_watched = (state == 'delayed' or state == 'ready') and ttl and ttl > 0 and record.attempts == 0
-  local wanted = is_watched and record.due + ttl or nil
+-- What the entry in the expiry set should be, nil for none. That of a reserved job with a time limit depends on when the
+-- attempt began: it is right if the lease fits.
+local function wanted_expiry(record, state, expiry, lease_end, now)
+  if state == 'delayed' or state == 'ready' then return (end_of_waiting(record)) end
+  if state ~= 'reserved' then return nil end
+  local deadline, limit = deadline_of(record.due, record.extra), record.extra.i or 0
+  if limit == 0 then return deadline end
+  if expiry and expiry >= lease_end and expiry <= (deadline or math.huge) then return expiry end
+  return latest_lease_end(record.due, record.extra, now)
+end
+
+local function check_expiry(id, record, state, expiry, lease_end, now)
+  local wanted = wanted_expiry(record, state, expiry, lease_end, now)
   if wanted == expiry then return end
   report('expiry_wrong', id, string.format('%s, where it should be %s', expiry or 'none', wanted or 'none'))
   if not REPAIR then return end
   redis.call('ZREM', EXPIRY, id)
-  if wanted then
-    redis.call('ZADD', EXPIRY, wanted, id)
-    schedule(wanted)
-  end
+  if not wanted then return end
+  redis.call('ZADD', EXPIRY, wanted, id)
+  if state == 'reserved' then redis.call('ZADD', RESERVED, 'XX', 'LT', wanted, id) end
+  schedule(wanted)
 end
 
 -- `tagged` is what the topic's key of tags has for the job, nil or false for nothing.
@@ -165,7 +188,7 @@ local function check_job(id, raw, scores, expiry, holder, tagged, now)
       schedule(record.due)
     end
   end
-  check_expiry(id, record, state, expiry)
+  check_expiry(id, record, state, expiry, state == 'reserved' and score, now)
   if tagged or record.extra.g then check_tags(id, record.extra.g, tagged) end
   if holder and state ~= 'reserved' then
     report('holder_wrong', id, state .. ', and held by ' .. holder)

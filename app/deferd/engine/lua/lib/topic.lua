@@ -5,10 +5,12 @@
 --   KEYS[4]  reserved  ZSET id -> lease end ms
 --   KEYS[5]  dead      ZSET id -> retention end ms
 --   KEYS[6]  finished  ZSET id -> retention end ms
---   KEYS[7]  expiry    ZSET id -> ms after which a first delivery is too late; only jobs with a ttl, until then
+--   KEYS[7]  expiry    ZSET id -> while it waits: ms at which it becomes dead, because of its ttl (until the first
+--                      delivery) or its deadline; while it is reserved: ms at which its lease ends at the latest,
+--                      because of its time limit or deadline
 --   KEYS[8]  holders   HASH id -> consumer, while reserved by one that gave its name
 --   KEYS[9]  cancelled ZSET "id" and "id nonce attempt" -> ms until which the holder gets the code of cancelled jobs
---   KEYS[10] settings  HASH topic -> JSON: the policy keys of record.lua, `j` max_jobs,
+--   KEYS[10] settings  HASH topic -> JSON: the policy keys of record.lua, but `d` for the deadline, `j` max_jobs,
 --                     `l` durability as a level of store/durability_levels.py, `p` 1 while paused; or ''
 --   KEYS[11] topics    ZSET topic -> 0, all topics of the shard in the order of their names
 --   KEYS[12] due       ZSET topic -> the next ms at which the timer has work there

@@ -62,23 +62,19 @@ local function remove_job(id, state, score, now)
   if state ~= 'finished' then tally('cancelled', 1) end
 end
 
--- Make a job dead that was just removed from its sorted set.
+-- Make a job dead that was just removed from its sorted set. One that is not kept when it is dead is deleted. Scripts that
+-- call it include tags.
 local function bury_job(id, record, reason, now, retention_ms)
   record.extra.d = reason
-  retention_ms = math.min(retention_ms, record.extra.k or math.huge)
+  retention_ms = math.min(record.extra.q or retention_ms, record.extra.k or math.huge)
   redis.call('ZREM', EXPIRY, id)
+  if retention_ms == 0 then
+    redis.call('HDEL', POOL, id)
+    if record.extra.g then index_tags({ id }) end
+    tally('dropped', 1)
+    return
+  end
   redis.call('HSET', POOL, id, write_record(record))
   redis.call('ZADD', DEAD, now + retention_ms, id)
   schedule(now + retention_ms)
-end
-
--- Schedule the end of a job's ttl while it waits for its first delivery.
-local function watch_expiry(id, record)
-  local ttl = record.extra.x
-  if ttl and ttl > 0 and record.attempts == 0 then
-    redis.call('ZADD', EXPIRY, record.due + ttl, id)
-    schedule(record.due + ttl)
-  else
-    redis.call('ZREM', EXPIRY, id)
-  end
 end

@@ -1,0 +1,51 @@
+-- Finish a job and put others into topics of the same shard: all of it is done, or nothing.
+-- @embed check_puts finish put
+-- @include clock topic record transitions delivery
+-- KEYS: those of lib/topic.lua for the topic of the finished job, then the same for each topic of the puts
+-- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce u48 | attempt u32 | result, as in finish.lua
+-- ARGV[4..] for each topic of the puts: topic | ARGV[2] of check_puts.lua | how many jobs | two for each, as in put.lua
+-- Returns { code as in finish.lua } when the job was not finished now: 0 when this delivery finished it before, and
+--   nothing is put again; or
+--   { 0, codes of the puts in their order } when all was done; or, when nothing was done because of the puts,
+--   { -1, the first topic that refuses, from 1, what check_puts.lua returned for it }
+-- Bound: one job, and the puts, at most 10.
+local id, argument = ARGV[2], ARGV[3]
+local nonce, attempt = struct.unpack('<I6I4', argument)
+local code, raw = find_delivery(id, nonce, attempt, now_ms())
+-- Finishes nothing, as it has no live delivery; it says whether an earlier call did.
+if code ~= LIVE then return finish(KEYS, { TOPIC, id, argument }) end
+
+-- A store that is out of memory refuses this: nothing is written yet.
+redis.call('HSETNX', SETTINGS, TOPIC, '')
+
+local is_kept = #raw >= 26 and (read_extra(raw).r or 0) > 0
+local groups, at = {}, 4
+while at <= #ARGV do
+  local group = { topic = ARGV[at], reached = ARGV[at + 1], jobs = {}, keys = {} }
+  local last = at + 2 + 2 * tonumber(ARGV[at + 2])
+  for index = at + 3, last do
+    group.jobs[#group.jobs + 1] = ARGV[index]
+  end
+  groups[#groups + 1] = group
+  at = last + 1
+end
+local keys_of_topic = #KEYS / (#groups + 1)
+for number, group in ipairs(groups) do
+  for index = 1, keys_of_topic do
+    group.keys[index] = KEYS[number * keys_of_topic + index]
+  end
+  local finishing = group.topic == TOPIC and id or ''
+  local refused = check_puts(
+    group.keys, { group.topic, group.reached, finishing, is_kept and '1' or '0', unpack(group.jobs) }
+  )
+  if refused[1] ~= 0 then return { -1, number, refused } end
+end
+
+finish(KEYS, { TOPIC, id, argument })
+local codes = {}
+for _, group in ipairs(groups) do
+  for _, put_code in ipairs(put(group.keys, { group.topic, '0', '-1', unpack(group.jobs) })[3]) do
+    codes[#codes + 1] = put_code
+  end
+end
+return { 0, codes }

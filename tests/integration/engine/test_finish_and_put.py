@@ -1,0 +1,231 @@
+"""A finish that puts other jobs: all of it is done, or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from deferd.contract.errors import (
+    DeferdError,
+    DifferentShard,
+    DurabilityUnavailable,
+    JobCancelled,
+    JobExists,
+    JobNotFound,
+    JobReserved,
+    ReceiptStale,
+    StoreUnavailable,
+    TopicFull,
+)
+from deferd.contract.model import JobState, PutJob, TopicSettings
+from deferd.engine import metrics
+from deferd.engine.puts import PutResult
+from deferd.engine.record import ANY_RECEIPT, JobRecord
+from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver, started_engine
+from tests.integration.store.store_servers import StoreServer
+
+OTHER = "mail"
+
+
+def put(job_id: str, topic: str = OTHER, **fields: Any) -> PutJob:
+    return PutJob.model_validate({"topic": topic, "id": job_id, **fields})
+
+
+async def held(driver: EngineDriver, job_id: str = "a", **fields: Any) -> JobRecord:
+    await driver.put(job_id, **fields)
+    return await driver.pop_one()
+
+
+async def finish(
+    driver: EngineDriver, job: JobRecord, *puts: PutJob, result: Any = None, bounds: PutBounds = NO_BOUNDS
+) -> list[PutResult]:
+    return await driver.queue.finish_and_put(TOPIC, job.id, job.receipt, puts, result=result, bounds=bounds)
+
+
+async def state_of(driver: EngineDriver, topic: str, job_id: str) -> JobState | None:
+    try:
+        return (await driver.queue.get(topic, job_id)).state
+    except JobNotFound:
+        return None
+
+
+async def check_tally(driver: EngineDriver) -> None:
+    """The counters of both topics and all sets match the jobs."""
+    for topic in (TOPIC, OTHER):
+        assert (await driver.engine.consistency.check_topic(topic)).clean
+
+
+async def test_the_job_is_finished_and_the_others_are_put(driver: EngineDriver) -> None:
+    job = await held(driver, retain=60)
+    results = await finish(
+        driver, job, put("m1"), put("next", TOPIC, delay=60, ttl=10), put("m2", body={"n": 1}), result={"ok": True}
+    )
+    assert [(one.topic, one.id, one.status) for one in results] == [
+        (OTHER, "m1", 201),
+        (TOPIC, "next", 201),
+        (OTHER, "m2", 201),
+    ]
+    done = await driver.queue.get(TOPIC, "a")
+    assert (done.state, done.result) == (JobState.FINISHED, b'{"ok":true}')
+    assert await state_of(driver, TOPIC, "next") is JobState.DELAYED
+    assert (await driver.queue.get(OTHER, "m2")).body == b'{"n":1}'
+    await check_tally(driver)
+
+
+async def test_a_job_may_be_followed_by_one_with_its_id(driver: EngineDriver) -> None:
+    job = await held(driver)
+    await finish(driver, job, put("a", TOPIC, delay=60))
+    assert await state_of(driver, TOPIC, "a") is JobState.DELAYED
+    with pytest.raises(ReceiptStale):
+        await driver.queue.finish(TOPIC, "a", job.receipt)
+
+
+async def test_a_retained_job_keeps_its_id_taken_for_those_that_follow(driver: EngineDriver) -> None:
+    job = await held(driver, retain=60)
+    with pytest.raises(JobExists):
+        await finish(driver, job, put("a", TOPIC))
+    assert await driver.state() is JobState.RESERVED
+    [kept] = await finish(driver, job, put("a", TOPIC, on_conflict="keep"))
+    assert (kept.status, await driver.state()) == (200, JobState.FINISHED)
+    second = await held(driver, "b", retain=60)
+    [replaced] = await finish(driver, second, put("b", TOPIC, on_conflict="replace", delay=60))
+    assert (replaced.status, await driver.state("b")) == (200, JobState.DELAYED)
+
+
+async def test_a_repeated_finish_puts_nothing_again(driver: EngineDriver) -> None:
+    job = await held(driver, retain=60)
+    assert len(await finish(driver, job, put("m1"))) == 1
+    await driver.queue.cancel(OTHER, "m1")
+    assert await finish(driver, job, put("m1")) == []
+    assert await state_of(driver, OTHER, "m1") is None
+    gone = await held(driver, "b")
+    await finish(driver, gone, put("m2"))
+    with pytest.raises(JobNotFound):
+        await finish(driver, gone, put("m3"))
+    assert await state_of(driver, OTHER, "m3") is None
+
+
+@pytest.mark.parametrize("how", ["stale", "lease", "cancelled", "gone", "snoozed"])
+async def test_nothing_is_put_when_the_job_is_not_held(driver: EngineDriver, how: str) -> None:
+    job = await held(driver, ttr=10)
+    expected: type[DeferdError] = ReceiptStale
+    if how == "stale":
+        await driver.pass_time(10)
+        await driver.pop_one()
+    elif how == "lease":
+        await driver.pass_time(10)
+    elif how == "snoozed":
+        await driver.queue.release(TOPIC, "a", job.receipt, delay_ms=1000, counts=False)
+    elif how == "cancelled":
+        await driver.queue.cancel(TOPIC, "a")
+        expected = JobCancelled
+    else:
+        await driver.queue.finish(TOPIC, "a", job.receipt)
+        expected = JobNotFound
+    with pytest.raises(expected):
+        await finish(driver, job, put("m1"), put("next", TOPIC))
+    assert await state_of(driver, OTHER, "m1") is await state_of(driver, TOPIC, "next") is None
+
+
+async def refused(driver: EngineDriver, job: JobRecord, error: type[DeferdError], *puts: PutJob, **options: Any) -> Any:
+    """Nothing may have changed when the puts are refused."""
+    everything = driver.server.client()
+
+    def contents() -> dict[Any, Any]:
+        return {key: everything.dump(key) for key in everything.keys("*")}
+
+    before = contents()
+    with pytest.raises(error) as raised:
+        await finish(driver, job, *puts, **options)
+    assert contents() == before
+    return raised.value
+
+
+async def test_a_put_that_would_be_refused_refuses_everything(driver: EngineDriver) -> None:
+    job = await held(driver)
+    await driver.queue.put(put("taken"))
+    error = await refused(driver, job, JobExists, put("m1"), put("next", TOPIC), put("taken"))
+    assert (error.topic, error.job_id) == (OTHER, "taken")
+    await driver.queue.pop(OTHER, [])
+    await driver.put("b")
+    other = await driver.pop_one()
+    await refused(driver, job, JobReserved, put(other.id, TOPIC, on_conflict="replace"))
+    await refused(driver, job, JobExists, put("same"), put("same"))
+    await finish(driver, job, put("same"), put("same", on_conflict="replace"), put("taken", on_conflict="keep"))
+
+
+async def test_the_limits_of_topics_and_of_the_caller_hold(driver: EngineDriver) -> None:
+    await driver.topics.configure(OTHER, TopicSettings(max_jobs=2))
+    await driver.topics.configure(TOPIC, TopicSettings(max_jobs=2))
+    await driver.queue.put(put("one"))
+    job = await held(driver)
+    error = await refused(driver, job, TopicFull, put("m1"), put("m2"))
+    assert (error.topic, error.max_jobs) == (OTHER, 2)
+    bounds = PutBounds(max_jobs=1, dead_retain_ms=7000)
+    error = await refused(driver, job, TopicFull, put("m1"), bounds=bounds)
+    assert error.max_jobs == 1
+    await driver.put("b")
+    # The finish frees a place for one that follows.
+    await refused(driver, job, TopicFull, put("n1", TOPIC), put("n2", TOPIC))
+    await finish(driver, job, put("n1", TOPIC), put("m1"), bounds=PutBounds(max_jobs=2, dead_retain_ms=7000))
+    await driver.queue.pop(TOPIC, [])
+    popped = (await driver.pop(2))[1]
+    await driver.queue.bury(TOPIC, popped.id, popped.receipt)
+    await driver.pass_time(7)
+    assert await state_of(driver, TOPIC, "n1") is None
+
+
+async def test_topics_give_defaults_to_the_jobs_that_follow(driver: EngineDriver) -> None:
+    await driver.topics.configure(OTHER, TopicSettings(ttr=7, deadline=100))
+    await finish(driver, await held(driver), put("m1"))
+    record = await driver.queue.get(OTHER, "m1")
+    assert (record.ttr_ms, record.endings.deadline_ms) == (7000, 100_000)
+
+
+async def test_a_durability_that_the_store_cannot_give_refuses_everything(driver: EngineDriver) -> None:
+    job = await held(driver)
+    error = await refused(driver, job, StoreUnavailable, put("m1"), put("m2", durability="replicated:9"))
+    assert "nothing was stored" in str(error)
+    await refused(driver, job, DurabilityUnavailable, put("m1"), put("m2", durability="fsync"))
+    driver.server.command("HSET", "deferd:{0}:settings", OTHER, '{"l":1}')  # fsync
+    await refused(driver, job, DurabilityUnavailable, put("n1", TOPIC), put("m1"))
+    [result] = await finish(driver, job, put("m1", durability="memory"))
+    assert result.durability == "memory"
+
+
+async def test_topics_of_different_shards_are_refused(server: StoreServer) -> None:
+    async with started_engine(server.url, shards=16) as engine:
+        far = next(
+            f"t{n}" for n in range(99) if engine.queue._keys.shard_of(f"t{n}") != engine.queue._keys.shard_of(TOPIC)
+        )
+        await engine.queue.put(put("a", TOPIC))
+        with pytest.raises(DifferentShard) as raised:
+            await engine.queue.finish_and_put(TOPIC, "a", ANY_RECEIPT, [put("x", far)])
+        assert raised.value.topic == far
+
+
+async def test_without_memory_nothing_is_done(driver: EngineDriver) -> None:
+    job = await held(driver)
+    driver.server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(StoreUnavailable, match="memory"):
+            await finish(driver, job, put("m1"))
+        assert await driver.state() is JobState.RESERVED
+        assert await state_of(driver, OTHER, "m1") is None
+    finally:
+        driver.server.command("CONFIG", "SET", "maxmemory", "0")
+    await finish(driver, job, put("m1"))
+
+
+async def test_finishes_and_puts_are_counted(driver: EngineDriver) -> None:
+    def counts() -> tuple[float, float]:
+        return (
+            metrics.FINISHES.labels(TOPIC)._value.get(),
+            metrics.PUTS.labels(OTHER, "created")._value.get(),
+        )
+
+    before = counts()
+    await finish(driver, await held(driver), put("m1"), put("m2"))
+    assert [after - was for was, after in zip(before, counts(), strict=True)] == [1, 2]

@@ -1,0 +1,76 @@
+"""Snoozes: releases that do not count as an attempt."""
+
+from __future__ import annotations
+
+import pytest
+
+from deferd.contract.errors import JobCancelled, ReceiptStale
+from deferd.contract.model import ChangeJob, JobState
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver
+
+
+async def test_a_snooze_counts_no_attempt_and_makes_the_job_due_after_the_delay(driver: EngineDriver) -> None:
+    await driver.put(max_attempts=1)
+    first = await driver.pop_one()
+    released = await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=30_000, counts=False)
+    assert (released.state, released.attempts) == (JobState.DELAYED, 0)
+    await driver.pass_time(29)
+    assert await driver.state() is JobState.DELAYED
+    await driver.pass_time(1)
+    second = await driver.pop_one()
+    assert (second.attempts, second.endings.snoozes) == (1, 1)
+
+
+async def test_the_receipt_of_a_snoozed_delivery_is_void_also_while_the_job_is_held_again(driver: EngineDriver) -> None:
+    await driver.put()
+    first = await driver.pop_one()
+    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
+    with pytest.raises(ReceiptStale):
+        await driver.queue.finish(TOPIC, "a", first.receipt)
+    await driver.pass_time(1)
+    second = await driver.pop_one()
+    assert second.attempts == first.attempts
+    for call in (driver.queue.finish, driver.queue.release, driver.queue.touch, driver.queue.bury):
+        with pytest.raises(ReceiptStale):
+            await call(TOPIC, "a", first.receipt)
+    await driver.queue.finish(TOPIC, "a", second.receipt)
+
+
+async def test_a_cancel_tells_the_holder_of_a_delivery_after_a_snooze(driver: EngineDriver) -> None:
+    await driver.put()
+    first = await driver.pop_one()
+    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
+    await driver.pass_time(1)
+    second = await driver.pop_one()
+    await driver.queue.cancel(TOPIC, "a")
+    with pytest.raises(JobCancelled):
+        await driver.queue.touch(TOPIC, "a", second.receipt)
+
+
+async def test_a_snoozed_job_has_met_its_ttl(driver: EngineDriver) -> None:
+    await driver.put(ttl=10)
+    first = await driver.pop_one()
+    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=30_000, counts=False)
+    await driver.pass_time(60)
+    assert await driver.state() is JobState.READY
+    assert "expiry" not in driver.keys_left()
+
+
+async def test_a_redrive_forgets_snoozes(driver: EngineDriver) -> None:
+    await driver.put()
+    first = await driver.pop_one()
+    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
+    await driver.pass_time(1)
+    await driver.queue.bury(TOPIC, "a", (await driver.pop_one()).receipt)
+    await driver.topics.redrive(TOPIC)
+    assert (await driver.queue.get(TOPIC, "a")).endings.snoozes == 0
+
+
+async def test_a_change_does_not_bring_the_ttl_of_a_snoozed_job_back(driver: EngineDriver) -> None:
+    await driver.put(ttl=10)
+    first = await driver.pop_one()
+    await driver.queue.release(TOPIC, "a", first.receipt, delay_ms=1000, counts=False)
+    await driver.queue.change(TOPIC, "a", ChangeJob(delay=1))
+    await driver.pass_time(60)
+    assert await driver.state() is JobState.READY
+    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
