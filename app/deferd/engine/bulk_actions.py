@@ -54,17 +54,23 @@ class BulkActions:
         self._throttle = throttle
         self._usage = usage
 
-    async def cancel(self, call: CancelSelected, visible: TopicPatterns | None = None) -> BulkOutcome:
+    async def cancel(
+        self, call: CancelSelected, visible: TopicPatterns | None = None, caller: str | None = None
+    ) -> BulkOutcome:
         """Cancel jobs in any state. `visible`: the topics that the caller may see, None for all; others do not match.
+
+        `caller` is the name of the API key: request ids of different callers are different ones.
 
         Raises:
             StoreUnavailable: the call was carried out in part or not at all. To repeat it with its `request_id`, or any
                 cancel, is safe.
         """
         action: dict[str, Any] = {"refuse_reserved": True} if call.if_reserved == "refuse" else {}
-        return await self._run("bulk_cancel", call, action, visible, self._count_cancels)
+        return await self._run("bulk_cancel", call, action, visible, caller)
 
-    async def reschedule(self, call: RescheduleSelected, visible: TopicPatterns | None = None) -> BulkOutcome:
+    async def reschedule(
+        self, call: RescheduleSelected, visible: TopicPatterns | None = None, caller: str | None = None
+    ) -> BulkOutcome:
         """Move the due times of delayed and ready jobs; see `cancel`.
 
         A repetition without the `request_id` of the first attempt may move a job twice.
@@ -77,7 +83,7 @@ class BulkActions:
             action = {"delay": to_ms(call.delay)}
         elif call.run_at is not None:
             action = {"at": instant_ms(call.run_at)}
-        return await self._run("bulk_reschedule", call, action, visible, self._count_reschedules)
+        return await self._run("bulk_reschedule", call, action, visible, caller)
 
     async def _run(
         self,
@@ -85,11 +91,13 @@ class BulkActions:
         call: CancelSelected | RescheduleSelected,
         action: dict[str, Any],
         visible: TopicPatterns | None,
-        count: _Count,
+        caller: str | None,
     ) -> BulkOutcome:
+        count = self._count_cancels if verb == "bulk_cancel" else self._count_reschedules
         is_named = call.request_id is not None and not call.dry_run
         is_remembered = is_named or (verb == "bulk_reschedule" and not call.dry_run)
-        request = f"{verb.removeprefix('bulk_')}/{call.request_id if is_named else os.urandom(16).hex()}"
+        owner = "" if caller is None else f"{caller}/"
+        request = f"{verb.removeprefix('bulk_')}/{owner}{call.request_id if is_named else os.urandom(16).hex()}"
         options = dict(action)
         if is_remembered:
             options["request"] = request

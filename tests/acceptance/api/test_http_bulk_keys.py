@@ -89,3 +89,10 @@ async def test_cancel_and_reschedule_need_the_scopes_of_single_jobs(service: Ser
     assert (await call(service, "POST", "/jobs/reschedule", {**select, "by": 5}, token=putter)).status == 200
     assert (await call(service, "POST", "/jobs/cancel", select, token=canceller)).status == 200
     assert (await call(service, "POST", "/jobs/cancel", select, token=None)).status == 401
+
+
+async def test_request_ids_of_two_keys_are_different_ones(service: ServiceProcess, keys: KeysFile) -> None:
+    body = {"select": {"tag": "t"}, "by": 5, "request_id": "r"}
+    for name, done in (("admin", 2), ("shop", 1), ("putter", 1), ("admin", 2)):
+        response = await call(service, "POST", "/jobs/reschedule", body, token=keys.tokens[name])
+        assert (response.json()["matched"], response.json()["done"]) == (done, done)

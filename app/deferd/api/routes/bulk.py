@@ -35,7 +35,8 @@ _STEPS = (
 )
 @requires(Scope.CANCEL, topics=lambda arguments: arguments["call"].select.named_topics)
 async def cancel_selected_jobs(request: CurrentRequest, call: CancelSelected) -> Response:
-    outcome = await request.engine.bulk.cancel(call, request.admission.visible_topics)
+    admission = request.admission
+    outcome = await request.engine.bulk.cancel(call, admission.visible_topics, admission.key_name)
     return JsonResponse(serialization.bulk_outcome(outcome))
 
 
@@ -51,5 +52,6 @@ async def cancel_selected_jobs(request: CurrentRequest, call: CancelSelected) ->
 )
 @requires(Scope.PUT, topics=lambda arguments: arguments["call"].select.named_topics)
 async def reschedule_selected_jobs(request: CurrentRequest, call: RescheduleSelected) -> Response:
-    outcome = await request.engine.bulk.reschedule(call, request.admission.visible_topics)
+    admission = request.admission
+    outcome = await request.engine.bulk.reschedule(call, admission.visible_topics, admission.key_name)
     return JsonResponse(serialization.bulk_outcome(outcome))
