@@ -69,6 +69,8 @@ def deliveries(records: Sequence[JobRecord]) -> bytes:
             or record.reason is not None
             or record.finished_at_ms is not None
             or record.traceparent is not None
+            or record.unique_for_ms
+            or record.due_by_ms is not None
             or record.reserved_until_ms is None
             or len(record.body) > _COPIED_TWICE_BYTES
         ):
@@ -133,6 +135,8 @@ def _members(record: JobRecord) -> list[bytes]:
         or record.reason is not None
         or record.finished_at_ms is not None
         or record.traceparent is not None
+        or record.unique_for_ms
+        or record.due_by_ms is not None
     ):
         pieces.append(_rare_members(record))
     return pieces
@@ -149,6 +153,10 @@ def _rare_members(record: JobRecord) -> bytes:
     members: dict[str, Any] = {}
     if record.traceparent is not None:
         members["traceparent"] = record.traceparent
+    if record.unique_for_ms:
+        members["unique_for"] = seconds(record.unique_for_ms)
+    if record.due_by_ms is not None:
+        members["due_by"] = instant(record.due_by_ms)
     if record.last_error is not None:
         members["last_error"] = record.last_error
     if record.reason is not None:
@@ -192,8 +200,9 @@ def put_results(results: Iterable[PutResult]) -> bytes:
     lines = [
         f'{{"topic":"{topic}","id":"{job_id}","status":201,"durability":"{durability}"}}'
         if status == 201 and code is None and durability is not None
-        else f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}}}'
-        for topic, job_id, status, code, durability in results
+        else f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}'
+        f"{_state(state, until)}}}"
+        for topic, job_id, status, code, durability, state, until in results
     ]
     return _results(lines)
 
@@ -214,9 +223,10 @@ def put_results_with_jobs(results: Iterable[tuple[PutResult, JobRecord | None]])
     """The response to a batch put that returns the stored jobs; in one copy: bodies may be large."""
     pieces = [b'{"results":[']
     for result, record in results:
-        topic, job_id, status, code, durability = result
+        topic, job_id, status, code, durability, state, until = result
         pieces.append(
-            f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}'.encode()
+            f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}'
+            f"{_state(state, until)}".encode()
         )
         if record is not None:
             pieces.append(b',"job":')
@@ -244,6 +254,11 @@ def _code(code: str | None) -> str:
 
 def _durability(durability: str | None) -> str:
     return "" if durability is None else f',"durability":"{durability}"'
+
+
+def _state(state: JobState | None, until_ms: int | None) -> str:
+    until = "" if until_ms is None else f',"until":"{instant(until_ms)}"'
+    return "" if state is None else f',"state":"{state}"{until}'
 
 
 def _results(lines: list[str]) -> bytes:

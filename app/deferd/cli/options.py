@@ -89,6 +89,17 @@ policy_options: Final = all_of(
         _field("retain", values.duration, "how long to keep the record of the finished job"),
     ]
 )
+collapse_options: Final = all_of(
+    [
+        _field(
+            "conflict-with",
+            click.Choice(["any", "live"]),
+            "which jobs of this id are in the way: any, or live: only those that still run",
+        ),
+        _field("max-wait", values.duration, "with --on-conflict replace: due at most this long after the first put"),
+        _field("unique-for", values.duration, "how long the id stays taken after the job is finished"),
+    ]
+)
 topic_options: Final = all_of(
     [
         policy_options,

@@ -13,6 +13,7 @@ from deferd.cli.connection import Connection
 from deferd.cli.exit_codes import UsageError
 from deferd.cli.options import (
     DURABILITIES,
+    collapse_options,
     connection_options,
     due_options,
     job_arguments,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     type=click.Choice(["reject", "keep", "replace"]),
     help="when the id exists: reject (exit code 3), keep the old job, or replace it",
 )
+@collapse_options
 @click.option(
     "--durability",
     type=click.Choice(DURABILITIES),
@@ -189,6 +191,8 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("backoff", output.backoff(job.fields["backoff"])),
         ("ttl", "no bound" if job.ttl is None else output.span(job.ttl)),
         ("retain", "not kept when finished" if job.retain == 0 else output.span(job.retain)),
+        ("due by", None if job.due_by is None else output.when(job.due_by)),
+        ("unique for", output.span(job.unique_for) if job.unique_for else None),
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),

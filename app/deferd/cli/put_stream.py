@@ -102,7 +102,7 @@ class _Outcome:
                     output.complain(f"line {line}: {why}: {result.topic}/{result.id}")
             if self._as_json:
                 shown = {"line": line, "topic": result.topic, "id": result.id, "status": result.status}
-                more = {"code": result.code, "durability": result.durability}
+                more = {"code": result.code, "durability": result.durability, "state": result.state}
                 output.json_line({**shown, **{name: value for name, value in more.items() if value is not None}})
         if self._as_json:
             sys.stdout.flush()

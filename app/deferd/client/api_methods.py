@@ -70,7 +70,7 @@ class ApiMethods:
 
         `body` is any JSON value, or a value that pydantic can write as JSON. The options, all keyword-only, are the
         keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `on_conflict`,
-        `traceparent` and `durability`.
+        `conflict_with`, `max_wait`, `unique_for`, `traceparent` and `durability`.
 
         The client makes an `id` if there is none, and repeats a put whose response was lost: a stored job with this id
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
@@ -82,7 +82,8 @@ class ApiMethods:
         Raises:
             TypeError: an option is unknown.
             InvalidInput: a value is out of its bounds, or both `delay` and `run_at` are given.
-            JobExists: the id is taken and `on_conflict` is `reject`.
+            JobExists: the id is taken and `on_conflict` is `reject`, or `unique_for` keeps it taken. `state` and
+                `until` of the error say by what, and for how long.
             JobReserved: the id is taken, `on_conflict` is `replace` and a consumer holds the job.
             DurabilityUnavailable: the store cannot give the `durability`.
         """

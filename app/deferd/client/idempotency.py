@@ -24,7 +24,7 @@ TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=N
 """The W3C trace context of puts that name none: a worker sets it to that of the job it handles."""
 
 _EQUAL_FIELDS = ("max_attempts", "traceparent")
-_DURATIONS = ("ttr", "ttl", "retain")
+_DURATIONS = ("ttr", "ttl", "retain", "unique_for")
 _ROUNDING_S = 0.0015
 _ID_BYTES = 16
 

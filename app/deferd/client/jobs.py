@@ -113,6 +113,16 @@ class Job(JsonView):
         return float(self.fields["retain"])
 
     @property
+    def unique_for(self) -> float:
+        """Seconds for which the id stays taken after the job is finished. 0: not at all."""
+        return float(self.fields.get("unique_for", 0))
+
+    @property
+    def due_by(self) -> datetime | None:
+        """The latest due time to which further puts can move the job, if it has a `max_wait`."""
+        return self._instant("due_by")
+
+    @property
     def last_error(self) -> str | None:
         """The error text of the last release or bury."""
         return self.fields.get("last_error")
@@ -303,7 +313,8 @@ class PutResult(NamedTuple):
 
     413 `payload_too_large`: the job alone is larger than a request may be; `detail` names the limit. 503 `no_answer`:
     it is unknown whether the job was put, because a response was lost and the job that had its id is gone.
-    `durability` is the level that the stored job has reached: this job, or with 409 the existing one.
+    `durability` is the level that the stored job has reached: this job, or with 409 the existing one. `state` is that
+    of the job that was kept or is in the way; None for jobs that were put, and from services before 0.2.0.
     """
 
     topic: str
@@ -312,6 +323,7 @@ class PutResult(NamedTuple):
     code: str | None
     detail: str | None = None
     durability: str | None = None
+    state: JobState | None = None
 
 
 class CancelResult(NamedTuple):

@@ -19,7 +19,7 @@ from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, 
 from deferd.client.jobs import Cancelled, Delivery, Job, JobRef, PutResult
 from deferd.client.request_body import encode, job_fields, without_none
 from deferd.client.requests import ApiRequest
-from deferd.client.responses import parsed
+from deferd.client.responses import job_exists, parsed
 from deferd.client.retry import RetryPolicy
 from deferd.client.sender import Sender
 from deferd.contract.errors import (
@@ -140,10 +140,18 @@ class _PutForResult(_AnyPut[PutResult]):
     __slots__ = ()
 
     def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
-        self.succeed(PutResult(job["topic"], job["id"], result["status"], None, durability=result.get("durability")))
+        state = result.get("state")
+        self.succeed(
+            PutResult(
+                *(job["topic"], job["id"], result["status"], None, None),
+                result.get("durability"),
+                None if state is None else JobState(state),
+            )
+        )
 
     def refused(self, error: JobExists | JobReserved) -> None:
-        self.succeed(PutResult(error.topic, error.job_id, _CONFLICT, error.code, durability=error.durability))
+        state = JobState(error.state) if isinstance(error, JobExists) and error.state is not None else None
+        self.succeed(PutResult(error.topic, error.job_id, _CONFLICT, error.code, None, error.durability, state))
 
     async def send_alone(self) -> PutResult:
         [result] = await put_batch_once(self.sender, [self._fields], doubtful=self.doubtful)
@@ -260,7 +268,7 @@ class _Puts(_Kind):
             if status == _CREATED:  # only jobs that existed already may be left out
                 self.joins, doubtful = False, True
         elif code == JobExists.code and not doubtful:
-            call.refused(JobExists(call.topic, call.id, result.get("durability")))
+            call.refused(job_exists(result, call.topic, call.id))
             return
         elif code == JobReserved.code and not doubtful:
             call.refused(JobReserved(call.topic, call.id, result.get("durability")))

@@ -76,6 +76,13 @@ class PutDefaults(TypedDict, total=False):
     on_conflict: Literal["reject", "keep", "replace"]
     """What happens if the id is taken: `reject` (the default) raises JobExists, `keep` returns the existing job,
     `replace` replaces it, or raises JobReserved if a consumer holds it."""
+    conflict_with: Literal["any", "live"]
+    """Which jobs of the id are in the way: `any` (the default), also a dead or finished one that is still kept, or only
+    a `live` one."""
+    max_wait: Seconds | None
+    """With `on_conflict` `replace`: each put moves the due time, but never beyond this time after the first put."""
+    unique_for: Seconds | None
+    """How long the id stays taken after the job is finished: puts raise JobExists meanwhile. A cancel frees it."""
     durability: DurabilityLevel | None
     """The durability level that the put must reach before it returns: `memory`, `fsync` or `replicated:N`."""
 

@@ -11,7 +11,17 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from deferd.contract import limits
 from deferd.contract.timestamps import parse_instant
@@ -111,6 +121,24 @@ Ttl = Annotated[
     ),
 ]
 Retain = Annotated[float, _seconds(0, limits.RETAIN_MAX_S, "Seconds for which the finished job is kept. 0: not kept.")]
+MaxWait = Annotated[
+    float,
+    _seconds(
+        0.001,
+        limits.DELAY_MAX_S,
+        "With `on_conflict` `replace`: each put moves the due time, but never beyond this many seconds after the first "
+        "of the puts that replaced one another. At least as long as `delay`.",
+    ),
+]
+UniqueFor = Annotated[
+    float,
+    _seconds(
+        0.001,
+        limits.RETAIN_MAX_S,
+        "Seconds for which the id stays taken after the job is finished, whatever `on_conflict` says: further puts get "
+        "409 `job_exists`. A cancel of the id frees it.",
+    ),
+]
 MaxAttempts = Annotated[
     int,
     Field(
@@ -261,6 +289,10 @@ class _When(_Strict):
         return self
 
 
+_MOVING = frozenset({"replace"})
+"""Values of `on_conflict` with which a put moves the due time."""
+
+
 class PutJob(_When, JobPolicy):
     """A job to put. Only `topic` is required."""
 
@@ -274,11 +306,37 @@ class PutJob(_When, JobPolicy):
         description="What to do when the topic has a job with this id: `reject` responds 409 `job_exists`; `keep` "
         "leaves the existing job unchanged; `replace` replaces it, unless a consumer holds it (409 `job_reserved`).",
     )
+    conflict_with: Literal["any", "live"] = Field(
+        default="any",
+        description="Which jobs are in the way of this put: `any` job with its id, also a dead or finished one that is "
+        "still kept and an id that `unique_for` keeps taken, or only a `live` one (delayed, ready or reserved).",
+    )
+    max_wait: MaxWait | None = None
+    unique_for: UniqueFor | None = None
     traceparent: Traceparent | None = None
     durability: Durability | None = Field(
         default=None,
         description="How durable the put must be. Default: that of the topic, else what the store is configured for.",
     )
+
+    @field_validator("max_wait", "unique_for")
+    @classmethod
+    def _has_an_id(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("id", "") is None:
+            raise ValueError("needs an `id`: without one no two puts are for the same job")
+        return value
+
+    @field_validator("max_wait")
+    @classmethod
+    def _is_long_enough(cls, max_wait: float | None, info: ValidationInfo) -> float | None:
+        if max_wait is None:
+            return None
+        if info.data.get("on_conflict", "replace") not in _MOVING:
+            raise ValueError("needs `on_conflict` `replace`, which alone moves the due time")
+        delay = info.data.get("delay")
+        if delay is not None and max_wait < delay:
+            raise ValueError(f"must be at least the `delay`, {delay:g} seconds")
+        return max_wait
 
 
 class PutBatch(_Strict):
@@ -410,6 +468,13 @@ class Job(BaseModel):
     )
     finished_at: datetime | None = Field(default=None, description="When the job was finished.")
     traceparent: str | None = Field(default=None, description="W3C trace context of the put, if it had one.")
+    unique_for: float | None = Field(
+        default=None,
+        description="Seconds for which the id stays taken after the job is finished, if that was asked for.",
+    )
+    due_by: datetime | None = Field(
+        default=None, description="The latest due time to which further puts can move the job, if it has a `max_wait`."
+    )
     result: Any = Field(default=None, description="JSON value from the finish.")
 
 

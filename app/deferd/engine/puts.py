@@ -20,7 +20,7 @@ from deferd.contract.errors import (
     StoreUnavailable,
     TopicFull,
 )
-from deferd.contract.model import PutJob
+from deferd.contract.model import JobState, PutJob
 from deferd.engine import metrics
 from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
@@ -45,6 +45,8 @@ _STATUS: dict[int, tuple[int, str | None]] = {
     _HELD: (409, JobReserved.code),
     _FULL: (429, TopicFull.code),
 }
+_WITH_RECORD = 5
+"""How many values the script returns for a job whose record is one of them."""
 _CODES_ONLY = 0
 """For the script: return no jobs."""
 _ALL_JOBS = 1 << 50
@@ -73,6 +75,8 @@ def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS
                 raise TopicFull(put.topic, bounds.max_jobs, of_caller=True)
             raise TopicFull(put.topic, max_jobs)
         raise (JobReserved if result == _HELD else JobExists)(put.topic, put.id, durability)
+    if result[0] == _EXISTS:
+        raise JobExists(put.topic, put.id, durability, JobState(result[1].decode()), result[2] or None)
     return PutOutcome(read_reply(put.topic, put.id, result[1:]), _OUTCOMES[result[0]], durability)
 
 
@@ -80,6 +84,8 @@ class PutResult(NamedTuple):
     """One line of a batch put's response; `status` as in the HTTP contract, `code` None on success.
 
     `durability` is the level that the stored job has reached; None when no job is stored, or that is not known.
+    `state` is that of the existing job, when it was kept or is in the way; `until_ms` is when its retention or its
+    `unique_for` ends, if it is in the way and dead or finished.
     """
 
     topic: str
@@ -87,6 +93,8 @@ class PutResult(NamedTuple):
     status: int
     code: str | None
     durability: str | None = None
+    state: JobState | None = None
+    until_ms: int | None = None
 
 
 class Puts:
@@ -248,14 +256,16 @@ class _Batch:
         if replies.count(_CREATED) == len(jobs):
             self._puts.count(topic, replies)
             ids = [job.id for job in jobs]
-            created = rows(PutResult, repeat(topic), ids, repeat(201), repeat(None), repeat(level))
+            nothing = repeat(None)
+            created = rows(PutResult, repeat(topic), ids, repeat(201), nothing, repeat(level), nothing, nothing)
             self._results.update(zip(indexes, created, strict=True))
             return
-        codes = [self._noted(index, reply) for index, reply in zip(indexes, replies, strict=True)]
-        self._puts.count(topic, codes)
-        for index, job, code in zip(indexes, jobs, codes, strict=True):
+        noted = [self._noted(index, reply) for index, reply in zip(indexes, replies, strict=True)]
+        self._puts.count(topic, [code for code, *_ in noted])
+        for index, job, (code, state, until_ms) in zip(indexes, jobs, noted, strict=True):
             status, error_code = _STATUS[code]
-            self._results[index] = PutResult(topic, job.id, status, error_code, None if code == _FULL else level)
+            reached_level = None if code == _FULL else level
+            self._results[index] = PutResult(topic, job.id, status, error_code, reached_level, state, until_ms)
 
     def _by_durability(self, indexes: Sequence[int]) -> Iterable[tuple[str | None, Sequence[int]]]:
         durabilities = {self._jobs[index].durability for index in indexes}
@@ -263,13 +273,19 @@ class _Batch:
             return [(durabilities.pop(), indexes)]
         return _by_durability([(self._jobs[index].durability, self._jobs[index].id, index) for index in indexes])
 
-    def _noted(self, index: int, reply: int | Sequence[Any]) -> int:
-        """The code in what the script returned for a job; the job itself, if it is there, is kept."""
+    def _noted(self, index: int, reply: int | Sequence[Any]) -> tuple[int, JobState | None, int | None]:
+        """The code in what the script returned for a job; of a job that was there its state, and when it is gone.
+
+        The stored job, if it is in the reply, is noted.
+        """
         if isinstance(reply, int):
-            return reply
-        self.records[index] = read_reply(self._jobs[index].topic, self._jobs[index].id, reply[1:])
+            return reply, JobState.RESERVED if reply == _HELD else None, None
         code: int = reply[0]
-        return code
+        if len(reply) == _WITH_RECORD:
+            self.records[index] = read_reply(self._jobs[index].topic, self._jobs[index].id, reply[1:])
+        if code not in {_KEPT, _EXISTS}:
+            return code, None, None
+        return code, JobState(reply[1].decode()), reply[2] or None if code == _EXISTS else None
 
     @asynccontextmanager
     async def _slot(self, topic: str) -> AsyncIterator[None]:

@@ -7,7 +7,8 @@ The scripts write it (`lua/lib/record.lua`), both sides read it::
 all little-endian. `extra` is empty or a JSON object with short keys for what most jobs do not have: the policy fields
 that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b` backoff, `x` ttl ms, 0 for
 none, `r` retain ms), the longest time in ms for which it is kept when dead (`k`, a limit of the API key that put it),
-the trace context of the put (`c`), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at
+the trace context of the put (`c`), how long its id stays taken after it is finished in ms (`u`), the latest due ms that
+its `max_wait` allows (`w`), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at
 ms, `n` length of the result in bytes, which then precedes the body).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
@@ -101,6 +102,8 @@ class JobRecord(msgspec.Struct, gc=False):
     finished_at_ms: int | None = None
     result: bytes | None = None
     traceparent: str | None = None
+    unique_for_ms: int = 0
+    due_by_ms: int | None = None
 
     @property
     def receipt(self) -> Receipt:
@@ -195,6 +198,8 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.reason = extra.get("d")
     record.finished_at_ms = extra.get("f")
     record.traceparent = extra.get("c")
+    record.unique_for_ms = extra.get("u", 0)
+    record.due_by_ms = extra.get("w")
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
 

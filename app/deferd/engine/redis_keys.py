@@ -18,6 +18,8 @@ HEARTBEAT_CHANNEL = "deferd:heartbeat"
 
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _SHARD_KEYS = ("settings", "topics", "due")
+_LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken", "follow", "items")
+"""They follow the keys of the shard in the order of KEYS."""
 
 
 class Keys:
@@ -32,22 +34,21 @@ class Keys:
         return crc32(topic.encode()) % self.shards
 
     def _of_topic(self, topic: str) -> tuple[str, ...]:
-        """KEYS[1] to KEYS[14] of every script on a topic."""
+        """KEYS[1] to KEYS[18] of every script on a topic."""
         shard = self.shard_of(topic)
-        *of_topic, tally, requests = (
-            f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS, "tally", "requests")
-        )
-        return (*of_topic, *(self.of_shard(shard, name) for name in _SHARD_KEYS), tally, requests)
+        names = [f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS, *_LATER_TOPIC_KEYS)]
+        at = len(_TOPIC_KEYS)
+        return (*names[:at], *(self.of_shard(shard, name) for name in _SHARD_KEYS), *names[at:])
 
     def of_states(self, topic: str) -> tuple[str, ...]:
         """The sorted sets of a topic's jobs by state: delay, ready, reserved, dead, finished. Not cached."""
         shard = self.shard_of(topic)
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in _TOPIC_KEYS[1:6])
 
-    def of_kept(self, shard: int, topic: str) -> tuple[str, str]:
-        """The keys that count what is kept of a topic's jobs in `shard`: pool and cancelled. Not cached."""
+    def of_kept(self, shard: int, topic: str) -> tuple[str, str, str]:
+        """The keys that count what is kept of a topic's jobs in `shard`: pool, cancelled and taken. Not cached."""
         prefix = f"deferd:{{{shard}}}:{topic}"
-        return f"{prefix}:pool", f"{prefix}:cancelled"
+        return f"{prefix}:pool", f"{prefix}:cancelled", f"{prefix}:taken"
 
     def of_shard(self, shard: int, name: str) -> str:
         """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally."""

@@ -21,11 +21,13 @@ PUT_HEAD_START, PUT_HEAD_END = struct.Struct("<BBQ"), struct.Struct("<II")
 """The same, without the nonce between them."""
 NONCE_IN_HEAD_BYTES = 8
 ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
+_ONLY_LIVE, _HAS_MAX_WAIT = 4, 16
+"""Added to the code of `on_conflict`, see lua/put.lua."""
 DELAY, INSTANT = 0, 1
 NONCE_BYTES = 6
 _NO_ATTEMPT = 2**32 - 1
 """The number of an attempt that no delivery ever has."""
-_EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent"))
+_EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent", "unique_for", "max_wait"))
 
 
 class PutBounds(NamedTuple):
@@ -78,7 +80,12 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
     else:
         when, when_ms = DELAY, 0
     nonce = random.getrandbits(NONCE_BITS)
-    head = PUT_HEAD.pack(ON_CONFLICT[spec.on_conflict], when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
+    on_conflict = ON_CONFLICT[spec.on_conflict]
+    if spec.conflict_with == "live":
+        on_conflict += _ONLY_LIVE
+    if spec.max_wait is not None:
+        on_conflict += _HAS_MAX_WAIT
+    head = PUT_HEAD.pack(on_conflict, when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
     # One argument, not two: bytes from orjson occupy a kilobyte until they are copied.
     job = head + extra + json_bytes(spec.body)
     return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job)
@@ -93,6 +100,10 @@ def _put_extra(spec: PutJob, dead_retain_ms: int | None) -> bytes:
         extra["k"] = dead_retain_ms
     if spec.traceparent is not None:
         extra["c"] = spec.traceparent
+    if spec.unique_for is not None:
+        extra["u"] = to_ms(spec.unique_for)
+    if spec.max_wait is not None:
+        extra["w"] = to_ms(spec.max_wait)
     return json_bytes(extra) if extra else b""
 
 

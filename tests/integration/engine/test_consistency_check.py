@@ -107,6 +107,7 @@ PLANTS: dict[str, Plant] = {
     "a tombstone of a job that is there": Plant(
         (("ZADD", f"{KEY}:cancelled", FAR_MS, "ready"),), {"tombstone_wrong": 1}
     ),
+    "an id taken that a job has": Plant((("ZADD", f"{KEY}:taken", FAR_MS, "delayed"),), {"taken_wrong": 1}),
     "a topic in no list": Plant(
         (("HDEL", "deferd:{0}:settings", TOPIC), ("ZREM", "deferd:{0}:topics", TOPIC)), {"unknown_topic": 1}
     ),

@@ -27,6 +27,7 @@ class Contents:
     settings: bytes | None
     tally: dict[str, int]
     requests: dict[str, str]
+    taken: dict[str, int]
 
     def of_job(self, job_id: str) -> tuple[Any, ...]:
         """Everything about one job, except its place in the Ready list."""
@@ -35,15 +36,14 @@ class Contents:
 
     def timer_work(self) -> list[int]:
         """Every instant at which the timer has work in this topic."""
-        kinds = (*self.scores.values(), self.expiry, self.cancelled)
+        kinds = (*self.scores.values(), self.expiry, self.cancelled, self.taken)
         return [score for scores in kinds for score in scores.values()]
 
 
 def read_contents(client: redis.Redis, topic: str) -> Contents:
     """Read a topic's keys. Not atomic: nothing else may use the store meanwhile."""
-    (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, settings, _, due, tally, requests) = (
-        KEYS.of_topic(topic)
-    )
+    (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, *more) = KEYS.of_topic(topic)
+    (settings, _, due, tally, requests, _, taken, *_) = more
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(pool)
     pipe.zrange(ready, 0, -1)
@@ -52,7 +52,7 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
     pipe.zscore(due, topic)
     pipe.hgetall(tally)
     pipe.hgetall(requests)
-    for key in (delay, reserved, dead, finished, expiry, cancelled):
+    for key in (delay, reserved, dead, finished, expiry, cancelled, taken):
         pipe.zrange(key, 0, -1, withscores=True)
     jobs, ready_list, names, topic_settings, due_ms, counted, requested, *sets = pipe.execute()
     scores = [{member.decode(): int(score) for member, score in members} for members in sets]
@@ -68,4 +68,5 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
         settings=topic_settings,
         tally={outcome.decode(): int(count) for outcome, count in counted.items()},
         requests={job_id.decode(): request_id.decode() for job_id, request_id in requested.items()},
+        taken=scores[6],
     )

@@ -112,6 +112,11 @@ LEFT_TO_THE_GENERAL_PATH = [
     b'{"topic":"t","traceparent":"%b-"}' % TRACEPARENT.encode(),
     b'{"topic":"t","traceparent":""}',
     b'{"topic":"t","backoff":{"kind":"fixed"}}',
+    b'{"topic":"t","id":"a","conflict_with":"any"}',
+    b'{"topic":"t","id":"a","conflict_with":"live"}',
+    b'{"topic":"t","id":"a","unique_for":60}',
+    b'{"topic":"t","id":"a","unique_for":null}',
+    b'{"topic":"t","id":"a","on_conflict":"replace","max_wait":60}',
     b'{"topic":"t","unknown":1}',
 ]
 
@@ -198,8 +203,9 @@ def test_every_nonce_is_another_one() -> None:
     assert len({put.job[NONCE] for put in batch.jobs}) == len(USUAL)
 
 
-def test_the_fast_path_knows_each_field_but_backoff() -> None:
-    assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - {"backoff"}
+def test_the_fast_path_knows_each_field_but_rare_ones() -> None:
+    rare = {"backoff", "conflict_with", "max_wait", "unique_for"}
+    assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - rare
 
 
 # Fuzz
@@ -265,6 +271,9 @@ VALUES = {
     "ttl": ["0.001", "5", "null", "0", "1e9"],
     "retain": ["0", "5.5", "null", "-1", '"1"'],
     "backoff": ['{"kind":"fixed"}', "null"],
+    "conflict_with": ['"any"', '"live"', "null"],
+    "max_wait": ["1000000000", "60"],
+    "unique_for": ["60", "0"],
     "unknown": ["1"],
 }  # fmt: skip
 

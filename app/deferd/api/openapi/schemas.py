@@ -51,6 +51,11 @@ class Problem(BaseModel):
         "put: the level that the existing job has reached.",
     )
     available: list[str] | None = Field(None, description="With `durability_unavailable`: the available levels.")
+    state: JobState | None = Field(None, description="With `job_exists`: the state of the job that has the id.")
+    until: datetime | None = Field(
+        None,
+        description="With `job_exists` of a dead or finished job: when its retention, or its `unique_for`, ends.",
+    )
 
 
 class StoredJob(Job):
@@ -74,6 +79,15 @@ class PutResult(BaseModel):
     code: ProblemCode | None = Field(None, description="The code of the error, if any.")
     durability: str | None = Field(
         None, description="With 200 and 201: the level that the job has reached. With 409: that of the existing job."
+    )
+    state: JobState | None = Field(
+        None,
+        description="The state of the job that was there, when it was kept or is in the way. A dead or finished job "
+        "never runs: put with `conflict_with` `live` to take its place.",
+    )
+    until: datetime | None = Field(
+        None,
+        description="With `job_exists` of a dead or finished job: when its retention, or its `unique_for`, ends.",
     )
 
     job: Job | None = Field(

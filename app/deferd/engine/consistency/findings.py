@@ -88,6 +88,11 @@ class FindingKind(StrEnum):
         "a job is recorded as cancelled although it exists: its holder may receive job_cancelled",
         "the entry is removed",
     )
+    TAKEN_WRONG = (
+        "taken_wrong",
+        "an id is recorded as taken after its job was finished, although a job that is not finished has it",
+        "the entry is removed",
+    )
     TIMER_LATE = (
         "timer_late",
         "the timer's next visit is too late or not scheduled: jobs would be late, or never ready",

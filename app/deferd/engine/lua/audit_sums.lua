@@ -17,7 +17,8 @@ if REPAIR and ARGV[3] ~= '' and redis.call('HGET', SETTINGS, TOPIC) == ARGV[3] t
 end
 
 local function is_there()
-  local kept = redis.call('EXISTS', POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY, REQUESTS)
+  local kept = redis.call('EXISTS', POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY, REQUESTS,
+    TAKEN)
   return kept > 0
 end
 
@@ -35,7 +36,7 @@ if not (is_known and is_listed) then
 end
 
 local first_work = math.huge
-for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED }) do
+for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED, TAKEN }) do
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if head[2] then first_work = math.min(first_work, tonumber(head[2])) end
 end

@@ -1,4 +1,5 @@
 -- Cancel jobs in any state. They are never handed out again; their holders' later calls get the code of cancelled jobs.
+-- An id that `unique_for` keeps taken becomes free, and its state counts as finished.
 -- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | 1: refuse when a consumer holds it
@@ -12,7 +13,9 @@ for at = 2, #ARGV, 2 do
 end
 
 local function cancel(id, refuse_reserved)
-  if redis.call('HEXISTS', POOL, id) == 0 then return NOT_FOUND end
+  if redis.call('HEXISTS', POOL, id) == 0 then
+    return redis.call('ZREM', TAKEN, id) == 1 and 'finished' or NOT_FOUND
+  end
   local state, score = state_of(id)
   if state == 'reserved' and refuse_reserved then return HELD end
   remove_job(id, state, score, now)

@@ -1,4 +1,5 @@
--- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted.
+-- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted. The id of
+-- one with `unique_for` stays taken for that time.
 -- @include clock topic record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON
@@ -15,14 +16,19 @@ end
 local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
-local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
+local released, gone, kept, done, taken, earliest = {}, {}, {}, {}, {}, math.huge
 local released_count, gone_count = 0, 0
 
 -- Finish a live delivery; its writes are collected and done at the end.
 local function finish(id, raw, extra_length, argument, result_at)
   released_count = released_count + 1
   released[released_count] = id
-  local retain = extra_length > 0 and read_extra(raw).r or 0
+  local extra = extra_length > 0 and read_extra(raw)
+  local unique, retain = extra and extra.u, extra and extra.r or 0
+  if unique and unique > 0 then
+    taken[#taken + 1], taken[#taken + 2] = now + unique, id
+    earliest = math.min(earliest, now + unique)
+  end
   if retain == 0 then
     gone_count = gone_count + 1
     gone[gone_count] = id
@@ -79,5 +85,6 @@ for _, job in ipairs(kept) do
   redis.call('HSET', POOL, job[1], job[2])
   redis.call('ZADD', FINISHED, job[3], job[1])
 end
-if #kept > 0 then schedule(earliest) end
+if #taken > 0 then redis.call('ZADD', TAKEN, unpack(taken)) end
+if earliest < math.huge then schedule(earliest) end
 return codes

@@ -7,14 +7,18 @@
 -- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
 --   If the topic has another default above 0, nothing is stored and no result is returned
 -- ARGV[4..] two for each job: id | job, which consists of
---   on conflict u8 (0 reject, 1 keep, 2 replace) | 0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
+--   on conflict u8 (0 reject, 1 keep, 2 replace; + 4: only a live job is a conflict; + 16: extra has `w`, the ms from the
+--   first put within which a replaced job is due at the latest) | 0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
--- Returns { now ms, the topic's max_jobs or 0, { code or { code, state, record, lease end ms, consumer } ... },
+-- Returns { now ms, the topic's max_jobs or 0,
+--   { code, { code, state, record, lease end ms, consumer }, { 2, state } for a kept job that is not returned, or
+--     { -1, state, until when its retention or `unique_for` takes the id, ms, else 0 } ... },
 --   the topic's default durability }
 --   1 created, 2 kept, 3 replaced, -1 the id is taken, -2 a consumer holds the job, -3 the topic is full
 -- Bound: the caller sends at most 1000 jobs. To learn that jobs exist, at most READ_AT_ONCE are read in vain.
 local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
+local REPLACE, ONLY_LIVE, HAS_MAX_WAIT = 2, 4, 16
 local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
 local TOGETHER = 100
 local READ_AT_ONCE = 16
@@ -91,33 +95,76 @@ local function enqueue(id, due, ttl)
 end
 
 -- A later call without a receipt refers to this job: it must not get the code of an earlier, cancelled one.
-local has_tombstones = redis.call('EXISTS', CANCELLED) == 1
+local has_tombstones, has_taken = call('EXISTS', CANCELLED, TAKEN) > 0, false
+if has_tombstones then has_tombstones, has_taken = call('EXISTS', CANCELLED) == 1, call('EXISTS', TAKEN) == 1 end
 
 local head_due, head  -- of the last record, for all jobs with the same due instant
 
+-- The instant until which `unique_for` keeps an id taken, nil when it does not.
+local function taken_until(id)
+  local until_ms = has_taken and call('ZSCORE', TAKEN, id)
+  return until_ms and tonumber(until_ms) > now and tonumber(until_ms) or nil
+end
+
+-- Limit the due time of a put that has a longest wait: it counts from the first put, which the replaced record remembers.
+-- Returns the due time and the rest of the record, which remembers it for the next put.
+local function within_max_wait(id, due, rest, extra_length)
+  local extra = cjson.decode(string.sub(rest, 5, 4 + extra_length))
+  local latest, old = now + extra.w, call('HGET', POOL, id)
+  local state = old and state_of(id)
+  if state == 'delayed' or state == 'ready' then
+    local replaced = read_record(old)
+    if replaced.attempts == 0 then latest = replaced.extra.w or replaced.created + extra.w end
+  end
+  extra.w = latest
+  local text = cjson.encode(extra)
+  return math.max(math.min(due, extra.w), now), write('<I4', #text) .. text .. string.sub(rest, 5 + extra_length)
+end
+
+-- Returns the code; the record that was stored; and for EXISTS the state that takes the id, and until when or 0.
 local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
+  local only_live = false
+  if on_conflict > REPLACE then
+    only_live = on_conflict % (2 * ONLY_LIVE) >= ONLY_LIVE
+    if on_conflict >= HAS_MAX_WAIT then
+      flush()
+      due, job_rest = within_max_wait(id, due, job_rest, extra_length)
+      extra_length = read('<I4', job_rest)
+    end
+    on_conflict = on_conflict % ONLY_LIVE
+  end
   local rest, ttl = complete(job_rest, extra_length)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
   local room = (max_jobs > 0 or bound > 0) and room_within(bound) or math.huge
-  if room > 0 and call('HSETNX', POOL, id, record) == 1 then
+  local taken = has_taken and not only_live and taken_until(id)
+  if room > 0 and not taken and call('HSETNX', POOL, id, record) == 1 then
     if live then live = live + 1 end
     if has_tombstones then call('ZREM', CANCELLED, id) end
+    if has_taken then call('ZREM', TAKEN, id) end
     enqueue(id, due, ttl)
     return CREATED, record
   end
-  if redis.call('HEXISTS', POOL, id) == 0 then return FULL end
-  if on_conflict == REJECT then return EXISTS end
-  if on_conflict == KEEP then return KEPT end
+  if redis.call('HEXISTS', POOL, id) == 0 then
+    if taken then return EXISTS, nil, 'finished', taken end
+    return FULL
+  end
+  if on_conflict == KEEP and not only_live then return KEPT end
   flush()
   local state, score = state_of(id)
+  local is_over = state == 'dead' or state == 'finished'
+  if not (only_live and is_over) then
+    if on_conflict == KEEP then return KEPT end
+    if on_conflict == REJECT or taken then
+      return EXISTS, nil, state, is_over and math.max(score, taken or 0) or 0
+    end
+  end
   if state == 'reserved' then return HELD end
-  local was_live = state == 'delayed' or state == 'ready'
-  if not was_live and room <= 0 then return FULL end
+  if is_over and room <= 0 then return FULL end
   remove_job(id, state, score, now)
   redis.call('HSET', POOL, id, record)
-  if live and not was_live then live = live + 1 end
+  if live and is_over then live = live + 1 end
   enqueue(id, due, ttl)
-  return REPLACED, record
+  return only_live and is_over and CREATED or REPLACED, record
 end
 
 -- Store the jobs in ARGV[from..to] together: false, and nothing is done, unless all are new and no limit concerns them.
@@ -133,10 +180,15 @@ local function put_new(from, to, results)
       if stored[index] then return false end
     end
   end
+  if has_taken then
+    for _, until_ms in ipairs(call('ZMSCORE', TAKEN, unpack(ids))) do
+      if until_ms then return false end
+    end
+  end
   for index = 1, count do
     local job = ARGV[from + 2 * index - 1]
-    local _, kind, ms, bound, extra_length = read('<BBI8xxxxxxxxI4I4', job)
-    if bound > 0 then return false end
+    local on_conflict, kind, ms, bound, extra_length = read('<BBI8xxxxxxxxI4I4', job)
+    if bound > 0 or on_conflict > REPLACE then return false end
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
     if due ~= head_due then head_due, head = due, write('<I6I6', now, due) end
     local rest, ttl = complete(string.sub(job, 23), extra_length)
@@ -166,22 +218,28 @@ local function put_each(from, to)
     local job = ARGV[at + 1]
     local on_conflict, kind, ms, nonce, bound, extra_length, extra_at = read('<BBI8I8I4I4', job)
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
-    local code, record = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
+    local code, record, state, until_ms = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
     if code == CREATED or code == REPLACED then put_now = put_now + 1 end
-    if not with_records or code < 0 then
+    if code == EXISTS then
+      results[#results + 1] = { code, state, until_ms }
+    elseif code == KEPT and not with_records then
+      flush()
+      results[#results + 1] = { code, (state_of(ARGV[at])) }
+    elseif not with_records or code < 0 then
       results[#results + 1] = code
     elseif record then
-      results[#results + 1] = { code, due > now and 'delayed' or 'ready', record, 0, '' }
+      local _, stored_due = read('<I6I6', record)
+      results[#results + 1] = { code, stored_due > now and 'delayed' or 'ready', record, 0, '' }
     else
       local id = ARGV[at]
       kept_room = kept_room - redis.call('HSTRLEN', POOL, id)
+      flush()
+      local kept_state, score = state_of(id)
       if kept_room < 0 then
-        results[#results + 1] = code
+        results[#results + 1] = { code, kept_state }
       else
-        flush()
-        local state, score = state_of(id)
         results[#results + 1] = {
-          code, state, redis.call('HGET', POOL, id), score or 0, redis.call('HGET', HOLDERS, id) or ''
+          code, kept_state, redis.call('HGET', POOL, id), score or 0, redis.call('HGET', HOLDERS, id) or ''
         }
       end
     end

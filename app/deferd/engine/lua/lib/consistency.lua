@@ -1,7 +1,7 @@
--- Checks the consistency of a job's data and repairs it. After the 14 keys of lib/topic.lua these scripts take
---   KEYS[15] aside HASH what a repair has removed: "job <id> <ms>", "settings <ms>" -> the bytes as they were
+-- Checks the consistency of a job's data and repairs it. After the keys of lib/topic.lua these scripts take
+--   KEYS[#KEYS] aside HASH what a repair has removed: "job <id> <ms>", "settings <ms>" -> the bytes as they were
 --   ARGV[2] 1: repair what is found, in the same call; 0: change nothing
-local ASIDE, REPAIR = KEYS[15], ARGV[2] == '1'
+local ASIDE, REPAIR = KEYS[#KEYS], ARGV[2] == '1'
 
 -- Which state counts when an id is in several: a job's end may not be undone, and a lease excludes other consumers.
 local PRECEDENCE = { 'finished', 'dead', 'reserved', 'delayed', 'ready' }

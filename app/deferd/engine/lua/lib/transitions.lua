@@ -56,7 +56,7 @@ local function remove_job(id, state, score, now)
   end
   redis.call('ZREM', EXPIRY, id)
   redis.call('HDEL', POOL, id)
-  if state ~= 'finished' then tally('cancelled', 1) end
+  if state == 'finished' then redis.call('ZREM', TAKEN, id) else tally('cancelled', 1) end
 end
 
 -- Make a job dead that was just removed from its sorted set.

@@ -1,0 +1,71 @@
+"""The options of a put that decide what it finds under its id, with both clients and on the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from deferd import AsyncClient, Client, JobExists, PutResult
+from deferd.contract.model import JobState
+from tests.acceptance.cli.command_line import Shell
+from tests.acceptance.service_process import ServiceProcess
+
+
+@pytest.fixture
+def client(shared_service: ServiceProcess) -> Iterator[Client]:
+    with Client(shared_service.url) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(shared_service: ServiceProcess) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(shared_service.url) as client:
+        yield client
+
+
+def test_a_conflict_says_by_which_state_and_until_when(client: Client, topic: str) -> None:
+    put = client.put(topic, id="a", unique_for=timedelta(minutes=1))
+    assert put.unique_for == 60
+    [job] = client.pop(topic, wait=0)
+    client.finish(job)
+    with pytest.raises(JobExists) as taken:
+        client.put(topic, id="a", on_conflict="keep")
+    assert taken.value.state is JobState.FINISHED
+    assert taken.value.until is not None
+    assert taken.value.until > datetime.now(UTC)
+    assert client.put(topic, id="a", conflict_with="live").state is JobState.READY
+
+
+def test_the_results_of_a_batch_have_states(client: Client, topic: str) -> None:
+    client.put(topic, id="a", delay=60)
+    jobs = [{"topic": topic, "id": job_id, "on_conflict": "keep"} for job_id in ("a", "b")]
+    assert list(client.put_many(jobs)) == [
+        PutResult(topic, "a", 200, None, None, "fsync", JobState.DELAYED),
+        PutResult(topic, "b", 201, None, None, "fsync", None),
+    ]
+
+
+async def test_puts_that_share_a_request_get_the_same_errors(async_client: AsyncClient, topic: str) -> None:
+    await async_client.put(topic, id="a", delay=60)
+    results = await asyncio.gather(*(async_client.put(topic, id="a") for _ in range(20)), return_exceptions=True)
+    assert {result.state for result in results if isinstance(result, JobExists)} == {JobState.DELAYED}
+
+
+def test_the_longest_wait_is_shown(client: Client, topic: str) -> None:
+    put = client.put(topic, id="a", delay=10, max_wait=timedelta(seconds=10), on_conflict="replace")
+    assert put.due_by == put.due_at
+
+
+def test_the_command_line_has_the_options(shared_service: ServiceProcess, topic: str) -> None:
+    shell = Shell(shared_service.url)
+    options = ("--delay", "5m", "--max-wait", "10m", "--on-conflict", "replace", "--unique-for", "1h")
+    [put] = shell.json("put", topic, "1", "--id", "a", *options)
+    assert put["unique_for"] == 3600
+    assert {"due by", "unique for"} <= {line[:10].strip() for line in shell.good("show", topic, "a").splitlines()}
+    shell.good("cancel", topic, "a")
+    shell.good("put", topic, "1", "--id", "a")
+    shell.good("bury", topic, "a") if shell.json("pop", topic) else None
+    assert shell.json("put", topic, "1", "--id", "a", "--conflict-with", "live")[0]["state"] == "ready"
