@@ -137,6 +137,8 @@ def _members(record: JobRecord) -> list[bytes]:
         or record.traceparent is not None
         or record.unique_for_ms
         or record.due_by_ms is not None
+        or record.is_follow_up
+        or record.followed_by is not None
     ):
         pieces.append(_rare_members(record))
     return pieces
@@ -157,6 +159,14 @@ def _rare_members(record: JobRecord) -> bytes:
         members["unique_for"] = seconds(record.unique_for_ms)
     if record.due_by_ms is not None:
         members["due_by"] = instant(record.due_by_ms)
+    if record.is_follow_up:
+        members["follow_up"] = True
+    if (follow_up := record.followed_by) is not None:
+        members["followed_by"] = {
+            "body": Fragment(follow_up.body),
+            "created_at": instant(follow_up.created_at_ms),
+            "due_at": instant(follow_up.due_at_ms),
+        }
     if record.last_error is not None:
         members["last_error"] = record.last_error
     if record.reason is not None:
@@ -199,10 +209,10 @@ def put_results(results: Iterable[PutResult]) -> bytes:
     """The response to a batch put."""
     lines = [
         f'{{"topic":"{topic}","id":"{job_id}","status":201,"durability":"{durability}"}}'
-        if status == 201 and code is None and durability is not None
+        if status == 201 and code is None and durability is not None and not follow_up
         else f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}'
-        f"{_state(state, until)}}}"
-        for topic, job_id, status, code, durability, state, until in results
+        f"{_state(state, until)}{_FOLLOW_UP[follow_up]}}}"
+        for topic, job_id, status, code, durability, state, until, follow_up in results
     ]
     return _results(lines)
 
@@ -223,10 +233,10 @@ def put_results_with_jobs(results: Iterable[tuple[PutResult, JobRecord | None]])
     """The response to a batch put that returns the stored jobs; in one copy: bodies may be large."""
     pieces = [b'{"results":[']
     for result, record in results:
-        topic, job_id, status, code, durability, state, until = result
+        topic, job_id, status, code, durability, state, until, follow_up = result
         pieces.append(
             f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}'
-            f"{_state(state, until)}".encode()
+            f"{_state(state, until)}{_FOLLOW_UP[follow_up]}".encode()
         )
         if record is not None:
             pieces.append(b',"job":')
@@ -254,6 +264,10 @@ def _code(code: str | None) -> str:
 
 def _durability(durability: str | None) -> str:
     return "" if durability is None else f',"durability":"{durability}"'
+
+
+_FOLLOW_UP = ("", ',"follow_up":true')
+"""By whether a put waits for a job's holder."""
 
 
 def _state(state: JobState | None, until_ms: int | None) -> str:

@@ -12,7 +12,10 @@ from deferd.contract import limits, model
 from deferd.contract.errors import FieldError
 
 FIELD_ERRORS_MAX = 1000
-_SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait", "advance"})
+_SECONDS = frozenset({"delay", "ttr", "ttl", "retain", "base", "cap", "seconds", "wait", "advance"}) | {
+    "max_wait",
+    "unique_for",
+}
 _BACKOFF_KINDS = tuple(
     get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(model.Backoff)[0])
 )

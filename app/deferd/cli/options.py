@@ -96,6 +96,11 @@ collapse_options: Final = all_of(
             click.Choice(["any", "live"]),
             "which jobs of this id are in the way: any, or live: only those that still run",
         ),
+        _field(
+            "if-reserved",
+            click.Choice(["refuse", "after"]),
+            "when a consumer holds the job: refuse (exit code 3), or after: the put waits until that has ended",
+        ),
         _field("max-wait", values.duration, "with --on-conflict replace: due at most this long after the first put"),
         _field("unique-for", values.duration, "how long the id stays taken after the job is finished"),
     ]

@@ -143,9 +143,18 @@ def change(
 @topic_argument("the jobs' topic")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, help="the jobs' ids")
 @click.option("--refuse-reserved", is_flag=True, help="do not cancel a job that a consumer holds")
+@click.option("--keep-follow-up", is_flag=True, help="a put that waits for the job to end takes its place")
 @json_option()
 @connection_options
-def cancel(topic: str, ids: tuple[str, ...], refuse_reserved: bool, as_json: bool, connection: Connection) -> int:
+def cancel(
+    *,
+    topic: str,
+    ids: tuple[str, ...],
+    refuse_reserved: bool,
+    keep_follow_up: bool,
+    as_json: bool,
+    connection: Connection,
+) -> int:
     """Cancel jobs in any state. `was` shows whether it was in time: reserved means that a consumer had the job already.
     A job that cannot be cancelled does not keep the others from being cancelled.
     """
@@ -156,7 +165,12 @@ def cancel(topic: str, ids: tuple[str, ...], refuse_reserved: bool, as_json: boo
     with connection.open() as client:
         for job_id in ids:
             try:
-                job = client.cancel(topic, job_id, if_reserved="refuse" if refuse_reserved else "cancel")
+                job = client.cancel(
+                    topic,
+                    job_id,
+                    if_reserved="refuse" if refuse_reserved else "cancel",
+                    follow_up="keep" if keep_follow_up else "cancel",
+                )
             except DeferdError as error:
                 if exit_codes.of_error(error) != exit_codes.REFUSED:
                     raise
@@ -177,7 +191,8 @@ def _show_briefly(job: Job, *, as_json: bool, durability: bool = False) -> None:
         output.json_line(job.fields)
     else:
         reached = f", durability {job.durability}" if durability else ""
-        output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{reached}")
+        waits = ", after the one that a consumer holds" if job.is_follow_up else ""
+        output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{waits}{reached}")
 
 
 def _facts(job: Job) -> list[tuple[str, str]]:
@@ -193,6 +208,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("retain", "not kept when finished" if job.retain == 0 else output.span(job.retain)),
         ("due by", None if job.due_by is None else output.when(job.due_by)),
         ("unique for", output.span(job.unique_for) if job.unique_for else None),
+        ("followed by", None if job.followed_by is None else _pretty(job.followed_by["body"])),
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),

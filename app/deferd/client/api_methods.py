@@ -70,7 +70,7 @@ class ApiMethods:
 
         `body` is any JSON value, or a value that pydantic can write as JSON. The options, all keyword-only, are the
         keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `on_conflict`,
-        `conflict_with`, `max_wait`, `unique_for`, `traceparent` and `durability`.
+        `conflict_with`, `if_reserved`, `max_wait`, `unique_for`, `traceparent` and `durability`.
 
         The client makes an `id` if there is none, and repeats a put whose response was lost: a stored job with this id
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
@@ -143,7 +143,14 @@ class ApiMethods:
         fields |= {name: value for name, value in optional.items() if value is not UNSET}
         return await self._sender.send(requests.change(topic, id, fields))
 
-    async def cancel(self, topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> Cancelled:
+    async def cancel(
+        self,
+        topic: str,
+        id: str,
+        *,
+        if_reserved: Literal["cancel", "refuse"] = "cancel",
+        follow_up: Literal["cancel", "keep"] = "cancel",
+    ) -> Cancelled:
         """Cancel a job in any state; it is not delivered after this. `was` in the result is the state it had.
 
         Raises:
@@ -151,15 +158,22 @@ class ApiMethods:
             JobNotFound: there is no such job.
             NoAnswer: a response was lost and the job is gone: by this cancel or before it.
         """
-        return await self._calls.cancel(topic, id, if_reserved)
+        return await self._calls.cancel(topic, id, if_reserved, follow_up)
 
     async def cancel_many(
-        self, topic: str, ids: Sequence[str], *, if_reserved: Literal["cancel", "refuse"] = "cancel"
+        self,
+        topic: str,
+        ids: Sequence[str],
+        *,
+        if_reserved: Literal["cancel", "refuse"] = "cancel",
+        follow_up: Literal["cancel", "keep"] = "cancel",
     ) -> list[CancelResult]:
         """Cancel any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""
         results: list[CancelResult] = []
         for start in range(0, len(ids), BATCH_MAX):
-            request = requests.cancel_many(topic, ids[start : start + BATCH_MAX], if_reserved=if_reserved)
+            request = requests.cancel_many(
+                topic, ids[start : start + BATCH_MAX], if_reserved=if_reserved, follow_up=follow_up
+            )
             outcome = await self._sender.try_to_send(request)
             results += [
                 result._replace(status=503, code=NoAnswer.code)

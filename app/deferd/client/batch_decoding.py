@@ -20,6 +20,7 @@ class _PutLine(msgspec.Struct, gc=False):
     code: str | None = None
     durability: str | None = None
     state: JobState | None = None
+    follow_up: bool = False
 
 
 class _PutLines(msgspec.Struct):
@@ -55,7 +56,8 @@ def put_results(content: bytes) -> list[PutResult] | None:
     except (msgspec.MsgspecError, ValueError):  # ValueError: invalid UTF-8
         return None
     return [
-        _put_result((line.topic, line.id, line.status, line.code, None, line.durability, line.state)) for line in lines
+        _put_result((line.topic, line.id, line.status, line.code, None, line.durability, line.state, line.follow_up))
+        for line in lines
     ]
 
 

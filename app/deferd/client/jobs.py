@@ -118,6 +118,16 @@ class Job(JsonView):
         return float(self.fields.get("unique_for", 0))
 
     @property
+    def is_follow_up(self) -> bool:
+        """Whether the put that returned it waits until the job with its id has ended."""
+        return bool(self.fields.get("follow_up"))
+
+    @property
+    def followed_by(self) -> Mapping[str, Any] | None:
+        """The job's follow-up as JSON, with `body`, `created_at` and `due_at`, if it has one. Only `look` reads it."""
+        return self.fields.get("followed_by")
+
+    @property
     def due_by(self) -> datetime | None:
         """The latest due time to which further puts can move the job, if it has a `max_wait`."""
         return self._instant("due_by")
@@ -315,6 +325,7 @@ class PutResult(NamedTuple):
     it is unknown whether the job was put, because a response was lost and the job that had its id is gone.
     `durability` is the level that the stored job has reached: this job, or with 409 the existing one. `state` is that
     of the job that was kept or is in the way; None for jobs that were put, and from services before 0.2.0.
+    `is_follow_up`: a consumer holds the job, and this put waits until that has ended.
     """
 
     topic: str
@@ -324,6 +335,7 @@ class PutResult(NamedTuple):
     detail: str | None = None
     durability: str | None = None
     state: JobState | None = None
+    is_follow_up: bool = False
 
 
 class CancelResult(NamedTuple):

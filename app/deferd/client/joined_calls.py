@@ -36,6 +36,7 @@ from deferd.contract.errors import (
 from deferd.contract.model import JobState
 
 IfReserved = Literal["cancel", "refuse"]
+FollowUp = Literal["cancel", "keep"]
 
 _CREATED = 201
 _OK = (200, _CREATED)
@@ -70,9 +71,9 @@ class JoinedCalls:
         """Finish a job. Finishes of one topic share requests."""
         await self._run(self._finishes, f"{job.topic}", _Finish(self._sender, job, result))
 
-    async def cancel(self, topic: str, id: str, if_reserved: IfReserved) -> Cancelled:
+    async def cancel(self, topic: str, id: str, if_reserved: IfReserved, follow_up: FollowUp) -> Cancelled:
         """Cancel a job. Cancels of one topic share requests."""
-        return await self._run(self._cancels, f"{topic}", _Cancel(self._sender, topic, id, if_reserved))
+        return await self._run(self._cancels, f"{topic}", _Cancel(self._sender, topic, id, if_reserved, follow_up))
 
     async def _run(self, kind: _Kind, key: str, call: _Call[Result]) -> Result:
         if self._batching is None:
@@ -146,6 +147,7 @@ class _PutForResult(_AnyPut[PutResult]):
                 *(job["topic"], job["id"], result["status"], None, None),
                 result.get("durability"),
                 None if state is None else JobState(state),
+                "follow_up" in result,
             )
         )
 
@@ -177,17 +179,18 @@ class _Finish(_Call[None]):
 
 
 class _Cancel(_Call[Cancelled]):
-    __slots__ = ("_if_reserved",)
+    __slots__ = ("_follow_up", "_if_reserved")
 
-    def __init__(self, sender: Sender, topic: str, id: str, if_reserved: IfReserved) -> None:
+    def __init__(self, sender: Sender, topic: str, id: str, if_reserved: IfReserved, follow_up: FollowUp) -> None:
         super().__init__(sender, topic, id)
         self._if_reserved: IfReserved = if_reserved
+        self._follow_up: FollowUp = follow_up
 
     def json(self) -> bytes:
-        return encode({"id": self.id, "if_reserved": self._if_reserved})
+        return encode({"id": self.id, **requests.cancel_options(self._if_reserved, self._follow_up)})
 
     async def send_alone(self) -> Cancelled:
-        request = requests.cancel(self.topic, self.id, if_reserved=self._if_reserved)
+        request = requests.cancel(self.topic, self.id, if_reserved=self._if_reserved, follow_up=self._follow_up)
         return await cancel_once(self.sender, request, doubtful=self.doubtful, retry_for_s=self.time_left_s())
 
 

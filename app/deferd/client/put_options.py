@@ -79,6 +79,9 @@ class PutDefaults(TypedDict, total=False):
     conflict_with: Literal["any", "live"]
     """Which jobs of the id are in the way: `any` (the default), also a dead or finished one that is still kept, or only
     a `live` one."""
+    if_reserved: Literal["refuse", "after"]
+    """What happens if a consumer holds the job that is in the way: `refuse` (the default) raises JobReserved, `after`
+    (with `keep` or `replace`) makes this put its follow-up, which becomes the job when that has ended."""
     max_wait: Seconds | None
     """With `on_conflict` `replace`: each put moves the due time, but never beyond this time after the first put."""
     unique_for: Seconds | None

@@ -124,17 +124,33 @@ def change(topic: str, id: str, fields: Mapping[str, Any]) -> ApiRequest[Job]:
     return ApiRequest("PATCH", _job_path(topic, id), responses.read_job, body=body, repeatable=repeatable)
 
 
-def cancel(topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> ApiRequest[Cancelled]:
+def cancel(
+    topic: str,
+    id: str,
+    *,
+    if_reserved: Literal["cancel", "refuse"] = "cancel",
+    follow_up: Literal["cancel", "keep"] = "cancel",
+) -> ApiRequest[Cancelled]:
     """`DELETE /jobs/{topic}/{id}`."""
-    query = {"if_reserved": if_reserved} if if_reserved != "cancel" else None
+    query = cancel_options(if_reserved, follow_up) or None
     return ApiRequest("DELETE", _job_path(topic, id), responses.read_cancelled, query=query)
 
 
+def cancel_options(if_reserved: str, follow_up: str) -> dict[str, str]:
+    """The options of a cancel, without those that older services do not know unless they are needed."""
+    options = {"if_reserved": if_reserved, "follow_up": follow_up}
+    return {name: value for name, value in options.items() if value != "cancel"}
+
+
 def cancel_many(
-    topic: str, ids: Iterable[str], *, if_reserved: Literal["cancel", "refuse"] = "cancel"
+    topic: str,
+    ids: Iterable[str],
+    *,
+    if_reserved: Literal["cancel", "refuse"] = "cancel",
+    follow_up: Literal["cancel", "keep"] = "cancel",
 ) -> ApiRequest[list[CancelResult]]:
     """`POST /topics/{topic}/cancel`: 1 to 1000 jobs of one topic."""
-    option = {} if if_reserved == "cancel" else {"if_reserved": if_reserved}
+    option = cancel_options(if_reserved, follow_up)
     body = encode({"jobs": [{"id": job_id, **option} for job_id in ids]})
     return ApiRequest("POST", topic_path(topic, "cancel"), responses.read_cancel_results, body=body)
 

@@ -84,6 +84,7 @@ def general_put_results(content: bytes) -> list[PutResult]:
             None,
             _text_or_none(result["durability"]) if "durability" in result else None,
             _state_or_none(result.get("state")),
+            result.get("follow_up") is True,
         )
         for result in parsed(content)["results"]
     ]

@@ -135,7 +135,7 @@ UniqueFor = Annotated[
     _seconds(
         0.001,
         limits.RETAIN_MAX_S,
-        "Seconds for which the id stays taken after the job is finished, whatever `on_conflict` says: further puts get "
+        "Seconds for which the id stays taken after the job is finished, with any `on_conflict`: further puts get "
         "409 `job_exists`. A cancel of the id frees it.",
     ),
 ]
@@ -207,6 +207,15 @@ IfReserved = Annotated[
     Field(
         description="What to do when a consumer holds the job: `cancel` it anyway (the consumer's next request for it "
         "gets 410 `job_cancelled`), or `refuse` with 409 `job_reserved`.",
+    ),
+]
+
+
+FollowUp = Annotated[
+    Literal["cancel", "keep"],
+    Field(
+        description="What becomes of the job's follow-up (a put with `if_reserved` `after`): `cancel` it too, or "
+        "`keep` it: it takes the job's place, not before the lease of a consumer that held the job would have ended.",
     ),
 ]
 
@@ -289,6 +298,7 @@ class _When(_Strict):
         return self
 
 
+_NO_COLLAPSE = frozenset({None, "refuse"})
 _MOVING = frozenset({"replace"})
 """Values of `on_conflict` with which a put moves the due time."""
 
@@ -311,6 +321,13 @@ class PutJob(_When, JobPolicy):
         description="Which jobs are in the way of this put: `any` job with its id, also a dead or finished one that is "
         "still kept and an id that `unique_for` keeps taken, or only a `live` one (delayed, ready or reserved).",
     )
+    if_reserved: Literal["refuse", "after"] = Field(
+        default="refuse",
+        description="What to do when a consumer holds the job that is in the way: `refuse` responds 409 `job_reserved` "
+        "(with `keep` the held job is kept); `after` stores this put as the job's one follow-up, which becomes the job "
+        "when the held one has ended. Needs `on_conflict` `keep` or `replace`, which then say what becomes of an "
+        "earlier follow-up.",
+    )
     max_wait: MaxWait | None = None
     unique_for: UniqueFor | None = None
     traceparent: Traceparent | None = None
@@ -319,12 +336,19 @@ class PutJob(_When, JobPolicy):
         description="How durable the put must be. Default: that of the topic, else what the store is configured for.",
     )
 
-    @field_validator("max_wait", "unique_for")
+    @field_validator("if_reserved", "max_wait", "unique_for")
     @classmethod
-    def _has_an_id(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if value is not None and info.data.get("id", "") is None:
+    def _has_an_id(cls, value: Any, info: ValidationInfo) -> Any:
+        if value not in _NO_COLLAPSE and info.data.get("id", "") is None:
             raise ValueError("needs an `id`: without one no two puts are for the same job")
         return value
+
+    @field_validator("if_reserved")
+    @classmethod
+    def _says_what_becomes_of_others(cls, if_reserved: str, info: ValidationInfo) -> str:
+        if if_reserved == "after" and info.data.get("on_conflict") == "reject":
+            raise ValueError("`after` needs `on_conflict` `keep` or `replace`, not `reject`")
+        return if_reserved
 
     @field_validator("max_wait")
     @classmethod
@@ -356,6 +380,7 @@ class CancelItem(_Strict):
 
     id: JobId
     if_reserved: IfReserved = "cancel"
+    follow_up: FollowUp = "cancel"
 
 
 class CancelBatch(_Strict):
@@ -439,6 +464,14 @@ class Redrive(_Strict):
     )
 
 
+class FollowUpJob(BaseModel):
+    """A put that waits until the job with its id has ended."""
+
+    body: Any = Field(description="JSON value from the producer.")
+    created_at: datetime = Field(description="When it was put.")
+    due_at: datetime = Field(description="When it is due, at the earliest.")
+
+
 class Job(BaseModel):
     """A job as the service returns it. Fields without a value are omitted."""
 
@@ -474,6 +507,10 @@ class Job(BaseModel):
     )
     due_by: datetime | None = Field(
         default=None, description="The latest due time to which further puts can move the job, if it has a `max_wait`."
+    )
+    followed_by: FollowUpJob | None = Field(
+        default=None,
+        description="When the job is read alone: its follow-up, which becomes the job when this one has ended.",
     )
     result: Any = Field(default=None, description="JSON value from the finish.")
 

@@ -27,20 +27,28 @@ from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
 from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
-from deferd.engine.record import JobRecord, read_reply
+from deferd.engine.record import JobRecord, read_record, read_reply
 from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBounds, encode_put, size
 from deferd.store.durability_levels import level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
-_OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
+_FOLLOWS, _FOLLOW_UP_KEPT, _FOLLOW_UP_REPLACED = 5, 6, 7
+Outcome = Literal["created", "kept", "replaced", "follow_up"]
+_OUTCOMES: dict[int, Outcome] = {
     _CREATED: "created",
     _KEPT: "kept",
     _REPLACED: "replaced",
+    _FOLLOWS: "follow_up",
+    _FOLLOW_UP_KEPT: "kept",
+    _FOLLOW_UP_REPLACED: "replaced",
 }
 _STATUS: dict[int, tuple[int, str | None]] = {
     _CREATED: (201, None),
     _KEPT: (200, None),
     _REPLACED: (200, None),
+    _FOLLOWS: (201, None),
+    _FOLLOW_UP_KEPT: (200, None),
+    _FOLLOW_UP_REPLACED: (200, None),
     _EXISTS: (409, JobExists.code),
     _HELD: (409, JobReserved.code),
     _FULL: (429, TopicFull.code),
@@ -62,7 +70,7 @@ class PutOutcome(msgspec.Struct, frozen=True, gc=False):
     """A stored job, what the put did for it, and the durability that it has reached."""
 
     record: JobRecord
-    outcome: Literal["created", "kept", "replaced"]
+    outcome: Outcome
     durability: str
 
 
@@ -77,7 +85,15 @@ def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS
         raise (JobReserved if result == _HELD else JobExists)(put.topic, put.id, durability)
     if result[0] == _EXISTS:
         raise JobExists(put.topic, put.id, durability, JobState(result[1].decode()), result[2] or None)
+    if result[0] >= _FOLLOWS:
+        return PutOutcome(_read_follow_up(put, result), _OUTCOMES[result[0]], durability)
     return PutOutcome(read_reply(put.topic, put.id, result[1:]), _OUTCOMES[result[0]], durability)
+
+
+def _read_follow_up(put: EncodedPut, result: Sequence[Any]) -> JobRecord:
+    record = read_record(put.topic, put.id, JobState.DELAYED, result[2])
+    record.is_follow_up = True
+    return record
 
 
 class PutResult(NamedTuple):
@@ -85,7 +101,7 @@ class PutResult(NamedTuple):
 
     `durability` is the level that the stored job has reached; None when no job is stored, or that is not known.
     `state` is that of the existing job, when it was kept or is in the way; `until_ms` is when its retention or its
-    `unique_for` ends, if it is in the way and dead or finished.
+    `unique_for` ends, if it is in the way and dead or finished. `is_follow_up`: the put waits for the job's holder.
     """
 
     topic: str
@@ -95,6 +111,7 @@ class PutResult(NamedTuple):
     durability: str | None = None
     state: JobState | None = None
     until_ms: int | None = None
+    is_follow_up: bool = False
 
 
 class Puts:
@@ -257,7 +274,9 @@ class _Batch:
             self._puts.count(topic, replies)
             ids = [job.id for job in jobs]
             nothing = repeat(None)
-            created = rows(PutResult, repeat(topic), ids, repeat(201), nothing, repeat(level), nothing, nothing)
+            created = rows(
+                PutResult, repeat(topic), ids, repeat(201), nothing, repeat(level), nothing, nothing, repeat(False)
+            )
             self._results.update(zip(indexes, created, strict=True))
             return
         noted = [self._noted(index, reply) for index, reply in zip(indexes, replies, strict=True)]
@@ -265,7 +284,10 @@ class _Batch:
         for index, job, (code, state, until_ms) in zip(indexes, jobs, noted, strict=True):
             status, error_code = _STATUS[code]
             reached_level = None if code == _FULL else level
-            self._results[index] = PutResult(topic, job.id, status, error_code, reached_level, state, until_ms)
+            is_follow_up = code >= _FOLLOWS
+            self._results[index] = PutResult(
+                topic, job.id, status, error_code, reached_level, state, until_ms, is_follow_up
+            )
 
     def _by_durability(self, indexes: Sequence[int]) -> Iterable[tuple[str | None, Sequence[int]]]:
         durabilities = {self._jobs[index].durability for index in indexes}
@@ -281,6 +303,8 @@ class _Batch:
         if isinstance(reply, int):
             return reply, JobState.RESERVED if reply == _HELD else None, None
         code: int = reply[0]
+        if code >= _FOLLOWS and reply[2]:
+            self.records[index] = _read_follow_up(self._jobs[index], reply)
         if len(reply) == _WITH_RECORD:
             self.records[index] = read_reply(self._jobs[index].topic, self._jobs[index].id, reply[1:])
         if code not in {_KEPT, _EXISTS}:

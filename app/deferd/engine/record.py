@@ -104,6 +104,10 @@ class JobRecord(msgspec.Struct, gc=False):
     traceparent: str | None = None
     unique_for_ms: int = 0
     due_by_ms: int | None = None
+    is_follow_up: bool = False
+    """It waits until the job with its id has ended."""
+    followed_by: JobRecord | None = None
+    """The job's follow-up, where a call reads it."""
 
     @property
     def receipt(self) -> Receipt:

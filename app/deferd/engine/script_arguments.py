@@ -21,7 +21,7 @@ PUT_HEAD_START, PUT_HEAD_END = struct.Struct("<BBQ"), struct.Struct("<II")
 """The same, without the nonce between them."""
 NONCE_IN_HEAD_BYTES = 8
 ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
-_ONLY_LIVE, _HAS_MAX_WAIT = 4, 16
+_ONLY_LIVE, _AFTER, _HAS_MAX_WAIT = 4, 8, 16
 """Added to the code of `on_conflict`, see lua/put.lua."""
 DELAY, INSTANT = 0, 1
 NONCE_BYTES = 6
@@ -83,6 +83,8 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
     on_conflict = ON_CONFLICT[spec.on_conflict]
     if spec.conflict_with == "live":
         on_conflict += _ONLY_LIVE
+    if spec.if_reserved == "after":
+        on_conflict += _AFTER
     if spec.max_wait is not None:
         on_conflict += _HAS_MAX_WAIT
     head = PUT_HEAD.pack(on_conflict, when, when_ms, nonce, bounds.max_jobs or 0, len(extra))

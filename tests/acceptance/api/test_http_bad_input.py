@@ -41,6 +41,8 @@ async def nothing_is_stored(http: Http) -> bool:
         ({"id": "a", "unique_for": 0}, "body.unique_for", "at least 0.001 seconds"),
         ({"unique_for": 5}, "body.unique_for", "needs an `id`"),
         ({"id": "a", "conflict_with": "dead"}, "body.conflict_with", "'any' or 'live'"),
+        ({"id": "a", "if_reserved": "after"}, "body.if_reserved", "needs `on_conflict` `keep` or `replace`"),
+        ({"if_reserved": "after", "on_conflict": "keep"}, "body.if_reserved", "needs an `id`"),
         ({"id": "a", "max_wait": 5}, "body.max_wait", "needs `on_conflict` `replace`"),
         ({"max_wait": 5, "on_conflict": "replace"}, "body.max_wait", "needs an `id`"),
         (

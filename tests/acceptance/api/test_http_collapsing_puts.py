@@ -50,3 +50,33 @@ async def test_puts_within_the_longest_wait_move_the_due_time(http: Http) -> Non
     assert second["due_at"] == second["due_by"] == first["due_by"] == first["due_at"]
     assert moment(second["created_at"]) >= moment(first["created_at"])
     assert second["body"] == 2
+
+
+async def test_a_put_waits_while_a_consumer_holds_the_job(http: Http) -> None:
+    receipt = (await http.reserve("a", retain=60))["receipt"]
+    after = {"topic": http.topic, "id": "a", "on_conflict": "replace", "if_reserved": "after"}
+    first = ok(await http.post("/jobs", json={**after, "body": 1}), 201)
+    assert (first["follow_up"], first["state"], first["body"]) == (True, "delayed", 1)
+    again = ok(await http.post("/jobs", json={**after, "body": [2]}), 200)
+    assert again["follow_up"] is True
+    shown = await http.get_job("a")
+    assert (shown["state"], shown["followed_by"]["body"]) == ("reserved", [2])
+    [result] = ok(await http.post("/jobs/batch?with_jobs=true", json={"jobs": [{**after, "body": 3}]}))["results"]
+    assert (result["status"], result["follow_up"], result["job"]["body"]) == (200, True, 3)
+    ok(await http.post(http.job_path("a", "finish"), json={"receipt": receipt}))
+    following = await http.pop_one(wait=5)
+    assert (following["body"], following["attempt"]) == (3, 1)
+    assert "followed_by" not in await http.get_job("a")
+
+
+async def test_a_cancel_takes_a_follow_up_along_or_keeps_it(http: Http) -> None:
+    after = {"topic": http.topic, "on_conflict": "keep", "if_reserved": "after"}
+    for job_id in ("a", "b"):
+        await http.reserve(job_id)
+        ok(await http.post("/jobs", json={**after, "id": job_id}), 201)
+    assert ok(await http.delete(http.job_path("a")))["was"] == "reserved"
+    assert ok(await http.delete(http.job_path("b") + "?follow_up=keep"))["was"] == "reserved"
+    assert not await http.has_job("a")
+    kept = await http.get_job("b")
+    assert kept["state"] == "delayed"
+    assert 50 < seconds_from_now(kept["due_at"]) <= 60

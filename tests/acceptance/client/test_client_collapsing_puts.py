@@ -69,3 +69,21 @@ def test_the_command_line_has_the_options(shared_service: ServiceProcess, topic:
     shell.good("put", topic, "1", "--id", "a")
     shell.good("bury", topic, "a") if shell.json("pop", topic) else None
     assert shell.json("put", topic, "1", "--id", "a", "--conflict-with", "live")[0]["state"] == "ready"
+
+
+def test_a_follow_up_is_put_shown_and_kept(client: Client, shared_service: ServiceProcess, topic: str) -> None:
+    shell = Shell(shared_service.url)
+    client.put(topic, id="a")
+    client.pop(topic, wait=0)
+    put = client.put(topic, [1], id="a", on_conflict="replace", if_reserved="after")
+    assert put.is_follow_up
+    shown = client.look(topic, "a").followed_by
+    assert shown is not None
+    assert shown["body"] == [1]
+    [result] = client.put_many([{"topic": topic, "id": "a", "on_conflict": "keep", "if_reserved": "after"}])
+    assert result.is_follow_up
+    assert "after the one" in shell.good(
+        "put", topic, "2", "--id", "a", "--on-conflict", "replace", "--if-reserved", "after"
+    )
+    assert "was reserved" in shell.good("cancel", topic, "a", "--keep-follow-up")
+    assert client.cancel(topic, "a", follow_up="keep").was is JobState.DELAYED

@@ -303,6 +303,7 @@ FIELDS = {
     b"retain": mostly(b"0", b"1000", b"null"),
     b"backoff": mostly(b'{"kind":"fixed","seconds":5}', b'{"kind":"x"}'),
     b"conflict_with": mostly(b'"any"', b'"live"'),
+    b"if_reserved": mostly(b'"after"', b'"refuse"'),
     b"unique_for": mostly(b"1000", b"0"),
     b"max_wait": mostly(b"315576000", b"0"),
     b"other": mostly(b"1"),

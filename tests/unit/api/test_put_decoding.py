@@ -115,6 +115,8 @@ LEFT_TO_THE_GENERAL_PATH = [
     b'{"topic":"t","id":"a","conflict_with":"any"}',
     b'{"topic":"t","id":"a","conflict_with":"live"}',
     b'{"topic":"t","id":"a","unique_for":60}',
+    b'{"topic":"t","id":"a","on_conflict":"keep","if_reserved":"after"}',
+    b'{"topic":"t","id":"a","if_reserved":"refuse"}',
     b'{"topic":"t","id":"a","unique_for":null}',
     b'{"topic":"t","id":"a","on_conflict":"replace","max_wait":60}',
     b'{"topic":"t","unknown":1}',
@@ -204,7 +206,7 @@ def test_every_nonce_is_another_one() -> None:
 
 
 def test_the_fast_path_knows_each_field_but_rare_ones() -> None:
-    rare = {"backoff", "conflict_with", "max_wait", "unique_for"}
+    rare = {"backoff", "conflict_with", "if_reserved", "max_wait", "unique_for"}
     assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - rare
 
 
@@ -272,6 +274,7 @@ VALUES = {
     "retain": ["0", "5.5", "null", "-1", '"1"'],
     "backoff": ['{"kind":"fixed"}', "null"],
     "conflict_with": ['"any"', '"live"', "null"],
+    "if_reserved": ['"after"', '"refuse"'],
     "max_wait": ["1000000000", "60"],
     "unique_for": ["60", "0"],
     "unknown": ["1"],

@@ -66,6 +66,9 @@ class StoredJob(Job):
         "`replicated:N`, also in the memory of N replicas.",
         examples=["fsync"],
     )
+    follow_up: bool | None = Field(
+        None, description="`true`: a consumer holds the job, and this put waits as its follow-up until it has ended."
+    )
 
 
 class PutResult(BaseModel):
@@ -90,6 +93,9 @@ class PutResult(BaseModel):
         description="With `job_exists` of a dead or finished job: when its retention, or its `unique_for`, ends.",
     )
 
+    follow_up: bool | None = Field(
+        None, description="`true`: a consumer holds the job, and this put waits as its follow-up until it has ended."
+    )
     job: Job | None = Field(
         None,
         description="With `with_jobs` and status 200 or 201: the stored job. Left out for jobs that existed already "

@@ -31,7 +31,19 @@ _LONGEST_PAUSE_S = 0.1
 _LONGEST_WAIT_S = 20
 _TOPIC_KEY_TYPES = ("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", *["hash"] * 3, "zset", *["hash"] * 2)
 _SHARD_KEY_TYPES = {"settings": "hash", "topics": "zset", "due": "zset"}
-_SETS = ("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "requests", "taken", "cancelled")
+_SETS = (
+    "delayed",
+    "ready",
+    "reserved",
+    "dead",
+    "finished",
+    "expiry",
+    "holders",
+    "requests",
+    "taken",
+    "follow",
+    "cancelled",
+)
 _OUTCOMES = ("put", "finished", "cancelled", "dropped", "lost")
 _HAS_TIMESTAMPS = frozenset(
     {

@@ -93,6 +93,11 @@ class FindingKind(StrEnum):
         "an id is recorded as taken after its job was finished, although a job that is not finished has it",
         "the entry is removed",
     )
+    FOLLOW_UP_STUCK = (
+        "follow_up_stuck",
+        "a follow-up waits for a job that has ended or does not exist: it would never run",
+        "it becomes the job",
+    )
     TIMER_LATE = (
         "timer_late",
         "the timer's next visit is too late or not scheduled: jobs would be late, or never ready",

@@ -1,23 +1,45 @@
 -- Check one step through a sorted set or hash of a topic: each member must be a job in the pool. For the tombstones of
 -- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not. An id that is
--- taken may have a finished job, but no other.
+-- taken may have a finished job, but no other; a follow-up needs a job that has not ended.
 -- @include clock topic record transitions consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
--- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, taken, or cancelled
+-- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, taken, follow, or cancelled
 -- ARGV[4] cursor, 0 to begin | ARGV[5] about how many members to check
 -- Returns { next cursor, 0 after the last step, members checked, { kind, id, detail, ... } for each finding }
 -- Bound: about ARGV[5] members; the caller sends at most 1000. A small set that the store keeps packed is checked as a
 -- whole.
 local name = ARGV[3]
-local is_hash = name == 'holders' or name == 'requests'
+local is_hash = name == 'holders' or name == 'requests' or name == 'follow'
 local key = STATE_SETS[name] or ({ expiry = EXPIRY, holders = HOLDERS, requests = REQUESTS, cancelled = CANCELLED,
-  taken = TAKEN })[name]
+  taken = TAKEN, follow = FOLLOW })[name]
 local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, ARGV[4], 'COUNT', ARGV[5])
 local members = reply[2]
+local now = now_ms()
+
+-- Check a follow-up. A repair starts it if its job has ended, and moves it aside if it cannot be read.
+local function check_follow_up(id, raw, has_record)
+  local record, reason = read_checked(id, raw)
+  if not record then
+    report('unreadable', id, 'its follow-up is ' .. reason)
+    if not REPAIR then return end
+    redis.call('HDEL', FOLLOW, id)
+    redis.call('HSET', ASIDE, string.format('follow-up %s %.0f', id, now), raw)
+    return
+  end
+  local state, score
+  if has_record then state, score = state_of(id) end
+  if has_record and state ~= 'dead' and state ~= 'finished' then return end
+  report('follow_up_stuck', id, state or 'no job')
+  if not REPAIR then return end
+  if has_record then remove_job(id, state, score, now, true) else start_follow_up(id, now) end
+end
+
 for at = 1, #members, 2 do
   local id = members[at]
   local has_record = redis.call('HEXISTS', POOL, id) == 1
-  if name == 'taken' then
+  if name == 'follow' then
+    check_follow_up(id, members[at + 1], has_record)
+  elseif name == 'taken' then
     if has_record and not redis.call('ZSCORE', FINISHED, id) then
       report('taken_wrong', id, 'until ' .. members[at + 1])
       if REPAIR then redis.call('ZREM', TAKEN, id) end
@@ -27,6 +49,6 @@ for at = 1, #members, 2 do
   elseif not has_record then
     report('no_record', id, name)
   end
-  if REPAIR and name ~= 'taken' and has_record == (name == 'cancelled') then redis.call(is_hash and 'HDEL' or 'ZREM', key, id) end
+  if REPAIR and name ~= 'taken' and name ~= 'follow' and has_record == (name == 'cancelled') then redis.call(is_hash and 'HDEL' or 'ZREM', key, id) end
 end
 return { reply[1], #members / 2, findings }

@@ -1,5 +1,5 @@
 -- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted. The id of
--- one with `unique_for` stays taken for that time.
+-- one with `unique_for` stays taken for that time. One with a follow-up is deleted in any case, and that takes its place.
 -- @include clock topic record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON
@@ -16,13 +16,19 @@ end
 local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
-local released, gone, kept, done, taken, earliest = {}, {}, {}, {}, {}, math.huge
+local released, gone, kept, done, taken, followed, earliest = {}, {}, {}, {}, {}, {}, math.huge
 local released_count, gone_count = 0, 0
 
 -- Finish a live delivery; its writes are collected and done at the end.
 local function finish(id, raw, extra_length, argument, result_at)
   released_count = released_count + 1
   released[released_count] = id
+  if follow_up_of(id) then
+    gone_count = gone_count + 1
+    gone[gone_count], followed[#followed + 1] = id, id
+    done[id] = 'gone'
+    return
+  end
   local extra = extra_length > 0 and read_extra(raw)
   local unique, retain = extra and extra.u, extra and extra.r or 0
   if unique and unique > 0 then
@@ -81,6 +87,9 @@ if #released > 0 then
   tally('finished', #released)
 end
 if #gone > 0 then redis.call('HDEL', POOL, unpack(gone)) end
+for _, id in ipairs(followed) do
+  start_follow_up(id, now)
+end
 for _, job in ipairs(kept) do
   redis.call('HSET', POOL, job[1], job[2])
   redis.call('ZADD', FINISHED, job[3], job[1])

@@ -7,19 +7,21 @@
 -- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
 --   If the topic has another default above 0, nothing is stored and no result is returned
 -- ARGV[4..] two for each job: id | job, which consists of
---   on conflict u8 (0 reject, 1 keep, 2 replace; + 4: only a live job is a conflict; + 16: extra has `w`, the ms from the
+--   on conflict u8 (0 reject, 1 keep, 2 replace; + 4: only a live job is a conflict; + 8: while a
+--   consumer holds the job, the put waits as its follow-up; + 16: extra has `w`, the ms from the
 --   first put within which a replaced job is due at the latest) | 0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
 -- Returns { now ms, the topic's max_jobs or 0,
---   { code, { code, state, record, lease end ms, consumer }, { 2, state } for a kept job that is not returned, or
+--   { code, { code, state, record, lease end ms, consumer }, { 5 to 7, 'delayed', record of the follow-up }, { 2, state } for a kept job that is not returned, or
 --     { -1, state, until when its retention or `unique_for` takes the id, ms, else 0 } ... },
 --   the topic's default durability }
---   1 created, 2 kept, 3 replaced, -1 the id is taken, -2 a consumer holds the job, -3 the topic is full
+--   1 created, 2 kept, 3 replaced, 5 stored as follow-up, 6 that was kept, 7 that was replaced, -1 the id is taken, -2 a consumer holds the job, -3 the topic is full
 -- Bound: the caller sends at most 1000 jobs. To learn that jobs exist, at most READ_AT_ONCE are read in vain.
 local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
-local REPLACE, ONLY_LIVE, HAS_MAX_WAIT = 2, 4, 16
+local REPLACE, ONLY_LIVE, AFTER, HAS_MAX_WAIT = 2, 4, 8, 16
 local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
+local FOLLOWS, FOLLOW_UP_KEPT, FOLLOW_UP_REPLACED = 5, 6, 7
 local TOGETHER = 100
 local READ_AT_ONCE = 16
 local NO_ATTEMPTS = '\0\0\0\0'
@@ -107,18 +109,42 @@ local function taken_until(id)
 end
 
 -- Limit the due time of a put that has a longest wait: it counts from the first put, which the replaced record remembers.
--- Returns the due time and the rest of the record, which remembers it for the next put.
-local function within_max_wait(id, due, rest, extra_length)
+-- `old` is that, nil for none. Returns the due time and the rest of the record, which remembers it for the next put.
+local function within_max_wait(old, due, rest, extra_length)
   local extra = cjson.decode(string.sub(rest, 5, 4 + extra_length))
-  local latest, old = now + extra.w, call('HGET', POOL, id)
-  local state = old and state_of(id)
-  if state == 'delayed' or state == 'ready' then
-    local replaced = read_record(old)
-    if replaced.attempts == 0 then latest = replaced.extra.w or replaced.created + extra.w end
+  local replaced = old and read_record(old)
+  if not replaced or replaced.attempts > 0 then
+    extra.w = now + extra.w
+  else
+    extra.w = replaced.extra.w or replaced.created + extra.w
   end
-  extra.w = latest
   local text = cjson.encode(extra)
   return math.max(math.min(due, extra.w), now), write('<I4', #text) .. text .. string.sub(rest, 5 + extra_length)
+end
+
+-- Put a job with options that most do not have. Returns what `put` does, or nil for `put` to go on with `job_rest` and
+-- the due time that follow.
+local function put_special(id, options, due, nonce, job_rest, extra_length)
+  flush()
+  local old = call('HGET', POOL, id)
+  local state = old and state_of(id)
+  local waits = state == 'reserved' and options % (2 * AFTER) >= AFTER
+  local follow_up = waits and follow_up_of(id)
+  if follow_up and options % ONLY_LIVE == KEEP then return FOLLOW_UP_KEPT, follow_up end
+  if options >= HAS_MAX_WAIT then
+    if waits then
+      old = follow_up
+    elseif state ~= 'delayed' and state ~= 'ready' then
+      old = nil
+    end
+    due, job_rest = within_max_wait(old, due, job_rest, extra_length)
+    extra_length = read('<I4', job_rest)
+  end
+  if not waits then return nil, due, job_rest, extra_length end
+  local record = write('<I6I6I6I4', now, due, nonce, 0) .. (complete(job_rest, extra_length))
+  call('HSET', FOLLOW, id, record)
+  has_follow_ups = true
+  return follow_up and FOLLOW_UP_REPLACED or FOLLOWS, record
 end
 
 -- Returns the code; the record that was stored; and for EXISTS the state that takes the id, and until when or 0.
@@ -126,11 +152,9 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   local only_live = false
   if on_conflict > REPLACE then
     only_live = on_conflict % (2 * ONLY_LIVE) >= ONLY_LIVE
-    if on_conflict >= HAS_MAX_WAIT then
-      flush()
-      due, job_rest = within_max_wait(id, due, job_rest, extra_length)
-      extra_length = read('<I4', job_rest)
-    end
+    local code, new_due, new_rest, new_length = put_special(id, on_conflict, due, nonce, job_rest, extra_length)
+    if code then return code, new_due end
+    due, job_rest, extra_length = new_due, new_rest, new_length
     on_conflict = on_conflict % ONLY_LIVE
   end
   local rest, ttl = complete(job_rest, extra_length)
@@ -220,7 +244,10 @@ local function put_each(from, to)
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
     local code, record, state, until_ms = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
     if code == CREATED or code == REPLACED then put_now = put_now + 1 end
-    if code == EXISTS then
+    if code >= FOLLOWS then
+      if code == FOLLOW_UP_KEPT then kept_room = kept_room - #record end
+      results[#results + 1] = { code, 'delayed', with_records and kept_room >= 0 and record or '' }
+    elseif code == EXISTS then
       results[#results + 1] = { code, state, until_ms }
     elseif code == KEPT and not with_records then
       flush()

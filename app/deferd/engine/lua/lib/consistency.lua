@@ -1,5 +1,5 @@
 -- Checks the consistency of a job's data and repairs it. After the keys of lib/topic.lua these scripts take
---   KEYS[#KEYS] aside HASH what a repair has removed: "job <id> <ms>", "settings <ms>" -> the bytes as they were
+--   KEYS[#KEYS] aside HASH what a repair has removed: "job <id> <ms>", "follow-up <id> <ms>", "settings <ms>" -> the bytes as they were
 --   ARGV[2] 1: repair what is found, in the same call; 0: change nothing
 local ASIDE, REPAIR = KEYS[#KEYS], ARGV[2] == '1'
 

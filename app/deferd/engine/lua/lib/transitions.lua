@@ -41,11 +41,51 @@ local function prepend_ready(id)
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
 
+local has_follow_ups  -- whether the topic has any, nil before this is needed
+
+-- The record of a job's follow-up, nil for none. For a topic that has none this is one command in the whole script.
+local function follow_up_of(id)
+  if has_follow_ups == nil then has_follow_ups = redis.call('EXISTS', FOLLOW) == 1 end
+  return has_follow_ups and redis.call('HGET', FOLLOW, id) or nil
+end
+
+-- Forget what waits for jobs that are deleted. Bound: the ids, at most 1000.
+local function drop_follow_ups(ids)
+  if has_follow_ups == nil then has_follow_ups = redis.call('EXISTS', FOLLOW) == 1 end
+  if has_follow_ups then redis.call('HDEL', FOLLOW, unpack(ids)) end
+end
+
+-- Put a job's follow-up in its place: it is due as it was put, but not before `earliest`. The job must have left its
+-- sorted set. `error` is that of the job, if it died. Returns false when there is no follow-up.
+local function start_follow_up(id, earliest, error)
+  local raw = follow_up_of(id)
+  if not raw then return false end
+  redis.call('HDEL', FOLLOW, id)  -- delete first: a store that is out of memory allows it
+  redis.call('ZREM', EXPIRY, id)
+  redis.call('ZREM', CANCELLED, id)  -- calls without a receipt now mean this job
+  local record = read_record(raw)
+  local extra = record.extra
+  record.due = math.max(record.due, earliest)
+  extra.e = error
+  redis.call('HSET', POOL, id, write_record(record))
+  redis.call('ZADD', DELAY, record.due, id)  -- also when it is due now: the timer appends it to the Ready list
+  schedule(record.due)
+  local wait, deadline = extra.x or 0, extra.l or 0
+  if deadline > 0 and (wait == 0 or deadline < wait) then wait = deadline end
+  if wait > 0 then
+    redis.call('ZADD', EXPIRY, record.due + wait, id)
+    schedule(record.due + wait)
+  end
+  tally('put', 1)
+  return true
+end
+
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
 local TOMBSTONE_MS = 60000
 
--- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs.
-local function remove_job(id, state, score, now)
+-- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. Its follow-up is deleted too, or,
+-- with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at work.
+local function remove_job(id, state, score, now, keep_follow_up)
   redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
   if state == 'reserved' then
     local nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
@@ -57,11 +97,20 @@ local function remove_job(id, state, score, now)
   redis.call('ZREM', EXPIRY, id)
   redis.call('HDEL', POOL, id)
   if state == 'finished' then redis.call('ZREM', TAKEN, id) else tally('cancelled', 1) end
+  if not keep_follow_up then
+    drop_follow_ups({ id })
+  else
+    start_follow_up(id, state == 'reserved' and math.max(score, now) or now)
+  end
 end
 
--- Make a job dead that was just removed from its sorted set.
+-- Make a job dead that was just removed from its sorted set. One with a follow-up is dropped: that takes its place.
 local function bury_job(id, record, reason, now, retention_ms)
   record.extra.d = reason
+  if start_follow_up(id, now, record.extra.e) then
+    tally('dropped', 1)
+    return
+  end
   retention_ms = math.min(retention_ms, record.extra.k or math.huge)
   redis.call('ZREM', EXPIRY, id)
   redis.call('HSET', POOL, id, write_record(record))
