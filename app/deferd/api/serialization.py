@@ -71,6 +71,7 @@ def deliveries(records: Sequence[JobRecord]) -> bytes:
             or record.traceparent is not None
             or record.unique_for_ms
             or record.due_by_ms is not None
+            or record.items
             or record.reserved_until_ms is None
             or len(record.body) > _COPIED_TWICE_BYTES
         ):
@@ -138,6 +139,7 @@ def _members(record: JobRecord) -> list[bytes]:
         or record.unique_for_ms
         or record.due_by_ms is not None
         or record.is_follow_up
+        or record.items
         or record.followed_by is not None
     ):
         pieces.append(_rare_members(record))
@@ -159,6 +161,8 @@ def _rare_members(record: JobRecord) -> bytes:
         members["unique_for"] = seconds(record.unique_for_ms)
     if record.due_by_ms is not None:
         members["due_by"] = instant(record.due_by_ms)
+    if record.items:
+        members["items"] = record.items
     if record.is_follow_up:
         members["follow_up"] = True
     if (follow_up := record.followed_by) is not None:

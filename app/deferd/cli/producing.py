@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 @policy_options
 @click.option(
     "--on-conflict",
-    type=click.Choice(["reject", "keep", "replace"]),
-    help="when the id exists: reject (exit code 3), keep the old job, or replace it",
+    type=click.Choice(["reject", "keep", "replace", "append"]),
+    help="when the id exists: reject (exit code 3), keep the old job, replace it, or append to it",
 )
 @collapse_options
 @click.option(
@@ -206,6 +206,7 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("backoff", output.backoff(job.fields["backoff"])),
         ("ttl", "no bound" if job.ttl is None else output.span(job.ttl)),
         ("retain", "not kept when finished" if job.retain == 0 else output.span(job.retain)),
+        ("items", str(job.items) if job.items else None),
         ("due by", None if job.due_by is None else output.when(job.due_by)),
         ("unique for", output.span(job.unique_for) if job.unique_for else None),
         ("followed by", None if job.followed_by is None else _pretty(job.followed_by["body"])),

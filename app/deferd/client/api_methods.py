@@ -70,7 +70,7 @@ class ApiMethods:
 
         `body` is any JSON value, or a value that pydantic can write as JSON. The options, all keyword-only, are the
         keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `on_conflict`,
-        `conflict_with`, `if_reserved`, `max_wait`, `unique_for`, `traceparent` and `durability`.
+        `conflict_with`, `if_reserved`, `max_wait`, `max_items`, `unique_for`, `traceparent` and `durability`.
 
         The client makes an `id` if there is none, and repeats a put whose response was lost: a stored job with this id
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
@@ -86,6 +86,8 @@ class ApiMethods:
                 `until` of the error say by what, and for how long.
             JobReserved: the id is taken, `on_conflict` is `replace` and a consumer holds the job.
             DurabilityUnavailable: the store cannot give the `durability`.
+            PayloadTooLarge: `on_conflict` is `append`, and the job would have too many items, or too large ones.
+            NoAnswer: the response to an `append` was lost: it may have added its body or not.
         """
         return await self._calls.put(with_id(put_fields(topic, body, options)))
 

@@ -118,6 +118,11 @@ class Job(JsonView):
         return float(self.fields.get("unique_for", 0))
 
     @property
+    def items(self) -> int:
+        """How many bodies puts with `append` have collected in its array; 0 for other jobs."""
+        return int(self.fields.get("items", 0))
+
+    @property
     def is_follow_up(self) -> bool:
         """Whether the put that returned it waits until the job with its id has ended."""
         return bool(self.fields.get("follow_up"))

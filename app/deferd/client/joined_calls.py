@@ -106,7 +106,7 @@ class _AnyPut(_Call[Result]):
     __slots__ = ("_body", "_fields")
 
     def __init__(self, sender: Sender, fields: dict[str, Any]) -> None:
-        super().__init__(sender, fields["topic"], fields["id"])
+        super().__init__(sender, fields["topic"], fields["id"], repeatable=fields.get("on_conflict") != "append")
         self._fields = fields
         self._body = encode(job_fields(fields))
 

@@ -83,6 +83,11 @@ def _whole_seconds(retry_after: str | None) -> int | None:
 # Producers
 
 
+def _is_repeatable(fields: Mapping[str, Any]) -> bool:
+    """Whether a put may be sent again: the second of two equal appends would add its body once more."""
+    return "id" in fields and fields.get("on_conflict") != "append"
+
+
 def put(job: JobToPut) -> ApiRequest[Job]:
     """`POST /jobs`: one job, a PutJob or the JSON object of the contract."""
     fields = job_fields(job)
@@ -98,14 +103,14 @@ def put_encoded(fields: Mapping[str, Any], body: bytes) -> ApiRequest[Job]:
         responses.read_job,
         body=body,
         success=(200, 201) if accepts_existing else (201,),
-        repeatable="id" in fields,
+        repeatable=_is_repeatable(fields),
     )
 
 
 def put_many(jobs: Sequence[JobToPut]) -> ApiRequest[list[PutResult]]:
     """`POST /jobs/batch`: 1 to 1000 jobs, each a PutJob or the JSON object of the contract."""
     items = [job_fields(job) for job in jobs]
-    repeatable = all("id" in fields for fields in items)
+    repeatable = all(map(_is_repeatable, items))
     body = encode({"jobs": items})
     return ApiRequest("POST", "/jobs/batch", responses.read_put_results, body=body, repeatable=repeatable)
 

@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from deferd.contract import limits
+
 
 class DeferdError(Exception):
     """Base of all errors of deferd; `code` is the code in the HTTP response."""
@@ -60,13 +62,18 @@ class InvalidInput(DeferdError):
 
 
 class PayloadTooLarge(DeferdError):
-    """The request body is longer than `limit_bytes`. Nothing was stored."""
+    """The request body is longer than `limit_bytes`, or an append would make the job's so. Nothing was stored."""
 
     code = "payload_too_large"
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, of_items: bool = False) -> None:
         self.limit_bytes = limit_bytes
-        super().__init__(f"the request body is larger than {limit_bytes} bytes")
+        super().__init__(
+            f"with this item the body of the job would be larger than {limit_bytes} bytes or have more than "
+            f"{limits.ITEMS_MAX} items; it is as it was"
+            if of_items
+            else f"the request body is larger than {limit_bytes} bytes"
+        )
 
 
 class Unauthorized(DeferdError):

@@ -126,8 +126,8 @@ MaxWait = Annotated[
     _seconds(
         0.001,
         limits.DELAY_MAX_S,
-        "With `on_conflict` `replace`: each put moves the due time, but never beyond this many seconds after the first "
-        "of the puts that replaced one another. At least as long as `delay`.",
+        "With `on_conflict` `replace` or `append`: each put moves the due time, but never beyond this many seconds "
+        "after the first of the puts that became one job. At least as long as `delay`.",
     ),
 ]
 UniqueFor = Annotated[
@@ -299,7 +299,7 @@ class _When(_Strict):
 
 
 _NO_COLLAPSE = frozenset({None, "refuse"})
-_MOVING = frozenset({"replace"})
+_MOVING = frozenset({"replace", "append"})
 """Values of `on_conflict` with which a put moves the due time."""
 
 
@@ -311,10 +311,12 @@ class PutJob(_When, JobPolicy):
         default=None, description="Id chosen by the producer. Default: one that the service generates."
     )
     body: Any = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
-    on_conflict: Literal["reject", "keep", "replace"] = Field(
+    on_conflict: Literal["reject", "keep", "replace", "append"] = Field(
         default="reject",
         description="What to do when the topic has a job with this id: `reject` responds 409 `job_exists`; `keep` "
-        "leaves the existing job unchanged; `replace` replaces it, unless a consumer holds it (409 `job_reserved`).",
+        "leaves the existing job unchanged; `replace` replaces it, unless a consumer holds it (409 "
+        "`job_reserved`); `append` collects the bodies of all puts "
+        "under this id: the consumer gets them as an array.",
     )
     conflict_with: Literal["any", "live"] = Field(
         default="any",
@@ -325,10 +327,18 @@ class PutJob(_When, JobPolicy):
         default="refuse",
         description="What to do when a consumer holds the job that is in the way: `refuse` responds 409 `job_reserved` "
         "(with `keep` the held job is kept); `after` stores this put as the job's one follow-up, which becomes the job "
-        "when the held one has ended. Needs `on_conflict` `keep` or `replace`, which then say what becomes of an "
-        "earlier follow-up.",
+        "when the held one has ended. Needs `on_conflict` `keep`, `replace` or `append`, which then say what "
+        "becomes of an earlier follow-up.",
     )
     max_wait: MaxWait | None = None
+    max_items: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        le=limits.ITEMS_MAX,
+        description="With `on_conflict` `append`: the job is due at once when it has this many items, 1 to "
+        f"{limits.ITEMS_MAX}.",
+    )
     unique_for: UniqueFor | None = None
     traceparent: Traceparent | None = None
     durability: Durability | None = Field(
@@ -347,8 +357,22 @@ class PutJob(_When, JobPolicy):
     @classmethod
     def _says_what_becomes_of_others(cls, if_reserved: str, info: ValidationInfo) -> str:
         if if_reserved == "after" and info.data.get("on_conflict") == "reject":
-            raise ValueError("`after` needs `on_conflict` `keep` or `replace`, not `reject`")
+            raise ValueError("`after` needs `on_conflict` `keep`, `replace` or `append`, not `reject`")
         return if_reserved
+
+    @field_validator("on_conflict")
+    @classmethod
+    def _appends_to_an_id(cls, on_conflict: str, info: ValidationInfo) -> str:
+        if on_conflict == "append" and info.data.get("id", "") is None:
+            raise ValueError("`append` needs an `id`, under which the bodies are collected")
+        return on_conflict
+
+    @field_validator("max_items")
+    @classmethod
+    def _counts_items(cls, max_items: int | None, info: ValidationInfo) -> int | None:
+        if max_items is not None and info.data.get("on_conflict", "append") != "append":
+            raise ValueError("needs `on_conflict` `append`, which alone makes items")
+        return max_items
 
     @field_validator("max_wait")
     @classmethod
@@ -356,7 +380,7 @@ class PutJob(_When, JobPolicy):
         if max_wait is None:
             return None
         if info.data.get("on_conflict", "replace") not in _MOVING:
-            raise ValueError("needs `on_conflict` `replace`, which alone moves the due time")
+            raise ValueError("needs `on_conflict` `replace` or `append`, which move the due time")
         delay = info.data.get("delay")
         if delay is not None and max_wait < delay:
             raise ValueError(f"must be at least the `delay`, {delay:g} seconds")
@@ -507,6 +531,11 @@ class Job(BaseModel):
     )
     due_by: datetime | None = Field(
         default=None, description="The latest due time to which further puts can move the job, if it has a `max_wait`."
+    )
+    items: int | None = Field(
+        default=None,
+        description="If puts with `append` made the job: how many bodies are collected in its array. The response to "
+        "such a put shows only its own in `body`.",
     )
     followed_by: FollowUpJob | None = Field(
         default=None,

@@ -17,6 +17,7 @@ from deferd.contract.errors import (
     DurabilityUnavailable,
     JobExists,
     JobReserved,
+    PayloadTooLarge,
     StoreUnavailable,
     TopicFull,
 )
@@ -32,8 +33,8 @@ from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBound
 from deferd.store.durability_levels import level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
-_FOLLOWS, _FOLLOW_UP_KEPT, _FOLLOW_UP_REPLACED = 5, 6, 7
-Outcome = Literal["created", "kept", "replaced", "follow_up"]
+_APPENDED, _FOLLOWS, _FOLLOW_UP_KEPT, _FOLLOW_UP_REPLACED, _FOLLOW_UP_APPENDED, _TOO_LARGE = 4, 5, 6, 7, 8, -4
+Outcome = Literal["created", "kept", "replaced", "appended", "follow_up"]
 _OUTCOMES: dict[int, Outcome] = {
     _CREATED: "created",
     _KEPT: "kept",
@@ -41,6 +42,8 @@ _OUTCOMES: dict[int, Outcome] = {
     _FOLLOWS: "follow_up",
     _FOLLOW_UP_KEPT: "kept",
     _FOLLOW_UP_REPLACED: "replaced",
+    _APPENDED: "appended",
+    _FOLLOW_UP_APPENDED: "appended",
 }
 _STATUS: dict[int, tuple[int, str | None]] = {
     _CREATED: (201, None),
@@ -49,6 +52,9 @@ _STATUS: dict[int, tuple[int, str | None]] = {
     _FOLLOWS: (201, None),
     _FOLLOW_UP_KEPT: (200, None),
     _FOLLOW_UP_REPLACED: (200, None),
+    _APPENDED: (200, None),
+    _FOLLOW_UP_APPENDED: (200, None),
+    _TOO_LARGE: (413, PayloadTooLarge.code),
     _EXISTS: (409, JobExists.code),
     _HELD: (409, JobReserved.code),
     _FULL: (429, TopicFull.code),
@@ -78,6 +84,8 @@ def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS
     """What became of a put. Raises the errors of `Puts.put` that concern its job alone."""
     max_jobs, result, durability = stored
     if isinstance(result, int):
+        if result == _TOO_LARGE:
+            raise PayloadTooLarge(bounds.body_bytes, of_items=True)
         if result == _FULL:
             if bounds.max_jobs is not None and not 0 < max_jobs <= bounds.max_jobs:
                 raise TopicFull(put.topic, bounds.max_jobs, of_caller=True)
@@ -133,6 +141,7 @@ class Puts:
             JobExists: the id is taken and `on_conflict` is `reject`.
             JobReserved: `on_conflict` is `replace` and a consumer holds the old job.
             TopicFull: the topic holds its `max_jobs`, or the caller's.
+            PayloadTooLarge: `on_conflict` is `append`, and the job would have too many items, or too large ones.
             DurabilityUnavailable: the store does not support the durability. Nothing was stored.
         """
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
@@ -283,7 +292,7 @@ class _Batch:
         self._puts.count(topic, [code for code, *_ in noted])
         for index, job, (code, state, until_ms) in zip(indexes, jobs, noted, strict=True):
             status, error_code = _STATUS[code]
-            reached_level = None if code == _FULL else level
+            reached_level = None if code in {_FULL, _TOO_LARGE} else level
             is_follow_up = code >= _FOLLOWS
             self._results[index] = PutResult(
                 topic, job.id, status, error_code, reached_level, state, until_ms, is_follow_up

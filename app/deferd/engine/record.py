@@ -8,7 +8,8 @@ all little-endian. `extra` is empty or a JSON object with short keys for what mo
 that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no limit, `b` backoff, `x` ttl ms, 0 for
 none, `r` retain ms), the longest time in ms for which it is kept when dead (`k`, a limit of the API key that put it),
 the trace context of the put (`c`), how long its id stays taken after it is finished in ms (`u`), the latest due ms that
-its `max_wait` allows (`w`), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at
+its `max_wait` allows (`w`), the number of items that appends have made of its body (`y`; 0 while they are in a list of
+their own), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at
 ms, `n` length of the result in bytes, which then precedes the body).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
@@ -104,6 +105,8 @@ class JobRecord(msgspec.Struct, gc=False):
     traceparent: str | None = None
     unique_for_ms: int = 0
     due_by_ms: int | None = None
+    items: int = 0
+    """How many bodies appends have put into the array that is its body; 0 for other jobs."""
     is_follow_up: bool = False
     """It waits until the job with its id has ended."""
     followed_by: JobRecord | None = None
@@ -204,6 +207,7 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.traceparent = extra.get("c")
     record.unique_for_ms = extra.get("u", 0)
     record.due_by_ms = extra.get("w")
+    record.items = extra.get("y", 0)
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
 

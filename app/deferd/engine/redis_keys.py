@@ -16,6 +16,9 @@ DUE_CHANNEL = b"deferd:due"
 HEARTBEAT_CHANNEL = "deferd:heartbeat"
 """Prefix of each process's own channel, on which it sends messages to itself."""
 
+ITEMS_PREFIX = "items/"
+"""The beginning of the last word of a list of the items collected under an id."""
+
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _SHARD_KEYS = ("settings", "topics", "due")
 _LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken", "follow", "items")

@@ -41,9 +41,12 @@ async def nothing_is_stored(http: Http) -> bool:
         ({"id": "a", "unique_for": 0}, "body.unique_for", "at least 0.001 seconds"),
         ({"unique_for": 5}, "body.unique_for", "needs an `id`"),
         ({"id": "a", "conflict_with": "dead"}, "body.conflict_with", "'any' or 'live'"),
-        ({"id": "a", "if_reserved": "after"}, "body.if_reserved", "needs `on_conflict` `keep` or `replace`"),
+        ({"id": "a", "if_reserved": "after"}, "body.if_reserved", "needs `on_conflict` `keep`, `replace` or `append`"),
         ({"if_reserved": "after", "on_conflict": "keep"}, "body.if_reserved", "needs an `id`"),
-        ({"id": "a", "max_wait": 5}, "body.max_wait", "needs `on_conflict` `replace`"),
+        ({"on_conflict": "append"}, "body.on_conflict", "`append` needs an `id`"),
+        ({"id": "a", "max_items": 5}, "body.max_items", "needs `on_conflict` `append`"),
+        ({"id": "a", "on_conflict": "append", "max_items": 10001}, "body.max_items", "at most 10000"),
+        ({"id": "a", "max_wait": 5}, "body.max_wait", "needs `on_conflict` `replace` or `append`"),
         ({"max_wait": 5, "on_conflict": "replace"}, "body.max_wait", "needs an `id`"),
         (
             {"id": "a", "max_wait": 5, "delay": 6, "on_conflict": "replace"},
@@ -53,7 +56,7 @@ async def nothing_is_stored(http: Http) -> bool:
         ({"max_attempts": 0}, "body.max_attempts", "at least 1"),
         ({"backoff": {"kind": "linear"}}, "body.backoff", "exponential, fixed, schedule"),
         ({"backoff": {"kind": "fixed", "base": 2}}, "body.backoff.base", "not a known field"),
-        ({"on_conflict": "ask"}, "body.on_conflict", "'reject', 'keep' or 'replace'"),
+        ({"on_conflict": "ask"}, "body.on_conflict", "'reject', 'keep', 'replace' or 'append'"),
         ({"priority": 1}, "body.priority", "not a known field"),
     ],
 )

@@ -80,3 +80,26 @@ async def test_a_cancel_takes_a_follow_up_along_or_keeps_it(http: Http) -> None:
     kept = await http.get_job("b")
     assert kept["state"] == "delayed"
     assert 50 < seconds_from_now(kept["due_at"]) <= 60
+
+
+async def test_bodies_are_collected_in_an_array(http: Http) -> None:
+    item = {"topic": http.topic, "id": "a", "on_conflict": "append", "delay": 60, "max_wait": 60, "max_items": 3}
+    first = ok(await http.post("/jobs", json={**item, "body": {"n": 1}}), 201)
+    assert (first["body"], first["items"], first["state"]) == ([{"n": 1}], 1, "delayed")
+    second = ok(await http.post("/jobs", json={**item, "body": 2}), 200)
+    assert (second["body"], second["items"], second["due_at"]) == ([2], 2, first["due_by"])
+    assert (await http.get_job("a"))["body"] == [{"n": 1}, 2]
+    [result] = ok(await http.post("/jobs/batch", json={"jobs": [{**item, "body": "x" * 10}]}))["results"]
+    assert result["status"] == 200
+    popped = await http.pop_one(wait=5)
+    assert (popped["body"], popped["items"]) == ([{"n": 1}, 2, "x" * 10], 3)
+
+
+async def test_a_collection_is_no_larger_than_a_body(http: Http) -> None:
+    item = {"topic": http.topic, "id": "a", "on_conflict": "append", "body": "x" * 600_000, "delay": 60}
+    ok(await http.post("/jobs", json=item), 201)
+    refused = problem(await http.post("/jobs", json=item), 413, "payload_too_large")
+    assert refused["limit_bytes"] == 1024 * 1024
+    [result] = ok(await http.post("/jobs/batch", json={"jobs": [item]}))["results"]
+    assert (result["status"], result["code"]) == (413, "payload_too_large")
+    assert (await http.get_job("a"))["items"] == 1

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deferd import AsyncClient, Client, JobExists, PutResult
+from deferd import AsyncClient, Client, JobExists, PayloadTooLarge, PutResult
 from deferd.contract.model import JobState
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.service_process import ServiceProcess
@@ -87,3 +87,26 @@ def test_a_follow_up_is_put_shown_and_kept(client: Client, shared_service: Servi
     )
     assert "was reserved" in shell.good("cancel", topic, "a", "--keep-follow-up")
     assert client.cancel(topic, "a", follow_up="keep").was is JobState.DELAYED
+
+
+async def test_appends_of_many_tasks_make_one_job(async_client: AsyncClient, topic: str) -> None:
+    puts = (async_client.put(topic, number, id="a", on_conflict="append", delay=30) for number in range(50))
+    jobs = await asyncio.gather(*puts)
+    assert sorted(job.items for job in jobs) == [*range(1, 51)]
+    assert sorted((await async_client.look(topic, "a")).body) == [*range(50)]
+
+
+def test_the_command_line_appends(shared_service: ServiceProcess, topic: str) -> None:
+    shell = Shell(shared_service.url)
+    options = ("--id", "a", "--on-conflict", "append", "--max-items", "2", "--delay", "1h")
+    assert shell.json("put", topic, "1", *options)[0]["items"] == 1
+    assert shell.json("put", topic, "2", *options)[0]["state"] == "ready"
+    [popped] = shell.json("pop", topic)
+    assert popped["body"] == [1, 2]
+
+
+def test_an_append_that_is_too_large_raises(client: Client, topic: str) -> None:
+    client.put(topic, "x" * 600_000, id="a", on_conflict="append", delay=60)
+    with pytest.raises(PayloadTooLarge):
+        client.put(topic, "x" * 600_000, id="a", on_conflict="append", delay=60)
+    assert client.look(topic, "a").items == 1

@@ -115,6 +115,9 @@ PLANTS: dict[str, Plant] = {
         (("HSET", f"{KEY}:follow", "dead", b"\0" * 26 + b"null"),), {"follow_up_stuck": 1}
     ),
     "a follow-up that is too short": Plant((("HSET", f"{KEY}:follow", "reserved", "x"),), {"unreadable": 1}),
+    "items of no job": Plant(
+        (("HSET", f"{KEY}:items", "ghost", "1"), ("RPUSH", f"{KEY}:items/ghost", "1")), {"items_wrong": 1}
+    ),
     "a topic in no list": Plant(
         (("HDEL", "deferd:{0}:settings", TOPIC), ("ZREM", "deferd:{0}:topics", TOPIC)), {"unknown_topic": 1}
     ),

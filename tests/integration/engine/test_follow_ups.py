@@ -61,11 +61,12 @@ async def test_a_follow_up_becomes_the_job_when_the_holder_has_ended(
     await driver.run_timer()
     assert (await driver.counts(), await is_sound(driver)) == ({"ready": 1}, True)
     following = await driver.pop_one()
-    assert (following.body, following.attempts, following.last_error) == (
-        b'"next"',
-        1,
-        {finish: None, lose_the_last_lease: "the lease ended before the job was finished"}.get(ending, "poison"),
-    )
+    errors: dict[Ending, str | None] = {
+        finish: None,
+        lose_the_last_lease: "the lease ended before the job was finished",
+    }
+    assert (following.body, following.attempts) == (b'"next"', 1)
+    assert following.last_error == errors.get(ending, "poison")
     await finish(driver, following)
     assert not driver.keys_left() & {"pool", "follow", "reserved"}
     assert await is_sound(driver)
@@ -265,7 +266,7 @@ async def test_without_memory_a_holder_can_end(driver: EngineDriver) -> None:
 async def test_no_update_is_lost_and_none_runs_beside_another(driver: EngineDriver) -> None:  # noqa: PLR0912
     """300 calls by chance on one id: what was put last is delivered last, and one consumer at a time holds the job."""
     chance = random.Random(1)
-    newest, held, handed_out = 0, [], []
+    newest, held, handed_out = 0, list[JobRecord](), list[int]()
     for _ in range(300):
         verb = chance.choice(("put", "put", "pop", "pop", "finish", "release", "bury", "return", "time"))
         if verb == "put":

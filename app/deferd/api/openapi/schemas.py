@@ -76,8 +76,8 @@ class PutResult(BaseModel):
 
     topic: str
     id: str
-    status: Literal[200, 201, 409, 422, 429, 503] = Field(
-        description=f"{_BATCH_STATUS} 201: put. 200: kept or replaced. Otherwise `code` says why not."
+    status: Literal[200, 201, 409, 413, 422, 429, 503] = Field(
+        description=f"{_BATCH_STATUS} 201: put. 200: kept, replaced or appended. Otherwise `code` says why not."
     )
     code: ProblemCode | None = Field(None, description="The code of the error, if any.")
     durability: str | None = Field(

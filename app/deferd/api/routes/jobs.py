@@ -40,7 +40,8 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
         200: {
             "model": schemas.StoredJob,
             "description": "The topic already had a job with this id. With `keep` the response is the existing job, "
-            "with `replace` the new one. `state` tells whether a job that was kept will still run.",
+            "with `replace` the new one, with `append` its collection, of which `body` shows only the item of this "
+            "put. `state` tells whether a job that was kept will still run.",
         },
         **error_responses(
             *("job_exists", "job_reserved", "validation", "durability_unavailable", "topic_full", "store_unavailable"),

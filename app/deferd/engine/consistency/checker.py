@@ -42,6 +42,7 @@ _SETS = (
     "requests",
     "taken",
     "follow",
+    "items",
     "cancelled",
 )
 _OUTCOMES = ("put", "finished", "cancelled", "dropped", "lost")

@@ -98,6 +98,11 @@ class FindingKind(StrEnum):
         "a follow-up waits for a job that has ended or does not exist: it would never run",
         "it becomes the job",
     )
+    ITEMS_WRONG = (
+        "items_wrong",
+        "the items collected for a job are missing, of no job, or not as large as recorded",
+        "their size is corrected; items of no job are moved aside; a job without its items gets an empty array",
+    )
     TIMER_LATE = (
         "timer_late",
         "the timer's next visit is too late or not scheduled: jobs would be late, or never ready",

@@ -1,17 +1,18 @@
 -- Check one step through a sorted set or hash of a topic: each member must be a job in the pool. For the tombstones of
 -- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not. An id that is
--- taken may have a finished job, but no other; a follow-up needs a job that has not ended.
+-- taken may have a finished job, but no other; a follow-up needs a job that has not ended;
+-- collected items need a job or a follow-up without a body of its own.
 -- @include clock topic record transitions consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
--- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, taken, follow, or cancelled
+-- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, taken, follow, items, or cancelled
 -- ARGV[4] cursor, 0 to begin | ARGV[5] about how many members to check
 -- Returns { next cursor, 0 after the last step, members checked, { kind, id, detail, ... } for each finding }
--- Bound: about ARGV[5] members; the caller sends at most 1000. A small set that the store keeps packed is checked as a
+-- Bound: about ARGV[5] members, and their collected items; the caller sends at most 1000. A small set that the store keeps packed is checked as a
 -- whole.
 local name = ARGV[3]
-local is_hash = name == 'holders' or name == 'requests' or name == 'follow'
+local is_hash = name == 'holders' or name == 'requests' or name == 'follow' or name == 'items'
 local key = STATE_SETS[name] or ({ expiry = EXPIRY, holders = HOLDERS, requests = REQUESTS, cancelled = CANCELLED,
-  taken = TAKEN, follow = FOLLOW })[name]
+  taken = TAKEN, follow = FOLLOW, items = ITEMS })[name]
 local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, ARGV[4], 'COUNT', ARGV[5])
 local members = reply[2]
 local now = now_ms()
@@ -26,6 +27,7 @@ local function check_follow_up(id, raw, has_record)
     redis.call('HSET', ASIDE, string.format('follow-up %s %.0f', id, now), raw)
     return
   end
+  check_items(id, raw, FOLLOW)
   local state, score
   if has_record then state, score = state_of(id) end
   if has_record and state ~= 'dead' and state ~= 'finished' then return end
@@ -34,10 +36,40 @@ local function check_follow_up(id, raw, has_record)
   if has_record then remove_job(id, state, score, now, true) else start_follow_up(id, now) end
 end
 
+-- Check the items collected under an id. A repair corrects their size, and moves those aside that belong to nothing.
+local function check_collection(id, bytes)
+  local key = items_key(id)
+  local is_list = redis.call('TYPE', key).ok == 'list'
+  local is_open = false
+  for _, records in ipairs({ POOL, FOLLOW }) do
+    local raw = redis.call('HGET', records, id)
+    is_open = is_open or raw and read_checked(id, raw) and has_open_items(raw)
+  end
+  local size = 0
+  for _, item in ipairs(is_list and redis.call('LRANGE', key, 0, -1) or {}) do size = size + #item end
+  if is_open and is_list and size == tonumber(bytes) then return end
+  report('items_wrong', id, is_open and size .. ' bytes, recorded as ' .. bytes or 'of no job')
+  if not REPAIR then return end
+  if is_open and is_list then
+    redis.call('HSET', ITEMS, id, size)
+    return
+  end
+  redis.call('HDEL', ITEMS, id)
+  if redis.call('EXISTS', key) == 1 then
+    redis.call('RENAME', key, string.format('%s/items/%s/%.0f', ASIDE, id, now))
+  end
+  for _, records in ipairs(is_open and { POOL, FOLLOW } or {}) do
+    local raw = redis.call('HGET', records, id)
+    if raw then check_items(id, raw, records) end
+  end
+end
+
 for at = 1, #members, 2 do
   local id = members[at]
   local has_record = redis.call('HEXISTS', POOL, id) == 1
-  if name == 'follow' then
+  if name == 'items' then
+    check_collection(id, members[at + 1])
+  elseif name == 'follow' then
     check_follow_up(id, members[at + 1], has_record)
   elseif name == 'taken' then
     if has_record and not redis.call('ZSCORE', FINISHED, id) then
@@ -49,6 +81,6 @@ for at = 1, #members, 2 do
   elseif not has_record then
     report('no_record', id, name)
   end
-  if REPAIR and name ~= 'taken' and name ~= 'follow' and has_record == (name == 'cancelled') then redis.call(is_hash and 'HDEL' or 'ZREM', key, id) end
+  if REPAIR and name ~= 'taken' and name ~= 'follow' and name ~= 'items' and has_record == (name == 'cancelled') then redis.call(is_hash and 'HDEL' or 'ZREM', key, id) end
 end
 return { reply[1], #members / 2, findings }

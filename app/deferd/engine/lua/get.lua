@@ -1,5 +1,5 @@
 -- Read one job. Read-only.
--- @include topic transitions
+-- @include topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id
 -- Returns { state, record, score in the sorted set of its state (0 when ready), consumer or '', the record of its
@@ -9,5 +9,9 @@ local id = ARGV[2]
 local record = redis.call('HGET', POOL, id)
 if not record then return nil end
 local state, score = state_of(id)
-return { state, record, score or 0, redis.call('HGET', HOLDERS, id) or '',
-  redis.call('HGET', FOLLOW, id) or '' }
+local follow_up = follow_up_of(id)
+if may_have_waiting() then
+  if has_open_items(record) then record = with_items(id, record) end
+  if follow_up and has_open_items(follow_up) then follow_up = with_items(id, follow_up) end
+end
+return { state, record, score or 0, redis.call('HGET', HOLDERS, id) or '', follow_up or '' }

@@ -8,7 +8,7 @@
 --     id, record, lease end ms, id, ... } }
 -- A repeated request id gets those of its earlier deliveries that are still live; without any it counts as a new
 -- request. It is remembered while one of them lives, for an hour at most. A job whose ttl has passed is never handed
--- out: it becomes dead.
+-- out: it becomes dead. Items that were collected for a job become its body when it is first handed out.
 -- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply delays
 -- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
@@ -67,8 +67,19 @@ end
 
 local skipped, expired = 0, 0
 
--- The job's own ttr; raises an error for a record that cannot be read.
-local function read_ttr(raw) return (read_extra(raw).t or DEFAULT_TTR_MS) + 0 end
+-- The job's own ttr, and whether its items are collected in a list; raises an error for a record that cannot be read.
+local function read_ttr(raw)
+  local extra = read_extra(raw)
+  return (extra.t or DEFAULT_TTR_MS) + 0, extra.y == 0
+end
+
+-- The record of a job that is delivered with its collected items as its body. None are added any more.
+local function collect(id, raw)
+  raw = with_items(id, raw)
+  drop_items({ id })
+  redis.call('HSET', POOL, id, raw)
+  return raw
+end
 
 -- The first `most` ready jobs, at most so many that their records fit into `bytes`: their ids, and their records (false
 -- for an id without one). Up to READ_AT_ONCE records of the size of those before are read in one step; what of them does
@@ -122,18 +133,18 @@ local NO_EXTRA = '\0\0\0\0'
 -- Take the first `wanted` jobs off the Ready list: their ids, records, and own ttrs. An id without a readable record is
 -- removed from the list and skipped, so that it does not block the others (a consistency check finds it).
 local function take(wanted)
-  local taken, records, ttrs, count, bytes = {}, {}, {}, 0, 0
-  while count < wanted and skipped < MOST_SKIPPED do
+  local taken, records, ttrs, count, bytes, is_full = {}, {}, {}, 0, 0, false
+  while count < wanted and skipped < MOST_SKIPPED and not is_full do
     local ids, raws = take_ids(math.min(wanted - count, MOST_IN_CHUNK), MOST_BYTES - bytes, bytes == 0)
     if #ids == 0 then break end
     local expiry = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(ids))
     for index = 1, #ids do
       local id, raw = ids[index], raws[index]
-      local is_read, own_ttr = false, nil
+      local is_read, own_ttr, is_open = false, nil, false
       if raw and string.sub(raw, 23, 26) == NO_EXTRA then
         is_read, own_ttr = true, DEFAULT_TTR_MS
       elseif raw then
-        is_read, own_ttr = pcall(read_ttr, raw)
+        is_read, own_ttr, is_open = pcall(read_ttr, raw)
       end
       if not is_read then
         skipped = skipped + 1
@@ -141,7 +152,12 @@ local function take(wanted)
         bury_job(id, read_record(raw), 'expired', now, dead_retention)
         expired = expired + 1
         skipped = skipped + 1
+      elseif is_open and count > 0 and bytes + (redis.call('HGET', ITEMS, id) or 0) > MOST_BYTES then
+        for back = #ids, index, -1 do prepend_ready(ids[back]) end
+        is_full = true
+        break
       else
+        if is_open then raw = collect(id, raw) end
         if expiry and expiry[index] then redis.call('ZREM', EXPIRY, id) end
         count = count + 1
         taken[count], records[count], ttrs[count] = id, raw, own_ttr

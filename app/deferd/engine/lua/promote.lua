@@ -91,7 +91,10 @@ for _, key in ipairs({ DEAD, FINISHED }) do
   if #ids > 0 then
     redis.call('ZREM', key, unpack(ids))
     local dropped = redis.call('HDEL', POOL, unpack(ids))
-    if key == DEAD then tally('dropped', dropped) end
+    if key == DEAD then
+      tally('dropped', dropped)
+      drop_waiting(ids)
+    end
     reply[4] = reply[4] + #ids
   end
 end

@@ -7,21 +7,24 @@
 -- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
 --   If the topic has another default above 0, nothing is stored and no result is returned
 -- ARGV[4..] two for each job: id | job, which consists of
---   on conflict u8 (0 reject, 1 keep, 2 replace; + 4: only a live job is a conflict; + 8: while a
+--   on conflict u8 (0 reject, 1 keep, 2 replace, 3 append: extra has `z`, the most bytes of a body, and maybe `y`, the
+--   number of items from which on the job is due; + 4: only a live job is a conflict; + 8: while a
 --   consumer holds the job, the put waits as its follow-up; + 16: extra has `w`, the ms from the
 --   first put within which a replaced job is due at the latest) | 0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
 -- Returns { now ms, the topic's max_jobs or 0,
---   { code, { code, state, record, lease end ms, consumer }, { 5 to 7, 'delayed', record of the follow-up }, { 2, state } for a kept job that is not returned, or
+--   { code, { code, state, record, lease end ms, consumer }, { 5 to 8, 'delayed', record of the follow-up }, { 2, state } for a kept job that is not returned, or
 --     { -1, state, until when its retention or `unique_for` takes the id, ms, else 0 } ... },
 --   the topic's default durability }
---   1 created, 2 kept, 3 replaced, 5 stored as follow-up, 6 that was kept, 7 that was replaced, -1 the id is taken, -2 a consumer holds the job, -3 the topic is full
+--   1 created, 2 kept, 3 replaced, 5 stored as follow-up, 6 that was kept, 7 that was replaced,
+--   4 appended, 8 appended to the follow-up, -4 its items would be too many or too large, -1 the id is taken, -2 a consumer holds the job, -3 the topic is full
 -- Bound: the caller sends at most 1000 jobs. To learn that jobs exist, at most READ_AT_ONCE are read in vain.
 local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
-local REPLACE, ONLY_LIVE, AFTER, HAS_MAX_WAIT = 2, 4, 8, 16
-local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL = 1, 2, 3, -1, -2, -3
-local FOLLOWS, FOLLOW_UP_KEPT, FOLLOW_UP_REPLACED = 5, 6, 7
+local REPLACE, APPEND, ONLY_LIVE, AFTER, HAS_MAX_WAIT = 2, 3, 4, 8, 16
+local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL, TOO_LARGE = 1, 2, 3, -1, -2, -3, -4
+local APPENDED, FOLLOWS, FOLLOW_UP_KEPT, FOLLOW_UP_REPLACED, FOLLOW_UP_APPENDED = 4, 5, 6, 7, 8
+local MOST_ITEMS = 10000
 local TOGETHER = 100
 local READ_AT_ONCE = 16
 local NO_ATTEMPTS = '\0\0\0\0'
@@ -122,40 +125,115 @@ local function within_max_wait(old, due, rest, extra_length)
   return math.max(math.min(due, extra.w), now), write('<I4', #text) .. text .. string.sub(rest, 5 + extra_length)
 end
 
--- Put a job with options that most do not have. Returns what `put` does, or nil for `put` to go on with `job_rest` and
--- the due time that follow.
+-- Add an item to those collected under an id, which are `bytes` together.
+local function push_item(id, item, bytes)
+  call('RPUSH', items_key(id), item)
+  call('HSET', ITEMS, id, string.format('%.0f', bytes + #item))
+  has_waiting = true
+end
+
+-- What the response to an append shows of a record: the item of this put alone, and how many there are.
+local function shown_with(record, item, count)
+  local extra = record.extra.y
+  record.extra.y, record.rest = count, '[' .. item .. ']'
+  local raw = write_record(record)
+  record.extra.y, record.rest = extra, '[]'
+  return raw
+end
+
+-- Append a body to a job that waits, or to a follow-up. A job that was put otherwise becomes a collection of its body and
+-- this one. Returns the code, and what the response shows.
+local function append(id, raw, due, terms, item, is_follow_up, state)
+  local record = read_record(raw)
+  local is_open = record.extra.y == 0
+  local count = is_open and call('LLEN', items_key(id)) or 1
+  local bytes = is_open and tonumber(call('HGET', ITEMS, id) or 0) or #record.rest
+  if count >= MOST_ITEMS or bytes + #item + count + 2 > terms.z then return TOO_LARGE end
+  if not is_open then
+    push_item(id, record.rest, 0)
+    record.extra.y, record.rest = 0, '[]'
+  end
+  push_item(id, item, bytes)
+  record.extra.w = record.extra.w or (terms.w and record.created + terms.w)
+  if terms.y and count + 1 >= terms.y then due = now end
+  due = math.max(math.min(due, record.extra.w or due), now)
+  local moves = is_follow_up or state == 'delayed'
+  if moves then record.due = due end
+  call('HSET', is_follow_up and FOLLOW or POOL, id, write_record(record))
+  if moves and not is_follow_up then
+    if due <= now then call('ZREM', DELAY, id) end
+    enqueue(id, due, longest_wait(record.extra))
+  end
+  return is_follow_up and FOLLOW_UP_APPENDED or APPENDED, shown_with(record, item, count + 1)
+end
+
+local function begin_collection(id, record, item)
+  push_item(id, item, 0)
+  return CREATED, shown_with(read_record(record), item, 1)
+end
+
+-- The rest of the record of a new collection, and the length of its extra.
+local function new_collection(terms)
+  terms.y, terms.z = 0, nil
+  local extra = cjson.encode(terms)
+  return write('<I4', #extra) .. extra .. '[]', #extra
+end
+
+-- Put a job with options that most do not have. Returns what `put` does, or nil for `put` to go on with the due time and
+-- the rest of the record that follow, and the first item of a new collection.
 local function put_special(id, options, due, nonce, job_rest, extra_length)
   flush()
+  local on_conflict, item = options % ONLY_LIVE, nil
   local old = call('HGET', POOL, id)
   local state = old and state_of(id)
+  local is_waiting = state == 'delayed' or state == 'ready'
   local waits = state == 'reserved' and options % (2 * AFTER) >= AFTER
-  local follow_up = waits and follow_up_of(id)
-  if follow_up and options % ONLY_LIVE == KEEP then return FOLLOW_UP_KEPT, follow_up end
-  if options >= HAS_MAX_WAIT then
-    if waits then
-      old = follow_up
-    elseif state ~= 'delayed' and state ~= 'ready' then
-      old = nil
+  local follow_up = old and follow_up_of(id)
+  if waits and follow_up and on_conflict == KEEP then return FOLLOW_UP_KEPT, follow_up end
+  if on_conflict == APPEND then
+    if state == 'reserved' and not waits then return HELD end
+    local terms = cjson.decode(string.sub(job_rest, 5, 4 + extra_length))
+    item = string.sub(job_rest, 5 + extra_length)
+    if is_waiting then
+      local extra = read_extra(old)
+      local _, attempts = read_nonce_and_attempts(old)
+      if attempts == 0 and (extra.y or 0) == 0 then return append(id, old, due, terms, item, false, state) end
+      waits = true  -- it was handed out before: this one comes after it
     end
-    due, job_rest = within_max_wait(old, due, job_rest, extra_length)
+    if waits and follow_up then return append(id, follow_up, due, terms, item, true) end
+    if #item + 2 > terms.z then return TOO_LARGE end
+    if terms.w then
+      terms.w = now + terms.w
+      due = math.min(due, terms.w)
+    end
+    if terms.y == 1 then due = now end
+    job_rest, extra_length = new_collection(terms)
+  elseif options >= HAS_MAX_WAIT then
+    local replaced = waits and follow_up or is_waiting and old
+    due, job_rest = within_max_wait(replaced, due, job_rest, extra_length)
     extra_length = read('<I4', job_rest)
   end
-  if not waits then return nil, due, job_rest, extra_length end
+  if not waits then return nil, due, job_rest, extra_length, item end
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. (complete(job_rest, extra_length))
   call('HSET', FOLLOW, id, record)
-  has_follow_ups = true
+  has_waiting = true
+  if follow_up then drop_items({ id }) end
+  if item then
+    push_item(id, item, 0)
+    record = shown_with(read_record(record), item, 1)
+  end
   return follow_up and FOLLOW_UP_REPLACED or FOLLOWS, record
 end
 
 -- Returns the code; the record that was stored; and for EXISTS the state that takes the id, and until when or 0.
 local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
-  local only_live = false
+  local only_live, item = false, nil
   if on_conflict > REPLACE then
     only_live = on_conflict % (2 * ONLY_LIVE) >= ONLY_LIVE
-    local code, new_due, new_rest, new_length = put_special(id, on_conflict, due, nonce, job_rest, extra_length)
+    local code, new_due, new_rest, new_length, first = put_special(id, on_conflict, due, nonce, job_rest, extra_length)
     if code then return code, new_due end
-    due, job_rest, extra_length = new_due, new_rest, new_length
-    on_conflict = on_conflict % ONLY_LIVE
+    due, job_rest, extra_length, item = new_due, new_rest, new_length, first
+    on_conflict = item and REJECT or on_conflict % ONLY_LIVE
   end
   local rest, ttl = complete(job_rest, extra_length)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
@@ -166,6 +244,7 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
     if has_tombstones then call('ZREM', CANCELLED, id) end
     if has_taken then call('ZREM', TAKEN, id) end
     enqueue(id, due, ttl)
+    if item then return begin_collection(id, record, item) end
     return CREATED, record
   end
   if redis.call('HEXISTS', POOL, id) == 0 then
@@ -188,6 +267,7 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   redis.call('HSET', POOL, id, record)
   if live and is_over then live = live + 1 end
   enqueue(id, due, ttl)
+  if item then return begin_collection(id, record, item) end
   return only_live and is_over and CREATED or REPLACED, record
 end
 
@@ -245,7 +325,10 @@ local function put_each(from, to)
     local code, record, state, until_ms = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
     if code == CREATED or code == REPLACED then put_now = put_now + 1 end
     if code >= FOLLOWS then
-      if code == FOLLOW_UP_KEPT then kept_room = kept_room - #record end
+      if with_records and code == FOLLOW_UP_KEPT then
+        if has_open_items(record) then record = with_items(ARGV[at], record) end
+        kept_room = kept_room - #record
+      end
       results[#results + 1] = { code, 'delayed', with_records and kept_room >= 0 and record or '' }
     elseif code == EXISTS then
       results[#results + 1] = { code, state, until_ms }
@@ -259,15 +342,15 @@ local function put_each(from, to)
       results[#results + 1] = { code, stored_due > now and 'delayed' or 'ready', record, 0, '' }
     else
       local id = ARGV[at]
-      kept_room = kept_room - redis.call('HSTRLEN', POOL, id)
+      kept_room = kept_room - redis.call('HSTRLEN', POOL, id) - (may_have_waiting() and call('HGET', ITEMS, id) or 0)
       flush()
       local kept_state, score = state_of(id)
       if kept_room < 0 then
         results[#results + 1] = { code, kept_state }
       else
-        results[#results + 1] = {
-          code, kept_state, redis.call('HGET', POOL, id), score or 0, redis.call('HGET', HOLDERS, id) or ''
-        }
+        local raw = redis.call('HGET', POOL, id)
+        if has_waiting and has_open_items(raw) then raw = with_items(id, raw) end
+        results[#results + 1] = { code, kept_state, raw, score or 0, redis.call('HGET', HOLDERS, id) or '' }
       end
     end
   end

@@ -41,18 +41,50 @@ local function prepend_ready(id)
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
 
-local has_follow_ups  -- whether the topic has any, nil before this is needed
+local has_waiting  -- whether anything waits in FOLLOW or ITEMS, nil before this is needed
 
--- The record of a job's follow-up, nil for none. For a topic that has none this is one command in the whole script.
-local function follow_up_of(id)
-  if has_follow_ups == nil then has_follow_ups = redis.call('EXISTS', FOLLOW) == 1 end
-  return has_follow_ups and redis.call('HGET', FOLLOW, id) or nil
+-- For a topic that has neither this is one command in the whole script.
+local function may_have_waiting()
+  if has_waiting == nil then has_waiting = redis.call('EXISTS', FOLLOW, ITEMS) > 0 end
+  return has_waiting
 end
 
--- Forget what waits for jobs that are deleted. Bound: the ids, at most 1000.
-local function drop_follow_ups(ids)
-  if has_follow_ups == nil then has_follow_ups = redis.call('EXISTS', FOLLOW) == 1 end
-  if has_follow_ups then redis.call('HDEL', FOLLOW, unpack(ids)) end
+-- The record of a job's follow-up, nil for none.
+local function follow_up_of(id)
+  return may_have_waiting() and redis.call('HGET', FOLLOW, id) or nil
+end
+
+-- Delete the items that are collected under ids. Bound: the ids, at most 1000.
+local function drop_items(ids)
+  for index, bytes in ipairs(redis.call('HMGET', ITEMS, unpack(ids))) do
+    if bytes then redis.call('UNLINK', items_key(ids[index])) end
+  end
+  redis.call('HDEL', ITEMS, unpack(ids))
+end
+
+-- Forget what waits for jobs that are deleted: their follow-ups and collected items. Bound: the ids, at most 1000.
+local function drop_waiting(ids)
+  if not may_have_waiting() then return end
+  redis.call('HDEL', FOLLOW, unpack(ids))
+  drop_items(ids)
+end
+
+-- A record whose items are collected in a list, with all of them as its body.
+local function with_items(id, raw)
+  local record = read_record(raw)
+  local items = redis.call('LRANGE', items_key(id), 0, -1)
+  record.extra.y = #items
+  record.rest = '[' .. table.concat(items, ',') .. ']'
+  return write_record(record)
+end
+
+-- Whether a record's items are collected in a list.
+local function has_open_items(raw) return read_extra(raw).y == 0 end
+
+-- How long a job waits at most until its first delivery, in ms; 0 for no limit.
+local function longest_wait(extra)
+  local wait, deadline = extra.x or 0, extra.l or 0
+  return deadline > 0 and (wait == 0 or deadline < wait) and deadline or wait
 end
 
 -- Put a job's follow-up in its place: it is due as it was put, but not before `earliest`. The job must have left its
@@ -70,8 +102,7 @@ local function start_follow_up(id, earliest, error)
   redis.call('HSET', POOL, id, write_record(record))
   redis.call('ZADD', DELAY, record.due, id)  -- also when it is due now: the timer appends it to the Ready list
   schedule(record.due)
-  local wait, deadline = extra.x or 0, extra.l or 0
-  if deadline > 0 and (wait == 0 or deadline < wait) then wait = deadline end
+  local wait = longest_wait(extra)
   if wait > 0 then
     redis.call('ZADD', EXPIRY, record.due + wait, id)
     schedule(record.due + wait)
@@ -83,7 +114,7 @@ end
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
 local TOMBSTONE_MS = 60000
 
--- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. Its follow-up is deleted too, or,
+-- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. What waits for it is deleted too, or,
 -- with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at work.
 local function remove_job(id, state, score, now, keep_follow_up)
   redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
@@ -97,11 +128,8 @@ local function remove_job(id, state, score, now, keep_follow_up)
   redis.call('ZREM', EXPIRY, id)
   redis.call('HDEL', POOL, id)
   if state == 'finished' then redis.call('ZREM', TAKEN, id) else tally('cancelled', 1) end
-  if not keep_follow_up then
-    drop_follow_ups({ id })
-  else
-    start_follow_up(id, state == 'reserved' and math.max(score, now) or now)
-  end
+  local earliest = state == 'reserved' and math.max(score, now) or now
+  if not (keep_follow_up and start_follow_up(id, earliest)) then drop_waiting({ id }) end
 end
 
 -- Make a job dead that was just removed from its sorted set. One with a follow-up is dropped: that takes its place.
