@@ -11,19 +11,19 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from deferd.contract import limits
+from deferd.contract.collapsing import (
+    ConflictWith,
+    FollowUp,
+    FollowUpJob,
+    IfHeld,
+    MaxItems,
+    MaxWait,
+    OnConflict,
+    UniqueFor,
+)
 from deferd.contract.timestamps import parse_instant
 
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
@@ -121,24 +121,6 @@ Ttl = Annotated[
     ),
 ]
 Retain = Annotated[float, _seconds(0, limits.RETAIN_MAX_S, "Seconds for which the finished job is kept. 0: not kept.")]
-MaxWait = Annotated[
-    float,
-    _seconds(
-        0.001,
-        limits.DELAY_MAX_S,
-        "With `on_conflict` `replace` or `append`: each put moves the due time, but never beyond this many seconds "
-        "after the first of the puts that became one job. At least as long as `delay`.",
-    ),
-]
-UniqueFor = Annotated[
-    float,
-    _seconds(
-        0.001,
-        limits.RETAIN_MAX_S,
-        "Seconds for which the id stays taken after the job is finished, with any `on_conflict`: further puts get "
-        "409 `job_exists`. A cancel of the id frees it.",
-    ),
-]
 MaxAttempts = Annotated[
     int,
     Field(
@@ -207,15 +189,6 @@ IfReserved = Annotated[
     Field(
         description="What to do when a consumer holds the job: `cancel` it anyway (the consumer's next request for it "
         "gets 410 `job_cancelled`), or `refuse` with 409 `job_reserved`.",
-    ),
-]
-
-
-FollowUp = Annotated[
-    Literal["cancel", "keep"],
-    Field(
-        description="What becomes of the job's follow-up (a put with `if_reserved` `after`): `cancel` it too, or "
-        "`keep` it: it takes the job's place, not before the lease of a consumer that held the job would have ended.",
     ),
 ]
 
@@ -298,11 +271,6 @@ class _When(_Strict):
         return self
 
 
-_NO_COLLAPSE = frozenset({None, "refuse"})
-_MOVING = frozenset({"replace", "append"})
-"""Values of `on_conflict` with which a put moves the due time."""
-
-
 class PutJob(_When, JobPolicy):
     """A job to put. Only `topic` is required."""
 
@@ -311,80 +279,17 @@ class PutJob(_When, JobPolicy):
         default=None, description="Id chosen by the producer. Default: one that the service generates."
     )
     body: Any = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
-    on_conflict: Literal["reject", "keep", "replace", "append"] = Field(
-        default="reject",
-        description="What to do when the topic has a job with this id: `reject` responds 409 `job_exists`; `keep` "
-        "leaves the existing job unchanged; `replace` replaces it, unless a consumer holds it (409 "
-        "`job_reserved`); `append` collects the bodies of all puts "
-        "under this id: the consumer gets them as an array.",
-    )
-    conflict_with: Literal["any", "live"] = Field(
-        default="any",
-        description="Which jobs are in the way of this put: `any` job with its id, also a dead or finished one that is "
-        "still kept and an id that `unique_for` keeps taken, or only a `live` one (delayed, ready or reserved).",
-    )
-    if_reserved: Literal["refuse", "after"] = Field(
-        default="refuse",
-        description="What to do when a consumer holds the job that is in the way: `refuse` responds 409 `job_reserved` "
-        "(with `keep` the held job is kept); `after` stores this put as the job's one follow-up, which becomes the job "
-        "when the held one has ended. Needs `on_conflict` `keep`, `replace` or `append`, which then say what "
-        "becomes of an earlier follow-up.",
-    )
+    on_conflict: OnConflict = "reject"
+    conflict_with: ConflictWith = "any"
+    if_reserved: IfHeld = "refuse"
     max_wait: MaxWait | None = None
-    max_items: int | None = Field(
-        default=None,
-        strict=True,
-        ge=1,
-        le=limits.ITEMS_MAX,
-        description="With `on_conflict` `append`: the job is due at once when it has this many items, 1 to "
-        f"{limits.ITEMS_MAX}.",
-    )
+    max_items: MaxItems | None = None
     unique_for: UniqueFor | None = None
     traceparent: Traceparent | None = None
     durability: Durability | None = Field(
         default=None,
         description="How durable the put must be. Default: that of the topic, else what the store is configured for.",
     )
-
-    @field_validator("if_reserved", "max_wait", "unique_for")
-    @classmethod
-    def _has_an_id(cls, value: Any, info: ValidationInfo) -> Any:
-        if value not in _NO_COLLAPSE and info.data.get("id", "") is None:
-            raise ValueError("needs an `id`: without one no two puts are for the same job")
-        return value
-
-    @field_validator("if_reserved")
-    @classmethod
-    def _says_what_becomes_of_others(cls, if_reserved: str, info: ValidationInfo) -> str:
-        if if_reserved == "after" and info.data.get("on_conflict") == "reject":
-            raise ValueError("`after` needs `on_conflict` `keep`, `replace` or `append`, not `reject`")
-        return if_reserved
-
-    @field_validator("on_conflict")
-    @classmethod
-    def _appends_to_an_id(cls, on_conflict: str, info: ValidationInfo) -> str:
-        if on_conflict == "append" and info.data.get("id", "") is None:
-            raise ValueError("`append` needs an `id`, under which the bodies are collected")
-        return on_conflict
-
-    @field_validator("max_items")
-    @classmethod
-    def _counts_items(cls, max_items: int | None, info: ValidationInfo) -> int | None:
-        if max_items is not None and info.data.get("on_conflict", "append") != "append":
-            raise ValueError("needs `on_conflict` `append`, which alone makes items")
-        return max_items
-
-    @field_validator("max_wait")
-    @classmethod
-    def _is_long_enough(cls, max_wait: float | None, info: ValidationInfo) -> float | None:
-        if max_wait is None:
-            return None
-        if info.data.get("on_conflict", "replace") not in _MOVING:
-            raise ValueError("needs `on_conflict` `replace` or `append`, which move the due time")
-        delay = info.data.get("delay")
-        if delay is not None and max_wait < delay:
-            raise ValueError(f"must be at least the `delay`, {delay:g} seconds")
-        return max_wait
 
 
 class PutBatch(_Strict):
@@ -486,14 +391,6 @@ class Redrive(_Strict):
         le=limits.REDRIVE_MAX,
         description="Most jobs to redrive without `ids`.",
     )
-
-
-class FollowUpJob(BaseModel):
-    """A put that waits until the job with its id has ended."""
-
-    body: Any = Field(description="JSON value from the producer.")
-    created_at: datetime = Field(description="When it was put.")
-    due_at: datetime = Field(description="When it is due, at the earliest.")
 
 
 class Job(BaseModel):

@@ -300,17 +300,12 @@ FIELDS = {
     b"ttr": mostly(b"60", b"86400", b"30.5") | mostly(b"0.05", b"86401"),
     b"max_attempts": mostly(b"1", b"3", b"null") | mostly(b"3.0", b"0"),
     b"ttl": mostly(b"100000", b"1000.001", b"null"),
-    b"retain": mostly(b"0", b"1000", b"null"),
     b"backoff": mostly(b'{"kind":"fixed","seconds":5}', b'{"kind":"x"}'),
-    b"conflict_with": mostly(b'"any"', b'"live"'),
-    b"max_items": mostly(b"5", b"0"),
-    b"if_reserved": mostly(b'"after"', b'"refuse"'),
-    b"unique_for": mostly(b"1000", b"0"),
-    b"max_wait": mostly(b"315576000", b"0"),
-    b"other": mostly(b"1"),
     b"receipt": mostly(b'"{receipt}"') | mostly(b'"0123456789ab.1"', b'"x"', b'"%b"' % (b"x" * 65)),
     b"result": mostly(*NUMBERS, *FRACTIONS, *OTHERS) | GENERATED,
 }
+FIELDS |= dict.fromkeys((b"retain", b"unique_for", b"max_wait", b"max_items", b"other"), mostly(b"0", b"1000", b"null"))
+FIELDS |= {b"conflict_with": mostly(b'"any"', b'"live"'), b"if_reserved": mostly(b'"after"', b'"refuse"')}
 SPACE = st.sampled_from([b""] * 12 + [b" ", b"\r\n", b"\t", b"\x0b", b"\xef\xbb\xbf"])
 
 

@@ -61,10 +61,8 @@ async def test_a_follow_up_becomes_the_job_when_the_holder_has_ended(
     await driver.run_timer()
     assert (await driver.counts(), await is_sound(driver)) == ({"ready": 1}, True)
     following = await driver.pop_one()
-    errors: dict[Ending, str | None] = {
-        finish: None,
-        lose_the_last_lease: "the lease ended before the job was finished",
-    }
+    lost = "the lease ended before the job was finished"
+    errors: dict[Ending, str | None] = {finish: None, lose_the_last_lease: lost}
     assert (following.body, following.attempts) == (b'"next"', 1)
     assert following.last_error == errors.get(ending, "poison")
     await finish(driver, following)

@@ -16,7 +16,8 @@ from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
-from deferd.contract.model import CancelBatch, ChangeJob, FollowUp, IfReserved, Job, JobId, PutBatch, PutJob, Topic
+from deferd.contract.collapsing import FollowUp
+from deferd.contract.model import CancelBatch, ChangeJob, IfReserved, Job, JobId, PutBatch, PutJob, Topic
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
 
