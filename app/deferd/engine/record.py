@@ -9,8 +9,8 @@ that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no 
 none, `r` retain ms), the longest time in ms for which it is kept when dead (`k`, a limit of the API key that put it),
 the trace context of the put (`c`), how long its id stays taken after it is finished in ms (`u`), the latest due ms that
 its `max_wait` allows (`w`), the number of items that appends have made of its body (`y`; 0 while they are in a list of
-their own), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at
-ms, `n` length of the result in bytes, which then precedes the body).
+their own), 1 while a follow-up waits for it (`o`), and what happened to the job (`e` last error, `d` why it is dead,
+`f` finished at ms, `n` length of the result in bytes, which then precedes the body).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a

@@ -21,7 +21,7 @@ ITEMS_PREFIX = "items/"
 
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _SHARD_KEYS = ("settings", "topics", "due")
-_LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken", "follow", "items")
+_LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken")
 """They follow the keys of the shard in the order of KEYS."""
 
 
@@ -37,7 +37,7 @@ class Keys:
         return crc32(topic.encode()) % self.shards
 
     def _of_topic(self, topic: str) -> tuple[str, ...]:
-        """KEYS[1] to KEYS[18] of every script on a topic."""
+        """KEYS[1] to KEYS[16] of every script on a topic."""
         shard = self.shard_of(topic)
         names = [f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS, *_LATER_TOPIC_KEYS)]
         at = len(_TOPIC_KEYS)
@@ -58,5 +58,6 @@ class Keys:
         return f"deferd:{{{shard}}}:{name}"
 
     def of_consistency_check(self, topic: str) -> tuple[str, ...]:
-        """KEYS of the scripts `audit_*`: those of the topic, and `aside` for what a repair takes out."""
-        return (*self.of_topic(topic), f"deferd:{{{self.shard_of(topic)}}}:{topic}:aside")
+        """KEYS of the scripts `audit_*`: all of the topic, and last `aside` for what a repair takes out."""
+        prefix = f"deferd:{{{self.shard_of(topic)}}}:{topic}"
+        return (*self.of_topic(topic), f"{prefix}:follow", f"{prefix}:items", f"{prefix}:aside")

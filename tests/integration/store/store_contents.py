@@ -43,7 +43,7 @@ class Contents:
 def read_contents(client: redis.Redis, topic: str) -> Contents:
     """Read a topic's keys. Not atomic: nothing else may use the store meanwhile."""
     (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, *more) = KEYS.of_topic(topic)
-    (settings, _, due, tally, requests, _, taken, *_) = more
+    (settings, _, due, tally, requests, _, taken) = more
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(pool)
     pipe.zrange(ready, 0, -1)

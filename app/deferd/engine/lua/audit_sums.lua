@@ -18,7 +18,7 @@ end
 
 local function is_there()
   local kept = redis.call('EXISTS', POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY, REQUESTS,
-    TAKEN, FOLLOW, ITEMS)
+    TAKEN, waiting().FOLLOW, waiting().ITEMS)
   return kept > 0
 end
 

@@ -23,13 +23,13 @@ local released_count, gone_count = 0, 0
 local function finish(id, raw, extra_length, argument, result_at)
   released_count = released_count + 1
   released[released_count] = id
-  if follow_up_of(id) then
+  local extra = extra_length > 0 and read_extra(raw)
+  if extra and extra.o then
     gone_count = gone_count + 1
     gone[gone_count], followed[#followed + 1] = id, id
     done[id] = 'gone'
     return
   end
-  local extra = extra_length > 0 and read_extra(raw)
   local unique, retain = extra and extra.u, extra and extra.r or 0
   if unique and unique > 0 then
     taken[#taken + 1], taken[#taken + 2] = now + unique, id
@@ -88,7 +88,7 @@ if #released > 0 then
 end
 if #gone > 0 then redis.call('HDEL', POOL, unpack(gone)) end
 for _, id in ipairs(followed) do
-  start_follow_up(id, now)
+  waiting().start_follow_up(id, now)
 end
 for _, job in ipairs(kept) do
   redis.call('HSET', POOL, job[1], job[2])

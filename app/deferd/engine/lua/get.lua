@@ -9,9 +9,10 @@ local id = ARGV[2]
 local record = redis.call('HGET', POOL, id)
 if not record then return nil end
 local state, score = state_of(id)
-local follow_up = follow_up_of(id)
-if may_have_waiting() then
-  if has_open_items(record) then record = with_items(id, record) end
-  if follow_up and has_open_items(follow_up) then follow_up = with_items(id, follow_up) end
+local here = waiting()
+local follow_up = here.follow_up_of(id)
+if here.may_exist() then
+  if here.is_open(record) then record = here.with_items(id, record) end
+  if follow_up and here.is_open(follow_up) then follow_up = here.with_items(id, follow_up) end
 end
 return { state, record, score or 0, redis.call('HGET', HOLDERS, id) or '', follow_up or '' }

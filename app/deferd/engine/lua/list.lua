@@ -17,8 +17,9 @@ local bytes = 0
 local function add(id, score)
   local record = redis.call('HGET', POOL, id)
   if record then
-    if may_have_waiting() and redis.call('HEXISTS', ITEMS, id) == 1 and has_open_items(record) then
-      record = with_items(id, record)
+    local here = waiting()
+    if here.may_exist() and redis.call('HEXISTS', here.ITEMS, id) == 1 and here.is_open(record) then
+      record = here.with_items(id, record)
     end
     bytes = bytes + #record
     reply[#reply + 1] = id

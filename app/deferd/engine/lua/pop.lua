@@ -73,14 +73,6 @@ local function read_ttr(raw)
   return (extra.t or DEFAULT_TTR_MS) + 0, extra.y == 0
 end
 
--- The record of a job that is delivered with its collected items as its body. None are added any more.
-local function collect(id, raw)
-  raw = with_items(id, raw)
-  drop_items({ id })
-  redis.call('HSET', POOL, id, raw)
-  return raw
-end
-
 -- The first `most` ready jobs, at most so many that their records fit into `bytes`: their ids, and their records (false
 -- for an id without one). Up to READ_AT_ONCE records of the size of those before are read in one step; what of them does
 -- not fit stays in the list.
@@ -152,12 +144,16 @@ local function take(wanted)
         bury_job(id, read_record(raw), 'expired', now, dead_retention)
         expired = expired + 1
         skipped = skipped + 1
-      elseif is_open and count > 0 and bytes + (redis.call('HGET', ITEMS, id) or 0) > MOST_BYTES then
+      elseif is_open and count > 0 and bytes + (redis.call('HGET', waiting().ITEMS, id) or 0) > MOST_BYTES then
         for back = #ids, index, -1 do prepend_ready(ids[back]) end
         is_full = true
         break
       else
-        if is_open then raw = collect(id, raw) end
+        if is_open then  -- from now on nothing is added
+          raw = waiting().with_items(id, raw)
+          waiting().drop_items({ id })
+          redis.call('HSET', POOL, id, raw)
+        end
         if expiry and expiry[index] then redis.call('ZREM', EXPIRY, id) end
         count = count + 1
         taken[count], records[count], ttrs[count] = id, raw, own_ttr

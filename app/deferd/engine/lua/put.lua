@@ -111,119 +111,8 @@ local function taken_until(id)
   return until_ms and tonumber(until_ms) > now and tonumber(until_ms) or nil
 end
 
--- Limit the due time of a put that has a longest wait: it counts from the first put, which the replaced record remembers.
--- `old` is that, nil for none. Returns the due time and the rest of the record, which remembers it for the next put.
-local function within_max_wait(old, due, rest, extra_length)
-  local extra = cjson.decode(string.sub(rest, 5, 4 + extra_length))
-  local replaced = old and read_record(old)
-  if not replaced or replaced.attempts > 0 then
-    extra.w = now + extra.w
-  else
-    extra.w = replaced.extra.w or replaced.created + extra.w
-  end
-  local text = cjson.encode(extra)
-  return math.max(math.min(due, extra.w), now), write('<I4', #text) .. text .. string.sub(rest, 5 + extra_length)
-end
-
--- Add an item to those collected under an id, which are `bytes` together.
-local function push_item(id, item, bytes)
-  call('RPUSH', items_key(id), item)
-  call('HSET', ITEMS, id, string.format('%.0f', bytes + #item))
-  has_waiting = true
-end
-
--- What the response to an append shows of a record: the item of this put alone, and how many there are.
-local function shown_with(record, item, count)
-  local extra = record.extra.y
-  record.extra.y, record.rest = count, '[' .. item .. ']'
-  local raw = write_record(record)
-  record.extra.y, record.rest = extra, '[]'
-  return raw
-end
-
--- Append a body to a job that waits, or to a follow-up. A job that was put otherwise becomes a collection of its body and
--- this one. Returns the code, and what the response shows.
-local function append(id, raw, due, terms, item, is_follow_up, state)
-  local record = read_record(raw)
-  local is_open = record.extra.y == 0
-  local count = is_open and call('LLEN', items_key(id)) or 1
-  local bytes = is_open and tonumber(call('HGET', ITEMS, id) or 0) or #record.rest
-  if count >= MOST_ITEMS or bytes + #item + count + 2 > terms.z then return TOO_LARGE end
-  if not is_open then
-    push_item(id, record.rest, 0)
-    record.extra.y, record.rest = 0, '[]'
-  end
-  push_item(id, item, bytes)
-  record.extra.w = record.extra.w or (terms.w and record.created + terms.w)
-  if terms.y and count + 1 >= terms.y then due = now end
-  due = math.max(math.min(due, record.extra.w or due), now)
-  local moves = is_follow_up or state == 'delayed'
-  if moves then record.due = due end
-  call('HSET', is_follow_up and FOLLOW or POOL, id, write_record(record))
-  if moves and not is_follow_up then
-    if due <= now then call('ZREM', DELAY, id) end
-    enqueue(id, due, longest_wait(record.extra))
-  end
-  return is_follow_up and FOLLOW_UP_APPENDED or APPENDED, shown_with(record, item, count + 1)
-end
-
-local function begin_collection(id, record, item)
-  push_item(id, item, 0)
-  return CREATED, shown_with(read_record(record), item, 1)
-end
-
--- The rest of the record of a new collection, and the length of its extra.
-local function new_collection(terms)
-  terms.y, terms.z = 0, nil
-  local extra = cjson.encode(terms)
-  return write('<I4', #extra) .. extra .. '[]', #extra
-end
-
--- Put a job with options that most do not have. Returns what `put` does, or nil for `put` to go on with the due time and
--- the rest of the record that follow, and the first item of a new collection.
-local function put_special(id, options, due, nonce, job_rest, extra_length)
-  flush()
-  local on_conflict, item = options % ONLY_LIVE, nil
-  local old = call('HGET', POOL, id)
-  local state = old and state_of(id)
-  local is_waiting = state == 'delayed' or state == 'ready'
-  local waits = state == 'reserved' and options % (2 * AFTER) >= AFTER
-  local follow_up = old and follow_up_of(id)
-  if waits and follow_up and on_conflict == KEEP then return FOLLOW_UP_KEPT, follow_up end
-  if on_conflict == APPEND then
-    if state == 'reserved' and not waits then return HELD end
-    local terms = cjson.decode(string.sub(job_rest, 5, 4 + extra_length))
-    item = string.sub(job_rest, 5 + extra_length)
-    if is_waiting then
-      local extra = read_extra(old)
-      local _, attempts = read_nonce_and_attempts(old)
-      if attempts == 0 and (extra.y or 0) == 0 then return append(id, old, due, terms, item, false, state) end
-      waits = true  -- it was handed out before: this one comes after it
-    end
-    if waits and follow_up then return append(id, follow_up, due, terms, item, true) end
-    if #item + 2 > terms.z then return TOO_LARGE end
-    if terms.w then
-      terms.w = now + terms.w
-      due = math.min(due, terms.w)
-    end
-    if terms.y == 1 then due = now end
-    job_rest, extra_length = new_collection(terms)
-  elseif options >= HAS_MAX_WAIT then
-    local replaced = waits and follow_up or is_waiting and old
-    due, job_rest = within_max_wait(replaced, due, job_rest, extra_length)
-    extra_length = read('<I4', job_rest)
-  end
-  if not waits then return nil, due, job_rest, extra_length, item end
-  local record = write('<I6I6I6I4', now, due, nonce, 0) .. (complete(job_rest, extra_length))
-  call('HSET', FOLLOW, id, record)
-  has_waiting = true
-  if follow_up then drop_items({ id }) end
-  if item then
-    push_item(id, item, 0)
-    record = shown_with(read_record(record), item, 1)
-  end
-  return follow_up and FOLLOW_UP_REPLACED or FOLLOWS, record
-end
+-- For puts with options that most do not have: defined below when there are some.
+local put_special, begin_collection
 
 -- Returns the code; the record that was stored; and for EXISTS the state that takes the id, and until when or 0.
 local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
@@ -326,7 +215,7 @@ local function put_each(from, to)
     if code == CREATED or code == REPLACED then put_now = put_now + 1 end
     if code >= FOLLOWS then
       if with_records and code == FOLLOW_UP_KEPT then
-        if has_open_items(record) then record = with_items(ARGV[at], record) end
+        if waiting().is_open(record) then record = waiting().with_items(ARGV[at], record) end
         kept_room = kept_room - #record
       end
       results[#results + 1] = { code, 'delayed', with_records and kept_room >= 0 and record or '' }
@@ -342,14 +231,17 @@ local function put_each(from, to)
       results[#results + 1] = { code, stored_due > now and 'delayed' or 'ready', record, 0, '' }
     else
       local id = ARGV[at]
-      kept_room = kept_room - redis.call('HSTRLEN', POOL, id) - (may_have_waiting() and call('HGET', ITEMS, id) or 0)
+      kept_room = kept_room - redis.call('HSTRLEN', POOL, id)
       flush()
       local kept_state, score = state_of(id)
+      local raw = kept_room >= 0 and redis.call('HGET', POOL, id)
+      if raw and string.sub(raw, 23, 26) ~= NO_ATTEMPTS and read_extra(raw).y == 0 then
+        raw = waiting().with_items(id, raw)
+        kept_room = kept_room - #raw
+      end
       if kept_room < 0 then
         results[#results + 1] = { code, kept_state }
       else
-        local raw = redis.call('HGET', POOL, id)
-        if has_waiting and has_open_items(raw) then raw = with_items(id, raw) end
         results[#results + 1] = { code, kept_state, raw, score or 0, redis.call('HGET', HOLDERS, id) or '' }
       end
     end
@@ -363,6 +255,134 @@ for from = 4, #ARGV, 2 * TOGETHER do
   if all_new then
     put_now = put_now + (to - from + 1) / 2
   else
+    local has_special = false
+    for at = from + 1, to, 2 do
+      has_special = has_special or string.byte(ARGV[at]) > REPLACE
+    end
+    if has_special and not put_special then
+      -- These functions are made only when a job needs them: that would cost each call of the script time.
+      local here = waiting()
+
+      -- Limit the due time of a put that has a longest wait: it counts from the first put, which the replaced record remembers.
+      -- `old` is that, nil for none. Returns the due time and the rest of the record, which remembers it for the next put.
+      local function within_max_wait(old, due, rest, extra_length)
+        local extra = cjson.decode(string.sub(rest, 5, 4 + extra_length))
+        local replaced = old and read_record(old)
+        if not replaced or replaced.attempts > 0 then
+          extra.w = now + extra.w
+        else
+          extra.w = replaced.extra.w or replaced.created + extra.w
+        end
+        local text = cjson.encode(extra)
+        return math.max(math.min(due, extra.w), now), write('<I4', #text) .. text .. string.sub(rest, 5 + extra_length)
+      end
+
+      -- Add an item to those collected under an id, which are `bytes` together.
+      local function push_item(id, item, bytes)
+        call('RPUSH', here.items_key(id), item)
+        call('HSET', here.ITEMS, id, string.format('%.0f', bytes + #item))
+        here.note_stored()
+      end
+
+      -- What the response to an append shows of a record: the item of this put alone, and how many there are.
+      local function shown_with(record, item, count)
+        local extra = record.extra.y
+        record.extra.y, record.rest = count, '[' .. item .. ']'
+        local raw = write_record(record)
+        record.extra.y, record.rest = extra, '[]'
+        return raw
+      end
+
+      -- Append a body to a job that waits, or to a follow-up. A job that was put otherwise becomes a collection of its body and
+      -- this one. Returns the code, and what the response shows.
+      local function append(id, raw, due, terms, item, is_follow_up, state)
+        local record = read_record(raw)
+        local is_open = record.extra.y == 0
+        local count = is_open and call('LLEN', here.items_key(id)) or 1
+        local bytes = is_open and tonumber(call('HGET', here.ITEMS, id) or 0) or #record.rest
+        if count >= MOST_ITEMS or bytes + #item + count + 2 > terms.z then return TOO_LARGE end
+        if not is_open then
+          push_item(id, record.rest, 0)
+          record.extra.y, record.rest = 0, '[]'
+        end
+        push_item(id, item, bytes)
+        record.extra.w = record.extra.w or (terms.w and record.created + terms.w)
+        if terms.y and count + 1 >= terms.y then due = now end
+        due = math.max(math.min(due, record.extra.w or due), now)
+        local moves = is_follow_up or state == 'delayed'
+        if moves then record.due = due end
+        call('HSET', is_follow_up and here.FOLLOW or POOL, id, write_record(record))
+        if moves and not is_follow_up then
+          if due <= now then call('ZREM', DELAY, id) end
+          enqueue(id, due, here.longest_wait(record.extra))
+        end
+        return is_follow_up and FOLLOW_UP_APPENDED or APPENDED, shown_with(record, item, count + 1)
+      end
+
+      begin_collection = function(id, record, item)
+        push_item(id, item, 0)
+        return CREATED, shown_with(read_record(record), item, 1)
+      end
+
+      -- The rest of the record of a new collection, and the length of its extra.
+      local function new_collection(terms)
+        terms.y, terms.z = 0, nil
+        local extra = cjson.encode(terms)
+        return write('<I4', #extra) .. extra .. '[]', #extra
+      end
+
+      -- Put a job with options that most do not have. Returns what `put` does, or nil for `put` to go on with the due time and
+      -- the rest of the record that follow, and the first item of a new collection.
+      put_special = function(id, options, due, nonce, job_rest, extra_length)
+        flush()
+        local on_conflict, item = options % ONLY_LIVE, nil
+        local old = call('HGET', POOL, id)
+        local state = old and state_of(id)
+        local is_waiting = state == 'delayed' or state == 'ready'
+        local waits = state == 'reserved' and options % (2 * AFTER) >= AFTER
+        local follow_up = old and here.follow_up_of(id)
+        if waits and follow_up and on_conflict == KEEP then return FOLLOW_UP_KEPT, follow_up end
+        if on_conflict == APPEND then
+          if state == 'reserved' and not waits then return HELD end
+          local terms = cjson.decode(string.sub(job_rest, 5, 4 + extra_length))
+          item = string.sub(job_rest, 5 + extra_length)
+          if is_waiting then
+            local extra = read_extra(old)
+            local _, attempts = read_nonce_and_attempts(old)
+            if attempts == 0 and (extra.y or 0) == 0 then return append(id, old, due, terms, item, false, state) end
+            waits = true  -- it was handed out before: this one comes after it
+          end
+          if waits and follow_up then return append(id, follow_up, due, terms, item, true) end
+          if #item + 2 > terms.z then return TOO_LARGE end
+          if terms.w then
+            terms.w = now + terms.w
+            due = math.min(due, terms.w)
+          end
+          if terms.y == 1 then due = now end
+          job_rest, extra_length = new_collection(terms)
+        elseif options >= HAS_MAX_WAIT then
+          local replaced = waits and follow_up or is_waiting and old
+          due, job_rest = within_max_wait(replaced, due, job_rest, extra_length)
+          extra_length = read('<I4', job_rest)
+        end
+        if not waits then return nil, due, job_rest, extra_length, item end
+        local record = write('<I6I6I6I4', now, due, nonce, 0) .. (complete(job_rest, extra_length))
+        call('HSET', here.FOLLOW, id, record)
+        here.note_stored()
+        if follow_up then
+          here.drop_items({ id })
+        else
+          local holder = read_record(old)
+          holder.extra.o = 1
+          call('HSET', POOL, id, write_record(holder))
+        end
+        if item then
+          push_item(id, item, 0)
+          record = shown_with(read_record(record), item, 1)
+        end
+        return follow_up and FOLLOW_UP_REPLACED or FOLLOWS, record
+      end
+    end
     put_each(from, to)
   end
 end

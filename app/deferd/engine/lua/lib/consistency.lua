@@ -48,7 +48,7 @@ local function read_checked(id, raw)
     if not is_json or type(extra) ~= 'table' then return nil, 'a record whose extra is no JSON object' end
     local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
       and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.u)
-      and is_number(extra.w) and is_number(extra.y) and is_text(extra.e) and is_text(extra.d)
+      and is_number(extra.w) and is_number(extra.y) and is_number(extra.o) and is_text(extra.e) and is_text(extra.d)
       and is_text(extra.c) and is_backoff(extra.b)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
@@ -58,7 +58,7 @@ end
 
 -- Check that a record whose items are in a list has that. A repair makes it an empty array. Returns the record.
 local function check_items(id, raw, key)
-  if read_extra(raw).y ~= 0 or redis.call('HEXISTS', ITEMS, id) == 1 then return end
+  if read_extra(raw).y ~= 0 or redis.call('HEXISTS', waiting().ITEMS, id) == 1 then return end
   report('items_wrong', id, 'no list of its items')
   if not REPAIR then return end
   local record = read_record(raw)

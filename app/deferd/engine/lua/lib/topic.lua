@@ -19,26 +19,19 @@
 --   KEYS[14] requests  HASH id -> request id, while reserved by a pop that gave one
 --   KEYS[16] taken     ZSET id -> ms until which it stays taken after its job was finished; only jobs with `unique_for`,
 --                      and only while no other job has the id
---   KEYS[17] follow    HASH id -> the record of the job that waits until the one with this id has ended; only while that is
---                      delayed, ready or reserved
---   KEYS[18] items     HASH id -> bytes of the items collected under it, while they are in a list of their own: those of
---                      the job, or of its follow-up. In that record `y` is 0 and the body is []
 -- Further keys of the whole shard, named by of_shard():
 --            idle      HASH topic -> "put ms": how many jobs had been put when it was found empty, and when that was
 --            tally     HASH the sums of the tallies of forgotten topics
 local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local TALLY, REQUESTS = KEYS[13], KEYS[14]
-local TAKEN, FOLLOW, ITEMS = KEYS[16], KEYS[17], KEYS[18]
+local TAKEN = KEYS[16]
 local TOPIC = ARGV[1]
 
 -- The key of a request id: a HASH that remembers the deliveries of a pop, while they live and for an hour at most:
 -- id -> "place in the response, nonce, attempt, how often the request was repeated". It is not in KEYS, because calls
 -- that end a delivery do not know the request id; it is in the same slot as the others.
 local function request_key(request_id) return string.sub(POOL, 1, -5) .. 'request/' .. request_id end
-
--- The key of the items collected under an id: a LIST of JSON values, with an entry in ITEMS. Not in KEYS, as above.
-local function items_key(id) return string.sub(POOL, 1, -5) .. 'items/' .. id end
 
 local MOST_IN_LIST = 64
 local LONG_VALUE = string.rep('-', 65)
