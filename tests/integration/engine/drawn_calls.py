@@ -48,6 +48,7 @@ puts = st.fixed_dictionaries(
         "policy": policies,
         "delay_s": delays,
         "on_conflict": st.sampled_from(["replace", "reject", "replace", "keep"]),
+        "conflict_with": st.sampled_from(["any", "any", "live"]),
     }
 )
 topic_settings = st.fixed_dictionaries({}, optional={**_policy_fields, "max_jobs": st.integers(1, 4)})

@@ -16,7 +16,8 @@ end
 local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
-local released, gone, kept, done, taken, followed, earliest = {}, {}, {}, {}, {}, {}, math.huge
+local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
+local rare  -- lists of what most calls do not have: ids that stay taken, and ids with a follow-up
 local released_count, gone_count = 0, 0
 
 -- Finish a live delivery; its writes are collected and done at the end.
@@ -26,13 +27,17 @@ local function finish(id, raw, extra_length, argument, result_at)
   local extra = extra_length > 0 and read_extra(raw)
   if extra and extra.o then
     gone_count = gone_count + 1
-    gone[gone_count], followed[#followed + 1] = id, id
+    gone[gone_count] = id
+    rare = rare or { taken = {}, followed = {} }
+    table.insert(rare.followed, id)
     done[id] = 'gone'
     return
   end
   local unique, retain = extra and extra.u, extra and extra.r or 0
   if unique and unique > 0 then
-    taken[#taken + 1], taken[#taken + 2] = now + unique, id
+    rare = rare or { taken = {}, followed = {} }
+    table.insert(rare.taken, now + unique)
+    table.insert(rare.taken, id)
     earliest = math.min(earliest, now + unique)
   end
   if retain == 0 then
@@ -87,13 +92,15 @@ if #released > 0 then
   tally('finished', #released)
 end
 if #gone > 0 then redis.call('HDEL', POOL, unpack(gone)) end
-for _, id in ipairs(followed) do
-  waiting().start_follow_up(id, now)
-end
 for _, job in ipairs(kept) do
   redis.call('HSET', POOL, job[1], job[2])
   redis.call('ZADD', FINISHED, job[3], job[1])
 end
-if #taken > 0 then redis.call('ZADD', TAKEN, unpack(taken)) end
+if rare then
+  for _, id in ipairs(rare.followed) do
+    waiting().start_follow_up(id, now)
+  end
+  if #rare.taken > 0 then redis.call('ZADD', TAKEN, unpack(rare.taken)) end
+end
 if earliest < math.huge then schedule(earliest) end
 return codes

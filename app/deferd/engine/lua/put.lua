@@ -105,35 +105,29 @@ if has_tombstones then has_tombstones, has_taken = call('EXISTS', CANCELLED) == 
 
 local head_due, head  -- of the last record, for all jobs with the same due instant
 
--- The instant until which `unique_for` keeps an id taken, nil when it does not.
-local function taken_until(id)
-  local until_ms = has_taken and call('ZSCORE', TAKEN, id)
-  return until_ms and tonumber(until_ms) > now and tonumber(until_ms) or nil
-end
-
--- For puts with options that most do not have: defined below when there are some.
-local put_special, begin_collection
+-- Functions for puts with options that most do not have: made below when there are some.
+local special
 
 -- Returns the code; the record that was stored; and for EXISTS the state that takes the id, and until when or 0.
 local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   local only_live, item = false, nil
-  if on_conflict > REPLACE then
-    only_live = on_conflict % (2 * ONLY_LIVE) >= ONLY_LIVE
-    local code, new_due, new_rest, new_length, first = put_special(id, on_conflict, due, nonce, job_rest, extra_length)
-    if code then return code, new_due end
-    due, job_rest, extra_length, item = new_due, new_rest, new_length, first
-    on_conflict = item and REJECT or on_conflict % ONLY_LIVE
+  if special and special.is_meant(on_conflict) then
+    local code, shown
+    code, shown, due, job_rest, extra_length, item = special.put(id, on_conflict, due, nonce, job_rest, extra_length)
+    if code then return code, shown end
+    on_conflict, only_live = special.conflict(on_conflict, item)
   end
   local rest, ttl = complete(job_rest, extra_length)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
   local room = (max_jobs > 0 or bound > 0) and room_within(bound) or math.huge
-  local taken = has_taken and not only_live and taken_until(id)
+  local taken = has_taken and not only_live and call('ZSCORE', KEYS[16], id)
+  taken = taken and tonumber(taken) > now and tonumber(taken)
   if room > 0 and not taken and call('HSETNX', POOL, id, record) == 1 then
     if live then live = live + 1 end
     if has_tombstones then call('ZREM', CANCELLED, id) end
-    if has_taken then call('ZREM', TAKEN, id) end
+    if has_taken then call('ZREM', KEYS[16], id) end
     enqueue(id, due, ttl)
-    if item then return begin_collection(id, record, item) end
+    if item then return special.begin_collection(id, record, item) end
     return CREATED, record
   end
   if redis.call('HEXISTS', POOL, id) == 0 then
@@ -156,7 +150,7 @@ local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
   redis.call('HSET', POOL, id, record)
   if live and is_over then live = live + 1 end
   enqueue(id, due, ttl)
-  if item then return begin_collection(id, record, item) end
+  if item then return special.begin_collection(id, record, item) end
   return only_live and is_over and CREATED or REPLACED, record
 end
 
@@ -174,14 +168,14 @@ local function put_new(from, to, results)
     end
   end
   if has_taken then
-    for _, until_ms in ipairs(call('ZMSCORE', TAKEN, unpack(ids))) do
+    for _, until_ms in ipairs(call('ZMSCORE', KEYS[16], unpack(ids))) do
       if until_ms then return false end
     end
   end
   for index = 1, count do
     local job = ARGV[from + 2 * index - 1]
     local on_conflict, kind, ms, bound, extra_length = read('<BBI8xxxxxxxxI4I4', job)
-    if bound > 0 or on_conflict > REPLACE then return false end
+    if bound > 0 or on_conflict > 2 then return false end
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
     if due ~= head_due then head_due, head = due, write('<I6I6', now, due) end
     local rest, ttl = complete(string.sub(job, 23), extra_length)
@@ -213,22 +207,18 @@ local function put_each(from, to)
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
     local code, record, state, until_ms = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
     if code == CREATED or code == REPLACED then put_now = put_now + 1 end
-    if code >= FOLLOWS then
-      if with_records and code == FOLLOW_UP_KEPT then
-        if waiting().is_open(record) then record = waiting().with_items(ARGV[at], record) end
-        kept_room = kept_room - #record
-      end
-      results[#results + 1] = { code, 'delayed', with_records and kept_room >= 0 and record or '' }
-    elseif code == EXISTS then
+    if code > 4 then  -- it concerns a follow-up
+      results[#results + 1] = special.follow_up_result(code, ARGV[at], record)
+    elseif until_ms then
       results[#results + 1] = { code, state, until_ms }
-    elseif code == KEPT and not with_records then
+    elseif code > 0 and not record and not with_records then
       flush()
       results[#results + 1] = { code, (state_of(ARGV[at])) }
     elseif not with_records or code < 0 then
       results[#results + 1] = code
     elseif record then
-      local _, stored_due = read('<I6I6', record)
-      results[#results + 1] = { code, stored_due > now and 'delayed' or 'ready', record, 0, '' }
+      if special then due = special.due_of(record) end  -- it may have been moved
+      results[#results + 1] = { code, due > now and 'delayed' or 'ready', record, 0, '' }
     else
       local id = ARGV[at]
       kept_room = kept_room - redis.call('HSTRLEN', POOL, id)
@@ -259,9 +249,10 @@ for from = 4, #ARGV, 2 * TOGETHER do
     for at = from + 1, to, 2 do
       has_special = has_special or string.byte(ARGV[at]) > REPLACE
     end
-    if has_special and not put_special then
+    if has_special and not special then
       -- These functions are made only when a job needs them: that would cost each call of the script time.
       local here = waiting()
+      special = {}
 
       -- Limit the due time of a put that has a longest wait: it counts from the first put, which the replaced record remembers.
       -- `old` is that, nil for none. Returns the due time and the rest of the record, which remembers it for the next put.
@@ -319,7 +310,7 @@ for from = 4, #ARGV, 2 * TOGETHER do
         return is_follow_up and FOLLOW_UP_APPENDED or APPENDED, shown_with(record, item, count + 1)
       end
 
-      begin_collection = function(id, record, item)
+      function special.begin_collection(id, record, item)
         push_item(id, item, 0)
         return CREATED, shown_with(read_record(record), item, 1)
       end
@@ -333,7 +324,7 @@ for from = 4, #ARGV, 2 * TOGETHER do
 
       -- Put a job with options that most do not have. Returns what `put` does, or nil for `put` to go on with the due time and
       -- the rest of the record that follow, and the first item of a new collection.
-      put_special = function(id, options, due, nonce, job_rest, extra_length)
+      function special.put(id, options, due, nonce, job_rest, extra_length)
         flush()
         local on_conflict, item = options % ONLY_LIVE, nil
         local old = call('HGET', POOL, id)
@@ -365,7 +356,7 @@ for from = 4, #ARGV, 2 * TOGETHER do
           due, job_rest = within_max_wait(replaced, due, job_rest, extra_length)
           extra_length = read('<I4', job_rest)
         end
-        if not waits then return nil, due, job_rest, extra_length, item end
+        if not waits then return nil, nil, due, job_rest, extra_length, item end
         local record = write('<I6I6I6I4', now, due, nonce, 0) .. (complete(job_rest, extra_length))
         call('HSET', here.FOLLOW, id, record)
         here.note_stored()
@@ -381,6 +372,27 @@ for from = 4, #ARGV, 2 * TOGETHER do
           record = shown_with(read_record(record), item, 1)
         end
         return follow_up and FOLLOW_UP_REPLACED or FOLLOWS, record
+      end
+
+      function special.due_of(record)
+        local _, due = read('<I6I6', record)
+        return due
+      end
+
+      function special.is_meant(options) return options > REPLACE end
+
+      -- What remains of the options for a put that is no follow-up: on conflict, and whether only a live job is one.
+      function special.conflict(options, first_item)
+        return first_item and REJECT or options % ONLY_LIVE, options % (2 * ONLY_LIVE) >= ONLY_LIVE
+      end
+
+      -- What is returned for a put that concerns a follow-up.
+      function special.follow_up_result(code, id, record)
+        if with_records and code == FOLLOW_UP_KEPT then
+          if here.is_open(record) then record = here.with_items(id, record) end
+          kept_room = kept_room - #record
+        end
+        return { code, 'delayed', with_records and kept_room >= 0 and record or '' }
       end
     end
     put_each(from, to)

@@ -156,7 +156,7 @@ local function remove_job(id, state, score, now, keep_follow_up)
   end
   redis.call('ZREM', EXPIRY, id)
   redis.call('HDEL', POOL, id)
-  if state == 'finished' then redis.call('ZREM', TAKEN, id) else tally('cancelled', 1) end
+  if state == 'finished' then redis.call('ZREM', KEYS[16], id) else tally('cancelled', 1) end
   local earliest = state == 'reserved' and math.max(score, now) or now
   if not (keep_follow_up and waiting().start_follow_up(id, earliest)) then waiting().drop({ id }) end
 end
