@@ -12,7 +12,7 @@
 local name = ARGV[3]
 local is_hash = name == 'holders' or name == 'requests' or name == 'follow' or name == 'items'
 local key = STATE_SETS[name] or ({ expiry = EXPIRY, holders = HOLDERS, requests = REQUESTS, cancelled = CANCELLED,
-  taken = TAKEN, follow = waiting().FOLLOW, items = waiting().ITEMS })[name]
+  taken = TAKEN, follow = waiting_of(RECORD_PARTS).FOLLOW, items = waiting_of(RECORD_PARTS).ITEMS })[name]
 local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, ARGV[4], 'COUNT', ARGV[5])
 local members = reply[2]
 local now = now_ms()
@@ -23,11 +23,11 @@ local function check_follow_up(id, raw, has_record)
   if not record then
     report('unreadable', id, 'its follow-up is ' .. reason)
     if not REPAIR then return end
-    redis.call('HDEL', waiting().FOLLOW, id)
+    redis.call('HDEL', waiting_of(RECORD_PARTS).FOLLOW, id)
     redis.call('HSET', ASIDE, string.format('follow-up %s %.0f', id, now), raw)
     return
   end
-  check_items(id, raw, waiting().FOLLOW)
+  check_items(id, raw, waiting_of(RECORD_PARTS).FOLLOW)
   local state, score
   if has_record then state, score = state_of(id) end
   if has_record and state ~= 'dead' and state ~= 'finished' then
@@ -40,17 +40,17 @@ local function check_follow_up(id, raw, has_record)
   end
   report('follow_up_stuck', id, state or 'no job')
   if not REPAIR then return end
-  if has_record then remove_job(id, state, score, now, true) else waiting().start_follow_up(id, now) end
+  if has_record then remove_job(id, state, score, now, true) else waiting_of(RECORD_PARTS).start_follow_up(id, now) end
 end
 
 -- Check the items collected under an id. A repair corrects their size, and moves those aside that belong to nothing.
 local function check_collection(id, bytes)
-  local key = waiting().items_key(id)
+  local key = waiting_of(RECORD_PARTS).items_key(id)
   local is_list = redis.call('TYPE', key).ok == 'list'
   local is_open = false
-  for _, records in ipairs({ POOL, waiting().FOLLOW }) do
+  for _, records in ipairs({ POOL, waiting_of(RECORD_PARTS).FOLLOW }) do
     local raw = redis.call('HGET', records, id)
-    is_open = is_open or raw and read_checked(id, raw) and waiting().is_open(raw)
+    is_open = is_open or raw and read_checked(id, raw) and waiting_of(RECORD_PARTS).is_open(raw)
   end
   local size = 0
   for _, item in ipairs(is_list and redis.call('LRANGE', key, 0, -1) or {}) do size = size + #item end
@@ -58,14 +58,14 @@ local function check_collection(id, bytes)
   report('items_wrong', id, is_open and size .. ' bytes, recorded as ' .. bytes or 'of no job')
   if not REPAIR then return end
   if is_open and is_list then
-    redis.call('HSET', waiting().ITEMS, id, size)
+    redis.call('HSET', waiting_of(RECORD_PARTS).ITEMS, id, size)
     return
   end
-  redis.call('HDEL', waiting().ITEMS, id)
+  redis.call('HDEL', waiting_of(RECORD_PARTS).ITEMS, id)
   if redis.call('EXISTS', key) == 1 then
     redis.call('RENAME', key, string.format('%s/items/%s/%.0f', ASIDE, id, now))
   end
-  for _, records in ipairs(is_open and { POOL, waiting().FOLLOW } or {}) do
+  for _, records in ipairs(is_open and { POOL, waiting_of(RECORD_PARTS).FOLLOW } or {}) do
     local raw = redis.call('HGET', records, id)
     if raw then check_items(id, raw, records) end
   end

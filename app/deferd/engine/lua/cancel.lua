@@ -37,7 +37,7 @@ if #delayed > 0 then
   redis.call('ZREM', DELAY, unpack(delayed))
   redis.call('ZREM', EXPIRY, unpack(delayed))
   redis.call('HDEL', POOL, unpack(delayed))
-  waiting().drop(delayed)
+  waiting_of(RECORD_PARTS).drop(delayed)
   tally('cancelled', #delayed)
 end
 local any_cancelled = #delayed > 0

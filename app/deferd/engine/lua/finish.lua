@@ -98,7 +98,7 @@ for _, job in ipairs(kept) do
 end
 if rare then
   for _, id in ipairs(rare.followed) do
-    waiting().start_follow_up(id, now)
+    waiting_of(RECORD_PARTS).start_follow_up(id, now)
   end
   if #rare.taken > 0 then redis.call('ZADD', TAKEN, unpack(rare.taken)) end
 end

@@ -144,14 +144,14 @@ local function take(wanted)
         bury_job(id, read_record(raw), 'expired', now, dead_retention)
         expired = expired + 1
         skipped = skipped + 1
-      elseif is_open and count > 0 and bytes + (redis.call('HGET', waiting().ITEMS, id) or 0) > MOST_BYTES then
+      elseif is_open and count > 0 and bytes + (redis.call('HGET', waiting_of(RECORD_PARTS).ITEMS, id) or 0) > MOST_BYTES then
         for back = #ids, index, -1 do prepend_ready(ids[back]) end
         is_full = true
         break
       else
         if is_open then  -- from now on nothing is added
-          raw = waiting().with_items(id, raw)
-          waiting().drop_items({ id })
+          raw = waiting_of(RECORD_PARTS).with_items(id, raw)
+          waiting_of(RECORD_PARTS).drop_items({ id })
           redis.call('HSET', POOL, id, raw)
         end
         if expiry and expiry[index] then redis.call('ZREM', EXPIRY, id) end

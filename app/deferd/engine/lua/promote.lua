@@ -93,7 +93,7 @@ for _, key in ipairs({ DEAD, FINISHED }) do
     local dropped = redis.call('HDEL', POOL, unpack(ids))
     if key == DEAD then
       tally('dropped', dropped)
-      waiting().drop(ids)
+      waiting_of(RECORD_PARTS).drop(ids)
     end
     reply[4] = reply[4] + #ids
   end

@@ -226,7 +226,7 @@ local function put_each(from, to)
       local kept_state, score = state_of(id)
       local raw = kept_room >= 0 and redis.call('HGET', POOL, id)
       if raw and string.sub(raw, 23, 26) ~= NO_ATTEMPTS and read_extra(raw).y == 0 then
-        raw = waiting().with_items(id, raw)
+        raw = waiting_of(RECORD_PARTS).with_items(id, raw)
         kept_room = kept_room - #raw
       end
       if kept_room < 0 then
@@ -251,7 +251,7 @@ for from = 4, #ARGV, 2 * TOGETHER do
     end
     if has_special and not special then
       -- These functions are made only when a job needs them: that would cost each call of the script time.
-      local here = waiting()
+      local here = waiting_of(RECORD_PARTS)
       special = {}
 
       -- Limit the due time of a put that has a longest wait: it counts from the first put, which the replaced record remembers.

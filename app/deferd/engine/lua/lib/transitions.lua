@@ -47,14 +47,17 @@ end
 --   items       HASH id -> bytes of the items collected under it: those of the job, or of its follow-up. In that record
 --               `y` is 0 and the body is []
 --   items/<id>  LIST those items, JSON values
--- This function makes the functions for it. It refers to no local of the script: each such reference of a function costs
--- every call of the script time, also those that never need it.
-local function define_waiting(read_record, write_record, read_extra, schedule, tally)
+-- This returns the functions for it. It refers to no local of the script, since each such reference of a function costs
+-- every call of the script time, also those that never need it; `parts` are RECORD_PARTS.
+local function waiting_of(parts)
+  if parts.waiting then return parts.waiting end
+  local read_record, write_record, read_extra, schedule, tally = unpack(parts)
   local prefix = string.sub(KEYS[1], 1, -5)
   local POOL, DELAY, EXPIRY, CANCELLED = KEYS[1], KEYS[2], KEYS[7], KEYS[9]
   local FOLLOW, ITEMS = prefix .. 'follow', prefix .. 'items'
   local found  -- whether anything is there, nil before this is needed
   local here = { FOLLOW = FOLLOW, ITEMS = ITEMS }
+  parts.waiting = here
 
   -- For a topic that has nothing this is one command in the whole script.
   function here.may_exist()
@@ -130,16 +133,6 @@ local function define_waiting(read_record, write_record, read_extra, schedule, t
   return here
 end
 
-local waiting_functions
-
--- The functions of define_waiting.
-local function waiting()
-  if not waiting_functions then
-    waiting_functions = define_waiting(read_record, write_record, read_extra, schedule, tally)
-  end
-  return waiting_functions
-end
-
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
 local TOMBSTONE_MS = 60000
 
@@ -158,13 +151,13 @@ local function remove_job(id, state, score, now, keep_follow_up)
   redis.call('HDEL', POOL, id)
   if state == 'finished' then redis.call('ZREM', KEYS[16], id) else tally('cancelled', 1) end
   local earliest = state == 'reserved' and math.max(score, now) or now
-  if not (keep_follow_up and waiting().start_follow_up(id, earliest)) then waiting().drop({ id }) end
+  if not (keep_follow_up and waiting_of(RECORD_PARTS).start_follow_up(id, earliest)) then waiting_of(RECORD_PARTS).drop({ id }) end
 end
 
 -- Make a job dead that was just removed from its sorted set. One with a follow-up is dropped: that takes its place.
 local function bury_job(id, record, reason, now, retention_ms)
   record.extra.d = reason
-  if record.extra.o and waiting().start_follow_up(id, now, record.extra.e) then
+  if record.extra.o and waiting_of(RECORD_PARTS).start_follow_up(id, now, record.extra.e) then
     tally('dropped', 1)
     return
   end
