@@ -74,8 +74,8 @@ class EagerJobs:
 
     Without a worker, and for topics without a handler, jobs are only recorded.
 
-    There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, leases, time limits, priorities, topic
-    settings and concurrency have no effect, and an id is free again when its job is finished or dead. To test these,
+    There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, `unique_for`, leases, time limits, priorities,
+    topic settings and concurrency have no effect, and an id is free again when its job is finished or dead. To test these,
     use the fixture `deferd_service`, a real service.
     """
 
@@ -155,6 +155,8 @@ class EagerJobs:
         topic, job_id = fields["topic"], fields["id"]
         existing = self._live(topic, job_id)
         on_conflict = fields.get("on_conflict", "reject")
+        if on_conflict == "append" or fields.get("if_reserved") == "after":
+            raise EagerUnsupported("puts that append or wait for a holder need the fixture `deferd_service`")
         if existing is not None:
             if on_conflict == "keep":
                 return _OK, existing
