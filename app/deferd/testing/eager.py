@@ -74,9 +74,9 @@ class EagerJobs:
 
     Without a worker, and for topics without a handler, jobs are only recorded.
 
-    There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, `unique_for`, leases, time limits, priorities,
-    topic settings and concurrency have no effect, and an id is free again when its job is finished or dead. To test these,
-    use the fixture `deferd_service`, a real service.
+    There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, `unique_for`, leases, time limits,
+    priorities, topic settings and concurrency have no effect, and an id is free again when its job is finished or dead.
+    To test these, use the fixture `deferd_service`, a real service.
     """
 
     def __init__(self, worker: Worker | None = None, *, raise_errors: bool = True) -> None:

@@ -364,7 +364,9 @@ print(done)
     assert (ran.stdout, ran.stderr) == ("[7]\n", "")
 
 
-@pytest.mark.parametrize("options", [{"on_conflict": "append"}, {"on_conflict": "keep", "if_reserved": "after"}])
+@pytest.mark.parametrize(
+    "options", [{"id": "a", "on_conflict": "append"}, {"id": "a", "on_conflict": "keep", "if_reserved": "after"}]
+)
 def test_puts_that_collapse_need_a_service(options: PutOptions) -> None:
     with pytest.raises(EagerUnsupported, match="deferd_service"):
-        EagerJobs().client.put("t", id="a", **options)
+        EagerJobs().client.put("t", **options)
