@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -129,6 +130,8 @@ _FACTS = {
     "max_jobs": "max_jobs",
     "durability": "durability",
     "available": "available",
+    "state": "state",
+    "until": "until",
 }
 
 
@@ -149,6 +152,8 @@ def response(error: errors.DeferdError) -> JsonResponse:
     """The response for `error`, with the headers of its status."""
     headers: list[Header] = []
     facts = {shown: fact for name, shown in _FACTS.items() if (fact := getattr(error, name, None)) is not None}
+    if isinstance(until := facts.get("until"), datetime):
+        facts["until"] = until.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     detail = str(error) or BY_CODE[error.code].title
     if isinstance(error, errors.InvalidInput):
         facts["errors"] = [_field_error_json(one) for one in error.field_errors[:FIELD_ERRORS_SHOWN]]

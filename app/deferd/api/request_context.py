@@ -56,9 +56,10 @@ class RequestContext:
         return usage.quota.counting([job.result for job in jobs])
 
     def put_bounds(self) -> PutBounds:
-        """The bounds that the key sets for each job."""
-        usage = self.admission.usage
-        return NO_BOUNDS if usage is None else usage.put_bounds
+        """The bounds that the key and the service set for each job."""
+        usage, body_bytes = self.admission.usage, self.app.settings.max_body_bytes
+        bounds = NO_BOUNDS if usage is None else usage.put_bounds
+        return bounds if bounds.body_bytes == body_bytes else bounds._replace(body_bytes=body_bytes)
 
 
 def _bound_by_operation() -> RequestContext:

@@ -73,6 +73,9 @@ def deliveries(records: Sequence[JobRecord]) -> bytes:
             or record.tags is not None
             or record.headers is not None
             or record.endings is not NO_ENDINGS
+            or record.unique_for_ms
+            or record.due_by_ms is not None
+            or record.items
             or record.reserved_until_ms is None
             or len(record.body) > _COPIED_TWICE_BYTES
         ):
@@ -140,6 +143,11 @@ def _members(record: JobRecord) -> list[bytes]:
         or record.tags is not None
         or record.headers is not None
         or record.endings is not NO_ENDINGS
+        or record.unique_for_ms
+        or record.due_by_ms is not None
+        or record.is_follow_up
+        or record.items
+        or record.followed_by is not None
     ):
         pieces.append(_rare_members(record))
     return pieces
@@ -162,6 +170,7 @@ def _rare_members(record: JobRecord) -> bytes:
         members["headers"] = record.headers
     if record.endings is not NO_ENDINGS:
         members |= _endings(record)
+    members |= _collapsing(record)
     if record.last_error is not None:
         members["last_error"] = record.last_error
     if record.reason is not None:
@@ -171,6 +180,25 @@ def _rare_members(record: JobRecord) -> bytes:
     if record.result is not None:
         members["result"] = Fragment(record.result)
     return b"," + orjson.dumps(members)[1:-1] if members else b""  # a limit of 0 is none
+
+
+def _collapsing(record: JobRecord) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    if record.unique_for_ms:
+        members["unique_for"] = seconds(record.unique_for_ms)
+    if record.due_by_ms is not None:
+        members["due_by"] = instant(record.due_by_ms)
+    if record.items:
+        members["items"] = record.items
+    if record.is_follow_up:
+        members["follow_up"] = True
+    if (follow_up := record.followed_by) is not None:
+        members["followed_by"] = {
+            "body": Fragment(follow_up.body),
+            "created_at": instant(follow_up.created_at_ms),
+            "due_at": instant(follow_up.due_at_ms),
+        }
+    return members
 
 
 def _endings(record: JobRecord) -> dict[str, Any]:
@@ -230,9 +258,10 @@ def put_results(results: Iterable[PutResult]) -> bytes:
     """The response to a batch put."""
     lines = [
         f'{{"topic":"{topic}","id":"{job_id}","status":201,"durability":"{durability}"}}'
-        if status == 201 and code is None and durability is not None
-        else f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}}}'
-        for topic, job_id, status, code, durability in results
+        if status == 201 and code is None and durability is not None and not follow_up
+        else f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}'
+        f"{_state(state, until)}{_FOLLOW_UP[follow_up]}}}"
+        for topic, job_id, status, code, durability, state, until, follow_up in results
     ]
     return _results(lines)
 
@@ -259,9 +288,10 @@ def put_results_with_jobs(results: Iterable[tuple[PutResult, JobRecord | None]])
     """The response to a batch put that returns the stored jobs; in one copy: bodies may be large."""
     pieces = [b'{"results":[']
     for result, record in results:
-        topic, job_id, status, code, durability = result
+        topic, job_id, status, code, durability, state, until, follow_up = result
         pieces.append(
-            f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}'.encode()
+            f'{{"topic":"{topic}","id":"{job_id}","status":{status}{_code(code)}{_durability(durability)}'
+            f"{_state(state, until)}{_FOLLOW_UP[follow_up]}".encode()
         )
         if record is not None:
             pieces.append(b',"job":')
@@ -299,6 +329,15 @@ def _code(code: str | None) -> str:
 
 def _durability(durability: str | None) -> str:
     return "" if durability is None else f',"durability":"{durability}"'
+
+
+_FOLLOW_UP = ("", ',"follow_up":true')
+"""By whether a put waits for a job's holder."""
+
+
+def _state(state: JobState | None, until_ms: int | None) -> str:
+    until = "" if until_ms is None else f',"until":"{instant(until_ms)}"'
+    return "" if state is None else f',"state":"{state}"{until}'
 
 
 def _results(lines: list[str]) -> bytes:

@@ -14,7 +14,7 @@ from deferd.contract.errors import FieldError
 FIELD_ERRORS_MAX = 1000
 _SECONDS = frozenset(
     {
-        *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline"),
+        *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "max_wait", "unique_for"),
         *("base", "cap", "seconds", "wait", "advance", "by"),
     }
 )

@@ -41,6 +41,7 @@ _select_options: Final = all_of(
 @click.argument("ids", metavar="[ID]...", nargs=-1, help="the jobs' ids")
 @_select_options
 @click.option("--refuse-reserved", is_flag=True, help="do not cancel a job that a consumer holds")
+@click.option("--keep-follow-up", is_flag=True, help="a put that waits for the job to end takes its place")
 @json_option()
 @connection_options
 def cancel(
@@ -50,6 +51,7 @@ def cancel(
     limit: int | None,
     dry_run: bool,
     refuse_reserved: bool,
+    keep_follow_up: bool,
     as_json: bool,
     connection: Connection,
     **selectors: Any,
@@ -59,6 +61,8 @@ def cancel(
     """
     if_reserved: Any = "refuse" if refuse_reserved else "cancel"
     if _selects_many(**selectors):
+        if keep_follow_up:
+            raise UsageError("--keep-follow-up is for jobs by their ids")
         select = _selector(topic, ids, **selectors)
         with connection.with_defaults(timeout=_LONG_TIMEOUT_S).open() as client:
             done = client.cancel_all(limit=limit, dry_run=dry_run, if_reserved=if_reserved, **select)
@@ -68,10 +72,11 @@ def cancel(
         raise UsageError("--limit and --dry-run are for --tag and --state")
     if topic is None or not ids:
         raise UsageError(_WHICH)
-    return _cancel_each(topic, ids, if_reserved, as_json=as_json, connection=connection)
+    options = {"if_reserved": if_reserved, "follow_up": "keep" if keep_follow_up else "cancel"}
+    return _cancel_each(topic, ids, options, as_json=as_json, connection=connection)
 
 
-def _cancel_each(topic: str, ids: tuple[str, ...], if_reserved: Any, *, as_json: bool, connection: Connection) -> int:
+def _cancel_each(topic: str, ids: tuple[str, ...], options: Any, *, as_json: bool, connection: Connection) -> int:
     from deferd.cli.error_messages import sentence
     from deferd.contract.errors import DeferdError
 
@@ -79,7 +84,7 @@ def _cancel_each(topic: str, ids: tuple[str, ...], if_reserved: Any, *, as_json:
     with connection.open() as client:
         for job_id in ids:
             try:
-                job = client.cancel(topic, job_id, if_reserved=if_reserved)
+                job = client.cancel(topic, job_id, **options)
             except DeferdError as error:
                 if exit_codes.of_error(error) != exit_codes.REFUSED:
                     raise

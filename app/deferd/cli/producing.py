@@ -13,6 +13,7 @@ from deferd.cli.connection import Connection
 from deferd.cli.exit_codes import UsageError
 from deferd.cli.options import (
     DURABILITIES,
+    collapse_options,
     connection_options,
     due_options,
     job_arguments,
@@ -42,9 +43,10 @@ if TYPE_CHECKING:
 @label_options
 @click.option(
     "--on-conflict",
-    type=click.Choice(["reject", "keep", "replace"]),
-    help="when the id exists: reject (exit code 3), keep the old job, or replace it",
+    type=click.Choice(["reject", "keep", "replace", "append"]),
+    help="when the id exists: reject (exit code 3), keep the old job, replace it, or append to it",
 )
+@collapse_options
 @click.option(
     "--durability",
     type=click.Choice(DURABILITIES),
@@ -146,7 +148,8 @@ def _show_briefly(job: Job, *, as_json: bool, durability: bool = False) -> None:
         output.json_line(job.fields)
     else:
         reached = f", durability {job.durability}" if durability else ""
-        output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{reached}")
+        waits = ", after the one that a consumer holds" if job.is_follow_up else ""
+        output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{waits}{reached}")
 
 
 def _facts(job: Job) -> list[tuple[str, str]]:
@@ -164,6 +167,10 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("dead retain", None if job.dead_retain is None else output.span(job.dead_retain)),
         ("time limit", None if job.time_limit is None else output.span(job.time_limit)),
         ("deadline", None if job.deadline_at is None else output.when(job.deadline_at)),
+        ("items", str(job.items) if job.items else None),
+        ("due by", None if job.due_by is None else output.when(job.due_by)),
+        ("unique for", output.span(job.unique_for) if job.unique_for else None),
+        ("followed by", None if job.followed_by is None else _pretty(job.followed_by["body"])),
         ("lease ends", None if job.reserved_until is None else output.when(job.reserved_until)),
         ("held by", job.reserved_by),
         ("finished", None if job.finished_at is None else output.when(job.finished_at)),

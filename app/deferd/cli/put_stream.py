@@ -25,6 +25,7 @@ RETRY_FOR_S: Final = 60.0
 """Longer than for one job: the put of millions should survive a restart of the service."""
 _START_RETRY_FOR_S: Final = 5.0
 _REFUSALS_SHOWN: Final = 10
+_MEANING_OF_200: Final = {"keep": "kept", "replace": "replaced", "append": "appended"}
 
 Value = TypeVar("Value")
 
@@ -59,7 +60,7 @@ class _Outcome:
 
     def __init__(self, *, as_json: bool, on_conflict: str | None) -> None:
         self._as_json = as_json
-        self._meaning_of_200 = {"keep": "kept", "replace": "replaced"}.get(on_conflict or "", "kept or replaced")
+        self._meaning_of_200 = _MEANING_OF_200.get(on_conflict or "", "kept or replaced")
         self._counts: Counter[str] = Counter()
         self._codes: Counter[str] = Counter()
         self._gaps: list[tuple[int, int, str]] = []
@@ -102,7 +103,7 @@ class _Outcome:
                     output.complain(f"line {line}: {why}: {result.topic}/{result.id}")
             if self._as_json:
                 shown = {"line": line, "topic": result.topic, "id": result.id, "status": result.status}
-                more = {"code": result.code, "durability": result.durability}
+                more = {"code": result.code, "durability": result.durability, "state": result.state}
                 output.json_line({**shown, **{name: value for name, value in more.items() if value is not None}})
         if self._as_json:
             sys.stdout.flush()

@@ -71,7 +71,8 @@ class ApiMethods(BulkMethods):
 
         `body` is any JSON value, or a value that pydantic can write as JSON. The options, all keyword-only, are the
         keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `dead_retain`,
-        `time_limit`, `deadline`, `on_conflict`, `traceparent`, `tags`, `headers` and `durability`.
+        `time_limit`, `deadline`, `on_conflict`, `conflict_with`, `if_reserved`, `max_wait`, `max_items`, `unique_for`,
+        `traceparent`, `tags`, `headers` and `durability`.
 
         The client makes an `id` if there is none, and repeats a put whose response was lost: a stored job with this id
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
@@ -83,9 +84,12 @@ class ApiMethods(BulkMethods):
         Raises:
             TypeError: an option is unknown.
             InvalidInput: a value is out of its bounds, or both `delay` and `run_at` are given.
-            JobExists: the id is taken and `on_conflict` is `reject`.
+            JobExists: the id is taken and `on_conflict` is `reject`, or `unique_for` keeps it taken. `state` and
+                `until` of the error say by what, and for how long.
             JobReserved: the id is taken, `on_conflict` is `replace` and a consumer holds the job.
             DurabilityUnavailable: the store cannot give the `durability`.
+            PayloadTooLarge: `on_conflict` is `append`, and the job would have too many items, or too large ones.
+            NoAnswer: the response to an `append` was lost: it may have added its body or not.
         """
         return await self._calls.put(with_id(put_fields(topic, body, options)))
 
@@ -159,7 +163,14 @@ class ApiMethods(BulkMethods):
         fields |= {name: value for name, value in optional.items() if value is not UNSET}
         return await self._sender.send(requests.change(topic, id, fields))
 
-    async def cancel(self, topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> Cancelled:
+    async def cancel(
+        self,
+        topic: str,
+        id: str,
+        *,
+        if_reserved: Literal["cancel", "refuse"] = "cancel",
+        follow_up: Literal["cancel", "keep"] = "cancel",
+    ) -> Cancelled:
         """Cancel a job in any state; it is not delivered after this. `was` in the result is the state it had.
 
         Raises:
@@ -167,15 +178,22 @@ class ApiMethods(BulkMethods):
             JobNotFound: there is no such job.
             NoAnswer: a response was lost and the job is gone: by this cancel or before it.
         """
-        return await self._calls.cancel(topic, id, if_reserved)
+        return await self._calls.cancel(topic, id, if_reserved, follow_up)
 
     async def cancel_many(
-        self, topic: str, ids: Sequence[str], *, if_reserved: Literal["cancel", "refuse"] = "cancel"
+        self,
+        topic: str,
+        ids: Sequence[str],
+        *,
+        if_reserved: Literal["cancel", "refuse"] = "cancel",
+        follow_up: Literal["cancel", "keep"] = "cancel",
     ) -> list[CancelResult]:
         """Cancel any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""
         results: list[CancelResult] = []
         for start in range(0, len(ids), BATCH_MAX):
-            request = requests.cancel_many(topic, ids[start : start + BATCH_MAX], if_reserved=if_reserved)
+            request = requests.cancel_many(
+                topic, ids[start : start + BATCH_MAX], if_reserved=if_reserved, follow_up=follow_up
+            )
             outcome = await self._sender.try_to_send(request)
             results += [
                 result._replace(status=503, code=NoAnswer.code)

@@ -10,6 +10,7 @@ from functools import partial
 import msgspec
 
 from deferd.client.jobs import Delivery, FinishResult, PoppedJob, PoppedJobs, PutResult
+from deferd.contract.model import JobState
 
 
 class _PutLine(msgspec.Struct, gc=False):
@@ -18,6 +19,8 @@ class _PutLine(msgspec.Struct, gc=False):
     status: int
     code: str | None = None
     durability: str | None = None
+    state: JobState | None = None
+    follow_up: bool = False
 
 
 class _PutLines(msgspec.Struct):
@@ -55,7 +58,10 @@ def put_results(content: bytes) -> list[PutResult] | None:
         lines = _put_lines.decode(content).results
     except _UNUSUAL:
         return None
-    return [_put_result((line.topic, line.id, line.status, line.code, None, line.durability)) for line in lines]
+    return [
+        _put_result((line.topic, line.id, line.status, line.code, None, line.durability, line.state, line.follow_up))
+        for line in lines
+    ]
 
 
 def finish_results(content: bytes) -> list[FinishResult] | None:

@@ -26,7 +26,7 @@ TRACEPARENT: ContextVar[str | None] = ContextVar("deferd_traceparent", default=N
 _EQUAL_FIELDS = ("max_attempts", "traceparent")
 _LABELS = ("tags", "headers")
 """Fields that are as good as left out when they are empty."""
-_DURATIONS = ("ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline")
+_DURATIONS = ("ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "unique_for")
 _ROUNDING_S = 0.0015
 _ID_BYTES = 16
 

@@ -157,6 +157,31 @@ class Job(JsonView):
         ]
 
     @property
+    def unique_for(self) -> float:
+        """Seconds for which the id stays taken after the job is finished. 0: not at all."""
+        return float(self.fields.get("unique_for", 0))
+
+    @property
+    def items(self) -> int:
+        """How many bodies puts with `append` have collected in its array; 0 for other jobs."""
+        return int(self.fields.get("items", 0))
+
+    @property
+    def is_follow_up(self) -> bool:
+        """Whether the put that returned it waits until the job with its id has ended."""
+        return bool(self.fields.get("follow_up"))
+
+    @property
+    def followed_by(self) -> Mapping[str, Any] | None:
+        """The job's follow-up as JSON, with `body`, `created_at` and `due_at`, if it has one. Only `look` reads it."""
+        return self.fields.get("followed_by")
+
+    @property
+    def due_by(self) -> datetime | None:
+        """The latest due time to which further puts can move the job, if it has a `max_wait`."""
+        return self._instant("due_by")
+
+    @property
     def last_error(self) -> str | None:
         """The error text of the last release or bury."""
         return self.fields.get("last_error")
@@ -374,7 +399,9 @@ class PutResult(NamedTuple):
 
     413 `payload_too_large`: the job alone is larger than a request may be; `detail` names the limit. 503 `no_answer`:
     it is unknown whether the job was put, because a response was lost and the job that had its id is gone.
-    `durability` is the level that the stored job has reached: this job, or with 409 the existing one.
+    `durability` is the level that the stored job has reached: this job, or with 409 the existing one. `state` is that
+    of the job that was kept or is in the way; None for jobs that were put, and from services before 0.2.0.
+    `is_follow_up`: a consumer holds the job, and this put waits until that has ended.
     """
 
     topic: str
@@ -383,6 +410,8 @@ class PutResult(NamedTuple):
     code: str | None
     detail: str | None = None
     durability: str | None = None
+    state: JobState | None = None
+    is_follow_up: bool = False
 
 
 class CancelResult(NamedTuple):

@@ -19,7 +19,7 @@ from deferd.client.idempotency import cancel_once, finish_once, put_batch_once, 
 from deferd.client.jobs import Cancelled, Delivery, Job, JobRef, PutResult
 from deferd.client.request_body import encode, job_fields, without_none
 from deferd.client.requests import ApiRequest
-from deferd.client.responses import parsed
+from deferd.client.responses import job_exists, parsed
 from deferd.client.retry import RetryPolicy
 from deferd.client.sender import Sender
 from deferd.contract.errors import (
@@ -36,6 +36,7 @@ from deferd.contract.errors import (
 from deferd.contract.model import JobState
 
 IfReserved = Literal["cancel", "refuse"]
+FollowUp = Literal["cancel", "keep"]
 
 _CREATED = 201
 _OK = (200, _CREATED)
@@ -70,9 +71,9 @@ class JoinedCalls:
         """Finish a job. Finishes of one topic share requests."""
         await self._run(self._finishes, f"{job.topic}", _Finish(self._sender, job, result))
 
-    async def cancel(self, topic: str, id: str, if_reserved: IfReserved) -> Cancelled:
+    async def cancel(self, topic: str, id: str, if_reserved: IfReserved, follow_up: FollowUp) -> Cancelled:
         """Cancel a job. Cancels of one topic share requests."""
-        return await self._run(self._cancels, f"{topic}", _Cancel(self._sender, topic, id, if_reserved))
+        return await self._run(self._cancels, f"{topic}", _Cancel(self._sender, topic, id, if_reserved, follow_up))
 
     async def _run(self, kind: _Kind, key: str, call: _Call[Result]) -> Result:
         if self._batching is None:
@@ -105,7 +106,7 @@ class _AnyPut(_Call[Result]):
     __slots__ = ("_body", "_fields")
 
     def __init__(self, sender: Sender, fields: dict[str, Any]) -> None:
-        super().__init__(sender, fields["topic"], fields["id"])
+        super().__init__(sender, fields["topic"], fields["id"], repeatable=fields.get("on_conflict") != "append")
         self._fields = fields
         self._body = encode(job_fields(fields))
 
@@ -140,10 +141,19 @@ class _PutForResult(_AnyPut[PutResult]):
     __slots__ = ()
 
     def stored(self, job: dict[str, Any], result: Mapping[str, Any]) -> None:
-        self.succeed(PutResult(job["topic"], job["id"], result["status"], None, durability=result.get("durability")))
+        state = result.get("state")
+        self.succeed(
+            PutResult(
+                *(job["topic"], job["id"], result["status"], None, None),
+                result.get("durability"),
+                None if state is None else JobState(state),
+                "follow_up" in result,
+            )
+        )
 
     def refused(self, error: JobExists | JobReserved) -> None:
-        self.succeed(PutResult(error.topic, error.job_id, _CONFLICT, error.code, durability=error.durability))
+        state = JobState(error.state) if isinstance(error, JobExists) and error.state is not None else None
+        self.succeed(PutResult(error.topic, error.job_id, _CONFLICT, error.code, None, error.durability, state))
 
     async def send_alone(self) -> PutResult:
         [result] = await put_batch_once(self.sender, [self._fields], doubtful=self.doubtful)
@@ -169,17 +179,18 @@ class _Finish(_Call[None]):
 
 
 class _Cancel(_Call[Cancelled]):
-    __slots__ = ("_if_reserved",)
+    __slots__ = ("_follow_up", "_if_reserved")
 
-    def __init__(self, sender: Sender, topic: str, id: str, if_reserved: IfReserved) -> None:
+    def __init__(self, sender: Sender, topic: str, id: str, if_reserved: IfReserved, follow_up: FollowUp) -> None:
         super().__init__(sender, topic, id)
         self._if_reserved: IfReserved = if_reserved
+        self._follow_up: FollowUp = follow_up
 
     def json(self) -> bytes:
-        return encode({"id": self.id, "if_reserved": self._if_reserved})
+        return encode({"id": self.id, **requests.cancel_options(self._if_reserved, self._follow_up)})
 
     async def send_alone(self) -> Cancelled:
-        request = requests.cancel(self.topic, self.id, if_reserved=self._if_reserved)
+        request = requests.cancel(self.topic, self.id, if_reserved=self._if_reserved, follow_up=self._follow_up)
         return await cancel_once(self.sender, request, doubtful=self.doubtful, retry_for_s=self.time_left_s())
 
 
@@ -260,7 +271,7 @@ class _Puts(_Kind):
             if status == _CREATED:  # only jobs that existed already may be left out
                 self.joins, doubtful = False, True
         elif code == JobExists.code and not doubtful:
-            call.refused(JobExists(call.topic, call.id, result.get("durability")))
+            call.refused(job_exists(result, call.topic, call.id))
             return
         elif code == JobReserved.code and not doubtful:
             call.refused(JobReserved(call.topic, call.id, result.get("durability")))

@@ -80,9 +80,22 @@ class PutDefaults(TypedDict, total=False):
     """How long one attempt may run, at least 0.1 s: its lease cannot be extended beyond that. None: no limit."""
     deadline: Seconds | None
     """If the job is not finished within this time after the due time, it is dead. None: no limit."""
-    on_conflict: Literal["reject", "keep", "replace"]
+    on_conflict: Literal["reject", "keep", "replace", "append"]
     """What happens if the id is taken: `reject` (the default) raises JobExists, `keep` returns the existing job,
-    `replace` replaces it, or raises JobReserved if a consumer holds it."""
+    `replace` replaces it, or raises JobReserved if a consumer holds it; `append` adds this body to the array that the
+    consumer gets. An append whose response was lost is not repeated: it raises NoAnswer."""
+    conflict_with: Literal["any", "live"]
+    """Which jobs of the id are in the way: `any` (the default), also a dead or finished one that is still kept, or only
+    a `live` one."""
+    if_reserved: Literal["refuse", "after"]
+    """What happens if a consumer holds the job that is in the way: `refuse` (the default) raises JobReserved, `after`
+    (with `keep`, `replace` or `append`) makes this put its follow-up, which becomes the job when that has ended."""
+    max_wait: Seconds | None
+    """With `replace` or `append`: each put moves the due time, but never beyond this time after the first put."""
+    max_items: int | None
+    """With `on_conflict` `append`: the job is due at once when it has this many items, 1 to 10,000."""
+    unique_for: Seconds | None
+    """How long the id stays taken after the job is finished: puts raise JobExists meanwhile. A cancel frees it."""
     tags: Sequence[str] | None
     """Up to 8 tags, by which the jobs of several topics can be cancelled or rescheduled together."""
     headers: Mapping[str, str] | None

@@ -98,6 +98,11 @@ class JobFilters(TypedDict, total=False):
 # Producers
 
 
+def _is_repeatable(fields: Mapping[str, Any]) -> bool:
+    """Whether a put may be sent again: the second of two equal appends would add its body once more."""
+    return "id" in fields and fields.get("on_conflict") != "append"
+
+
 def put(job: JobToPut) -> ApiRequest[Job]:
     """`POST /jobs`: one job, a PutJob or the JSON object of the contract."""
     fields = job_fields(job)
@@ -113,14 +118,14 @@ def put_encoded(fields: Mapping[str, Any], body: bytes) -> ApiRequest[Job]:
         responses.read_job,
         body=body,
         success=(200, 201) if accepts_existing else (201,),
-        repeatable="id" in fields,
+        repeatable=_is_repeatable(fields),
     )
 
 
 def put_many(jobs: Sequence[JobToPut]) -> ApiRequest[list[PutResult]]:
     """`POST /jobs/batch`: 1 to 1000 jobs, each a PutJob or the JSON object of the contract."""
     items = [job_fields(job) for job in jobs]
-    repeatable = all("id" in fields for fields in items)
+    repeatable = all(map(_is_repeatable, items))
     body = encode({"jobs": items})
     return ApiRequest("POST", "/jobs/batch", responses.read_put_results, body=body, repeatable=repeatable)
 
@@ -139,17 +144,33 @@ def change(topic: str, id: str, fields: Mapping[str, Any]) -> ApiRequest[Job]:
     return ApiRequest("PATCH", _job_path(topic, id), responses.read_job, body=body, repeatable=repeatable)
 
 
-def cancel(topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> ApiRequest[Cancelled]:
+def cancel(
+    topic: str,
+    id: str,
+    *,
+    if_reserved: Literal["cancel", "refuse"] = "cancel",
+    follow_up: Literal["cancel", "keep"] = "cancel",
+) -> ApiRequest[Cancelled]:
     """`DELETE /jobs/{topic}/{id}`."""
-    query = {"if_reserved": if_reserved} if if_reserved != "cancel" else None
+    query = cancel_options(if_reserved, follow_up) or None
     return ApiRequest("DELETE", _job_path(topic, id), responses.read_cancelled, query=query)
 
 
+def cancel_options(if_reserved: str, follow_up: str) -> dict[str, str]:
+    """The options of a cancel, without those that older services do not know unless they are needed."""
+    options = {"if_reserved": if_reserved, "follow_up": follow_up}
+    return {name: value for name, value in options.items() if value != "cancel"}
+
+
 def cancel_many(
-    topic: str, ids: Iterable[str], *, if_reserved: Literal["cancel", "refuse"] = "cancel"
+    topic: str,
+    ids: Iterable[str],
+    *,
+    if_reserved: Literal["cancel", "refuse"] = "cancel",
+    follow_up: Literal["cancel", "keep"] = "cancel",
 ) -> ApiRequest[list[CancelResult]]:
     """`POST /topics/{topic}/cancel`: 1 to 1000 jobs of one topic."""
-    option = {} if if_reserved == "cancel" else {"if_reserved": if_reserved}
+    option = cancel_options(if_reserved, follow_up)
     body = encode({"jobs": [{"id": job_id, **option} for job_id in ids]})
     return ApiRequest("POST", topic_path(topic, "cancel"), responses.read_cancel_results, body=body)
 

@@ -51,6 +51,17 @@ def _text_or_none(value: Any) -> str | None:
     return value
 
 
+def _state_or_none(value: Any) -> JobState | None:
+    return None if value is None else JobState(value)
+
+
+def job_exists(fields: Mapping[str, Any], topic: str, job_id: str) -> errors.JobExists:
+    """The error for the members of a problem document, or of a result in a batch."""
+    until = fields.get("until")
+    until_ms = None if until is None else round(parse_instant(until).timestamp() * 1000)
+    return errors.JobExists(topic, job_id, fields.get("durability"), _state_or_none(fields.get("state")), until_ms)
+
+
 def read_job(content: bytes) -> Job:
     """A job."""
     return Job(_checked(parsed(content), _JOB_FIELDS))
@@ -72,6 +83,8 @@ def general_put_results(content: bytes) -> list[PutResult]:
             _text_or_none(result["code"]) if "code" in result else None,
             None,
             _text_or_none(result["durability"]) if "durability" in result else None,
+            _state_or_none(result.get("state")),
+            result.get("follow_up") is True,
         )
         for result in parsed(content)["results"]
     ]
@@ -231,7 +244,7 @@ _BY_CODE: dict[str, _MakeError] = {
     "forbidden": lambda _, detail, __: errors.Forbidden(detail),
     "job_not_found": lambda problem, detail, _: errors.JobNotFound(problem["topic"], problem["id"], detail),
     "topic_not_found": lambda problem, _, __: errors.TopicNotFound(problem["topic"]),
-    "job_exists": lambda problem, _, __: errors.JobExists(problem["topic"], problem["id"], problem.get("durability")),
+    "job_exists": lambda problem, _, __: job_exists(problem, problem["topic"], problem["id"]),
     "job_reserved": lambda problem, _, __: errors.JobReserved(
         problem["topic"], problem["id"], problem.get("durability")
     ),

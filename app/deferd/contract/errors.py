@@ -28,7 +28,10 @@ Each carries its facts as attributes and builds its text from them. `deferd.api.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, ClassVar
+
+from deferd.contract import limits
 
 
 class DeferdError(Exception):
@@ -60,13 +63,18 @@ class InvalidInput(DeferdError):
 
 
 class PayloadTooLarge(DeferdError):
-    """The request body is longer than `limit_bytes`. Nothing was stored."""
+    """The request body is longer than `limit_bytes`, or an append would make the job's so. Nothing was stored."""
 
     code = "payload_too_large"
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, *, of_items: bool = False) -> None:
         self.limit_bytes = limit_bytes
-        super().__init__(f"the request body is larger than {limit_bytes} bytes")
+        super().__init__(
+            f"with this item the body of the job would be larger than {limit_bytes} bytes or have more than "
+            f"{limits.ITEMS_MAX} items; it is as it was"
+            if of_items
+            else f"the request body is larger than {limit_bytes} bytes"
+        )
 
 
 class Unauthorized(DeferdError):
@@ -120,12 +128,30 @@ class Conflict(DeferdError):
 
 
 class JobExists(Conflict):
-    """A put found a job with the same id, and `on_conflict` was `reject`."""
+    """A put found a job with the same id, and `on_conflict` was `reject`; or `unique_for` keeps the id taken.
+
+    `state` is that of the job, and `until_ms` when its retention or its `unique_for` ends, if it is dead or finished.
+    Both are None when the service did not say.
+    """
 
     code = "job_exists"
 
-    def __init__(self, topic: str, job_id: str, durability: str | None = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        job_id: str,
+        durability: str | None = None,
+        state: str | None = None,
+        until_ms: int | None = None,
+    ) -> None:
+        self.state = state
+        self.until_ms = until_ms
         super().__init__(topic, job_id, f"topic {topic!r} already has a job {job_id!r}", durability)
+
+    @property
+    def until(self) -> datetime | None:
+        """`until_ms` as an instant."""
+        return None if self.until_ms is None else datetime.fromtimestamp(self.until_ms / 1000, UTC)
 
 
 class JobReserved(Conflict):

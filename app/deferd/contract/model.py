@@ -25,6 +25,16 @@ from pydantic import (
 
 from deferd.contract import limits
 from deferd.contract.backoff import Backoff
+from deferd.contract.collapsing import (
+    ConflictWith,
+    FollowUp,
+    FollowUpJob,
+    IfHeld,
+    MaxItems,
+    MaxWait,
+    OnConflict,
+    UniqueFor,
+)
 from deferd.contract.endings import Deadline, DeadRetain, EndedAttempt, TimeLimit, seconds_field
 from deferd.contract.labels import Labelled, Tag
 from deferd.contract.timestamps import parse_instant
@@ -224,11 +234,12 @@ class PutJob(_When, JobPolicy, Labelled):
         default=None, description="Id chosen by the producer. Default: one that the service generates."
     )
     body: Any = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
-    on_conflict: Literal["reject", "keep", "replace"] = Field(
-        default="reject",
-        description="What to do when the topic has a job with this id: `reject` responds 409 `job_exists`; `keep` "
-        "leaves the existing job unchanged; `replace` replaces it, unless a consumer holds it (409 `job_reserved`).",
-    )
+    on_conflict: OnConflict = "reject"
+    conflict_with: ConflictWith = "any"
+    if_reserved: IfHeld = "refuse"
+    max_wait: MaxWait | None = None
+    max_items: MaxItems | None = None
+    unique_for: UniqueFor | None = None
     traceparent: Traceparent | None = None
     durability: Durability | None = Field(
         default=None,
@@ -257,6 +268,7 @@ class CancelItem(_Strict):
 
     id: JobId
     if_reserved: IfReserved = "cancel"
+    follow_up: FollowUp = "cancel"
 
 
 class CancelBatch(_Strict):
@@ -415,6 +427,22 @@ class Job(BaseModel):
     traceparent: str | None = Field(default=None, description="W3C trace context of the put, if it had one.")
     tags: list[str] | None = Field(default=None, description="The tags, if the job has any.")
     headers: dict[str, str] | None = Field(default=None, description="The headers, if the job has any.")
+    unique_for: float | None = Field(
+        default=None,
+        description="Seconds for which the id stays taken after the job is finished, if that was asked for.",
+    )
+    due_by: datetime | None = Field(
+        default=None, description="The latest due time to which further puts can move the job, if it has a `max_wait`."
+    )
+    items: int | None = Field(
+        default=None,
+        description="If puts with `append` made the job: how many bodies are collected in its array. The response to "
+        "such a put shows only its own in `body`.",
+    )
+    followed_by: FollowUpJob | None = Field(
+        default=None,
+        description="When the job is read alone: its follow-up, which becomes the job when this one has ended.",
+    )
     result: Any = Field(default=None, description="JSON value from the finish.")
 
 

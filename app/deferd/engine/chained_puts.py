@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from deferd.contract.errors import DifferentShard, StoreUnavailable
 from deferd.contract.model import PutJob
 from deferd.engine.durability import Call, PutSender, lost_durability
-from deferd.engine.puts import PutResult, refusal, status_of
+from deferd.engine.puts import PutResult, refusal, result_of
 from deferd.engine.record import Receipt
 from deferd.engine.redis_keys import Keys
 from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, PutBounds, encode_finish, encode_put
@@ -55,7 +55,7 @@ class ChainedPuts:
 
         Raises, when nothing was done:
             DifferentShard: a topic of the puts is in another shard.
-            JobExists, JobReserved, TopicFull, DurabilityUnavailable: one of the puts would be refused.
+            JobExists, JobReserved, TopicFull, PayloadTooLarge, DurabilityUnavailable: one of the puts would be refused.
         """
         puts = [encode_put(spec, bounds) for spec in specs]
         groups: dict[str, list[EncodedPut]] = {}
@@ -83,8 +83,8 @@ class ChainedPuts:
             number, refused = reply[1:]
             refusing = list(groups.values())[number - 1]
             if refused[0] != _OTHER_DEFAULT:
-                index, code, max_jobs = refused
-                raise refusal(refusing[index - 1], code, max_jobs, bounds)
+                index, why, max_jobs = refused
+                raise refusal(refusing[index - 1], why, max_jobs, bounds)
             level = max(level, refused[1])
         raise StoreUnavailable(f"the durability of topic {refusing[0].topic!r} kept changing during the finish")
 
@@ -102,9 +102,9 @@ def _read(
         return Chained(reply[0], [], {})
     if reached < min(level, FSYNC):
         raise lost_durability()
-    codes = iter(reply[1])
-    of_groups = {topic: [next(codes) for _ in some] for topic, some in groups.items()}
-    left = {topic: iter(some) for topic, some in of_groups.items()}
+    replies = iter(reply[1])
     durability = name_of(reached)
-    results = [PutResult(put.topic, put.id, status_of(next(left[put.topic])), None, durability) for put in puts]
-    return Chained(_DONE, results, of_groups)
+    of_groups = {topic: [result_of(put, next(replies), durability) for put in some] for topic, some in groups.items()}
+    left = {topic: iter(some) for topic, some in of_groups.items()}
+    results = [next(left[put.topic])[1] for put in puts]
+    return Chained(_DONE, results, {topic: [code for code, _ in some] for topic, some in of_groups.items()})

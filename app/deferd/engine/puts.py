@@ -17,34 +17,50 @@ from deferd.contract.errors import (
     DurabilityUnavailable,
     JobExists,
     JobReserved,
+    PayloadTooLarge,
     StoreUnavailable,
     TopicFull,
 )
-from deferd.contract.model import PutJob
+from deferd.contract.model import JobState, PutJob
 from deferd.engine import metrics
 from deferd.engine.batch_results import rows
 from deferd.engine.bulk_throttle import MOST_JOBS, BulkThrottle
 from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
-from deferd.engine.record import JobRecord, read_reply
+from deferd.engine.record import JobRecord, read_record, read_reply
 from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBounds, encode_put, size
 from deferd.store.durability_levels import level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
-_OUTCOMES: dict[int, Literal["created", "kept", "replaced"]] = {
+_APPENDED, _FOLLOWS, _FOLLOW_UP_KEPT, _FOLLOW_UP_REPLACED, _FOLLOW_UP_APPENDED, _TOO_LARGE = 4, 5, 6, 7, 8, -4
+Outcome = Literal["created", "kept", "replaced", "appended", "follow_up"]
+_OUTCOMES: dict[int, Outcome] = {
     _CREATED: "created",
     _KEPT: "kept",
     _REPLACED: "replaced",
+    _FOLLOWS: "follow_up",
+    _FOLLOW_UP_KEPT: "kept",
+    _FOLLOW_UP_REPLACED: "replaced",
+    _APPENDED: "appended",
+    _FOLLOW_UP_APPENDED: "appended",
 }
 _STATUS: dict[int, tuple[int, str | None]] = {
     _CREATED: (201, None),
     _KEPT: (200, None),
     _REPLACED: (200, None),
+    _FOLLOWS: (201, None),
+    _FOLLOW_UP_KEPT: (200, None),
+    _FOLLOW_UP_REPLACED: (200, None),
+    _APPENDED: (200, None),
+    _FOLLOW_UP_APPENDED: (200, None),
+    _TOO_LARGE: (413, PayloadTooLarge.code),
     _EXISTS: (409, JobExists.code),
     _HELD: (409, JobReserved.code),
     _FULL: (429, TopicFull.code),
 }
+_WITH_RECORD = 5
+"""How many values the script returns for a job whose record is one of them."""
 _CODES_ONLY = 0
 """For the script: return no jobs."""
 _ALL_JOBS = 1 << 50
@@ -60,33 +76,47 @@ class PutOutcome(msgspec.Struct, frozen=True, gc=False):
     """A stored job, what the put did for it, and the durability that it has reached."""
 
     record: JobRecord
-    outcome: Literal["created", "kept", "replaced"]
+    outcome: Outcome
     durability: str
 
 
 def outcome_of(put: EncodedPut, stored: StoredPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
     """What became of a put. Raises the errors of `Puts.put` that concern its job alone."""
     max_jobs, result, durability = stored
-    if isinstance(result, int):
+    if isinstance(result, int) or result[0] == _EXISTS:
         raise refusal(put, result, max_jobs, bounds, durability)
+    if result[0] >= _FOLLOWS:
+        return PutOutcome(_read_follow_up(put, result), _OUTCOMES[result[0]], durability)
     return PutOutcome(read_reply(put.topic, put.id, result[1:]), _OUTCOMES[result[0]], durability)
 
 
 def refusal(
-    put: EncodedPut, code: int, max_jobs: int, bounds: PutBounds, durability: str | None = None
-) -> TopicFull | JobReserved | JobExists:
-    """The error for a code below 0 of lua/put.lua. `max_jobs` is that of the topic, 0 for none."""
-    if code == _FULL:
+    put: EncodedPut, result: int | Sequence[Any], max_jobs: int, bounds: PutBounds, durability: str | None = None
+) -> TopicFull | JobReserved | JobExists | PayloadTooLarge:
+    """The error for what lua/put.lua returns for a put that it refuses. `max_jobs` is that of the topic, 0 for none."""
+    if not isinstance(result, int):
+        return JobExists(put.topic, put.id, durability, JobState(result[1].decode()), result[2] or None)
+    if result == _TOO_LARGE:
+        return PayloadTooLarge(bounds.body_bytes, of_items=True)
+    if result == _FULL:
         if bounds.max_jobs is not None and not 0 < max_jobs <= bounds.max_jobs:
             return TopicFull(put.topic, bounds.max_jobs, of_caller=True)
         return TopicFull(put.topic, max_jobs)
-    return (JobReserved if code == _HELD else JobExists)(put.topic, put.id, durability)
+    return (JobReserved if result == _HELD else JobExists)(put.topic, put.id, durability)
+
+
+def _read_follow_up(put: EncodedPut, result: Sequence[Any]) -> JobRecord:
+    record = read_record(put.topic, put.id, JobState.DELAYED, result[2])
+    record.is_follow_up = True
+    return record
 
 
 class PutResult(NamedTuple):
     """One line of a batch put's response; `status` as in the HTTP contract, `code` None on success.
 
     `durability` is the level that the stored job has reached; None when no job is stored, or that is not known.
+    `state` is that of the existing job, when it was kept or is in the way; `until_ms` is when its retention or its
+    `unique_for` ends, if it is in the way and dead or finished. `is_follow_up`: the put waits for the job's holder.
     """
 
     topic: str
@@ -94,6 +124,9 @@ class PutResult(NamedTuple):
     status: int
     code: str | None
     durability: str | None = None
+    state: JobState | None = None
+    until_ms: int | None = None
+    is_follow_up: bool = False
 
 
 class Puts:
@@ -115,6 +148,7 @@ class Puts:
             JobExists: the id is taken and `on_conflict` is `reject`.
             JobReserved: `on_conflict` is `replace` and a consumer holds the old job.
             TopicFull: the topic holds its `max_jobs`, or the caller's.
+            PayloadTooLarge: `on_conflict` is `append`, and the job would have too many items, or too large ones.
             DurabilityUnavailable: the store does not support the durability. Nothing was stored.
         """
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
@@ -180,9 +214,22 @@ class Puts:
                 metrics.puts_of(label, _OUTCOMES.get(code, "refused")).inc(count)
 
 
-def status_of(code: int) -> int:
-    """The HTTP status for a code of lua/put.lua."""
-    return _STATUS[code][0]
+def result_of(put: EncodedPut, reply: int | Sequence[Any], level: str) -> tuple[int, PutResult]:
+    """The code of what lua/put.lua returns for a put, and the line for it in a response."""
+    code, state, until_ms = _noted(reply)
+    status, error_code = _STATUS[code]
+    reached = None if code in {_FULL, _TOO_LARGE} else level
+    return code, PutResult(put.topic, put.id, status, error_code, reached, state, until_ms, code >= _FOLLOWS)
+
+
+def _noted(reply: int | Sequence[Any]) -> tuple[int, JobState | None, int | None]:
+    """The code in what the script returned for a job; of a job that was there its state, and when it is gone."""
+    if isinstance(reply, int):
+        return reply, JobState.RESERVED if reply == _HELD else None, None
+    code: int = reply[0]
+    if code not in {_KEPT, _EXISTS}:
+        return code, None, None
+    return code, JobState(reply[1].decode()), reply[2] or None if code == _EXISTS else None
 
 
 def _encoded(specs: Sequence[PutJob | EncodedPut], bounds: PutBounds) -> list[EncodedPut]:
@@ -260,14 +307,18 @@ class _Batch:
         if replies.count(_CREATED) == len(jobs):
             self._puts.count(topic, replies)
             ids = [job.id for job in jobs]
-            created = rows(PutResult, repeat(topic), ids, repeat(201), repeat(None), repeat(level))
+            nothing = repeat(None)
+            created = rows(
+                PutResult, repeat(topic), ids, repeat(201), nothing, repeat(level), nothing, nothing, repeat(False)
+            )
             self._results.update(zip(indexes, created, strict=True))
             return
-        codes = [self._noted(index, reply) for index, reply in zip(indexes, replies, strict=True)]
+        codes = []
+        for index, job, reply in zip(indexes, jobs, replies, strict=True):
+            self._note_record(index, reply)
+            code, self._results[index] = result_of(job, reply, level)
+            codes.append(code)
         self._puts.count(topic, codes)
-        for index, job, code in zip(indexes, jobs, codes, strict=True):
-            status, error_code = _STATUS[code]
-            self._results[index] = PutResult(topic, job.id, status, error_code, None if code == _FULL else level)
 
     def _by_durability(self, indexes: Sequence[int]) -> Iterable[tuple[str | None, Sequence[int]]]:
         durabilities = {self._jobs[index].durability for index in indexes}
@@ -275,13 +326,14 @@ class _Batch:
             return [(durabilities.pop(), indexes)]
         return _by_durability([(self._jobs[index].durability, self._jobs[index].id, index) for index in indexes])
 
-    def _noted(self, index: int, reply: int | Sequence[Any]) -> int:
-        """The code in what the script returned for a job; the job itself, if it is there, is kept."""
+    def _note_record(self, index: int, reply: int | Sequence[Any]) -> None:
+        """Note the stored job, if it is in what the script returned for it."""
         if isinstance(reply, int):
-            return reply
-        self.records[index] = read_reply(self._jobs[index].topic, self._jobs[index].id, reply[1:])
-        code: int = reply[0]
-        return code
+            return
+        if reply[0] >= _FOLLOWS and reply[2]:
+            self.records[index] = _read_follow_up(self._jobs[index], reply)
+        if len(reply) == _WITH_RECORD:
+            self.records[index] = read_reply(self._jobs[index].topic, self._jobs[index].id, reply[1:])
 
     @asynccontextmanager
     async def _slot(self, topic: str) -> AsyncIterator[None]:

@@ -162,7 +162,11 @@ class JobQueue:
         reply = await self._run("get", topic, job_id)
         if reply is None:
             raise JobNotFound(topic, job_id)
-        return read_reply(topic, job_id, reply)
+        *of_job, follow_up = reply
+        job = read_reply(topic, job_id, of_job)
+        if follow_up:
+            job.followed_by = read_record(topic, job_id, JobState.DELAYED, follow_up)
+        return job
 
     async def change(self, topic: str, job_id: str, change: ChangeJob) -> JobRecord:
         """Reschedule or change a delayed or ready job; fields that `change` leaves out stay as they are.
@@ -192,16 +196,19 @@ class JobQueue:
             raise JobNotFound(topic, job_id)
         return read_record(topic, job_id, JobState(state), reply[2])
 
-    async def cancel(self, topic: str, job_id: str, *, refuse_reserved: bool = False) -> JobState:
+    async def cancel(
+        self, topic: str, job_id: str, *, refuse_reserved: bool = False, keep_follow_up: bool = False
+    ) -> JobState:
         """Cancel a job in any state and return the state it was in; after this it is never handed out.
 
-        Later calls of a reserved job's holder raise JobCancelled.
+        Later calls of a reserved job's holder raise JobCancelled. The job's follow-up is cancelled too, or, with
+        `keep_follow_up`, takes its place; not before the holder's lease would have ended.
 
         Raises:
             JobNotFound: there is no such job.
             JobReserved: a consumer holds it and `refuse_reserved` is set.
         """
-        result = await self._cancels.submit(topic, (job_id, 1 if refuse_reserved else 0))
+        result = await self._cancels.submit(topic, (job_id, refuse_reserved + 2 * keep_follow_up))
         return state_when_cancelled(result, topic, job_id)
 
     def add_cancel(self, topic: str, job_id: str, on_result: OnResult[JobState | int]) -> None:
@@ -219,7 +226,9 @@ class JobQueue:
         results: list[CancelResult] = []
         for start in range(0, len(items), _CANCELS_PER_CALL):
             some = items[start : start + _CANCELS_PER_CALL]
-            args: list[Args] = [(item.id, 1 if item.if_reserved == "refuse" else 0) for item in some]
+            args: list[Args] = [
+                (item.id, (item.if_reserved == "refuse") + 2 * (item.follow_up == "keep")) for item in some
+            ]
             try:
                 async with self._bulk_throttle.slot(topic, len(items)):
                     states = await self._send_cancels(topic, args)

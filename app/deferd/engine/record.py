@@ -9,8 +9,11 @@ that differ from the service's defaults (`t` ttr ms, `m` max attempts, 0 for no 
 none, `r` retain ms, `q` how long it is kept when dead in ms, `i` time limit ms and `l` deadline ms, 0 for none), the
 due time in ms from which the deadline counts once a retry has another one (`v`), the longest time in ms for which it is
 kept when dead (`k`, a limit of the API key that put it), the trace context of the put (`c`), `g` tags and `h` headers
-(neither is ever empty), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at ms, `n`
-length of the result in bytes, which then precedes the body, `s` how often it was snoozed, `a` the log of its attempts).
+(neither is ever empty), how long its id stays taken after it is finished in ms (`u`), the latest due ms that its
+`max_wait` allows (`w`), the number of items that appends have made of its body (`y`; 0 while they are in a list of
+their own), 1 while a follow-up waits for it (`o`), and what happened to the job (`e` last error, `d` why it is dead,
+`f` finished at ms, `n` length of the result in bytes, which then precedes the body, `s` how often it was snoozed, `a`
+the log of its attempts).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a
@@ -128,6 +131,14 @@ class JobRecord(msgspec.Struct, gc=False):
     tags: list[str] | None = None
     headers: dict[str, str] | None = None
     endings: Endings = NO_ENDINGS
+    unique_for_ms: int = 0
+    due_by_ms: int | None = None
+    items: int = 0
+    """How many bodies appends have put into the array that is its body; 0 for other jobs."""
+    is_follow_up: bool = False
+    """It waits until the job with its id has ended."""
+    followed_by: JobRecord | None = None
+    """The job's follow-up, where a call reads it."""
 
     @property
     def receipt(self) -> Receipt:
@@ -237,6 +248,9 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.traceparent = get("c")
     record.tags = get("g")
     record.headers = get("h")
+    record.unique_for_ms = get("u", 0)
+    record.due_by_ms = get("w")
+    record.items = get("y", 0)
     if not _ENDINGS_KEYS.isdisjoint(extra):
         record.endings = Endings(get("s", 0), get("q"), get("i", 0), get("l", 0), get("v"), get("a", ()))
     if "n" in extra:

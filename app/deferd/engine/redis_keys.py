@@ -20,10 +20,12 @@ TAG_PREFIX = "tag/"
 """The beginning of a key of the tag index, after the shard."""
 PATTERN_REQUEST = "*"
 """Precedes the request id of a pop by patterns in the store; see lib/topic.lua."""
+ITEMS_PREFIX = "items/"
+"""The beginning of the last word of a list of the items collected under an id."""
 
 _TOPIC_KEYS = ("pool", "delay", "ready", "reserved", "dead", "finished", "expiry", "holders", "cancelled")
 _SHARD_KEYS = ("settings", "topics", "due")
-_LATER_TOPIC_KEYS = ("tally", "requests", "tagged")
+_LATER_TOPIC_KEYS = ("tally", "requests", "tagged", "taken")
 """They follow the keys of the shard in the order of KEYS."""
 
 
@@ -39,7 +41,7 @@ class Keys:
         return crc32(topic.encode()) % self.shards
 
     def _of_topic(self, topic: str) -> tuple[str, ...]:
-        """KEYS[1] to KEYS[15] of every script on a topic."""
+        """KEYS[1] to KEYS[16] of every script on a topic."""
         shard = self.shard_of(topic)
         names = [f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS, *_LATER_TOPIC_KEYS)]
         at = len(_TOPIC_KEYS)
@@ -50,10 +52,10 @@ class Keys:
         shard = self.shard_of(topic)
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in _TOPIC_KEYS[1:6])
 
-    def of_kept(self, shard: int, topic: str) -> tuple[str, str]:
-        """The keys that count what is kept of a topic's jobs in `shard`: pool and cancelled. Not cached."""
+    def of_kept(self, shard: int, topic: str) -> tuple[str, str, str]:
+        """The keys that count what is kept of a topic's jobs in `shard`: pool, cancelled and taken. Not cached."""
         prefix = f"deferd:{{{shard}}}:{topic}"
-        return f"{prefix}:pool", f"{prefix}:cancelled"
+        return f"{prefix}:pool", f"{prefix}:cancelled", f"{prefix}:taken"
 
     def of_shard(self, shard: int, name: str) -> str:
         """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally, tag/<tag>, bulk/<id>."""
@@ -64,5 +66,6 @@ class Keys:
         return f"deferd:{{{shard}}}::request/{PATTERN_REQUEST}{request_id}"
 
     def of_consistency_check(self, topic: str) -> tuple[str, ...]:
-        """KEYS of the scripts `audit_*`: those of the topic, and `aside` for what a repair takes out."""
-        return (*self.of_topic(topic), f"deferd:{{{self.shard_of(topic)}}}:{topic}:aside")
+        """KEYS of the scripts `audit_*`: all of the topic, and last `aside` for what a repair takes out."""
+        prefix = f"deferd:{{{self.shard_of(topic)}}}:{topic}"
+        return (*self.of_topic(topic), f"{prefix}:follow", f"{prefix}:items", f"{prefix}:aside")

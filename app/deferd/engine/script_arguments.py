@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from deferd.contract import limits
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
 
@@ -20,23 +21,28 @@ PUT_HEAD = struct.Struct("<BBQQII")
 PUT_HEAD_START, PUT_HEAD_END = struct.Struct("<BBQ"), struct.Struct("<II")
 """The same, without the nonce between them."""
 NONCE_IN_HEAD_BYTES = 8
-ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2}
+ON_CONFLICT = {"reject": 0, "keep": 1, "replace": 2, "append": 3}
+_ONLY_LIVE, _AFTER, _HAS_MAX_WAIT = 4, 8, 16
+"""Added to the code of `on_conflict`, see lua/put.lua."""
 DELAY, INSTANT = 0, 1
 NONCE_BYTES = 6
 _NO_ATTEMPT = 2**32 - 1
 """The number of an attempt that no delivery ever has."""
-_EXTRA_FIELDS = frozenset((*JobPolicy.model_fields, "traceparent", "tags", "headers"))
+_EXTRA_FIELDS = frozenset(
+    (*JobPolicy.model_fields, "traceparent", "tags", "headers", "unique_for", "max_wait", "max_items")
+)
 
 
 class PutBounds(NamedTuple):
     """Limits of the caller's API key on its puts. None: only the limits of topic and service apply.
 
     `max_jobs`: a put is refused when its topic has this many live jobs. `dead_retain_ms`: the longest time for which
-    its jobs are kept when dead.
+    its jobs are kept when dead. `body_bytes` is the service's limit, of the array that appends make.
     """
 
     max_jobs: int | None = None
     dead_retain_ms: int | None = None
+    body_bytes: int = limits.BODY_DEFAULT_BYTES
 
 
 NO_BOUNDS = PutBounds()
@@ -70,7 +76,7 @@ class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
 
 def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
     """Encode a put. One without an id is given one."""
-    extra = _put_extra(spec, bounds.dead_retain_ms)
+    extra = _put_extra(spec, bounds)
     if spec.delay is not None:
         when, when_ms = DELAY, to_ms(spec.delay)
     elif spec.run_at is not None:
@@ -78,17 +84,30 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
     else:
         when, when_ms = DELAY, 0
     nonce = random.getrandbits(NONCE_BITS)
-    head = PUT_HEAD.pack(ON_CONFLICT[spec.on_conflict], when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
+    on_conflict = ON_CONFLICT[spec.on_conflict]
+    if spec.conflict_with == "live":
+        on_conflict += _ONLY_LIVE
+    if spec.if_reserved == "after":
+        on_conflict += _AFTER
+    if spec.max_wait is not None:
+        on_conflict += _HAS_MAX_WAIT
+    head = PUT_HEAD.pack(on_conflict, when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
     # One argument, not two: bytes from orjson occupy a kilobyte until they are copied.
     job = head + extra + json_bytes(spec.body)
     return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job)
 
 
-def _put_extra(spec: PutJob, dead_retain_ms: int | None) -> bytes:
+def _put_extra(spec: PutJob, bounds: PutBounds) -> bytes:
     """The record's `extra`, empty for a job that has none of its fields."""
-    if dead_retain_ms is None and spec.model_fields_set.isdisjoint(_EXTRA_FIELDS):
+    dead_retain_ms = bounds.dead_retain_ms
+    appends = spec.on_conflict == "append"
+    if dead_retain_ms is None and not appends and spec.model_fields_set.isdisjoint(_EXTRA_FIELDS):
         return b""
     extra = policy_extra(spec)
+    if appends:
+        extra["z"] = bounds.body_bytes
+        if spec.max_items is not None:
+            extra["y"] = spec.max_items
     if dead_retain_ms is not None:
         extra["k"] = dead_retain_ms
     if spec.traceparent is not None:
@@ -97,6 +116,10 @@ def _put_extra(spec: PutJob, dead_retain_ms: int | None) -> bytes:
         extra["g"] = spec.tags
     if spec.headers:
         extra["h"] = spec.headers
+    if spec.unique_for is not None:
+        extra["u"] = to_ms(spec.unique_for)
+    if spec.max_wait is not None:
+        extra["w"] = to_ms(spec.max_wait)
     return json_bytes(extra) if extra else b""
 
 

@@ -18,7 +18,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.engine.redis_keys import READY_CHANNEL, TAG_PREFIX, Keys
+from deferd.engine.redis_keys import ITEMS_PREFIX, READY_CHANNEL, TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts, observed
 from deferd.engine.store_inventory import Inventory, KeyFound, keys_of, take_inventory
 from deferd.store.connection import Store
@@ -149,6 +149,11 @@ class _Copy:
                     await self._write_elements(found, elements)
                 if found.kept_ms > 0:
                     await self._write("PEXPIRE", self._target_key(found), found.kept_ms)
+            case KeyFound(kind="list") if found.part.startswith(ITEMS_PREFIX):
+                async for elements in self._elements(found):
+                    await self._write("RPUSH", self._target_key(found), *elements)
+                    self._copied += len(elements)
+                    self._on_progress(self._copied, self._total)
             case _:
                 self.left_out.append(found.key)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.known_topics import KnownTopics
-from deferd.engine.redis_keys import TAG_PREFIX, Keys
+from deferd.engine.redis_keys import ITEMS_PREFIX, TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import TopicList
 from deferd.store.connection import Store
@@ -23,8 +23,8 @@ _TOPICS_AT_ONCE = 32
 class KeyFound(NamedTuple):
     """A key of a shard. `topic` is empty for a key of the whole shard; `part` is the last word of the key's name.
 
-    `kind` is the type, empty when the name is not text. `size` is the number of fields or members. `kept_ms` is the
-    time to live, negative without one.
+    `kind` is the type, empty when the name is not text. `size` is the number of fields, members or elements. `kept_ms`
+    is the time to live, negative without one.
     """
 
     key: str
@@ -60,10 +60,16 @@ async def take_inventory(store: Store, shards: int) -> Inventory:
     elements: Counter[str] = Counter()
     async for found in keys_of(store, shards):
         is_shard_tally = not found.topic and found.part == "tally"
-        part = TAG_PREFIX if not found.topic and found.part.startswith(TAG_PREFIX) else found.part
-        if found.kind and found.size and ("/" not in part or part == TAG_PREFIX) and not is_shard_tally:
-            elements[part.rstrip("/")] += found.size
+        part = _counted_as(found)
+        if found.kind and found.size and ("/" not in part or part == ITEMS_PREFIX) and not is_shard_tally:
+            elements[part] += found.size
     return Inventory(await count_jobs(store, shards), dict(elements))
+
+
+def _counted_as(found: KeyFound) -> str:
+    if found.topic:
+        return ITEMS_PREFIX if found.part.startswith(ITEMS_PREFIX) else found.part
+    return TAG_PREFIX.rstrip("/") if found.part.startswith(TAG_PREFIX) else found.part
 
 
 async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]]:

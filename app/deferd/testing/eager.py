@@ -78,9 +78,9 @@ class EagerJobs:
 
     Without a worker, and for topics without a handler, jobs are only recorded.
 
-    There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, `dead_retain`, `deadline`, leases, time
-    limits, priorities, topic settings and concurrency have no effect, and an id is free again when its job is finished
-    or dead. To test these, use the fixture `deferd_service`, a real service.
+    There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, `dead_retain`, `deadline`, `unique_for`,
+    leases, time limits, priorities, topic settings and concurrency have no effect, and an id is free again when its job
+    is finished or dead. To test these, use the fixture `deferd_service`, a real service.
     """
 
     def __init__(self, worker: Worker | None = None, *, raise_errors: bool = True) -> None:
@@ -160,6 +160,8 @@ class EagerJobs:
         topic, job_id = fields["topic"], fields["id"]
         existing = self._live(topic, job_id)
         on_conflict = fields.get("on_conflict", "reject")
+        if on_conflict == "append" or fields.get("if_reserved") == "after":
+            raise EagerUnsupported("puts that append or wait for a holder need the fixture `deferd_service`")
         if existing is not None:
             if on_conflict == "keep":
                 return _OK, existing

@@ -58,7 +58,7 @@ FIELDS = {
     b"body": mostly(*NUMBERS, *FRACTIONS, *OTHERS) | GENERATED,
     b"delay": mostly(b"0", b"1000", b"1000.5", b"315576000", b"null") | mostly(b"315576001", b"-1", *NUMBERS),
     b"run_at": mostly(*INSTANTS),
-    b"on_conflict": mostly(b'"reject"', b'"keep"', b'"replace"'),
+    b"on_conflict": mostly(b'"reject"', b'"keep"', b'"replace"') | mostly(b'"append"'),
     b"traceparent": mostly(b'"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"', b"null"),
     b"durability": mostly(b'"memory"', b'"fsync"', b'"replicated:1"', b"null"),
     b"ttr": mostly(b"60", b"86400", b"30.5") | mostly(b"0.05", b"86401"),
@@ -75,6 +75,8 @@ FIELDS = {
     b"receipt": mostly(b'"{receipt}"') | mostly(b'"0123456789ab.1"', b'"x"', b'"%b"' % (b"x" * 65)),
     b"result": mostly(*NUMBERS, *FRACTIONS, *OTHERS) | GENERATED,
 }
+FIELDS |= dict.fromkeys((b"unique_for", b"max_wait", b"max_items"), mostly(b"0", b"1000", b"null"))
+FIELDS |= {b"conflict_with": mostly(b'"any"', b'"live"'), b"if_reserved": mostly(b'"after"', b'"refuse"')}
 SPACE = st.sampled_from([b""] * 12 + [b" ", b"\r\n", b"\t", b"\x0b", b"\xef\xbb\xbf"])
 
 

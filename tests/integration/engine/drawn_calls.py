@@ -60,6 +60,7 @@ puts = st.fixed_dictionaries(
         "policy": policies,
         "delay_s": delays,
         "on_conflict": st.sampled_from(["replace", "reject", "replace", "keep"]),
+        "conflict_with": st.sampled_from(["any", "any", "live"]),
     }
 )
 chained = st.lists(st.tuples(topics, puts), min_size=1, max_size=3)

@@ -92,11 +92,19 @@ class JobModel:
     # Producers
 
     def put(
-        self, job_id: str, body: Any, policy: Policy, *, delay_s: int = 0, on_conflict: str = "reject"
+        self,
+        job_id: str,
+        body: Any,
+        policy: Policy,
+        *,
+        delay_s: int = 0,
+        on_conflict: str = "reject",
+        conflict_with: str = "any",
     ) -> Literal["created", "kept", "replaced"]:
         self.known = True
         old = self.jobs.get(job_id)
-        if old is not None:
+        is_in_the_way = old is not None and (conflict_with == "any" or old.state in _LIVE_STATES)
+        if old is not None and is_in_the_way:
             if on_conflict == "reject":
                 raise JobExists(self.topic, job_id)
             if on_conflict == "keep":
@@ -111,7 +119,7 @@ class JobModel:
         if old is None:
             self.tombstones.pop(job_id, None)
         self._change(job, _state_after(delay_s))
-        return "created" if old is None else "replaced"
+        return "replaced" if is_in_the_way else "created"
 
     def put_many(self, jobs: Iterable[dict[str, Any]]) -> list[str | None]:
         """The code of each job's error, None on success. Each job holds the arguments of a put."""

@@ -83,6 +83,8 @@ def contents(*servers: StoreServer) -> dict[str, Any]:
                         found[name] = client.hgetall(key)
                     case b"zset":
                         found[name] = client.zrange(key, 0, -1, withscores=True)
+                    case b"list":
+                        found[name] = client.lrange(key, 0, -1)
                     case b"string":
                         found[name] = client.get(key)
     return found
@@ -128,6 +130,31 @@ async def test_records_that_fill_a_step_by_themselves_are_copied(
 
     assert (await copy_store(store, target)).adds_up
     assert contents(target_server) == contents(server)
+
+
+async def test_follow_ups_taken_ids_and_collected_items_are_copied(
+    store: Store, server: StoreServer, target: Store, target_server: StoreServer
+) -> None:
+    await seed(store)
+    engine = Engine(store)
+    appends = [PutJob(topic="t1", id="items", body=n, on_conflict="append", delay=60) for n in range(1500)]
+    await engine.queue.put_many(appends)
+    await engine.queue.put(PutJob(topic="t1", id="r0", body=1, on_conflict="append", if_reserved="after"))
+    await engine.queue.put(PutJob(topic="t2", id="r0", conflict_with="live", on_conflict="keep", unique_for=60))
+    server.command("ZADD", "deferd:{0}:t2:taken", 10**13, "gone")
+    await engine.close()
+
+    report = await copy_store(store, target, shards=1)
+
+    assert report.adds_up
+    assert report.left_out == []
+    assert contents(target_server) == contents(server)
+    assert len(contents(target_server)["deferd:{0}:t1:items/items"]) == 1500
+    assert "deferd:{0}:t1:follow" in contents(target_server)
+    engine = Engine(target)
+    assert (await engine.consistency.check_topic("t1")).clean
+    assert (await engine.queue.get("t1", "items")).items == 1500
+    await engine.close()
 
 
 async def test_a_keys_time_to_live_is_copied(

@@ -43,7 +43,7 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.put("d", on_conflict="replace")
     await driver.queue.finish_and_put(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, [job("e", on_conflict="keep")])
     keys = driver.queue._keys.of_topic(TOPIC)
-    await driver.engine._scripts.run("check_puts", keys, (TOPIC, -1, "", 0))
+    await driver.engine._scripts.run("check_puts", keys, (TOPIC, -1, ""))
     await driver.queue.get(TOPIC, "c")
     await driver.queue.cancel_many(TOPIC, [CancelItem(id="c")])
     await driver.queue.put(job("d", on_conflict="replace", delay=60, tags=["x"]))

@@ -386,6 +386,7 @@ def _put_job(topic: str, put: dict[str, Any]) -> PutJob:
             "body": put["body"],
             "delay": put["delay_s"],
             "on_conflict": put["on_conflict"],
+            "conflict_with": put["conflict_with"],
             **put["policy"],
         }
     )

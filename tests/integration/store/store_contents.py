@@ -30,6 +30,7 @@ class Contents:
     tagged: dict[str, set[str]]
     index: dict[str, set[str]]
     """The ids of this topic in the tag index, by tag."""
+    taken: dict[str, int]
 
     def of_job(self, job_id: str) -> tuple[Any, ...]:
         """Everything about one job, except its place in the Ready list."""
@@ -38,14 +39,14 @@ class Contents:
 
     def timer_work(self) -> list[int]:
         """Every instant at which the timer has work in this topic."""
-        kinds = (*self.scores.values(), self.expiry, self.cancelled)
+        kinds = (*self.scores.values(), self.expiry, self.cancelled, self.taken)
         return [score for scores in kinds for score in scores.values()]
 
 
 def read_contents(client: redis.Redis, topic: str) -> Contents:
     """Read a topic's keys. Not atomic: nothing else may use the store meanwhile."""
     (pool, delay, ready, reserved, dead, finished, expiry, holders, cancelled, *more) = KEYS.of_topic(topic)
-    (settings, _, due, tally, requests, tagged) = more
+    (settings, _, due, tally, requests, tagged, taken) = more
     pipe = client.pipeline(transaction=False)
     pipe.hgetall(pool)
     pipe.zrange(ready, 0, -1)
@@ -55,7 +56,7 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
     pipe.hgetall(tally)
     pipe.hgetall(requests)
     pipe.hgetall(tagged)
-    for key in (delay, reserved, dead, finished, expiry, cancelled):
+    for key in (delay, reserved, dead, finished, expiry, cancelled, taken):
         pipe.zrange(key, 0, -1, withscores=True)
     jobs, ready_list, names, topic_settings, due_ms, counted, requested, with_tags, *sets = pipe.execute()
     scores = [{member.decode(): int(score) for member, score in members} for members in sets]
@@ -73,6 +74,7 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
         requests={job_id.decode(): request_id.decode() for job_id, request_id in requested.items()},
         tagged={job_id.decode(): set(tags.decode().split(" ")) for job_id, tags in with_tags.items()},
         index=_read_index(client, topic),
+        taken=scores[6],
     )
 
 

@@ -116,6 +116,15 @@ LEFT_TO_THE_GENERAL_PATH = [
     b'{"topic":"t","tags":[]}',
     b'{"topic":"t","headers":{"x":"y"}}',
     b'{"topic":"t","headers":null}',
+    b'{"topic":"t","id":"a","conflict_with":"any"}',
+    b'{"topic":"t","id":"a","conflict_with":"live"}',
+    b'{"topic":"t","id":"a","unique_for":60}',
+    b'{"topic":"t","id":"a","on_conflict":"append"}',
+    b'{"topic":"t","id":"a","on_conflict":"append","max_items":5}',
+    b'{"topic":"t","id":"a","on_conflict":"keep","if_reserved":"after"}',
+    b'{"topic":"t","id":"a","if_reserved":"refuse"}',
+    b'{"topic":"t","id":"a","unique_for":null}',
+    b'{"topic":"t","id":"a","on_conflict":"replace","max_wait":60}',
     b'{"topic":"t","unknown":1}',
 ]
 
@@ -204,6 +213,7 @@ def test_every_nonce_is_another_one() -> None:
 
 def test_the_fast_path_knows_each_field_but_the_rare_ones() -> None:
     rare = {"backoff", "tags", "headers", "dead_retain", "time_limit", "deadline"}
+    rare |= {"conflict_with", "if_reserved", "max_wait", "max_items", "unique_for"}
     assert set(put_decoding._Put.__struct_fields__) == PutJob.model_fields.keys() - rare
 
 
@@ -262,7 +272,7 @@ VALUES = {
     "delay": ["0", "1", "0.0005", "1.5", "null", "-1", "true", '"1"', "315576000", "315576001", "-0", "-0.0", "1e2"],
     "run_at": ['"2020-01-31T09:30:00Z"', '"2020-01-31t09:30:00.123456789+01:00"', "null", '"2020"', "5",
                '"2016-12-31T23:59:60Z"', '"9000-01-01T00:00:00Z"', '"2020-02-30T00:00:00Z"'],
-    "on_conflict": ['"reject"', '"keep"', '"replace"', "null", '"no"', "1"],
+    "on_conflict": ['"reject"', '"keep"', '"replace"', '"append"', "null", '"no"', "1"],
     "traceparent": [f'"{TRACEPARENT}"', "null", '"x"', f'"{TRACEPARENT}\\n"'],
     "durability": ['"memory"', '"fsync"', '"replicated:3"', "null", '"x"', '"replicated:0"'],
     "ttr": ["0.1", "60", "null", "0", "86400.5", "1.0005", "true"],
@@ -273,6 +283,11 @@ VALUES = {
     "dead_retain": ["0", "5", "null", "-1"],
     "time_limit": ["0.1", "5", "null", "0"],
     "deadline": ["0.001", "5", "null", "0"],
+    "conflict_with": ['"any"', '"live"', "null"],
+    "max_items": ["5", "0"],
+    "if_reserved": ['"after"', '"refuse"'],
+    "max_wait": ["1000000000", "60"],
+    "unique_for": ["60", "0"],
     "unknown": ["1"],
 }  # fmt: skip
 

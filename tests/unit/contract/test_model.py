@@ -85,7 +85,7 @@ def test_ids_may_be_longer_than_topics() -> None:
         ({"max_attempts": 1.5}, "body.max_attempts", "must be a whole number"),
         ({"max_attempts": True}, "body.max_attempts", "must be a whole number"),
         ({"max_attempts": 10**30}, "body.max_attempts", "must be at most 1000000"),
-        ({"on_conflict": "ask"}, "body.on_conflict", "must be 'reject', 'keep' or 'replace'"),
+        ({"on_conflict": "ask"}, "body.on_conflict", "must be 'reject', 'keep', 'replace' or 'append'"),
         ({"id": 7}, "body.id", "must be a string"),
         ({"colour": "red"}, "body.colour", "is not a known field"),
         ({"backoff": {}}, "body.backoff", "must have a `kind` that is one of exponential, fixed, schedule"),

@@ -155,6 +155,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
                     "status": 409,
                     "code": "job_exists",
                     "durability": "fsync",
+                    "state": "delayed",
                 },
             ]
         }

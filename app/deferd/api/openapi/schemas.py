@@ -51,6 +51,11 @@ class Problem(BaseModel):
         "put: the level that the existing job has reached.",
     )
     available: list[str] | None = Field(None, description="With `durability_unavailable`: the available levels.")
+    state: JobState | None = Field(None, description="With `job_exists`: the state of the job that has the id.")
+    until: datetime | None = Field(
+        None,
+        description="With `job_exists` of a dead or finished job: when its retention, or its `unique_for`, ends.",
+    )
 
 
 class StoredJob(Job):
@@ -61,6 +66,9 @@ class StoredJob(Job):
         "`replicated:N`, also in the memory of N replicas.",
         examples=["fsync"],
     )
+    follow_up: bool | None = Field(
+        None, description="`true`: a consumer holds the job, and this put waits as its follow-up until it has ended."
+    )
 
 
 class PutResult(BaseModel):
@@ -68,14 +76,26 @@ class PutResult(BaseModel):
 
     topic: str
     id: str
-    status: Literal[200, 201, 409, 422, 429, 503] = Field(
-        description=f"{_BATCH_STATUS} 201: put. 200: kept or replaced. Otherwise `code` says why not."
+    status: Literal[200, 201, 409, 413, 422, 429, 503] = Field(
+        description=f"{_BATCH_STATUS} 201: put. 200: kept, replaced or appended. Otherwise `code` says why not."
     )
     code: ProblemCode | None = Field(None, description="The code of the error, if any.")
     durability: str | None = Field(
         None, description="With 200 and 201: the level that the job has reached. With 409: that of the existing job."
     )
+    state: JobState | None = Field(
+        None,
+        description="The state of the job that was there, when it was kept or is in the way. A dead or finished job "
+        "never runs: put with `conflict_with` `live` to take its place.",
+    )
+    until: datetime | None = Field(
+        None,
+        description="With `job_exists` of a dead or finished job: when its retention, or its `unique_for`, ends.",
+    )
 
+    follow_up: bool | None = Field(
+        None, description="`true`: a consumer holds the job, and this put waits as its follow-up until it has ended."
+    )
     job: Job | None = Field(
         None,
         description="With `with_jobs` and status 200 or 201: the stored job. Left out for jobs that existed already "

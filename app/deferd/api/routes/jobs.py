@@ -16,6 +16,7 @@ from deferd.api.openapi.document import error_responses
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
+from deferd.contract.collapsing import FollowUp
 from deferd.contract.model import CancelBatch, ChangeJob, IfReserved, Job, JobId, PutBatch, PutJob, Topic
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
@@ -40,7 +41,8 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
         200: {
             "model": schemas.StoredJob,
             "description": "The topic already had a job with this id. With `keep` the response is the existing job, "
-            "with `replace` the new one.",
+            "with `replace` the new one, with `append` its collection, of which `body` shows only the item of this "
+            "put. `state` tells whether a job that was kept will still run.",
         },
         **error_responses(
             *("job_exists", "job_reserved", "validation", "durability_unavailable", "topic_full", "store_unavailable"),
@@ -54,7 +56,7 @@ async def put_job(request: CurrentRequest, job: PutJob) -> Response:
         job = job.model_copy(update={"traceparent": traceparent})
     with request.room_for((job,)):
         put = await request.engine.queue.put(job, request.put_bounds())
-    if put.outcome != "created":
+    if put.outcome not in {"created", "follow_up"}:
         return JsonResponse(serialization.put_job(put))
     location = f"/jobs/{put.record.topic}/{put.record.id}".encode()
     return JsonResponse(serialization.put_job(put), 201, ((b"location", location),))
@@ -135,6 +137,7 @@ class CancelQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     if_reserved: IfReserved = "cancel"
+    follow_up: FollowUp = "cancel"
 
 
 @router.delete(
@@ -152,7 +155,7 @@ async def cancel_job(
     request: CurrentRequest, topic: Topic, id: JobId, query: Annotated[CancelQuery, Query()]
 ) -> Response:
     refuse = query.if_reserved == "refuse"
-    was = await request.engine.queue.cancel(topic, id, refuse_reserved=refuse)
+    was = await request.engine.queue.cancel(topic, id, refuse_reserved=refuse, keep_follow_up=query.follow_up == "keep")
     return JsonResponse({"topic": topic, "id": id, "state": "cancelled", "was": was})
 
 

@@ -29,14 +29,21 @@ _STEP = 250
 """Jobs, ids or keys that one script call checks: about two milliseconds of the store's time."""
 _LONGEST_PAUSE_S = 0.1
 _LONGEST_WAIT_S = 20
-_TOPIC_KEY_TYPES = ("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", "hash", "hash", "hash")
+_TOPIC_KEY_TYPES = (
+    *("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", *["hash"] * 3, "zset"),  # KEYS of lib/topic.lua
+    *("hash", "hash"),
+)
 _SHARD_KEY_TYPES = {"settings": "hash", "topics": "zset", "due": "zset"}
-_SETS = ("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "requests", "tagged", "cancelled")
+_SETS = (
+    *("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "requests"),
+    *("tagged", "taken", "follow", "items", "cancelled"),
+)
 _OUTCOMES = ("put", "finished", "cancelled", "dropped", "lost")
 _HAS_TIMESTAMPS = frozenset(
     {
         *(FindingKind.IN_NO_PLACE, FindingKind.DUE_DIFFERS, FindingKind.EXPIRY_WRONG),
         *(FindingKind.LEASE_ENDLESS, FindingKind.TOMBSTONE_WRONG, FindingKind.TIMER_LATE),
+        FindingKind.TAKEN_WRONG,
     }
 )
 _EPOCH_MS = re.compile(r"\b\d{13}\b")

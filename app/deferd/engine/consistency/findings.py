@@ -98,6 +98,21 @@ class FindingKind(StrEnum):
         "the tag index has a job that is gone or does not have the tag",
         "the entry is removed",
     )
+    TAKEN_WRONG = (
+        "taken_wrong",
+        "an id is recorded as taken after its job was finished, although a job that is not finished has it",
+        "the entry is removed",
+    )
+    FOLLOW_UP_STUCK = (
+        "follow_up_stuck",
+        "a follow-up waits for a job that has ended or does not exist: it would never run",
+        "it becomes the job",
+    )
+    ITEMS_WRONG = (
+        "items_wrong",
+        "the items collected for a job are missing, of no job, or not as large as recorded",
+        "their size is corrected; items of no job are moved aside; a job without its items gets an empty array",
+    )
     TIMER_LATE = (
         "timer_late",
         "the timer's next visit is too late or not scheduled: jobs would be late, or never ready",

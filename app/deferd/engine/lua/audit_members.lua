@@ -1,27 +1,96 @@
 -- Check one step through a sorted set or hash of a topic: each member must be a job in the pool. For the tombstones of
--- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not.
+-- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not. An id that is
+-- taken may have a finished job, but no other; a follow-up needs a job that has not ended; collected items need a job or
+-- a follow-up without a body of its own.
 -- @include clock topic tags record transitions time_limits consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
--- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, or cancelled
+-- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, taken, follow, items, or cancelled
 -- ARGV[4] cursor, 0 to begin | ARGV[5] about how many members to check
 -- Returns { next cursor, 0 after the last step, members checked, { kind, id, detail, ... } for each finding }
--- Bound: about ARGV[5] members; the caller sends at most 1000. A small set that the store keeps packed is checked as a
+-- Bound: about ARGV[5] members, and their collected items; the caller sends at most 1000. A small set that the store keeps packed is checked as a
 -- whole.
 local name = ARGV[3]
-local HASHES = { holders = HOLDERS, requests = REQUESTS, tagged = TAGGED }
+local HASHES = { holders = HOLDERS, requests = REQUESTS, tagged = TAGGED, follow = waiting_of(RECORD_PARTS).FOLLOW,
+  items = waiting_of(RECORD_PARTS).ITEMS }
 local is_hash = HASHES[name] ~= nil
-local key = STATE_SETS[name] or HASHES[name] or ({ expiry = EXPIRY, cancelled = CANCELLED })[name]
+local key = STATE_SETS[name] or HASHES[name] or ({ expiry = EXPIRY, cancelled = CANCELLED, taken = TAKEN })[name]
+local HAS_CHECK_OF_ITS_OWN = { taken = true, follow = true, items = true }
 local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, ARGV[4], 'COUNT', ARGV[5])
 local members = reply[2]
+local now = now_ms()
+
+-- Check a follow-up. A repair starts it if its job has ended, and moves it aside if it cannot be read.
+local function check_follow_up(id, raw, has_record)
+  local record, reason = read_checked(id, raw)
+  if not record then
+    report('unreadable', id, 'its follow-up is ' .. reason)
+    if not REPAIR then return end
+    redis.call('HDEL', waiting_of(RECORD_PARTS).FOLLOW, id)
+    redis.call('HSET', ASIDE, string.format('follow-up %s %.0f', id, now), raw)
+    return
+  end
+  check_items(id, raw, waiting_of(RECORD_PARTS).FOLLOW)
+  local state, score
+  if has_record then state, score = state_of(id) end
+  if has_record and state ~= 'dead' and state ~= 'finished' then
+    local holder = read_checked(id, redis.call('HGET', POOL, id)) and read_record(redis.call('HGET', POOL, id))
+    if not holder or holder.extra.o then return end
+    report('follow_up_stuck', id, 'its job does not know it')
+    holder.extra.o = 1
+    if REPAIR then redis.call('HSET', POOL, id, write_record(holder)) end
+    return
+  end
+  report('follow_up_stuck', id, state or 'no job')
+  if not REPAIR then return end
+  if has_record then remove_job(id, state, score, now, true) else waiting_of(RECORD_PARTS).start_follow_up(id, now) end
+end
+
+-- Check the items collected under an id. A repair corrects their size, and moves those aside that belong to nothing.
+local function check_collection(id, bytes)
+  local key = waiting_of(RECORD_PARTS).items_key(id)
+  local is_list = redis.call('TYPE', key).ok == 'list'
+  local is_open = false
+  for _, records in ipairs({ POOL, waiting_of(RECORD_PARTS).FOLLOW }) do
+    local raw = redis.call('HGET', records, id)
+    is_open = is_open or raw and read_checked(id, raw) and waiting_of(RECORD_PARTS).is_open(raw)
+  end
+  local size = 0
+  for _, item in ipairs(is_list and redis.call('LRANGE', key, 0, -1) or {}) do size = size + #item end
+  if is_open and is_list and size == tonumber(bytes) then return end
+  report('items_wrong', id, is_open and size .. ' bytes, recorded as ' .. bytes or 'of no job')
+  if not REPAIR then return end
+  if is_open and is_list then
+    redis.call('HSET', waiting_of(RECORD_PARTS).ITEMS, id, size)
+    return
+  end
+  redis.call('HDEL', waiting_of(RECORD_PARTS).ITEMS, id)
+  if redis.call('EXISTS', key) == 1 then
+    redis.call('RENAME', key, string.format('%s/items/%s/%.0f', ASIDE, id, now))
+  end
+  for _, records in ipairs(is_open and { POOL, waiting_of(RECORD_PARTS).FOLLOW } or {}) do
+    local raw = redis.call('HGET', records, id)
+    if raw then check_items(id, raw, records) end
+  end
+end
+
 for at = 1, #members, 2 do
   local id = members[at]
   local has_record = redis.call('HEXISTS', POOL, id) == 1
-  if name == 'cancelled' then
+  if name == 'items' then
+    check_collection(id, members[at + 1])
+  elseif name == 'follow' then
+    check_follow_up(id, members[at + 1], has_record)
+  elseif name == 'taken' then
+    if has_record and not redis.call('ZSCORE', FINISHED, id) then
+      report('taken_wrong', id, 'until ' .. members[at + 1])
+      if REPAIR then redis.call('ZREM', TAKEN, id) end
+    end
+  elseif name == 'cancelled' then
     if has_record then report('tombstone_wrong', id, 'until ' .. members[at + 1]) end
   elseif not has_record then
     report('no_record', id, name)
   end
-  if REPAIR and has_record == (name == 'cancelled') then
+  if REPAIR and not HAS_CHECK_OF_ITS_OWN[name] and has_record == (name == 'cancelled') then
     if name == 'tagged' then index_tags({ id }) else redis.call(is_hash and 'HDEL' or 'ZREM', key, id) end
   end
 end

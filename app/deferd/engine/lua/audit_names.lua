@@ -14,7 +14,7 @@ local PREFIX = string.sub(SETTINGS, 1, -1 - #'settings')
 local KINDS = {
   pool = true, delay = true, ready = true, reserved = true, dead = true, finished = true, expiry = true,
   holders = true, cancelled = false, tally = true, requests = true,
-  tagged = true,
+  tagged = true, taken = true, follow = true, items = true,
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
   idle = true, tally = true }

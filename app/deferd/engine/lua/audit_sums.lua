@@ -18,7 +18,7 @@ end
 
 local function is_there()
   local kept = redis.call('EXISTS', POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY, REQUESTS,
-    TAGGED)
+    TAGGED, TAKEN, waiting_of(RECORD_PARTS).FOLLOW, waiting_of(RECORD_PARTS).ITEMS)
   return kept > 0
 end
 
@@ -36,7 +36,7 @@ if not (is_known and is_listed) then
 end
 
 local first_work = math.huge
-for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED }) do
+for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED, TAKEN }) do
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if head[2] then first_work = math.min(first_work, tonumber(head[2])) end
 end

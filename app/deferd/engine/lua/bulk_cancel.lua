@@ -28,6 +28,8 @@ return run_step(function(jobs)
       redis.call('ZREM', EXPIRY, unpack(removed))
       index_tags(removed)
     end
+    if of_state.finished then redis.call('ZREM', TAKEN, unpack(of_state.finished)) end
+    waiting_of(RECORD_PARTS).drop(removed)
     tally('cancelled', #removed - #(of_state.finished or {}))
   end
   if redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end

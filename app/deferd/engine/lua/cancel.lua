@@ -1,7 +1,9 @@
 -- Cancel jobs in any state. They are never handed out again; their holders' later calls get the code of cancelled jobs.
+-- An id that `unique_for` keeps taken becomes free, and its state counts as finished.
 -- @include clock topic tags record transitions
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2..] two for each job: id | 1: refuse when a consumer holds it
+-- ARGV[1] topic | ARGV[2..] two for each job: id | + 1: refuse when a consumer holds it, + 2: its follow-up takes its
+--   place; else that is cancelled too
 -- Returns for each job the state it was in, or a code: 1 not found, 2 refused because a consumer holds it
 -- Bound: the jobs in ARGV, at most 100.
 local NOT_FOUND, HELD = 1, 2
@@ -11,11 +13,13 @@ for at = 2, #ARGV, 2 do
   ids[#ids + 1] = ARGV[at]
 end
 
-local function cancel(id, refuse_reserved)
-  if redis.call('HEXISTS', POOL, id) == 0 then return NOT_FOUND end
+local function cancel(id, flags)
+  if redis.call('HEXISTS', POOL, id) == 0 then
+    return redis.call('ZREM', TAKEN, id) == 1 and 'finished' or NOT_FOUND
+  end
   local state, score = state_of(id)
-  if state == 'reserved' and refuse_reserved then return HELD end
-  remove_job(id, state, score, now)
+  if state == 'reserved' and flags % 2 == 1 then return HELD end
+  remove_job(id, state, score, now, flags >= 2)
   return state
 end
 
@@ -23,7 +27,7 @@ end
 local delayed, is_removed, results = {}, {}, {}
 for index, score in ipairs(redis.call('ZMSCORE', DELAY, unpack(ids))) do
   local id = ids[index]
-  if score and not is_removed[id] then
+  if score and not is_removed[id] and tonumber(ARGV[2 * index + 1]) < 2 then
     is_removed[id] = true
     delayed[#delayed + 1] = id
     results[index] = 'delayed'
@@ -36,12 +40,13 @@ if #delayed > 0 then
     redis.call('ZREM', EXPIRY, unpack(delayed))
     index_tags(delayed)
   end
+  waiting_of(RECORD_PARTS).drop(delayed)
   tally('cancelled', #delayed)
 end
 local any_cancelled = #delayed > 0
 for index, id in ipairs(ids) do
   if not results[index] then
-    results[index] = cancel(id, ARGV[2 * index + 1] == '1')
+    results[index] = cancel(id, tonumber(ARGV[2 * index + 1]))
     any_cancelled = any_cancelled or type(results[index]) == 'string'
   end
 end

@@ -1,4 +1,5 @@
--- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted.
+-- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted. The id of
+-- one with `unique_for` stays taken for that time. One with a follow-up is deleted in any case, and that takes its place.
 -- @include clock topic tags record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON
@@ -16,6 +17,7 @@ local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
 local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
+local rare  -- lists of what most calls do not have: ids that stay taken, and ids with a follow-up
 local released_count, gone_count = 0, 0
 local tagged  -- the ids of those gone that have tags
 
@@ -25,7 +27,21 @@ local function finish(id, raw, extra_length, argument, result_at)
   released[released_count] = id
   local extra = extra_length > 0 and read_extra(raw)
   if extra and (extra.i or extra.l) then redis.call('ZREM', EXPIRY, id) end
-  local retain = extra and extra.r or 0
+  if extra and extra.o then
+    gone_count = gone_count + 1
+    gone[gone_count] = id
+    rare = rare or { taken = {}, followed = {} }
+    table.insert(rare.followed, id)
+    done[id] = 'gone'
+    return
+  end
+  local unique, retain = extra and extra.u, extra and extra.r or 0
+  if unique and unique > 0 then
+    rare = rare or { taken = {}, followed = {} }
+    table.insert(rare.taken, now + unique)
+    table.insert(rare.taken, id)
+    earliest = math.min(earliest, now + unique)
+  end
   if retain == 0 then
     gone_count = gone_count + 1
     gone[gone_count] = id
@@ -87,5 +103,11 @@ for _, job in ipairs(kept) do
   redis.call('HSET', POOL, job[1], job[2])
   redis.call('ZADD', FINISHED, job[3], job[1])
 end
-if #kept > 0 then schedule(earliest) end
+if rare then
+  for _, id in ipairs(rare.followed) do
+    waiting_of(RECORD_PARTS).start_follow_up(id, now)
+  end
+  if #rare.taken > 0 then redis.call('ZADD', TAKEN, unpack(rare.taken)) end
+end
+if earliest < math.huge then schedule(earliest) end
 return codes

@@ -6,7 +6,7 @@
 -- ARGV[4..] for each topic of the puts: topic | ARGV[2] of check_puts.lua | how many jobs | two for each, as in put.lua
 -- Returns { code as in finish.lua } when the job was not finished now: 0 when this delivery finished it before, and
 --   nothing is put again; or
---   { 0, codes of the puts in their order } when all was done; or, when nothing was done because of the puts,
+--   { 0, what put.lua returns for each put, topic by topic } when all was done; or, when nothing was done because of the puts,
 --   { -1, the first topic that refuses, from 1, what check_puts.lua returned for it }
 -- Bound: one job, and the puts, at most 10.
 local id, argument = ARGV[2], ARGV[3]
@@ -18,7 +18,6 @@ if code ~= LIVE then return finish(KEYS, { TOPIC, id, argument }) end
 -- A store that is out of memory refuses this: nothing is written yet.
 redis.call('HSETNX', SETTINGS, TOPIC, '')
 
-local is_kept = #raw >= 26 and (read_extra(raw).r or 0) > 0
 local groups, at = {}, 4
 while at <= #ARGV do
   local group = { topic = ARGV[at], reached = ARGV[at + 1], jobs = {}, keys = {} }
@@ -35,17 +34,15 @@ for number, group in ipairs(groups) do
     group.keys[index] = KEYS[number * keys_of_topic + index]
   end
   local finishing = group.topic == TOPIC and id or ''
-  local refused = check_puts(
-    group.keys, { group.topic, group.reached, finishing, is_kept and '1' or '0', unpack(group.jobs) }
-  )
+  local refused = check_puts(group.keys, { group.topic, group.reached, finishing, unpack(group.jobs) })
   if refused[1] ~= 0 then return { -1, number, refused } end
 end
 
 finish(KEYS, { TOPIC, id, argument })
-local codes = {}
+local results = {}
 for _, group in ipairs(groups) do
-  for _, put_code in ipairs(put(group.keys, { group.topic, '0', '-1', unpack(group.jobs) })[3]) do
-    codes[#codes + 1] = put_code
+  for _, result in ipairs(put(group.keys, { group.topic, '0', '-1', unpack(group.jobs) })[3]) do
+    results[#results + 1] = result
   end
 end
-return { 0, codes }
+return { 0, results }

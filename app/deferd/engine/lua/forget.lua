@@ -5,5 +5,6 @@
 -- Returns 1 when it is gone, else 0
 -- Bound: one topic.
 if redis.call('HLEN', POOL) > 0 or redis.call('HGET', SETTINGS, TOPIC) ~= '' then return 0 end
+redis.call('DEL', TAKEN)  -- a purge has removed all but ids that were taken since
 forget_topic()
 return 1

@@ -1,6 +1,6 @@
 -- Return one page of a topic's jobs in one state, ordered by due time, lease end or retention end; ready jobs in the
 -- order in which they will be handed out. Read-only.
--- @include topic transitions paging
+-- @include topic record transitions paging
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] state
 -- ARGV[3] score of the last page's last job (a ready job's position), '' to begin | ARGV[4] its id
@@ -17,6 +17,10 @@ local bytes = 0
 local function add(id, score)
   local record = redis.call('HGET', POOL, id)
   if record then
+    local here = waiting_of(RECORD_PARTS)
+    if here.may_exist() and redis.call('HEXISTS', here.ITEMS, id) == 1 and here.is_open(record) then
+      record = here.with_items(id, record)
+    end
     bytes = bytes + #record
     reply[#reply + 1] = id
     reply[#reply + 1] = record

@@ -8,7 +8,8 @@
 --     id, record, lease end ms, id, ... }, jobs whose deadline has passed }
 -- A repeated request id gets those of its earlier deliveries that are still live; without any it counts as a new
 -- request. It is remembered while one of them lives, for an hour at most. "*" precedes the id of a pop by patterns.
--- A job whose ttl or deadline has passed is never handed out: it becomes dead.
+-- A job whose ttl or deadline has passed is never handed out: it becomes dead. Items that were collected for a job become
+-- its body when it is first handed out.
 -- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply delays
 -- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
@@ -76,15 +77,15 @@ end
 
 local skipped, expired, overdue = 0, 0, 0
 
--- The job's own ttr, and when its lease ends at the latest, nil for any time; raises an error for a record that cannot
--- be read.
-local function read_times(raw)
+-- The job's own ttr, when its lease ends at the latest, nil for any time, and whether its items are collected in a list;
+-- raises an error for a record that cannot be read.
+local function read_terms(raw)
   local extra, latest = read_extra(raw), nil
   if extra.i or extra.l then
     local _, due = struct.unpack('<I6I6', raw)
     latest = latest_lease_end(due, extra, now)
   end
-  return (extra.t or DEFAULT_TTR_MS) + 0, latest
+  return (extra.t or DEFAULT_TTR_MS) + 0, latest, extra.y == 0
 end
 
 -- The first `most` ready jobs, at most so many that their records fit into `bytes`: their ids, and their records (false
@@ -140,19 +141,19 @@ local NO_EXTRA = '\0\0\0\0'
 -- id without a readable record is removed from the list and skipped, so that it does not block the others (a
 -- consistency check finds it).
 local function take(wanted)
-  local taken, records, ttrs, count, bytes = {}, {}, {}, 0, 0
+  local taken, records, ttrs, count, bytes, is_full = {}, {}, {}, 0, 0, false
   local latest_ends  -- of the few jobs that have one
-  while count < wanted and skipped < MOST_SKIPPED do
+  while count < wanted and skipped < MOST_SKIPPED and not is_full do
     local ids, raws = take_ids(math.min(wanted - count, MOST_IN_CHUNK), MOST_BYTES - bytes, bytes == 0)
     if #ids == 0 then break end
     local expiry = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(ids))
     for index = 1, #ids do
       local id, raw = ids[index], raws[index]
-      local is_read, own_ttr, latest = false, nil, nil
+      local is_read, own_ttr, latest, is_open = false, nil, nil, false
       if raw and string.sub(raw, 23, 26) == NO_EXTRA then
         is_read, own_ttr = true, DEFAULT_TTR_MS
       elseif raw then
-        is_read, own_ttr, latest = pcall(read_times, raw)
+        is_read, own_ttr, latest, is_open = pcall(read_terms, raw)
       end
       if not is_read then
         skipped = skipped + 1
@@ -162,7 +163,16 @@ local function take(wanted)
         bury_job(id, record, reason or 'expired', now, dead_retention)
         if reason == 'deadline' then overdue = overdue + 1 else expired = expired + 1 end
         skipped = skipped + 1
+      elseif is_open and count > 0 and bytes + (redis.call('HGET', waiting_of(RECORD_PARTS).ITEMS, id) or 0) > MOST_BYTES then
+        for back = #ids, index, -1 do prepend_ready(ids[back]) end
+        is_full = true
+        break
       else
+        if is_open then  -- from now on nothing is added
+          raw = waiting_of(RECORD_PARTS).with_items(id, raw)
+          waiting_of(RECORD_PARTS).drop_items({ id })
+          redis.call('HSET', POOL, id, raw)
+        end
         if latest then
           redis.call('ZADD', EXPIRY, latest, id)
         elseif expiry and expiry[index] then

@@ -1,6 +1,6 @@
 -- The timer's visit to one topic: do the work that is due there, in one bounded step.
 -- @include clock topic tags record transitions time_limits waiting attempts_log
--- KEYS: see lib/topic.lua; then KEYS[16] lock STRING, see turn.lua
+-- KEYS: see lib/topic.lua; then KEYS[#KEYS] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] the timer's mark, part of the message that something is ready | ARGV[5] most topics to return
 -- ARGV[6] the timer's name in the lock | ARGV[7] how long the lock lasts, ms
@@ -10,7 +10,7 @@
 --   If there are ARGV[5] topics, there may be more.
 -- Due jobs become ready. Jobs whose lease has ended become ready, with the attempt counted, or dead if it was the last
 -- one. Jobs whose ttl passed before a first delivery, or whose deadline has passed, become dead. Records whose retention
--- has ended are deleted.
+-- has ended are deleted, and tombstones whose time has passed.
 -- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs and
 -- settings into which nothing was put for FORGET_AFTER_MS is forgotten.
 -- Bound: ARGV[2] for each of the sorted sets; the caller sends at most 1000.
@@ -129,15 +129,21 @@ for _, key in ipairs({ DEAD, FINISHED }) do
     redis.call('ZREM', key, unpack(ids))
     local dropped = redis.call('HDEL', POOL, unpack(ids))
     index_tags(ids)
-    if key == DEAD then tally('dropped', dropped) end
+    if key == DEAD then
+      tally('dropped', dropped)
+      waiting_of(RECORD_PARTS).drop(ids)
+    end
     reply[4] = reply[4] + #ids
   end
 end
-local tombstones = due_in(CANCELLED)
-if #tombstones > 0 then redis.call('ZREM', CANCELLED, unpack(tombstones)) end
+local TOMBSTONES = redis.call('EXISTS', CANCELLED, TAKEN) > 0 and { CANCELLED, TAKEN } or {}
+for _, key in ipairs(TOMBSTONES) do
+  local ended = due_in(key)
+  if #ended > 0 then redis.call('ZREM', key, unpack(ended)) end
+end
 
 local next_ms = math.huge
-for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, CANCELLED }) do
+for _, key in ipairs({ DELAY, RESERVED, EXPIRY, DEAD, FINISHED, unpack(TOMBSTONES) }) do
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if head[2] then next_ms = math.min(next_ms, tonumber(head[2])) end
 end
@@ -176,8 +182,8 @@ end
 
 -- A lock holder that did work renews its lock, with a write that shares the fsync of those above.
 local RENEW_EVERY_MS = 100
-if #ready + reply[1] + reply[2] + reply[3] + reply[4] + reply[7] > 0 and redis.call('GET', KEYS[16]) == ARGV[6]
-  and redis.call('PTTL', KEYS[16]) < ARGV[7] - RENEW_EVERY_MS then
-  redis.call('PEXPIRE', KEYS[16], ARGV[7])
+if #ready + reply[1] + reply[2] + reply[3] + reply[4] + reply[7] > 0 and redis.call('GET', KEYS[#KEYS]) == ARGV[6]
+  and redis.call('PTTL', KEYS[#KEYS]) < ARGV[7] - RENEW_EVERY_MS then
+  redis.call('PEXPIRE', KEYS[#KEYS], ARGV[7])
 end
 return reply

@@ -71,6 +71,11 @@ for index, id in ipairs(ids) do
     end
     if not options.state or state == options.state then
       found = found + 1
+      local here = waiting_of(RECORD_PARTS)
+      if here.may_exist() and redis.call('HEXISTS', here.ITEMS, id) == 1 and here.is_open(raw) then
+        raw = here.with_items(id, raw)
+        bytes = bytes + #raw
+      end
       for _, value in ipairs({ id, state, raw, state ~= 'ready' and score or 0, redis.call('HGET', HOLDERS, id) or '' }) do
         reply[#reply + 1] = value
       end

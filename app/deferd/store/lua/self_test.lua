@@ -54,6 +54,11 @@ expect('EXISTS', try('EXISTS', STRING, ZSET), '1')
 try('RENAME', STRING, RENAMED)
 expect('UNLINK', try('UNLINK', RENAMED), '1')
 
+expect('RPUSH', try('RPUSH', STRING, 'a', 'b', 'c'), '3')
+expect('LLEN', try('LLEN', STRING), '3')
+expect('LRANGE', try('LRANGE', STRING, 1, -1), '{b c}')
+try('DEL', STRING)
+
 expect('HSTRLEN of a missing field', try('HSTRLEN', HASH, 'a'), '0')
 expect('HGET of a missing key', try('HGET', HASH, 'a'), 'false')
 expect('HSETNX', try('HSETNX', HASH, 'a', '1'), '1')

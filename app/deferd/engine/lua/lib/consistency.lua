@@ -1,7 +1,8 @@
--- Checks the consistency of a job's data and repairs it. After the 15 keys of lib/topic.lua these scripts take
---   KEYS[16] aside HASH what a repair has removed: "job <id> <ms>", "settings <ms>" -> the bytes as they were
+-- Checks the consistency of a job's data and repairs it. After the keys of lib/topic.lua these scripts take
+--   KEYS[#KEYS] aside HASH what a repair has removed: "job <id> <ms>", "follow-up <id> <ms>", "settings <ms>" -> the bytes
+--   as they were
 --   ARGV[2] 1: repair what is found, in the same call; 0: change nothing
-local ASIDE, REPAIR = KEYS[16], ARGV[2] == '1'
+local ASIDE, REPAIR = KEYS[#KEYS], ARGV[2] == '1'
 
 -- Which state counts when an id is in several: a job's end may not be undone, and a lease excludes other consumers.
 local PRECEDENCE = { 'finished', 'dead', 'reserved', 'delayed', 'ready' }
@@ -71,12 +72,23 @@ local function read_checked(id, raw)
     if not is_json or type(extra) ~= 'table' then return nil, 'a record whose extra is no JSON object' end
     local is_right = is_number(extra.t) and is_number(extra.m) and is_number(extra.x) and is_number(extra.r)
       and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.s) and is_number(extra.q)
-      and is_number(extra.i) and is_number(extra.l) and is_number(extra.v) and is_text(extra.e) and is_text(extra.d)
-      and is_text(extra.c) and is_backoff(extra.b) and is_log(extra.a) and is_texts(extra.g) and is_texts(extra.h)
+      and is_number(extra.i) and is_number(extra.l) and is_number(extra.v) and is_number(extra.u) and is_number(extra.w)
+      and is_number(extra.y) and is_number(extra.o) and is_text(extra.e) and is_text(extra.d) and is_text(extra.c)
+      and is_backoff(extra.b) and is_log(extra.a) and is_texts(extra.g) and is_texts(extra.h)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
   end
   return { created = created, due = due, nonce = nonce, attempts = attempts, extra = extra }
+end
+
+-- Check that a record whose items are in a list has that. A repair makes it an empty array. Returns the record.
+local function check_items(id, raw, key)
+  if read_extra(raw).y ~= 0 or redis.call('HEXISTS', waiting_of(RECORD_PARTS).ITEMS, id) == 1 then return end
+  report('items_wrong', id, 'no list of its items')
+  if not REPAIR then return end
+  local record = read_record(raw)
+  record.extra.y = nil
+  redis.call('HSET', key, id, write_record(record))
 end
 
 local function leave_all_states(id)
@@ -158,6 +170,7 @@ local function check_job(id, raw, scores, expiry, holder, tagged, now)
     if REPAIR then set_aside(id, raw, now) end
     return
   end
+  if record.extra.y == 0 then check_items(id, raw, POOL) end
   local states = {}
   for _, state in ipairs(PRECEDENCE) do
     if scores[state] then states[#states + 1] = state end

@@ -20,6 +20,8 @@
 --                      put = finished + cancelled + dropped + lost + the dead and the live jobs in the pool
 --   KEYS[14] requests  HASH id -> request id, while reserved by a pop that gave one
 --   KEYS[15] tagged    HASH id -> its tags, separated by spaces; only jobs with tags (lib/tags.lua)
+--   KEYS[16] taken     ZSET id -> ms until which it stays taken after its job was finished; only jobs with `unique_for`,
+--                      and only while no other job has the id
 -- Further keys of the whole shard, named by of_shard():
 --            idle      HASH topic -> "put ms": how many jobs had been put when it was found empty, and when that was
 --            tally     HASH the sums of the tallies of forgotten topics
@@ -28,7 +30,7 @@
 local ASTERISK = 42
 local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local TALLY, REQUESTS, TAGGED = KEYS[13], KEYS[14], KEYS[15]
+local TALLY, REQUESTS, TAGGED, TAKEN = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local TOPIC = ARGV[1]
 
 -- The key of a request id: a HASH that remembers the deliveries of a pop, while they live and for an hour at most:

@@ -41,11 +41,106 @@ local function prepend_ready(id)
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
 
+-- What waits for jobs, in further keys of the topic that few topics have, so that they are not in KEYS:
+--   follow      HASH id -> the record of the job that waits until the one with this id has ended, its follow-up. That one
+--               is delayed, ready or reserved, and its record has `o`
+--   items       HASH id -> bytes of the items collected under it: those of the job, or of its follow-up. In that record
+--               `y` is 0 and the body is []
+--   items/<id>  LIST those items, JSON values
+-- This returns the functions for it. It refers to no local of the script, since each such reference of a function costs
+-- every call of the script time, also those that never need it; `parts` are RECORD_PARTS.
+local function waiting_of(parts)
+  if parts.waiting then return parts.waiting end
+  local read_record, write_record, read_extra, schedule, tally = unpack(parts)
+  local prefix = string.sub(KEYS[1], 1, -5)
+  local POOL, DELAY, EXPIRY, CANCELLED = KEYS[1], KEYS[2], KEYS[7], KEYS[9]
+  local FOLLOW, ITEMS = prefix .. 'follow', prefix .. 'items'
+  local found  -- whether anything is there, nil before this is needed
+  local here = { FOLLOW = FOLLOW, ITEMS = ITEMS }
+  parts.waiting = here
+
+  -- For a topic that has nothing this is one command in the whole script.
+  function here.may_exist()
+    if found == nil then found = redis.call('EXISTS', FOLLOW, ITEMS) > 0 end
+    return found
+  end
+
+  -- Note that something was stored.
+  function here.note_stored() found = true end
+
+  function here.items_key(id) return prefix .. 'items/' .. id end
+
+  -- The record of a job's follow-up, nil for none.
+  function here.follow_up_of(id) return here.may_exist() and redis.call('HGET', FOLLOW, id) or nil end
+
+  -- Delete the items that are collected under ids. Bound: the ids, at most 1000.
+  function here.drop_items(ids)
+    for index, bytes in ipairs(redis.call('HMGET', ITEMS, unpack(ids))) do
+      if bytes then redis.call('UNLINK', here.items_key(ids[index])) end
+    end
+    redis.call('HDEL', ITEMS, unpack(ids))
+  end
+
+  -- Forget what waits for jobs that are deleted: their follow-ups and collected items. Bound: the ids, at most 1000.
+  function here.drop(ids)
+    if not here.may_exist() then return end
+    redis.call('HDEL', FOLLOW, unpack(ids))
+    here.drop_items(ids)
+  end
+
+  -- Whether a record's items are collected in a list.
+  function here.is_open(raw) return read_extra(raw).y == 0 end
+
+  -- A record whose items are collected in a list, with all of them as its body.
+  function here.with_items(id, raw)
+    local record = read_record(raw)
+    local items = redis.call('LRANGE', here.items_key(id), 0, -1)
+    record.extra.y = #items
+    record.rest = '[' .. table.concat(items, ',') .. ']'
+    return write_record(record)
+  end
+
+  -- How long a job waits at most until its first delivery, in ms; 0 for no limit.
+  function here.longest_wait(extra)
+    local wait, deadline = extra.x or 0, extra.l or 0
+    return deadline > 0 and (wait == 0 or deadline < wait) and deadline or wait
+  end
+
+  -- Put a job's follow-up in its place: it is due as it was put, but not before `earliest`. The job must have left its
+  -- sorted set. `error` is that of the job, if it died. Returns false when there is no follow-up.
+  function here.start_follow_up(id, earliest, error)
+    local raw = here.follow_up_of(id)
+    if not raw then return false end
+    redis.call('HDEL', FOLLOW, id)  -- delete first: a store that is out of memory allows it
+    redis.call('ZREM', EXPIRY, id)
+    redis.call('ZREM', CANCELLED, id)  -- calls without a receipt now mean this job
+    local record = read_record(raw)
+    local extra = record.extra
+    record.due = math.max(record.due, earliest)
+    extra.e = error
+    redis.call('HSET', POOL, id, write_record(record))
+    index_tags({ id }, extra.g)
+    redis.call('ZADD', DELAY, record.due, id)  -- also when it is due now: the timer appends it to the Ready list
+    schedule(record.due)
+    local wait = here.longest_wait(extra)
+    if wait > 0 then
+      redis.call('ZADD', EXPIRY, record.due + wait, id)
+      schedule(record.due + wait)
+    end
+    tally('put', 1)
+    return true
+  end
+
+  return here
+end
+
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
 local TOMBSTONE_MS = 60000
 
--- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. Scripts that call it include tags.
-local function remove_job(id, state, score, now)
+-- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. What waits for it is deleted too, or,
+-- with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at work. Scripts
+-- that call it include tags.
+local function remove_job(id, state, score, now, keep_follow_up)
   redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
   if state == 'reserved' then
     local nonce, attempts = read_nonce_and_attempts(redis.call('HGET', POOL, id))
@@ -59,18 +154,26 @@ local function remove_job(id, state, score, now)
     redis.call('ZREM', EXPIRY, id)
     index_tags({ id })
   end
-  if state ~= 'finished' then tally('cancelled', 1) end
+  if state == 'finished' then redis.call('ZREM', KEYS[16], id) else tally('cancelled', 1) end
+  local earliest = state == 'reserved' and math.max(score, now) or now
+  local here = waiting_of(RECORD_PARTS)
+  if not (keep_follow_up and here.start_follow_up(id, earliest)) then here.drop({ id }) end
 end
 
--- Make a job dead that was just removed from its sorted set. One that is not kept when it is dead is deleted. Scripts that
--- call it include tags.
+-- Make a job dead that was just removed from its sorted set. One with a follow-up is dropped: that takes its place. One
+-- that is not kept when it is dead is deleted. Scripts that call it include tags.
 local function bury_job(id, record, reason, now, retention_ms)
   record.extra.d = reason
+  if record.extra.o and waiting_of(RECORD_PARTS).start_follow_up(id, now, record.extra.e) then
+    tally('dropped', 1)
+    return
+  end
   retention_ms = math.min(record.extra.q or retention_ms, record.extra.k or math.huge)
   redis.call('ZREM', EXPIRY, id)
   if retention_ms == 0 then
     redis.call('HDEL', POOL, id)
     if record.extra.g then index_tags({ id }) end
+    if record.extra.y == 0 then waiting_of(RECORD_PARTS).drop({ id }) end
     tally('dropped', 1)
     return
   end
