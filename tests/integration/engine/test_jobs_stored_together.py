@@ -24,14 +24,19 @@ def put_of(topic: str, fields: dict[str, Any]) -> PutJob:
     return PutJob.model_validate({"topic": topic, **fields})
 
 
-def drawn_put(draw: random.Random, job_id: str) -> dict[str, Any]:
+def drawn_put(draw: random.Random, job_id: str, rare_share: float) -> dict[str, Any]:
     fields: dict[str, Any] = {"id": job_id, "body": draw.choice([None, job_id, {"n": [1.5, "ä"]}, "x" * 300])}
     if draw.random() < 0.7:
         fields["delay"] = draw.choice([0, 5, 60])
-    policy = {"ttl": 30, "ttr": 7, "max_attempts": 3, "retain": 60}
+    policy: dict[str, Any] = {"ttl": 30, "ttr": 7, "max_attempts": 3, "retain": 60}
+    policy |= {"deadline": draw.choice([20, 90]), "time_limit": 5, "dead_retain": 0, "unique_for": 10}
     fields |= {name: value for name, value in policy.items() if draw.random() < 0.1}
+    rare = {"tags": draw.sample(["x", "y", "z"], 2), "headers": {"tenant": "ä"}, "conflict_with": "live"}
+    fields |= {name: value for name, value in rare.items() if draw.random() < rare_share}
     if draw.random() < 0.3:
-        fields["on_conflict"] = draw.choice(["reject", "keep", "replace"])
+        fields["on_conflict"] = draw.choice(["reject", "keep", "replace", *(["append"] if rare_share else [])])
+    if rare_share and fields.get("on_conflict") == "append" and draw.random() < 0.5:
+        fields |= {"max_items": draw.choice([1, 2, 3]), "max_wait": 60}
     return fields
 
 
@@ -39,7 +44,8 @@ async def stored_in(driver: EngineDriver, topic: str, ids: list[str]) -> list[An
     """The jobs, without their instants, which differ between calls."""
     jobs = [await driver.queue.get(topic, job_id) for job_id in ids]
     waits = [round((job.due_at_ms - job.created_at_ms) / 1000) for job in jobs]
-    names = ("id", "state", "body", "attempts", "ttl_ms", "ttr_ms", "max_attempts", "retain_ms")
+    names = ("id", "state", "body", "attempts", "ttl_ms", "ttr_ms", "max_attempts", "retain_ms", "tags", "headers")
+    names += ("endings", "unique_for_ms", "items")
     return [(*(getattr(job, name) for name in names), wait) for job, wait in zip(jobs, waits, strict=True)]
 
 
@@ -48,19 +54,30 @@ async def in_each_set(driver: EngineDriver, topic: str) -> dict[str, Any]:
     for name in ("delay", "ready", "expiry"):
         ids = driver.server.command("ZRANGE", f"deferd:{{0}}:{topic}:{name}", 0, -1)
         found[name] = ids if name == "ready" else sorted(ids)
-    return {**found, "tally": driver.server.command("HGETALL", f"deferd:{{0}}:{topic}:tally")}
+    found["index"] = {
+        tag: [
+            member.removeprefix(f"{topic} ".encode())
+            for member in driver.server.command("ZRANGE", f"deferd:{{0}}:tag/{tag}", 0, -1)
+            if member.startswith(f"{topic} ".encode())
+        ]
+        for tag in ("x", "y", "z")
+    }
+    for name in ("tagged", "tally", "items"):
+        found[name] = driver.server.command("HGETALL", f"deferd:{{0}}:{topic}:{name}")
+    return found
 
 
+@pytest.mark.parametrize("rare_share", [0, 0.01, 0.2])
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_batch_ends_as_its_puts_one_by_one(driver: EngineDriver, seed: int) -> None:
+async def test_a_batch_ends_as_its_puts_one_by_one(driver: EngineDriver, seed: int, rare_share: float) -> None:
     draw = random.Random(seed)
     for topic in (TOPIC, OTHER):
         if seed == 3:
             await driver.topics.configure(topic, TopicSettings(ttr=9, ttl=40))
     count = draw.choice([2, TOGETHER, TOGETHER + 1, 3 * TOGETHER + 7])
     ids = [f"job-{draw.randrange(2 * count if seed % 2 else 10**9)}" for _ in range(count)]
-    puts = [drawn_put(draw, job_id) for job_id in ids]
-    before = [drawn_put(draw, draw.choice(ids)) for _ in range(seed)]
+    puts = [drawn_put(draw, job_id, rare_share) for job_id in ids]
+    before = [drawn_put(draw, draw.choice(ids), rare_share) for _ in range(seed)]
     singly = []
     for fields in before:
         for topic in (TOPIC, OTHER):

@@ -15,7 +15,9 @@ end
 
 local function cancel(id, flags)
   if redis.call('HEXISTS', POOL, id) == 0 then
-    return redis.call('ZREM', TAKEN, id) == 1 and 'finished' or NOT_FOUND
+    if not redis.call('ZSCORE', TAKEN, id) then return NOT_FOUND end  -- without a write: the store may be read-only
+    redis.call('ZREM', TAKEN, id)
+    return 'finished'
   end
   local state, score = state_of(id)
   if state == 'reserved' and flags % 2 == 1 then return HELD end

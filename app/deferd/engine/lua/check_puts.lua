@@ -10,7 +10,7 @@
 --     the topic's max_jobs or 0 }; or
 --   { -1 | the topic's default durability } when that is above ARGV[2]
 -- Bound: the jobs in ARGV, at most 10.
-local REJECT, KEEP, APPEND, ONLY_LIVE, AFTER = 0, 1, 3, 4, 8
+local REJECT, KEEP, APPEND, ONLY_LIVE, AFTER, DELAY_GIVEN = 0, 1, 3, 4, 8, 0
 local EXISTS, HELD, FULL, TOO_LARGE = -1, -2, -3, -4
 local MOST_ITEMS = 10000
 local here, now, finishing = waiting_of(RECORD_PARTS), now_ms(), ARGV[3]
@@ -72,14 +72,18 @@ local function is_too_large(collection, item, most_bytes)
 end
 
 -- What put.lua would return for a put that it refuses, nil for others.
-local function refusal(id, options, bound, extra, body)
+local function refusal(id, options, due, bound, extra, body)
   local job, on_conflict = find(id), options % ONLY_LIVE
   local only_live = options % (2 * ONLY_LIVE) >= ONLY_LIVE
   local waits = job.state == 'reserved' and options % (2 * AFTER) >= AFTER
   if on_conflict == APPEND then
     if job.state == 'reserved' and not waits then return HELD end
     if job.state == 'delayed' or job.state == 'ready' then
-      if job.body.is_open then return is_too_large(job.body, body, extra.z) and TOO_LARGE or nil end
+      if job.body.is_open then
+        if is_too_large(job.body, body, extra.z) then return TOO_LARGE end
+        if due <= now or extra.y and job.body.count >= extra.y then job.state = 'ready' end
+        return nil
+      end
       waits = true
     end
     if waits and job.follow_up then return is_too_large(job.follow_up, body, extra.z) and TOO_LARGE or nil end
@@ -105,15 +109,17 @@ local function refusal(id, options, bound, extra, body)
     if max_jobs > 0 and live >= max_jobs or bound > 0 and live >= bound then return FULL end
     live = live + 1
   end
-  found[id] = { state = 'ready', body = new_collection(body) }
+  local is_due = due <= now or extra.y == 1
+  found[id] = { state = is_due and 'ready' or 'delayed', body = new_collection(body) }
   return nil
 end
 
 for at = 4, #ARGV, 2 do
   local job = ARGV[at + 1]
-  local options, _, _, _, bound, length, extra_at = struct.unpack('<BBI8I8I4I4', job)
+  local options, kind, ms, _, bound, length, extra_at = struct.unpack('<BBI8I8I4I4', job)
   local extra = length > 0 and cjson.decode(string.sub(job, extra_at, extra_at + length - 1)) or {}
-  local refused = refusal(ARGV[at], options, bound, extra, string.sub(job, extra_at + length))
+  local due = kind == DELAY_GIVEN and now + ms or ms
+  local refused = refusal(ARGV[at], options, due, bound, extra, string.sub(job, extra_at + length))
   if refused then return { (at - 2) / 2, refused, max_jobs } end
 end
 return { 0 }

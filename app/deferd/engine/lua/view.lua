@@ -1,5 +1,5 @@
 -- Read one topic. Read-only.
--- @include clock topic transitions
+-- @include clock topic record transitions
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- Returns { settings JSON or '', delayed, ready, reserved, dead, finished, due ms of the oldest ready job or -1,

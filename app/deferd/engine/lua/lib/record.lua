@@ -46,6 +46,3 @@ end
 local function void_receipts(record)
   record.nonce = (record.nonce + 1) % NONCE_LIMIT
 end
-
--- For the functions of lib/transitions.lua that few calls need. After topic.
-local RECORD_PARTS = { read_record, write_record, read_extra, schedule, tally }

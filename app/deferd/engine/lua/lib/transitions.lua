@@ -41,6 +41,9 @@ local function prepend_ready(id)
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
 
+-- What waiting_of() needs of lib/record.lua and lib/topic.lua, and then what it has returned.
+local RECORD_PARTS = { read_record, write_record, read_extra, schedule, tally }
+
 -- What waits for jobs, in further keys of the topic that few topics have, so that they are not in KEYS:
 --   follow      HASH id -> the record of the job that waits until the one with this id has ended, its follow-up. That one
 --               is delayed, ready or reserved, and its record has `o`
