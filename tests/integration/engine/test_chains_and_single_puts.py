@@ -109,7 +109,10 @@ class Twins:
                 for job in chain.from_iterable((await self.pop(1)).values()):
                     if how != "hold":
                         await self.end(job, how)
-        fields = {"id": "held", **draw.choice([{}, {"retain": 60}, {"unique_for": 60}, {"tags": ["x"]}])}
+        fields: dict[str, Any] = {
+            "id": "held",
+            **draw.choice([{}, {"retain": 60}, {"unique_for": 60}, {"tags": ["x"]}]),
+        }
         for topic in (TOPIC, OTHER):
             await self.queue.put(put_of(topic, fields))
         self.driver.move_clock(120)

@@ -17,7 +17,7 @@ from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
 from tests.integration.store.store_contents import Contents, read_contents
 
 TAG = {"tag": "customer:7"}
-TAGGED = {"tags": ["customer:7"]}
+TAGGED: dict[str, Any] = {"tags": ["customer:7"]}
 
 
 async def cancel(driver: EngineDriver, **select: Any) -> BulkOutcome:

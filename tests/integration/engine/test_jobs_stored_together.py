@@ -44,8 +44,8 @@ async def stored_in(driver: EngineDriver, topic: str, ids: list[str]) -> list[An
     """The jobs, without their instants, which differ between calls."""
     jobs = [await driver.queue.get(topic, job_id) for job_id in ids]
     waits = [round((job.due_at_ms - job.created_at_ms) / 1000) for job in jobs]
-    names = ("id", "state", "body", "attempts", "ttl_ms", "ttr_ms", "max_attempts", "retain_ms", "tags", "headers")
-    names += ("endings", "unique_for_ms", "items")
+    names = ["id", "state", "body", "attempts", "ttl_ms", "ttr_ms", "max_attempts", "retain_ms", "tags", "headers"]
+    names += ["endings", "unique_for_ms", "items"]
     return [(*(getattr(job, name) for name in names), wait) for job, wait in zip(jobs, waits, strict=True)]
 
 
