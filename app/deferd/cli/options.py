@@ -14,7 +14,7 @@ from deferd.cli.connection import SETTINGS, Connection
 from deferd.contract.limits import REPLICAS_MAX
 
 STATES: Final = ("delayed", "ready", "reserved", "dead", "finished")
-REASONS: Final = ("expired", "attempts_exhausted", "schedule_ended", "buried")
+REASONS: Final = ("expired", "attempts_exhausted", "schedule_ended", "deadline", "buried")
 """Why a job is dead: a copy, because the help does not import `deferd.contract.model`; a test compares the two."""
 DURABILITIES: Final = ("memory", "fsync", *(f"replicated:{count}" for count in range(1, REPLICAS_MAX + 1)))
 

@@ -27,6 +27,7 @@ async def test_a_batch_with_jobs_returns_what_single_puts_return(http: Http) -> 
             "id": shown["id"],
             "status": status,
             "durability": result["durability"],
+            **({"state": "delayed"} if result is kept else {}),
         }
     assert (refused["status"], refused["code"]) == (409, "job_exists")
     assert "job" not in refused

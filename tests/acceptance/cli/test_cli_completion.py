@@ -37,7 +37,7 @@ def completed(*words: str, url: str = AWAY) -> set[str]:
         (["re"], {"release", "redrive", "reschedule", "restore", "resume"}),
         (["put", "orders", "--de"], {"--delay", "--deadline", "--dead-retain"}),
         (["jobs", "orders", "--state", "de"], {"delayed", "dead"}),
-        (["put", "orders", "--on-conflict", ""], {"reject", "keep", "replace"}),
+        (["put", "orders", "--on-conflict", ""], {"reject", "keep", "replace", "append"}),
         (["serve", "--da"], {"--data-dir"}),
         (["bench", "--hist"], {"--histogram"}),
         (["key", "re"], {"revoke"}),

@@ -63,7 +63,7 @@ def test_whole_jobs_can_be_put_again_without_harm(shell: Shell, topic: str) -> N
 
     assert 0 == again.returncode
     assert again.stderr.startswith("0 put, 2,500 kept in ")
-    kept = {"topic": topic, "status": 200, "durability": "fsync"}
+    kept = {"topic": topic, "status": 200, "durability": "fsync", "state": "delayed"}
     assert [{"line": n + 1, "id": f"j{n}", **kept} for n in range(2500)] == [
         json.loads(line) for line in again.stdout.splitlines()
     ]
