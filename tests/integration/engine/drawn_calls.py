@@ -61,6 +61,7 @@ puts = st.fixed_dictionaries(
         "delay_s": delays,
         "on_conflict": st.sampled_from(["replace", "reject", "replace", "keep"]),
         "conflict_with": st.sampled_from(["any", "any", "live"]),
+        "unique_for": st.sampled_from([None, None, None, 20, 60]),
     }
 )
 chained = st.lists(st.tuples(topics, puts), min_size=1, max_size=3)

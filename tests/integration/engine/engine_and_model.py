@@ -112,6 +112,9 @@ class EngineAndModel(RuleBasedStateMachine):
         assert set(contents.cancelled) == set(tombstones)
         for member, until_s in tombstones.items():
             self.assert_same_instant(contents.cancelled[member], until_s)
+        assert set(contents.taken) == set(model.taken)
+        for job_id, until_s in model.taken.items():
+            self.assert_same_instant(contents.taken[job_id], until_s)
         tagged = {job.id: set(job.policy["tags"]) for job in model.jobs.values() if job.policy["tags"]}
         assert contents.tagged == tagged
         with_tag = {tag: {job_id for job_id, tags in tagged.items() if tag in tags} for tag in TAGS}
@@ -161,6 +164,7 @@ class EngineAndModel(RuleBasedStateMachine):
         assert (record.ttr_ms, record.retain_ms) == (job.policy["ttr"] * 1000, job.policy["retain"] * 1000)
         assert (record.max_attempts or None) == job.policy["max_attempts"]
         assert (record.ttl_ms / 1000 or None) == job.policy["ttl"]
+        assert (record.unique_for_ms / 1000 or None) == job.policy["unique_for"]
         endings = record.endings
         assert (endings.time_limit_ms / 1000 or None) == job.policy["time_limit"]
         assert (endings.deadline_ms / 1000 or None) == job.policy["deadline"]

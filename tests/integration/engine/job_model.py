@@ -59,6 +59,7 @@ class JobModel:
     settings: dict[str, Any] = field(default_factory=dict)
     jobs: dict[str, ModelJob] = field(default_factory=dict)
     tombstones: dict[Delivery | str, int] = field(default_factory=dict)
+    taken: dict[str, int] = field(default_factory=dict)
     """Until when calls of a delivery, or calls without receipt for an id, raise JobCancelled."""
     _requests: dict[str, _Request] = field(default_factory=dict)
     _changes: int = 0
@@ -100,22 +101,30 @@ class JobModel:
         delay_s: int = 0,
         on_conflict: str = "reject",
         conflict_with: str = "any",
+        unique_for: int | None = None,
     ) -> Literal["created", "kept", "replaced"]:
         self.known = True
         old = self.jobs.get(job_id)
         is_in_the_way = old is not None and (conflict_with == "any" or old.state in _LIVE_STATES)
+        is_taken = conflict_with == "any" and self.taken.get(job_id, 0) > self.now_s
+        if old is None and is_taken:
+            raise JobExists(self.topic, job_id)
         if old is not None and is_in_the_way:
             if on_conflict == "reject":
                 raise JobExists(self.topic, job_id)
             if on_conflict == "keep":
                 return "kept"
+            if is_taken:
+                raise JobExists(self.topic, job_id)
             if old.state is JobState.RESERVED:
                 raise JobReserved(self.topic, job_id)
         if old is None or old.state not in _LIVE_STATES:
             self._require_room()
         defaults = {name: value for name, value in self.settings.items() if name != "max_jobs"}
-        job = ModelJob(job_id, body, SERVICE_DEFAULTS | defaults | policy, self.now_s + delay_s)
+        policy = {**SERVICE_DEFAULTS, **defaults, **policy, "unique_for": unique_for}
+        job = ModelJob(job_id, body, policy, self.now_s + delay_s)
         self.jobs[job_id] = job
+        self.taken.pop(job_id, None)
         if old is None:
             self.tombstones.pop(job_id, None)
         self._change(job, _state_after(delay_s))
@@ -150,6 +159,8 @@ class JobModel:
         self._change(job, _state_after(delay_s))
 
     def cancel(self, job_id: str, *, refuse_reserved: bool) -> JobState:
+        if job_id not in self.jobs and self.taken.pop(job_id, None) is not None:
+            return JobState.FINISHED
         job = self._job(job_id)
         if job.state is JobState.RESERVED and refuse_reserved:
             raise JobReserved(self.topic, job_id)
@@ -244,6 +255,8 @@ class JobModel:
         job = self._held(job_id, delivery)
         job.finished_by = job.live
         self._release(job)
+        if job.policy["unique_for"] is not None:
+            self.taken[job_id] = self.now_s + job.policy["unique_for"]
         if job.policy["retain"] == 0:
             del self.jobs[job_id]
             return
@@ -332,6 +345,8 @@ class JobModel:
         jobs = list(self.jobs.values()) if state is None else self.in_state(state)
         for job in jobs:
             self._remove(job)
+        if state in (None, JobState.FINISHED):
+            self.taken.clear()
         if state is None and not self.settings and not self.paused:
             self.known = False
         return len(jobs)
@@ -359,6 +374,7 @@ class JobModel:
             elif job.state in (JobState.DEAD, JobState.FINISHED) and job.retention_end_s <= self.now_s:
                 del self.jobs[job.id]
         self.tombstones = {key: until_s for key, until_s in self.tombstones.items() if until_s > self.now_s}
+        self.taken = {job_id: until_s for job_id, until_s in self.taken.items() if until_s > self.now_s}
 
     def _end_lease(self, job: ModelJob) -> None:
         latest_s = job.latest_lease_end_s
@@ -442,6 +458,8 @@ class JobModel:
 
     def _remove(self, job: ModelJob) -> None:
         del self.jobs[job.id]
+        if job.state is JobState.FINISHED:
+            self.taken.pop(job.id, None)
         if job.live is not None:
             until_s = max(job.lease_end_s, self.now_s) + TOMBSTONE_S
             self.tombstones[job.live] = self.tombstones[job.id] = until_s

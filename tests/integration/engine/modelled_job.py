@@ -10,7 +10,7 @@ from deferd.contract.model import DeadReason, JobState
 DEAD_RETENTION_S = 100
 
 Policy = dict[str, Any]
-"""ttr, max_attempts, backoff, ttl, retain, dead_retain, time_limit, deadline, tags, as in a put."""
+"""ttr, max_attempts, backoff, ttl, retain, dead_retain, time_limit, deadline, tags, unique_for, as in a put."""
 SERVICE_DEFAULTS: Policy = {
     "ttr": 60,
     "max_attempts": None,
@@ -21,6 +21,7 @@ SERVICE_DEFAULTS: Policy = {
     "time_limit": None,
     "deadline": None,
     "tags": [],
+    "unique_for": None,
 }
 SOME_TEXT = "some text"
 """Stands for any `last_error` that the service writes."""

@@ -387,6 +387,7 @@ def _put_job(topic: str, put: dict[str, Any]) -> PutJob:
             "delay": put["delay_s"],
             "on_conflict": put["on_conflict"],
             "conflict_with": put["conflict_with"],
+            "unique_for": put["unique_for"],
             **put["policy"],
         }
     )
