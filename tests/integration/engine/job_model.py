@@ -34,6 +34,7 @@ from tests.integration.engine.modelled_job import (
     ModelJob,
     Policy,
     ReadyPosition,
+    backoff_s,
 )
 
 TOMBSTONE_S = 60
@@ -295,7 +296,7 @@ class JobModel:
         if counts and self._is_used_up(job):
             self._bury(job, DeadReason.ATTEMPTS)
             return JobState.DEAD, None, job.attempts
-        wait_s = _backoff_s(job.policy["backoff"], job.ended) if delay_s is None else delay_s
+        wait_s = backoff_s(job.policy["backoff"], job.ended) if delay_s is None else delay_s
         if wait_s is None:
             self._bury(job, DeadReason.SCHEDULE)
             return JobState.DEAD, None, job.attempts
@@ -488,15 +489,3 @@ class JobModel:
 
 def _state_after(delay_s: int) -> JobState:
     return JobState.READY if delay_s == 0 else JobState.DELAYED
-
-
-def _backoff_s(backoff: dict[str, Any], attempts: int) -> int | None:
-    """The wait after so many attempts; None: the schedule has ended."""
-    if backoff["kind"] == "exponential":
-        return int(min(backoff["cap"], backoff["base"] ** attempts))
-    if backoff["kind"] == "fixed":
-        return int(backoff["seconds"])
-    waits = backoff["seconds"]
-    if attempts > len(waits) and backoff["then"] == "dead":
-        return None
-    return int(waits[min(attempts, len(waits)) - 1])

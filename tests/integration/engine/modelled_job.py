@@ -124,3 +124,15 @@ class ModelJob:
         if self.state is JobState.RESERVED:
             return self.latest_lease_end_s
         return None if self.end_of_waiting is None else self.end_of_waiting[0]
+
+
+def backoff_s(backoff: dict[str, Any], attempts: int) -> int | None:
+    """The wait after so many attempts; None: the schedule has ended."""
+    if backoff["kind"] == "exponential":
+        return int(min(backoff["cap"], backoff["base"] ** attempts))
+    if backoff["kind"] == "fixed":
+        return int(backoff["seconds"])
+    waits = backoff["seconds"]
+    if attempts > len(waits) and backoff["then"] == "dead":
+        return None
+    return int(waits[min(attempts, len(waits)) - 1])
