@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import schemathesis
 import yaml
 from hypothesis import HealthCheck, settings
@@ -35,6 +37,14 @@ def contract() -> dict[str, Any]:
                 content = body["content"]["application/json"]
                 content["schema"] = {"anyOf": [content["schema"], {"type": "null"}]}
     return document
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    """One for all requests; without it, each would begin by reading certificates, proxies and `.netrc`."""
+    with requests.Session() as session:
+        session.trust_env = False
+        yield session
 
 
 @pytest.fixture
@@ -71,12 +81,12 @@ def is_url_too_long(response: Any) -> bool:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 def test_every_response_is_documented_and_none_is_a_500(
-    case: schemathesis.Case[Any], shared_service: ServiceProcess
+    case: schemathesis.Case[Any], shared_service: ServiceProcess, session: requests.Session
 ) -> None:
     if case.path.endswith("/pop"):
         case.query = without_waiting(case.query)
     # Left out: a schema cannot say that `delay` and `run_at` exclude each other, that a cursor must be one that the
     # service returned, that topics must be distinct, or that 5.0 is refused where a whole number is required.
-    response = case.call(base_url=shared_service.url)
+    response = case.call(base_url=shared_service.url, session=session)
     if not is_url_too_long(response):
         case.validate_response(response, excluded_checks=[positive_data_acceptance])
