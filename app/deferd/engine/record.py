@@ -196,34 +196,14 @@ def read_record(  # noqa: PLR0917
 def read_deliveries(
     topic: str, deliveries: Sequence[Any], consumer: str | None, request_id: str | None
 ) -> list[JobRecord]:
-    """The jobs in a reply of `lua/pop.lua`: id, record and lease end of each, one after the other.
-
-    It does what `read_record` does, without a call for each job.
-    """
-    if len(deliveries) == 3:  # one job, as usual: without slices
+    """The jobs in a reply of `lua/pop.lua`: id, record and lease end of each, one after the other."""
+    if len(deliveries) == 3:  # one job, as usual: without slices, in half of the time
         job_id, raw, lease_end_ms = deliveries
         return [read_record(topic, job_id.decode(), _RESERVED, raw, lease_end_ms, consumer, request_id)]
-    records = []
-    for job_id, raw, lease_end_ms in zip(deliveries[::3], deliveries[1::3], deliveries[2::3], strict=True):
-        created_low, created_high, due_low, due_high, nonce_low, nonce_high, attempts, extra_length = _unpack(raw)
-        body_at = _HEADER_SIZE + extra_length
-        record = JobRecord(
-            topic,
-            job_id.decode(),
-            _RESERVED,
-            created_high << 32 | created_low,
-            due_high << 32 | due_low,
-            nonce_high << 32 | nonce_low,
-            attempts + 1,
-            raw[body_at:],
-            lease_end_ms,
-            consumer,
-            request_id,
-        )
-        if extra_length:
-            _read_extra(record, orjson.loads(raw[_HEADER_SIZE:body_at]))
-        records.append(record)
-    return records
+    return [
+        read_record(topic, job_id.decode(), _RESERVED, raw, lease_end_ms, consumer, request_id)
+        for job_id, raw, lease_end_ms in zip(deliveries[::3], deliveries[1::3], deliveries[2::3], strict=True)
+    ]
 
 
 def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
