@@ -1,14 +1,15 @@
 -- Check one step through a sorted set or hash of a topic: each member must be a job in the pool. For the tombstones of
 -- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not. An id that is
--- taken may have a finished job, but no other; a follow-up needs a job that has not ended; collected items need a job or
--- a follow-up without a body of its own.
+-- taken may have a finished job, but no other; a follow-up needs a job that has not ended; collected items need a job
+-- or a follow-up without a body of its own.
 -- @include clock topic tags record transitions time_limits consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
--- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, taken, follow, items, or cancelled
+-- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, taken, follow, items, or
+--   cancelled
 -- ARGV[4] cursor, 0 to begin | ARGV[5] about how many members to check
 -- Returns { next cursor, 0 after the last step, members checked, { kind, id, detail, ... } for each finding }
--- Bound: about ARGV[5] members, and their collected items; the caller sends at most 1000. A small set that the store keeps packed is checked as a
--- whole.
+-- Bound: about ARGV[5] members, and their collected items; the caller sends at most 1000. A small set that the store
+-- keeps packed is checked as a whole.
 local name = ARGV[3]
 local HASHES = { holders = HOLDERS, requests = REQUESTS, tagged = TAGGED, follow = waiting_of(RECORD_PARTS).FOLLOW,
   items = waiting_of(RECORD_PARTS).ITEMS }

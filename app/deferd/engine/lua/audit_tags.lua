@@ -1,5 +1,6 @@
 -- Check one step through the tag index of a shard: each member must be a job that has the tag.
--- KEYS[1..] tag/<tag> ZSET "topic id" -> 0 | the last of KEYS: aside, the prefix of the new name of a key that is renamed
+-- KEYS[1..] tag/<tag> ZSET "topic id" -> 0 | the last of KEYS: aside, the prefix of the new name of a key that is
+--   renamed
 -- ARGV[1] 1: repair what is found, in the same call; 0: change nothing
 -- ARGV[2] member of the first key after which to begin, '' for its first | ARGV[3] most members to check
 -- Returns { index in KEYS of the key with which to go on, 0 after the last one, member of it after which to begin,

@@ -2,7 +2,8 @@
 -- @include clock
 -- KEYS[1] bulk/<request> HASH of the shard, see lib/selection.lua
 -- ARGV[1] 1: remember the call, for an hour after its last step; 0: do not
--- Returns { bound ms, done, delayed, ready, reserved, dead, finished }: only jobs put until `bound` belong to the call, and
+-- Returns { bound ms, done, delayed, ready, reserved, dead, finished }: only jobs put until `bound` belong to the call,
+-- and
 --   what it has done so far. Both are those of its first attempt if that is remembered.
 -- Bound: one key.
 local REMEMBERED_MS = 3600000

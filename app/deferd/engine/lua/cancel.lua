@@ -38,11 +38,11 @@ end
 if #delayed > 0 then
   redis.call('ZREM', DELAY, unpack(delayed))
   redis.call('HDEL', POOL, unpack(delayed))
-  if redis.call('EXISTS', EXPIRY, TAGGED) > 0 then  -- most jobs have neither a ttl nor tags
+  if any_has_more() then
     redis.call('ZREM', EXPIRY, unpack(delayed))
     index_tags(delayed)
+    waiting_of(RECORD_PARTS).drop(delayed)
   end
-  waiting_of(RECORD_PARTS).drop(delayed)
   tally('cancelled', #delayed)
 end
 local any_cancelled = #delayed > 0

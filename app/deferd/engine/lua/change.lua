@@ -2,7 +2,8 @@
 -- @include clock topic tags record transitions time_limits waiting
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] delay, at, or '' to keep the due time | ARGV[4] that delay or instant, ms
--- ARGV[5] extra: JSON of the keys to set, null to remove one, '' for none | ARGV[6] 1 when a new body follows | ARGV[7] body
+-- ARGV[5] extra: JSON of the keys to set, null to remove one, '' for none | ARGV[6] 1 when a new body follows | ARGV[7]
+--   body
 -- Returns { 0, state, record, due ms } or { code, state }: 1 not found, 2 reserved, 3 dead or finished
 -- Bound: one job.
 local id = ARGV[2]

@@ -35,8 +35,8 @@ end
 
 local function new_collection(body) return { count = 1, bytes = #body, is_open = true } end
 
--- What has an id, as the finish and the puts before leave it: the state of the job, nil for none, and when that ends if it is
--- over; its body, and that of its follow-up; and until when the id is taken.
+-- What has an id, as the finish and the puts before leave it: the state of the job, nil for none, and when that ends if
+-- it is over; its body, and that of its follow-up; and until when the id is taken.
 local found = {}
 local function find(id)
   if found[id] then return found[id] end

@@ -1,5 +1,6 @@
 -- Finish jobs of one topic. A job with a retain time is kept as finished with its result; others are deleted. The id of
--- one with `unique_for` stays taken for that time. One with a follow-up is deleted in any case, and that takes its place.
+-- one with `unique_for` stays taken for that time. One with a follow-up is deleted in any case, and that takes its
+-- place.
 -- @include clock topic tags record transitions delivery
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2..] two for each job: id | nonce u48 | attempt u32 (0: any) | result JSON

@@ -6,8 +6,8 @@
 -- ARGV[4..] for each topic of the puts: topic | ARGV[2] of check_puts.lua | how many jobs | two for each, as in put.lua
 -- Returns { code as in finish.lua } when the job was not finished now: 0 when this delivery finished it before, and
 --   nothing is put again; or
---   { 0, what put.lua returns for each put, topic by topic } when all was done; or, when nothing was done because of the puts,
---   { -1, the first topic that refuses, from 1, what check_puts.lua returned for it }
+--   { 0, what put.lua returns for each put, topic by topic } when all was done; or, when nothing was done because of
+--   the puts, { -1, the first topic that refuses, from 1, what check_puts.lua returned for it }
 -- Bound: one job, and the puts, at most 10.
 local id, argument = ARGV[2], ARGV[3]
 local nonce, attempt = struct.unpack('<I6I4', argument)

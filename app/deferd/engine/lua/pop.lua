@@ -8,8 +8,8 @@
 --     id, record, lease end ms, id, ... }, jobs whose deadline has passed }
 -- A repeated request id gets those of its earlier deliveries that are still live; without any it counts as a new
 -- request. It is remembered while one of them lives, for an hour at most. "*" precedes the id of a pop by patterns.
--- A job whose ttl or deadline has passed is never handed out: it becomes dead. Items that were collected for a job become
--- its body when it is first handed out.
+-- A job whose ttl or deadline has passed is never handed out: it becomes dead. Items that were collected for a job
+-- become its body when it is first handed out.
 -- Fewer jobs than asked for are handed out when their records would exceed 1 MiB, at least one: a larger reply delays
 -- every other caller of the service. Once the repeated requests of a call have received 1 MiB, further ones get -1:
 -- else one request id, repeated a hundred times in a call, would make a reply a hundred times as large.
@@ -77,8 +77,8 @@ end
 
 local skipped, expired, overdue = 0, 0, 0
 
--- The job's own ttr, when its lease ends at the latest, nil for any time, and whether its items are collected in a list;
--- raises an error for a record that cannot be read.
+-- The job's own ttr, when its lease ends at the latest, nil for any time, and whether its items are collected in a
+-- list; raises an error for a record that cannot be read.
 local function read_terms(raw)
   local extra, latest = read_extra(raw), nil
   if extra.i or extra.l then
@@ -89,8 +89,8 @@ local function read_terms(raw)
 end
 
 -- The first `most` ready jobs, at most so many that their records fit into `bytes`: their ids, and their records (false
--- for an id without one). Up to READ_AT_ONCE records of the size of those before are read in one step; what of them does
--- not fit stays in the list.
+-- for an id without one). Up to READ_AT_ONCE records of the size of those before are read in one step; what of them
+-- does not fit stays in the list.
 local function first_fitting(most, bytes)
   local ids = redis.call('ZRANGE', READY, 0, most - 1)
   local raws, count, largest, fits = {}, 0, 0, true
@@ -137,8 +137,8 @@ end
 
 local NO_EXTRA = '\0\0\0\0'
 
--- Take the first `wanted` jobs off the Ready list: their ids, records, own ttrs, and latest lease ends, nil for none. An
--- id without a readable record is removed from the list and skipped, so that it does not block the others (a
+-- Take the first `wanted` jobs off the Ready list: their ids, records, own ttrs, and latest lease ends, nil for none.
+-- An id without a readable record is removed from the list and skipped, so that it does not block the others (a
 -- consistency check finds it).
 local function take(wanted)
   local taken, records, ttrs, count, bytes, is_full = {}, {}, {}, 0, 0, false
@@ -163,7 +163,8 @@ local function take(wanted)
         bury_job(id, record, reason or 'expired', now, dead_retention)
         if reason == 'deadline' then overdue = overdue + 1 else expired = expired + 1 end
         skipped = skipped + 1
-      elseif is_open and count > 0 and bytes + (redis.call('HGET', waiting_of(RECORD_PARTS).ITEMS, id) or 0) > MOST_BYTES then
+      elseif is_open and count > 0
+        and bytes + (redis.call('HGET', waiting_of(RECORD_PARTS).ITEMS, id) or 0) > MOST_BYTES then
         for back = #ids, index, -1 do prepend_ready(ids[back]) end
         is_full = true
         break

@@ -9,8 +9,8 @@
 --   how late each promoted job was, ms ... }
 --   If there are ARGV[5] topics, there may be more.
 -- Due jobs become ready. Jobs whose lease has ended become ready, with the attempt counted, or dead if it was the last
--- one. Jobs whose ttl passed before a first delivery, or whose deadline has passed, become dead. Records whose retention
--- has ended are deleted, and tombstones whose time has passed.
+-- one. Jobs whose ttl passed before a first delivery, or whose deadline has passed, become dead. Records whose
+-- retention has ended are deleted, and tombstones whose time has passed.
 -- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs and
 -- settings into which nothing was put for FORGET_AFTER_MS is forgotten.
 -- Bound: ARGV[2] for each of the sorted sets; the caller sends at most 1000.
@@ -109,7 +109,8 @@ if #ready + #redelivered > 0 then wake_consumers(ARGV[4]) end
 local overdue = {}
 local due_to_die = due_in(EXPIRY)
 if #due_to_die > 0 then
-  -- Leases end before the time limit and deadline do: a visit that leaves some leases for the next one leaves these too.
+  -- Leases end before the time limit and deadline do: a visit that leaves some leases for the next one leaves these
+  -- too.
   for index, lease_end in ipairs(redis.call('ZMSCORE', RESERVED, unpack(due_to_die))) do
     if not lease_end then overdue[#overdue + 1] = due_to_die[index] end
   end
@@ -128,9 +129,9 @@ for _, key in ipairs({ DEAD, FINISHED }) do
   if #ids > 0 then
     redis.call('ZREM', key, unpack(ids))
     local dropped = redis.call('HDEL', POOL, unpack(ids))
-    index_tags(ids)
-    if key == DEAD then
-      tally('dropped', dropped)
+    if key == DEAD then tally('dropped', dropped) end
+    if any_has_more() then
+      index_tags(ids)
       waiting_of(RECORD_PARTS).drop(ids)
     end
     reply[4] = reply[4] + #ids

@@ -1,10 +1,11 @@
--- Delete jobs of one topic in one state, or of some ids; holders of reserved ones get the code of cancelled jobs. With all
--- finished ones go the ids that `unique_for` keeps taken, which do not count as jobs.
+-- Delete jobs of one topic in one state, or of some ids; holders of reserved ones get the code of cancelled jobs. With
+-- all finished ones go the ids that `unique_for` keeps taken, which do not count as jobs.
 -- @include clock topic tags record transitions paging
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] state; with ids '' for any | ARGV[3] most jobs to look at
 -- ARGV[4] only jobs that are dead for this reason, '' for any | ARGV[5] only jobs with this tag, '' for any
--- ARGV[6] with a reason: score of the last job that the step before looked at, '' to begin | ARGV[7] its id | ARGV[8..] ids
+-- ARGV[6] with a reason: score of the last job that the step before looked at, '' to begin | ARGV[7] its id | ARGV[8..]
+--   ids
 -- Returns { jobs deleted, 1 when there may be more, else 0, score and id of the last job looked at }
 -- Bound: ARGV[3] jobs, and as many ids that are taken, or the ids; the caller sends at most 1000.
 local wanted_state, limit, now = ARGV[2], tonumber(ARGV[3]), now_ms()

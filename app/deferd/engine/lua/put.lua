@@ -1,5 +1,5 @@
 -- Put jobs into one topic. Each is stored completely, or not at all, with a code for the reason.
--- @include clock topic tags record transitions
+-- @include clock topic tags record transitions collapsing
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
@@ -7,24 +7,23 @@
 -- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
 --   If the topic has another default above 0, nothing is stored and no result is returned
 -- ARGV[4..] two for each job: id | job, which consists of
---   on conflict u8 (0 reject, 1 keep, 2 replace, 3 append: extra has `z`, the most bytes of a body, and maybe `y`, the
---   number of items from which on the job is due; + 4: only a live job is a conflict; + 8: while a
---   consumer holds the job, the put waits as its follow-up; + 16: extra has `w`, the ms from the
---   first put within which a replaced job is due at the latest) | 0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
+--   options u8: on conflict 0 reject, 1 keep, 2 replace, 3 append (then extra has `z`, the most bytes of a body, and
+--   maybe
+--     `y`, the number of items from which on the job is due); + 4: only a live job is a conflict; + 8: while a consumer
+--     holds the job, the put waits as its follow-up; + 16: extra has `w`, the ms from the first put within which a
+--     replaced job is due at the latest |
+--   0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
--- Returns { now ms, the topic's max_jobs or 0,
---   { code, { code, state, record, lease end ms, consumer }, { 5 to 8, 'delayed', record of the follow-up }, { 2, state } for a kept job that is not returned, or
---     { -1, state, until when its retention or `unique_for` takes the id, ms, else 0 } ... },
---   the topic's default durability }
---   1 created, 2 kept, 3 replaced, 5 stored as follow-up, 6 that was kept, 7 that was replaced,
---   4 appended, 8 appended to the follow-up, -4 its items would be too many or too large, -1 the id is taken, -2 a consumer holds the job, -3 the topic is full
+-- Returns { now ms, the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }
+--   { code, state, record, lease end ms, consumer }: 1 created, 2 kept, 3 replaced, 4 appended
+--   { 5 to 8, 'delayed', record }: 5 stored as follow-up, 6 that was kept, 7 replaced, 8 appended to
+--   { 2, state } for a kept job that is not returned
+--   -1 the id is taken: { -1, state, until when its retention or `unique_for` takes the id, ms, else 0 }
+--   -2 a consumer holds the job, -3 the topic is full, -4 the items would be too many or too large
 -- Bound: the caller sends at most 1000 jobs. To learn that jobs exist, at most READ_AT_ONCE are read in vain.
-local REJECT, KEEP, DELAY_GIVEN = 0, 1, 0
-local REPLACE, APPEND, ONLY_LIVE, AFTER, HAS_MAX_WAIT = 2, 3, 4, 8, 16
-local CREATED, KEPT, REPLACED, EXISTS, HELD, FULL, TOO_LARGE = 1, 2, 3, -1, -2, -3, -4
-local APPENDED, FOLLOWS, FOLLOW_UP_KEPT, FOLLOW_UP_REPLACED, FOLLOW_UP_APPENDED = 4, 5, 6, 7, 8
-local MOST_ITEMS = 10000
+local REJECT, KEEP, REPLACE, DELAY_GIVEN = 0, 1, 2, 0
+local CREATED, KEPT, REPLACED, FOLLOWS, FOLLOW_UP_KEPT, EXISTS, HELD, FULL = 1, 2, 3, 5, 6, -1, -2, -3
 local TOGETHER = 100
 local READ_AT_ONCE = 16
 local NO_ATTEMPTS = '\0\0\0\0'
@@ -111,17 +110,16 @@ if has_tombstones then has_tombstones, has_taken = call('ZCARD', CANCELLED) > 0,
 
 local head_due, head  -- of the last record, for all jobs with the same due instant
 
--- Functions for puts with options that most do not have: made below when there are some.
-local special
+local special  -- the functions of lib/collapsing.lua, once a job needs them
 
 -- Returns the code; the record that was stored; and for EXISTS the state that takes the id, and until when or 0.
-local function put(id, on_conflict, due, nonce, bound, job_rest, extra_length)
-  local only_live, item = false, nil
-  if special and special.is_meant(on_conflict) then
+local function put(id, options, due, nonce, bound, job_rest, extra_length)
+  local on_conflict, only_live, item = options, false, nil
+  if special and special.is_meant(options) then
     local code, shown
-    code, shown, due, job_rest, extra_length, item = special.put(id, on_conflict, due, nonce, job_rest, extra_length)
+    code, shown, due, job_rest, extra_length, item = special.put(id, options, due, nonce, job_rest, extra_length)
     if code then return code, shown end
-    on_conflict, only_live = special.conflict(on_conflict, item)
+    on_conflict, only_live = special.conflict(options, item)
   end
   local rest, wait, tags = complete(job_rest, extra_length)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
@@ -183,8 +181,8 @@ local function put_new(from, to, results)
   end
   for index = 1, count do
     local job = ARGV[from + 2 * index - 1]
-    local on_conflict, kind, ms, bound, extra_length = read('<BBI8xxxxxxxxI4I4', job)
-    if bound > 0 or on_conflict > 2 then return false end
+    local options, kind, ms, bound, extra_length = read('<BBI8xxxxxxxxI4I4', job)
+    if bound > 0 or options > REPLACE then return false end
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
     if due ~= head_due then head_due, head = due, write('<I6I6', now, due) end
     local rest, wait, tags = complete(string.sub(job, 23), extra_length)
@@ -210,41 +208,50 @@ end
 
 local results, put_now = {}, 0
 
+-- What is returned for a job that was in the pool before, or whose put concerns a follow-up. `record` is the
+-- follow-up's.
+local function result_with_existing(id, code, record)
+  if code >= FOLLOWS then
+    if not with_records then return { code, 'delayed', '' } end
+    if code == FOLLOW_UP_KEPT then
+      record = special.shown(id, record)
+      kept_room = kept_room - #record
+    end
+    return { code, 'delayed', kept_room >= 0 and record or '' }
+  end
+  flush()
+  local state, score = state_of(id)
+  if not with_records then return { code, state } end
+  kept_room = kept_room - redis.call('HSTRLEN', POOL, id)
+  if kept_room < 0 then return { code, state } end
+  local raw = redis.call('HGET', POOL, id)
+  local is_read, extra = pcall(read_extra, raw)
+  if is_read and extra.y == 0 then
+    raw = waiting_of(RECORD_PARTS).with_items(id, raw)
+    kept_room = kept_room - #raw
+    if kept_room < 0 then return { code, state } end
+  end
+  return { code, state, raw, score or 0, redis.call('HGET', HOLDERS, id) or '' }
+end
+
 local function put_each(from, to)
   for at = from, to, 2 do
-    local job = ARGV[at + 1]
-    local on_conflict, kind, ms, nonce, bound, extra_length, extra_at = read('<BBI8I8I4I4', job)
+    local id, job = ARGV[at], ARGV[at + 1]
+    local options, kind, ms, nonce, bound, extra_length, extra_at = read('<BBI8I8I4I4', job)
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
-    local code, record, state, until_ms = put(ARGV[at], on_conflict, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
+    local code, record, state, until_ms =
+      put(id, options, due, nonce, bound, string.sub(job, extra_at - 4), extra_length)
     if code == CREATED or code == REPLACED then put_now = put_now + 1 end
-    if code > 4 then  -- it concerns a follow-up
-      results[#results + 1] = special.follow_up_result(code, ARGV[at], record)
-    elseif until_ms then
-      results[#results + 1] = { code, state, until_ms }
-    elseif code > 0 and not record and not with_records then
-      flush()
-      results[#results + 1] = { code, (state_of(ARGV[at])) }
-    elseif not with_records or code < 0 then
-      results[#results + 1] = code
-    elseif record then
-      if special then due = special.due_of(record) end  -- it may have been moved
-      results[#results + 1] = { code, due > now and 'delayed' or 'ready', record, 0, '' }
-    else
-      local id = ARGV[at]
-      kept_room = kept_room - redis.call('HSTRLEN', POOL, id)
-      flush()
-      local kept_state, score = state_of(id)
-      local raw = kept_room >= 0 and redis.call('HGET', POOL, id)
-      if raw and string.sub(raw, 23, 26) ~= NO_ATTEMPTS and read_extra(raw).y == 0 then
-        raw = waiting_of(RECORD_PARTS).with_items(id, raw)
-        kept_room = kept_room - #raw
-      end
-      if kept_room < 0 then
-        results[#results + 1] = { code, kept_state }
-      else
-        results[#results + 1] = { code, kept_state, raw, score or 0, redis.call('HGET', HOLDERS, id) or '' }
-      end
+    local result = code
+    if until_ms then
+      result = { code, state, until_ms }
+    elseif code >= FOLLOWS or code > 0 and not record then
+      result = result_with_existing(id, code, record)
+    elseif code > 0 and with_records then
+      if special then due = read('<I6', record, 7) end  -- it may have been moved
+      result = { code, due > now and 'delayed' or 'ready', record, 0, '' }
     end
+    results[#results + 1] = result
   end
 end
 
@@ -255,154 +262,10 @@ for from = 4, #ARGV, 2 * TOGETHER do
   if all_new then
     put_now = put_now + (to - from + 1) / 2
   else
-    local has_special = false
     for at = from + 1, to, 2 do
-      has_special = has_special or string.byte(ARGV[at]) > REPLACE
-    end
-    if has_special and not special then
-      -- These functions are made only when a job needs them: that would cost each call of the script time.
-      local here = waiting_of(RECORD_PARTS)
-      special = {}
-
-      -- Limit the due time of a put that has a longest wait: it counts from the first put, which the replaced record remembers.
-      -- `old` is that, nil for none. Returns the due time and the rest of the record, which remembers it for the next put.
-      local function within_max_wait(old, due, rest, extra_length)
-        local extra = cjson.decode(string.sub(rest, 5, 4 + extra_length))
-        local replaced = old and read_record(old)
-        if not replaced or replaced.attempts > 0 then
-          extra.w = now + extra.w
-        else
-          extra.w = replaced.extra.w or replaced.created + extra.w
-        end
-        local text = cjson.encode(extra)
-        return math.max(math.min(due, extra.w), now), write('<I4', #text) .. text .. string.sub(rest, 5 + extra_length)
-      end
-
-      -- Add an item to those collected under an id, which are `bytes` together.
-      local function push_item(id, item, bytes)
-        call('RPUSH', here.items_key(id), item)
-        call('HSET', here.ITEMS, id, string.format('%.0f', bytes + #item))
-        here.note_stored()
-      end
-
-      -- What the response to an append shows of a record: the item of this put alone, and how many there are.
-      local function shown_with(record, item, count)
-        local extra = record.extra.y
-        record.extra.y, record.rest = count, '[' .. item .. ']'
-        local raw = write_record(record)
-        record.extra.y, record.rest = extra, '[]'
-        return raw
-      end
-
-      -- Append a body to a job that waits, or to a follow-up. A job that was put otherwise becomes a collection of its body and
-      -- this one. Returns the code, and what the response shows.
-      local function append(id, raw, due, terms, item, is_follow_up, state)
-        local record = read_record(raw)
-        local is_open = record.extra.y == 0
-        local count = is_open and call('LLEN', here.items_key(id)) or 1
-        local bytes = is_open and tonumber(call('HGET', here.ITEMS, id) or 0) or #record.rest
-        if count >= MOST_ITEMS or bytes + #item + count + 2 > terms.z then return TOO_LARGE end
-        if not is_open then
-          push_item(id, record.rest, 0)
-          record.extra.y, record.rest = 0, '[]'
-        end
-        push_item(id, item, bytes)
-        record.extra.w = record.extra.w or (terms.w and record.created + terms.w)
-        if terms.y and count + 1 >= terms.y then due = now end
-        due = math.max(math.min(due, record.extra.w or due), now)
-        local moves = is_follow_up or state == 'delayed'
-        if moves then record.due = due end
-        call('HSET', is_follow_up and here.FOLLOW or POOL, id, write_record(record))
-        if moves and not is_follow_up then
-          if due <= now then call('ZREM', DELAY, id) end
-          enqueue(id, due, here.longest_wait(record.extra))
-        end
-        return is_follow_up and FOLLOW_UP_APPENDED or APPENDED, shown_with(record, item, count + 1)
-      end
-
-      function special.begin_collection(id, record, item)
-        push_item(id, item, 0)
-        return CREATED, shown_with(read_record(record), item, 1)
-      end
-
-      -- The rest of the record of a new collection, and the length of its extra.
-      local function new_collection(terms)
-        terms.y, terms.z = 0, nil
-        local extra = cjson.encode(terms)
-        return write('<I4', #extra) .. extra .. '[]', #extra
-      end
-
-      -- Put a job with options that most do not have. Returns what `put` does, or nil for `put` to go on with the due time and
-      -- the rest of the record that follow, and the first item of a new collection.
-      function special.put(id, options, due, nonce, job_rest, extra_length)
-        flush()
-        local on_conflict, item = options % ONLY_LIVE, nil
-        local old = call('HGET', POOL, id)
-        local state = old and state_of(id)
-        local is_waiting = state == 'delayed' or state == 'ready'
-        local waits = state == 'reserved' and options % (2 * AFTER) >= AFTER
-        local follow_up = old and here.follow_up_of(id)
-        if waits and follow_up and on_conflict == KEEP then return FOLLOW_UP_KEPT, follow_up end
-        if on_conflict == APPEND then
-          if state == 'reserved' and not waits then return HELD end
-          local terms = cjson.decode(string.sub(job_rest, 5, 4 + extra_length))
-          item = string.sub(job_rest, 5 + extra_length)
-          if is_waiting then
-            local extra = read_extra(old)
-            local _, attempts = read_nonce_and_attempts(old)
-            if attempts == 0 and not extra.s and (extra.y or 0) == 0 then return append(id, old, due, terms, item, false, state) end
-            waits = true  -- it was handed out before: this one comes after it
-          end
-          if waits and follow_up then return append(id, follow_up, due, terms, item, true) end
-          if #item + 2 > terms.z then return TOO_LARGE end
-          if terms.w then
-            terms.w = now + terms.w
-            due = math.min(due, terms.w)
-          end
-          if terms.y == 1 then due = now end
-          job_rest, extra_length = new_collection(terms)
-        elseif options >= HAS_MAX_WAIT then
-          local replaced = waits and follow_up or is_waiting and old
-          due, job_rest = within_max_wait(replaced, due, job_rest, extra_length)
-          extra_length = read('<I4', job_rest)
-        end
-        if not waits then return nil, nil, due, job_rest, extra_length, item end
-        local record = write('<I6I6I6I4', now, due, nonce, 0) .. (complete(job_rest, extra_length))
-        call('HSET', here.FOLLOW, id, record)
-        here.note_stored()
-        if follow_up then
-          here.drop_items({ id })
-        else
-          local holder = read_record(old)
-          holder.extra.o = 1
-          call('HSET', POOL, id, write_record(holder))
-        end
-        if item then
-          push_item(id, item, 0)
-          record = shown_with(read_record(record), item, 1)
-        end
-        return follow_up and FOLLOW_UP_REPLACED or FOLLOWS, record
-      end
-
-      function special.due_of(record)
-        local _, due = read('<I6I6', record)
-        return due
-      end
-
-      function special.is_meant(options) return options > REPLACE end
-
-      -- What remains of the options for a put that is no follow-up: on conflict, and whether only a live job is one.
-      function special.conflict(options, first_item)
-        return first_item and REJECT or options % ONLY_LIVE, options % (2 * ONLY_LIVE) >= ONLY_LIVE
-      end
-
-      -- What is returned for a put that concerns a follow-up.
-      function special.follow_up_result(code, id, record)
-        if with_records and code == FOLLOW_UP_KEPT then
-          if here.is_open(record) then record = here.with_items(id, record) end
-          kept_room = kept_room - #record
-        end
-        return { code, 'delayed', with_records and kept_room >= 0 and record or '' }
+      if not special and string.byte(ARGV[at]) > REPLACE then
+        local script = { now = now, complete = complete, enqueue = enqueue, flush = flush, state_of = state_of }
+        special = collapsing_puts(RECORD_PARTS, script)
       end
     end
     put_each(from, to)

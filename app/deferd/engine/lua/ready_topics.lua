@@ -6,7 +6,8 @@
 -- ARGV[6..] the patterns, then those that must match as well, then the topics that are left out
 -- Returns { the name to continue after, '' after the last step, matching topics in this step,
 --   topic with ready jobs, how many, topic, how many, ... in the order of their names }. Paused topics have none.
--- Bound: the names in ARGV[3], each against the patterns; the caller sends at most 2000 names, fewer with many patterns.
+-- Bound: the names in ARGV[3], each against the patterns; the caller sends at most 2000 names, fewer with many
+-- patterns.
 local SETTINGS, TOPICS = KEYS[1], KEYS[2]
 local most, of_caller, of_key = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local FIRST, KEYS_AT_ONCE = 6, 100

@@ -4,7 +4,8 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] most jobs to redrive: of the ids, if there are any, else of those that are dead longest
 -- ARGV[3] only jobs that are dead for this reason, '' for any | ARGV[4] only jobs with this tag, '' for any
--- ARGV[5] with a reason: score of the last job that the step before looked at, '' to begin | ARGV[6] its id | ARGV[7..] ids
+-- ARGV[5] with a reason: score of the last job that the step before looked at, '' to begin | ARGV[6] its id | ARGV[7..]
+--   ids
 -- Returns { how many are ready now, 1 when there may be more to take, score and id of the last job looked at }
 --   Ids that are not dead, and jobs that do not match, are skipped.
 -- Bound: the ids; without ids MOST_LOOKED_AT jobs or, without a reason, ARGV[2]. The caller sends at most 1000.

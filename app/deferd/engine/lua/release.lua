@@ -1,4 +1,5 @@
--- Release a job for another attempt after a wait; it becomes dead when it has no attempt left. The receipt becomes void.
+-- Release a job for another attempt after a wait; it becomes dead when it has no attempt left. The receipt becomes
+-- void.
 -- @include clock topic tags record transitions delivery time_limits waiting attempts_log
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] nonce | ARGV[4] attempt (0: any)

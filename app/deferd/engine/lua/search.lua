@@ -2,11 +2,13 @@
 -- @include topic record transitions paging
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
--- ARGV[2] a JSON object: most jobs to look at (`most`) and to return (`limit`); the state, and with it where the page before
+-- ARGV[2] a JSON object: most jobs to look at (`most`) and to return (`limit`); the state, and with it where the page
+--   before
 --   ended (`score` and `id`; left out to begin); and what must hold of a job: `from` and `before`, ms of its due time
 --   (before: earlier than that), `prefix` of its id, `error`: a part of its last error, `tag`, `reason` why it is dead
 -- ARGV[3..] ids, to look at these; then `state` is what their state must be, if it is there
--- Returns { jobs looked at, 1 when there may be more of the state or ids, score and id of the last job looked at, then five
+-- Returns { jobs looked at, 1 when there may be more of the state or ids, score and id of the last job looked at, then
+-- five
 --   for each job: id | state | record | score (0 when ready) | consumer or '' }
 -- Bound: `most` jobs or ids; the caller sends at most 1000. A page ends early when 1 MiB of records was read.
 local MOST_BYTES = 1024 * 1024

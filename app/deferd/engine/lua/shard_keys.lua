@@ -1,7 +1,8 @@
 -- Read one step through the keys of a shard: name, type, size and time to live of each. Read-only.
 -- KEYS[1] any key of the shard: its name up to the closing brace is the prefix of all keys of the shard
 -- ARGV[1] cursor, 0 to begin | ARGV[2] about how many keys of the store to read
--- Returns { next cursor, 0 after the last step, then four for each key: name, type, number of fields, members or elements (0 for
+-- Returns { next cursor, 0 after the last step, then four for each key: name, type, number of fields, members or
+-- elements (0 for
 --   other types), time to live in ms or -1 }. A key may be returned twice.
 -- Bound: about ARGV[2] keys; the caller sends at most 1000.
 local pattern = string.match(KEYS[1], '^[^}]*}:') .. '*'

@@ -1,6 +1,6 @@
 -- Checks the consistency of a job's data and repairs it. After the keys of lib/topic.lua these scripts take
---   KEYS[#KEYS] aside HASH what a repair has removed: "job <id> <ms>", "follow-up <id> <ms>", "settings <ms>" -> the bytes
---   as they were
+--   KEYS[#KEYS] aside HASH what a repair has removed: "job <id> <ms>", "follow-up <id> <ms>", "settings <ms>" -> the
+--     bytes as they were
 --   ARGV[2] 1: repair what is found, in the same call; 0: change nothing
 local ASIDE, REPAIR = KEYS[#KEYS], ARGV[2] == '1'
 
@@ -126,8 +126,8 @@ local function put_back(id, raw, due, now)
   return 'ready', nil
 end
 
--- What the entry in the expiry set should be, nil for none. That of a reserved job with a time limit depends on when the
--- attempt began: it is right if the lease fits.
+-- What the entry in the expiry set should be, nil for none. That of a reserved job with a time limit depends on when
+-- the attempt began: it is right if the lease fits.
 local function wanted_expiry(record, state, expiry, lease_end, now)
   if state == 'delayed' or state == 'ready' then return (end_of_waiting(record)) end
   if state ~= 'reserved' then return nil end

@@ -1,5 +1,5 @@
--- The jobs of one step of a call on many jobs (engine/bulk_actions.py). Each step is atomic. After the keys of lib/topic.lua
--- such a script takes
+-- The jobs of one step of a call on many jobs (engine/bulk_actions.py). Each step is atomic. After the keys of
+-- lib/topic.lua such a script takes
 --   ARGV[1] topic
 --   ARGV[2] a JSON object:
 --     bound    only jobs put until this ms; also those put later than now, before the store's clock stepped back
@@ -84,8 +84,8 @@ local function read_records(ids, each)
   return at
 end
 
--- The matching jobs among `ids`, and how many of the ids were looked at. The jobs are lists of the same length: ids, raws,
--- states, dues, and members, their names "topic id". All cost counts here: a call may have 100,000 jobs.
+-- The matching jobs among `ids`, and how many of the ids were looked at. The jobs are lists of the same length: ids,
+-- raws, states, dues, and members, their names "topic id". All cost counts here: a call may have 100,000 jobs.
 local function matching(ids)
   local members, excluded, seen = {}, {}, {}
   for index, id in ipairs(ids) do

@@ -4,8 +4,8 @@
 
 -- Remove jobs from the index; then, with `tags`, add the only one of them with these. To add is allowed only after
 -- another write: a store that is out of memory refuses a script whose first write adds data.
--- This is one function, which reads KEYS and ARGV in place of the names of lib/topic.lua, because each function, and each
--- local that it captures, costs every call of the script, also those for jobs without tags.
+-- This is one function, which reads KEYS and ARGV in place of the names of lib/topic.lua, because each function, and
+-- each local that it captures, costs every call of the script, also those for jobs without tags.
 -- Bound: the ids, at most 1000, with the most tags that a job may have.
 local function index_tags(ids, tags)
   local prefix = string.gsub(KEYS[12], 'due$', 'tag/')

@@ -20,13 +20,13 @@
 --                      put = finished + cancelled + dropped + lost + the dead and the live jobs in the pool
 --   KEYS[14] requests  HASH id -> request id, while reserved by a pop that gave one
 --   KEYS[15] tagged    HASH id -> its tags, separated by spaces; only jobs with tags (lib/tags.lua)
---   KEYS[16] taken     ZSET id -> ms until which it stays taken after its job was finished; only jobs with `unique_for`,
---                      and only while no other job has the id
+--   KEYS[16] taken     ZSET id -> ms until which it stays taken after its job was finished; only jobs with
+--                      `unique_for`, and only while no other job has the id
 -- Further keys of the whole shard, named by of_shard():
 --            idle      HASH topic -> "put ms": how many jobs had been put when it was found empty, and when that was
 --            tally     HASH the sums of the tallies of forgotten topics
---            :request/*ID  HASH topic -> '': the topics of the shard that remember this request of a pop by patterns, so
---                      that a repetition finds them. "*" precedes the request ids of such pops, also in request keys
+--            :request/*ID  HASH topic -> '': the topics of the shard that remember this request of a pop by patterns,
+--                      so that a repetition finds them. "*" precedes the request ids of such pops, also in request keys
 local ASTERISK = 42
 local POOL, DELAY, READY, RESERVED, DEAD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local EXPIRY, HOLDERS, CANCELLED, SETTINGS, TOPICS, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]

@@ -45,8 +45,8 @@ end
 local RECORD_PARTS = { read_record, write_record, read_extra, schedule, tally }
 
 -- What waits for jobs, in further keys of the topic that few topics have, so that they are not in KEYS:
---   follow      HASH id -> the record of the job that waits until the one with this id has ended, its follow-up. That one
---               is delayed, ready or reserved, and its record has `o`
+--   follow      HASH id -> the record of the job that waits until the one with this id has ended, its follow-up.
+--               That one is delayed, ready or reserved, and its record has `o`
 --   items       HASH id -> bytes of the items collected under it: those of the job, or of its follow-up. In that record
 --               `y` is 0 and the body is []
 --   items/<id>  LIST those items, JSON values
@@ -137,12 +137,19 @@ local function waiting_of(parts)
   return here
 end
 
+-- Whether any job of the topic has more than a record and a place in a sorted set: a ttl or deadline, tags, a
+-- follow-up, or collected items. Few topics have such jobs, and this is one command.
+local function any_has_more()
+  local prefix = string.sub(KEYS[1], 1, -5)
+  return redis.call('EXISTS', KEYS[7], KEYS[15], prefix .. 'follow', prefix .. 'items') > 0
+end
+
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
 local TOMBSTONE_MS = 60000
 
--- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. What waits for it is deleted too, or,
--- with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at work. Scripts
--- that call it include tags.
+-- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. What waits for it is deleted
+-- too, or, with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at
+-- work. Scripts that call it include tags.
 local function remove_job(id, state, score, now, keep_follow_up)
   redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
   if state == 'reserved' then
@@ -153,11 +160,10 @@ local function remove_job(id, state, score, now, keep_follow_up)
     schedule(until_ms)
   end
   redis.call('HDEL', POOL, id)
-  if redis.call('EXISTS', EXPIRY, KEYS[15]) > 0 then  -- most jobs have neither a ttl nor tags
-    redis.call('ZREM', EXPIRY, id)
-    index_tags({ id })
-  end
   if state == 'finished' then redis.call('ZREM', KEYS[16], id) else tally('cancelled', 1) end
+  if not any_has_more() then return end
+  redis.call('ZREM', EXPIRY, id)
+  index_tags({ id })
   local earliest = state == 'reserved' and math.max(score, now) or now
   local here = waiting_of(RECORD_PARTS)
   if not (keep_follow_up and here.start_follow_up(id, earliest)) then here.drop({ id }) end
