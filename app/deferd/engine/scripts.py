@@ -18,13 +18,13 @@ from redis import exceptions as redis_errors
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
+from deferd.engine.script_source import assemble
 from deferd.engine.store_watch import StoreWatch
 from deferd.store.acl import missing_permission, permissions_message
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, name_of
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
 
-_INCLUDE = "-- @include "
 _METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
 """Scripts whose `script` label in metrics differs from their name: dashboards use these labels."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
@@ -72,7 +72,7 @@ class Scripts:
         for script in folder.iterdir():
             if script.name.endswith(".lua"):
                 verb = script.name.removesuffix(".lua")
-                source = _with_includes(script.read_text(), folder, movable_clock)
+                source = assemble(script.read_text(), folder, movable_clock=movable_clock)
                 self._sources[verb] = source
                 self._digests[verb] = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
@@ -186,14 +186,3 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         if word in _REFUSALS:
             return StoreUnavailable(f"the store currently refuses calls ({word})")
     return None
-
-
-def _with_includes(source: str, folder: Any, movable_clock: bool) -> str:
-    parts = []
-    for line in source.splitlines():
-        if line.startswith(_INCLUDE):
-            for name in line.removeprefix(_INCLUDE).split():
-                file_name = "clock_movable" if movable_clock and name == "clock" else name
-                parts.append((folder / "lib" / f"{file_name}.lua").read_text())
-            break
-    return "\n".join([*parts, source])
