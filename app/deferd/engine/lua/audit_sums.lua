@@ -18,7 +18,7 @@ end
 
 local function is_there()
   local kept = redis.call('EXISTS', POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY, REQUESTS,
-    TAGGED, TAKEN, waiting_of(RECORD_PARTS).FOLLOW, waiting_of(RECORD_PARTS).ITEMS)
+    TAGGED, TAKEN, attached().FOLLOW, attached().ITEMS)
   return kept > 0
 end
 

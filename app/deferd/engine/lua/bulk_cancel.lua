@@ -29,7 +29,7 @@ return run_step(function(jobs)
       index_tags(removed)
     end
     if of_state.finished then redis.call('ZREM', TAKEN, unpack(of_state.finished)) end
-    waiting_of(RECORD_PARTS).drop(removed)
+    attached().drop(removed)
     tally('cancelled', #removed - #(of_state.finished or {}))
   end
   if redis.call('HLEN', POOL) == 0 then schedule(now + FORGET_AFTER_MS) end

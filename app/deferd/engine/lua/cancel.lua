@@ -41,7 +41,7 @@ if #delayed > 0 then
   if any_has_more() then
     redis.call('ZREM', EXPIRY, unpack(delayed))
     index_tags(delayed)
-    waiting_of(RECORD_PARTS).drop(delayed)
+    attached().drop(delayed)
   end
   tally('cancelled', #delayed)
 end

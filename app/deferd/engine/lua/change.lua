@@ -29,7 +29,7 @@ if ARGV[6] == '1' then record.rest = ARGV[7] end
 
 -- Deletions come first: a store that is out of memory refuses a script whose first write adds data.
 redis.call('ZREM', EXPIRY, id)
-if drops_items == 0 then waiting_of(RECORD_PARTS).drop_items({ id }) end
+if drops_items == 0 then attached().drop_items({ id }) end
 if ARGV[3] ~= '' then
   local when = tonumber(ARGV[4])
   record.due = ARGV[3] == 'delay' and now + when or math.max(when, now)
@@ -50,5 +50,5 @@ raw = write_record(record)
 redis.call('HSET', POOL, id, raw)
 if has_new_tags then index_tags({ id }, record.extra.g) end
 watch_expiry(id, record)
-if record.extra.y == 0 then raw = waiting_of(RECORD_PARTS).with_items(id, raw) end
+if record.extra.y == 0 then raw = attached().with_items(id, raw) end
 return { 0, state, raw, record.due }

@@ -13,7 +13,7 @@
 local REJECT, KEEP, APPEND, ONLY_LIVE, AFTER, DELAY_GIVEN = 0, 1, 3, 4, 8, 0
 local EXISTS, HELD, FULL, TOO_LARGE = -1, -2, -3, -4
 local MOST_ITEMS = 10000
-local here, now, finishing = waiting_of(RECORD_PARTS), now_ms(), ARGV[3]
+local here, now, finishing = attached(), now_ms(), ARGV[3]
 local settings = redis.call('HGET', SETTINGS, TOPIC)
 settings = settings and settings ~= '' and cjson.decode(settings) or {}
 local reached, default = tonumber(ARGV[2]), settings.l or 0

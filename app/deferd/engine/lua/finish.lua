@@ -106,7 +106,7 @@ for _, job in ipairs(kept) do
 end
 if rare then
   for _, id in ipairs(rare.followed) do
-    waiting_of(RECORD_PARTS).start_follow_up(id, now)
+    attached().start_follow_up(id, now)
   end
   if #rare.taken > 0 then redis.call('ZADD', TAKEN, unpack(rare.taken)) end
 end

@@ -9,7 +9,7 @@ local id = ARGV[2]
 local record = redis.call('HGET', POOL, id)
 if not record then return nil end
 local state, score = state_of(id)
-local here = waiting_of(RECORD_PARTS)
+local here = attached()
 local follow_up = here.follow_up_of(id)
 if here.may_exist() then
   if here.is_open(record) then record = here.with_items(id, record) end

@@ -17,7 +17,7 @@ local bytes = 0
 local function add(id, score)
   local record = redis.call('HGET', POOL, id)
   if record then
-    local here = waiting_of(RECORD_PARTS)
+    local here = attached()
     if here.may_exist() and redis.call('HEXISTS', here.ITEMS, id) == 1 and here.is_open(record) then
       record = here.with_items(id, record)
     end

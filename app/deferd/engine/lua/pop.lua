@@ -22,9 +22,6 @@ local REMEMBERED_MS = 3600000
 local MOST_BYTES = 1024 * 1024
 local MOST_IN_CHUNK = 500
 local READ_AT_ONCE = 16
--- %d takes half the time of %.0f, but not every server's has more than 32 bits.
-local WHOLE = string.format('%d', NONCE_LIMIT) == string.format('%.0f', NONCE_LIMIT) and '%d' or '%.0f'
-local DELIVERY = '%d ' .. WHOLE .. ' %d 0'
 local read = struct.unpack
 local now = now_ms()
 local dead_retention = tonumber(ARGV[2])
@@ -164,14 +161,14 @@ local function take(wanted)
         if reason == 'deadline' then overdue = overdue + 1 else expired = expired + 1 end
         skipped = skipped + 1
       elseif is_open and count > 0
-        and bytes + (redis.call('HGET', waiting_of(RECORD_PARTS).ITEMS, id) or 0) > MOST_BYTES then
+        and bytes + (redis.call('HGET', attached().ITEMS, id) or 0) > MOST_BYTES then
         for back = #ids, index, -1 do prepend_ready(ids[back]) end
         is_full = true
         break
       else
         if is_open then  -- from now on nothing is added
-          raw = waiting_of(RECORD_PARTS).with_items(id, raw)
-          waiting_of(RECORD_PARTS).drop_items({ id })
+          raw = attached().with_items(id, raw)
+          attached().drop_items({ id })
           redis.call('HSET', POOL, id, raw)
         end
         if latest then
@@ -230,9 +227,16 @@ local function remember(request, deliveries, longest)
   if string.byte(request.id) == ASTERISK then remember_topic(request.id, kept_ms) end
 end
 
+-- How a request's key remembers a delivery. %d takes half the time of %.0f, but not every server's has more than 32 bits.
+local function delivery_format()
+  local whole = string.format('%d', NONCE_LIMIT) == string.format('%.0f', NONCE_LIMIT) and '%d' or '%.0f'
+  return '%d ' .. whole .. ' %d 0'
+end
+
 local function serve(request)
   local reply, longest, deliveries, count, at = { FIRST_TIME }, 0, {}, 0, 1
   local consumer, request_id = request.consumer ~= '' and request.consumer, request.id
+  local format = request_id and delivery_format()
   local last_end, last_end_text  -- most leases of a reply end at the same instant
   while count < request.count and taken[next_taken] do
     local id, raw = taken[next_taken], records[next_taken]
@@ -251,7 +255,7 @@ local function serve(request)
     if request_id then
       local nonce, attempts = read('<I6I4', raw, 13)
       local place = 2 * count - 1
-      deliveries[place], deliveries[place + 1] = id, string.format(DELIVERY, place, nonce, attempts + 1)
+      deliveries[place], deliveries[place + 1] = id, string.format(format, place, nonce, attempts + 1)
       requested[#requested + 1], requested[#requested + 2] = id, request_id
     end
   end

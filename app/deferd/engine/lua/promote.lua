@@ -132,7 +132,7 @@ for _, key in ipairs({ DEAD, FINISHED }) do
     if key == DEAD then tally('dropped', dropped) end
     if any_has_more() then
       index_tags(ids)
-      waiting_of(RECORD_PARTS).drop(ids)
+      attached().drop(ids)
     end
     reply[4] = reply[4] + #ids
   end

@@ -124,12 +124,12 @@ local function put(id, options, due, nonce, bound, job_rest, extra_length)
   local rest, wait, tags = complete(job_rest, extra_length)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
   local room = (max_jobs > 0 or bound > 0) and room_within(bound) or math.huge
-  local taken = has_taken and not only_live and call('ZSCORE', KEYS[16], id)
+  local taken = has_taken and not only_live and call('ZSCORE', TAKEN, id)
   taken = taken and tonumber(taken) > now and tonumber(taken)
   if room > 0 and not taken and call('HSETNX', POOL, id, record) == 1 then
     if live then live = live + 1 end
     if has_tombstones then call('ZREM', CANCELLED, id) end
-    if has_taken then call('ZREM', KEYS[16], id) end
+    if has_taken then call('ZREM', TAKEN, id) end
     if tags then index_tags({ id }, tags) end
     enqueue(id, due, wait)
     if item then return special.begin_collection(id, record, item) end
@@ -175,7 +175,7 @@ local function put_new(from, to, results)
     end
   end
   if has_taken then
-    for _, until_ms in ipairs(call('ZMSCORE', KEYS[16], unpack(ids))) do
+    for _, until_ms in ipairs(call('ZMSCORE', TAKEN, unpack(ids))) do
       if until_ms then return false end
     end
   end
@@ -227,7 +227,7 @@ local function result_with_existing(id, code, record)
   local raw = redis.call('HGET', POOL, id)
   local is_read, extra = pcall(read_extra, raw)
   if is_read and extra.y == 0 then
-    raw = waiting_of(RECORD_PARTS).with_items(id, raw)
+    raw = attached().with_items(id, raw)
     kept_room = kept_room - #raw
     if kept_room < 0 then return { code, state } end
   end
@@ -264,8 +264,7 @@ for from = 4, #ARGV, 2 * TOGETHER do
   else
     for at = from + 1, to, 2 do
       if not special and string.byte(ARGV[at]) > REPLACE then
-        local script = { now = now, complete = complete, enqueue = enqueue, flush = flush, state_of = state_of }
-        special = collapsing_puts(RECORD_PARTS, script)
+        special = collapsing_puts(now, { complete = complete, enqueue = enqueue, flush = flush })
       end
     end
     put_each(from, to)

@@ -73,7 +73,7 @@ for index, id in ipairs(ids) do
     end
     if not options.state or state == options.state then
       found = found + 1
-      local here = waiting_of(RECORD_PARTS)
+      local here = attached()
       if here.may_exist() and redis.call('HEXISTS', here.ITEMS, id) == 1 and here.is_open(raw) then
         raw = here.with_items(id, raw)
         bytes = bytes + #raw

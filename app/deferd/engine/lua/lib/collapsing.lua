@@ -1,20 +1,17 @@
 -- Puts with options that most do not have: those that collapse with earlier puts of their id. After record, topic and
 -- transitions.
 
--- Returns the functions for such puts. Like waiting_of() it is called only when a job needs them, and refers to no
--- local of the script: `parts` are RECORD_PARTS, `script` has state_of and, of put.lua, now, complete, enqueue and
--- flush.
-local function collapsing_puts(parts, script)
-  local KEEP, REPLACE, APPEND, ONLY_LIVE, AFTER, HAS_MAX_WAIT = 1, 2, 3, 4, 8, 16
-  local CREATED, APPENDED, HELD, TOO_LARGE = 1, 4, -2, -4
-  local FOLLOWS, FOLLOW_UP_KEPT, FOLLOW_UP_REPLACED, FOLLOW_UP_APPENDED = 5, 6, 7, 8
-  local MOST_ITEMS = 10000
+local KEEP, REPLACE, APPEND, ONLY_LIVE, AFTER, HAS_MAX_WAIT = 1, 2, 3, 4, 8, 16
+local CREATED, APPENDED, HELD, TOO_LARGE = 1, 4, -2, -4
+local FOLLOWS, FOLLOW_UP_KEPT, FOLLOW_UP_REPLACED, FOLLOW_UP_APPENDED = 5, 6, 7, 8
+local MOST_ITEMS = 10000
+
+-- Returns the functions for such puts; it is called only when a job needs them. `script` has the functions of put.lua that
+-- they need: complete, enqueue and flush.
+local function collapsing_puts(now, script)
   local read, write, call = struct.unpack, struct.pack, redis.call
-  local POOL, DELAY = KEYS[1], KEYS[2]
-  local read_record, write_record, read_extra = unpack(parts)
-  local now, state_of = script.now, script.state_of
   local complete, enqueue, flush = script.complete, script.enqueue, script.flush
-  local here, puts = waiting_of(parts), {}
+  local here, puts = attached(), {}
 
   function puts.is_meant(options) return options > REPLACE end
 

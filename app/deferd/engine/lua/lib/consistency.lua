@@ -83,7 +83,7 @@ end
 
 -- Check that a record whose items are in a list has that. A repair makes it an empty array. Returns the record.
 local function check_items(id, raw, key)
-  if read_extra(raw).y ~= 0 or redis.call('HEXISTS', waiting_of(RECORD_PARTS).ITEMS, id) == 1 then return end
+  if read_extra(raw).y ~= 0 or redis.call('HEXISTS', attached().ITEMS, id) == 1 then return end
   report('items_wrong', id, 'no list of its items')
   if not REPAIR then return end
   local record = read_record(raw)

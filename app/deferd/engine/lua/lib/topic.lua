@@ -39,7 +39,7 @@ local TOPIC = ARGV[1]
 local function request_key(request_id) return string.sub(POOL, 1, -5) .. 'request/' .. request_id end
 
 local MOST_IN_LIST = 64
-local LONG_VALUE = string.rep('-', 65)
+local LONG_VALUE = '-----------------------------------------------------------------'
 
 -- Set fields of a hash: field, value, field, value ...; returns how many of them are new. Servers keep a hash of up to
 -- 512 fields and values of up to 64 bytes each as one list, which every access scans. For many fields, a longer value

@@ -41,30 +41,25 @@ local function prepend_ready(id)
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
 
--- What waiting_of() needs of lib/record.lua and lib/topic.lua, and then what it has returned.
-local RECORD_PARTS = { read_record, write_record, read_extra, schedule, tally }
-
--- What waits for jobs, in further keys of the topic that few topics have, so that they are not in KEYS:
+-- What is attached to jobs, in further keys of the topic that few topics have, so that they are not in KEYS:
 --   follow      HASH id -> the record of the job that waits until the one with this id has ended, its follow-up.
 --               That one is delayed, ready or reserved, and its record has `o`
 --   items       HASH id -> bytes of the items collected under it: those of the job, or of its follow-up. In that record
 --               `y` is 0 and the body is []
 --   items/<id>  LIST those items, JSON values
--- This returns the functions for it. It refers to no local of the script, since each such reference of a function costs
--- every call of the script time, also those that never need it; `parts` are RECORD_PARTS.
-local function waiting_of(parts)
-  if parts.waiting then return parts.waiting end
-  local read_record, write_record, read_extra, schedule, tally = unpack(parts)
-  local prefix = string.sub(KEYS[1], 1, -5)
-  local POOL, DELAY, EXPIRY, CANCELLED = KEYS[1], KEYS[2], KEYS[7], KEYS[9]
-  local FOLLOW, ITEMS = prefix .. 'follow', prefix .. 'items'
+-- This returns the functions for it. They are made when they are first needed, which most calls do not.
+local made_attached
+local function attached()
+  if made_attached then return made_attached end
+  local prefix = string.sub(POOL, 1, -5)
+  local follow, items = prefix .. 'follow', prefix .. 'items'
   local found  -- whether anything is there, nil before this is needed
-  local here = { FOLLOW = FOLLOW, ITEMS = ITEMS }
-  parts.waiting = here
+  local here = { FOLLOW = follow, ITEMS = items }
+  made_attached = here
 
   -- For a topic that has nothing this is one command in the whole script.
   function here.may_exist()
-    if found == nil then found = redis.call('EXISTS', FOLLOW, ITEMS) > 0 end
+    if found == nil then found = redis.call('EXISTS', follow, items) > 0 end
     return found
   end
 
@@ -74,20 +69,20 @@ local function waiting_of(parts)
   function here.items_key(id) return prefix .. 'items/' .. id end
 
   -- The record of a job's follow-up, nil for none.
-  function here.follow_up_of(id) return here.may_exist() and redis.call('HGET', FOLLOW, id) or nil end
+  function here.follow_up_of(id) return here.may_exist() and redis.call('HGET', follow, id) or nil end
 
   -- Delete the items that are collected under ids. Bound: the ids, at most 1000.
   function here.drop_items(ids)
-    for index, bytes in ipairs(redis.call('HMGET', ITEMS, unpack(ids))) do
+    for index, bytes in ipairs(redis.call('HMGET', items, unpack(ids))) do
       if bytes then redis.call('UNLINK', here.items_key(ids[index])) end
     end
-    redis.call('HDEL', ITEMS, unpack(ids))
+    redis.call('HDEL', items, unpack(ids))
   end
 
   -- Forget what waits for jobs that are deleted: their follow-ups and collected items. Bound: the ids, at most 1000.
   function here.drop(ids)
     if not here.may_exist() then return end
-    redis.call('HDEL', FOLLOW, unpack(ids))
+    redis.call('HDEL', follow, unpack(ids))
     here.drop_items(ids)
   end
 
@@ -97,9 +92,9 @@ local function waiting_of(parts)
   -- A record whose items are collected in a list, with all of them as its body.
   function here.with_items(id, raw)
     local record = read_record(raw)
-    local items = redis.call('LRANGE', here.items_key(id), 0, -1)
-    record.extra.y = #items
-    record.rest = '[' .. table.concat(items, ',') .. ']'
+    local values = redis.call('LRANGE', here.items_key(id), 0, -1)
+    record.extra.y = #values
+    record.rest = '[' .. table.concat(values, ',') .. ']'
     return write_record(record)
   end
 
@@ -114,7 +109,7 @@ local function waiting_of(parts)
   function here.start_follow_up(id, earliest, error)
     local raw = here.follow_up_of(id)
     if not raw then return false end
-    redis.call('HDEL', FOLLOW, id)  -- delete first: a store that is out of memory allows it
+    redis.call('HDEL', follow, id)  -- delete first: a store that is out of memory allows it
     redis.call('ZREM', EXPIRY, id)
     redis.call('ZREM', CANCELLED, id)  -- calls without a receipt now mean this job
     local record = read_record(raw)
@@ -140,8 +135,8 @@ end
 -- Whether any job of the topic has more than a record and a place in a sorted set: a ttl or deadline, tags, a
 -- follow-up, or collected items. Few topics have such jobs, and this is one command.
 local function any_has_more()
-  local prefix = string.sub(KEYS[1], 1, -5)
-  return redis.call('EXISTS', KEYS[7], KEYS[15], prefix .. 'follow', prefix .. 'items') > 0
+  local prefix = string.sub(POOL, 1, -5)
+  return redis.call('EXISTS', EXPIRY, TAGGED, prefix .. 'follow', prefix .. 'items') > 0
 end
 
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.
@@ -160,12 +155,12 @@ local function remove_job(id, state, score, now, keep_follow_up)
     schedule(until_ms)
   end
   redis.call('HDEL', POOL, id)
-  if state == 'finished' then redis.call('ZREM', KEYS[16], id) else tally('cancelled', 1) end
+  if state == 'finished' then redis.call('ZREM', TAKEN, id) else tally('cancelled', 1) end
   if not any_has_more() then return end
   redis.call('ZREM', EXPIRY, id)
   index_tags({ id })
   local earliest = state == 'reserved' and math.max(score, now) or now
-  local here = waiting_of(RECORD_PARTS)
+  local here = attached()
   if not (keep_follow_up and here.start_follow_up(id, earliest)) then here.drop({ id }) end
 end
 
@@ -173,7 +168,7 @@ end
 -- that is not kept when it is dead is deleted. Scripts that call it include tags.
 local function bury_job(id, record, reason, now, retention_ms)
   record.extra.d = reason
-  if record.extra.o and waiting_of(RECORD_PARTS).start_follow_up(id, now, record.extra.e) then
+  if record.extra.o and attached().start_follow_up(id, now, record.extra.e) then
     tally('dropped', 1)
     return
   end
@@ -182,7 +177,7 @@ local function bury_job(id, record, reason, now, retention_ms)
   if retention_ms == 0 then
     redis.call('HDEL', POOL, id)
     if record.extra.g then index_tags({ id }) end
-    if record.extra.y == 0 then waiting_of(RECORD_PARTS).drop({ id }) end
+    if record.extra.y == 0 then attached().drop({ id }) end
     tally('dropped', 1)
     return
   end
