@@ -1,25 +1,30 @@
 """Assembles a script from its file, the files of `lua/lib/` that it includes, and the scripts that it embeds.
 
 The store runs a script's text from its first line at every call: each function that it makes takes time, and each local
-that functions refer to takes more, also in a call that needs neither. So constants are written in place of their names,
-and functions and constants that the script does not use are left out. Calls for one job take the store 10 to 20 % less
-time for it.
+that functions refer to takes more, also in a call that needs neither. So
 
-What this relies on, in files of `lua/`:
+* constants are written in place of their names;
+* functions and constants that the script does not use are left out;
+* functions of `lua/lib/` after a line ``-- @rare``, and what only these use, are made when a call first needs one.
+
+A call for one job takes the store 10 to 30 % less time for it. What this relies on, in files of `lua/`:
 
 * A constant has a name in capitals, is declared by a `local` without indentation, has no other value in the script, and
   no local of a function has its name. Without use, nothing is lost by leaving out its declaration.
 * Outside other functions, one is declared by `local function` without indentation, and so is the line of its `end`.
+* No local has the name of a rare function, or the name `rare_functions` or `made_functions`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 
 _INCLUDE = "-- @include "
 _EMBED = "-- @embed "
+_RARE = "-- @rare"
 _NAMES = r"[A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*"
 _CONSTANTS = re.compile(rf"^local ({_NAMES}) =\s+(.+?)(?:\s+--.*)?$")
 _INDENTED_LOCAL = re.compile(rf"^ +local ({_NAMES})\b")
@@ -39,7 +44,7 @@ def assemble(source: str, folder: Traversable, *, movable_clock: bool) -> str:
     functions of KEYS and ARGV. With `movable_clock`, `clock_movable` is included for `clock`.
 
     Raises:
-        ValueError: a constant has two values in the script, or the name of a local.
+        ValueError: a constant has two values in the script, or a local has the name of a constant or rare function.
     """
     embedded = [
         f"local function {verb}(KEYS, ARGV)\n"
@@ -51,7 +56,7 @@ def assemble(source: str, folder: Traversable, *, movable_clock: bool) -> str:
         (folder / "lib" / ("clock_movable.lua" if movable_clock and name == "clock" else f"{name}.lua")).read_text()
         for name in _named_in(source, _INCLUDE)
     ]
-    return "\n".join([*embedded, _without_unused(_with_constants_inlined("\n".join([*included, source])))])
+    return "\n".join([*embedded, _with_rare_functions_apart(_with_constants_inlined("\n".join([*included, source])))])
 
 
 def _named_in(source: str, directive: str) -> list[str]:
@@ -76,7 +81,11 @@ def _with_constants_inlined(source: str) -> str:
         for name in declared[1].split(", ") if declared is not None else ():
             if name in values:
                 raise ValueError(f"the constant {name} has the name of a local: {line}")
-    inlined = (values.get(token, token) for token in _TOKEN.findall("\n".join(lines)) if not token.startswith("--"))
+    inlined = (
+        values.get(token, token)
+        for token in _TOKEN.findall("\n".join(lines))
+        if not token.startswith("--") or token == _RARE
+    )
     return "\n".join(line for line in "".join(inlined).splitlines() if line.strip())
 
 
@@ -91,33 +100,80 @@ def _literals_of(line: str) -> tuple[list[str], list[str]]:
     return [], []
 
 
-def _without_unused(source: str) -> str:
-    """The source without the functions and constants that nothing refers to, or only others that are left out."""
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """A top-level function or constant with the names that it declares, or the lines between them without a name."""
+
+    text: str
+    names: frozenset[str]
+    is_rare: bool
+
+    def words(self) -> set[str]:
+        return set(_WORD.findall(self.text))
+
+
+def _with_rare_functions_apart(source: str) -> str:
+    """The source without what it does not use, and with a function that makes what few calls need."""
     pieces = list(_pieces(source.splitlines()))
-    used: set[str] = set()
-    words = [word for names, text in pieces if not names for word in _WORD.findall(text)]
-    while words:
-        new = set(words) - used
-        used |= new
-        words = [word for names, text in pieces if new.intersection(names) for word in _WORD.findall(text)]
-    return "\n".join(text for names, text in pieces if not names or used.intersection(names))
+    begin = [piece for piece in pieces if not piece.names]
+    used = _reached(begin, pieces)
+    often = _reached(begin, [piece for piece in pieces if not piece.is_rare])
+    apart = [piece for piece in pieces if used & piece.names and (piece.is_rare or not often & piece.names)]
+    kept = [piece for piece in pieces if piece not in apart and (not piece.names or often & piece.names)]
+    words = set[str]().union(*(piece.words() for piece in kept))
+    exported = {name for piece in apart for name in piece.names & words}
+    if not exported:
+        return "\n".join(piece.text for piece in kept)
+    for name in {*exported, "rare_functions", "made_functions"}:
+        if any(re.search(rf"\blocal (\w+, )*{name}\b", piece.text) for piece in kept):
+            raise ValueError(f"{name} is the name of a rare function, and of a local")
+    last = pieces.index(apart[-1])
+    calls = {piece: _called_apart(piece.text, exported) for piece in kept}
+    return "\n".join(
+        [
+            "local made_functions, rare_functions",
+            *(calls[piece] for piece in pieces[:last] if piece in calls),
+            "function rare_functions()",
+            "if made_functions then return made_functions end",
+            *(piece.text for piece in apart),
+            "made_functions = {" + ", ".join(f"{name} = {name}" for name in sorted(exported)) + "}",
+            "return made_functions",
+            "end",
+            *(calls[piece] for piece in pieces[last:] if piece in calls),
+        ]
+    )
 
 
-def _pieces(lines: list[str]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Each top-level function and constant with the names that it declares; the lines between them without a name."""
+def _reached(begin: list[_Piece], pieces: list[_Piece]) -> set[str]:
+    """The words of `begin`, and of those pieces whose names are among them, and so on."""
+    reached: set[str] = set()
+    new = set[str]().union(*(piece.words() for piece in begin))
+    while new:
+        reached |= new
+        new = set[str]().union(*(piece.words() for piece in pieces if new & piece.names)) - reached
+    return reached
+
+
+def _called_apart(text: str, names: set[str]) -> str:
+    return "".join(f"rare_functions().{token}" if token in names else token for token in _TOKEN.findall(text))
+
+
+def _pieces(lines: list[str]) -> Iterator[_Piece]:
     at = 0
     while at < len(lines):
+        is_rare = lines[at] == _RARE
+        at += is_rare
         first = lines[at]
         function, constants = _FUNCTION.match(first), _CONSTANTS.match(first)
-        names: tuple[str, ...] = ()
+        names: list[str] = []
         end = at + 1
         if function is not None:
-            names = (function[1],)
+            names = [function[1]]
             if not first.rstrip().endswith(" end"):
                 end = lines.index("end", at) + 1
         elif constants is not None:
-            names = tuple(constants[1].split(", "))
+            names = constants[1].split(", ")
             while end < len(lines) and lines[end][:1] in {" ", "}"}:  # a table of several lines
                 end += 1
-        yield names, "\n".join(lines[at:end])
+        yield _Piece("\n".join(lines[at:end]), frozenset(names), is_rare)
         at = end

@@ -125,3 +125,84 @@ def test_the_same_constant_in_two_files_is_one(folder: Path) -> None:
     assert assembled(folder, script, one="local NAME = 1\nlocal function f() return NAME end\n") == (
         "local function f() return (1) end\nreturn (1) + f()"
     )
+
+
+def test_rare_functions_and_what_only_they_use_are_made_when_one_is_needed(folder: Path) -> None:
+    library = """
+local LIMITS = {
+  most = 5,
+}
+local function often() return 1 end
+local function only_for_rare() return often() + LIMITS.most end
+-- @rare
+local function seldom() return only_for_rare() end
+-- @rare
+local function never() return only_for_rare() end
+-- @rare
+local function by_the_way() return seldom() end
+"""
+    source = (
+        "-- @include library\nlocal x = often()\nif x == 2 then return { seldom(), by_the_way, x.seldom } end\nreturn x"
+    )
+    assert assembled(folder, source, library=library).splitlines() == [
+        "local made_functions, rare_functions",
+        "local function often() return 1 end",
+        "function rare_functions()",
+        "if made_functions then return made_functions end",
+        "local LIMITS = {",
+        "  most = 5,",
+        "}",
+        "local function only_for_rare() return often() + LIMITS.most end",
+        "local function seldom() return only_for_rare() end",
+        "local function by_the_way() return seldom() end",
+        "made_functions = {by_the_way = by_the_way, seldom = seldom}",
+        "return made_functions",
+        "end",
+        "local x = often()",
+        "if x == 2 then return { rare_functions().seldom(), rare_functions().by_the_way, x.seldom } end",
+        "return x",
+    ]
+
+
+def test_functions_before_and_after_rare_ones_can_call_them(folder: Path) -> None:
+    library = """
+-- @rare
+local function first() return 1 end
+local function between() return first() end
+-- @rare
+local function second() return between() + first() end
+local function after() return second() end
+"""
+    script = assembled(folder, "-- @include library\nreturn after()", library=library)
+    assert script.splitlines() == [
+        "local made_functions, rare_functions",
+        "function rare_functions()",
+        "if made_functions then return made_functions end",
+        "local function first() return 1 end",
+        "local function between() return first() end",
+        "local function second() return between() + first() end",
+        "made_functions = {second = second}",
+        "return made_functions",
+        "end",
+        "local function after() return rare_functions().second() end",
+        "return after()",
+    ]
+
+
+def test_an_embedded_script_is_a_function(folder: Path) -> None:
+    (folder / "other.lua").write_text("-- @include library\nreturn f(KEYS[1])\n")
+    script = "-- @embed other\nlocal KEY = KEYS[2]\nreturn other({ KEY }, ARGV)"
+    assert assembled(folder, script, library="local function f(key) return key end\n").splitlines() == [
+        "local function other(KEYS, ARGV)",
+        "local function f(key) return key end",
+        "return f(KEYS[1])",
+        "end",
+        "return other({ KEYS[2] }, ARGV)",
+    ]
+
+
+@pytest.mark.parametrize("local", ["seldom", "rare_functions", "made_functions"])
+def test_a_local_with_the_name_of_a_rare_function_is_an_error(folder: Path, local: str) -> None:
+    library = "-- @rare\nlocal function seldom() return 1 end\n"
+    with pytest.raises(ValueError, match=f"{local} is the name of a rare function"):
+        assembled(folder, f"-- @include library\nlocal {local}, x = 1, 2\nreturn seldom()", library=library)

@@ -30,13 +30,6 @@ local paused = settings and settings ~= '' and cjson.decode(settings).p == 1
 
 local replayed_bytes = 0
 
--- A repetition of a pop by patterns finds the topic by this.
-local function remember_topic(request_id, kept_ms)
-  local key = of_shard(':request/') .. request_id
-  redis.call('HSET', key, TOPIC, '')
-  if redis.call('PTTL', key) < kept_ms then redis.call('PEXPIRE', key, kept_ms) end
-end
-
 -- The live deliveries of an earlier response to this request. The caller that repeats the request becomes their holder.
 local function replay(request)
   if replayed_bytes >= MOST_BYTES and redis.call('EXISTS', request.key) == 1 then return { RESEND } end

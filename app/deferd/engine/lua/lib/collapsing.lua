@@ -8,6 +8,7 @@ local MOST_ITEMS = 10000
 
 -- Returns the functions for such puts; it is called only when a job needs them. `script` has the functions of put.lua that
 -- they need: complete, enqueue and flush.
+-- @rare
 local function collapsing_puts(now, script)
   local read, write, call = struct.unpack, struct.pack, redis.call
   local complete, enqueue, flush = script.complete, script.enqueue, script.flush

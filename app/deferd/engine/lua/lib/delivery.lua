@@ -4,11 +4,13 @@ local LIVE, NOT_FOUND, STALE, WAS_CANCELLED = 0, 1, 2, 3
 local NOT_HELD = { delayed = 4, ready = 5, dead = 6, finished = 7 }
 
 -- The code for a job in the pool when the receipt is not that of a live delivery.
+-- @rare
 local function code_for_stale(id)
   return NOT_HELD[(state_of(id))] or STALE
 end
 
 -- The code for a job that is not in the pool: cancelled for its last holder, else not found.
+-- @rare
 local function code_for_missing(id, nonce, attempt, now)
   local member = attempt == 0 and id or string.format('%s %.0f %d', id, nonce, attempt)
   local until_ms = redis.call('ZSCORE', CANCELLED, member)

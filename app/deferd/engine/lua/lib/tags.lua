@@ -5,6 +5,7 @@
 -- Remove jobs from the index; then, with `tags`, add the only one of them with these. To add is allowed only after
 -- another write: a store that is out of memory refuses a script whose first write adds data.
 -- Bound: the ids, at most 1000, with the most tags that a job may have.
+-- @rare
 local function index_tags(ids, tags)
   local prefix = of_shard('tag/')
   if redis.call('EXISTS', TAGGED) == 1 then

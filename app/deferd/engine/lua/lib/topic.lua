@@ -51,6 +51,14 @@ end
 
 local function of_shard(name) return string.sub(DUE, 1, -4) .. name end
 
+-- Remember that the topic has deliveries of a pop by patterns: a repetition of the pop finds the topic by this.
+-- @rare
+local function remember_topic(request_id, kept_ms)
+  local key = of_shard(':request/') .. request_id
+  redis.call('HSET', key, TOPIC, '')
+  if redis.call('PTTL', key) < kept_ms then redis.call('PEXPIRE', key, kept_ms) end
+end
+
 -- For so many ids a command that finds nothing costs less than to check first whether there is anything.
 local FEW_IDS = 8
 
@@ -102,6 +110,7 @@ local FORGET_AFTER_MS = 3600000
 
 -- Forget a topic that has neither jobs nor settings. Its tally is added to the shard's. The timer still visits it for
 -- tombstones.
+-- @rare
 local function forget_topic()
   redis.call('HDEL', SETTINGS, TOPIC)
   redis.call('ZREM', TOPICS, TOPIC)

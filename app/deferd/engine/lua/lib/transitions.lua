@@ -3,6 +3,7 @@ local STATE_SETS = { delayed = DELAY, ready = READY, reserved = RESERVED, dead =
 
 -- The state of a job in the pool, and its score (nil when ready: positions are internal). A job that is in none of the
 -- sets, in a damaged store, counts as ready; a repair puts it back into the Ready list.
+-- @rare
 local function state_of(id)
   local score = redis.call('ZSCORE', DELAY, id)
   if score then return 'delayed', tonumber(score) end
@@ -36,6 +37,7 @@ local function append_ready(ids, position)
 end
 
 -- Put one job at the head of the Ready list.
+-- @rare
 local function prepend_ready(id)
   local first = redis.call('ZRANGE', READY, 0, 0, 'WITHSCORES')[2]
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
@@ -47,8 +49,9 @@ end
 --   items       HASH id -> bytes of the items collected under it: those of the job, or of its follow-up. In that record
 --               `y` is 0 and the body is []
 --   items/<id>  LIST those items, JSON values
--- This returns the functions for it. They are made when they are first needed, which most calls do not.
+-- This returns the functions for it, which are made at the first call.
 local made_attached
+-- @rare
 local function attached()
   if made_attached then return made_attached end
   local prefix = string.sub(POOL, 1, -5)
@@ -145,6 +148,7 @@ local TOMBSTONE_MS = 60000
 -- Delete a job. Later calls of a reserved job's holder get the code of cancelled jobs. What waits for it is deleted
 -- too, or, with `keep_follow_up`, takes its place, but not before the end of its lease: the holder may still be at
 -- work. Scripts that call it include tags.
+-- @rare
 local function remove_job(id, state, score, now, keep_follow_up)
   redis.call('ZREM', STATE_SETS[state], id)  -- delete first: a store that is out of memory allows it
   if state == 'reserved' then
@@ -166,6 +170,7 @@ end
 
 -- Make a job dead that was just removed from its sorted set. One with a follow-up is dropped: that takes its place. One
 -- that is not kept when it is dead is deleted. Scripts that call it include tags.
+-- @rare
 local function bury_job(id, record, reason, now, retention_ms)
   record.extra.d = reason
   if record.extra.o and attached().start_follow_up(id, now, record.extra.e) then

@@ -1,12 +1,14 @@
 -- Jobs that wait for their next delivery. After record, topic and time_limits.
 
 -- Set the due time of a retry, which leaves the deadline where it is.
+-- @rare
 local function set_retry_due(record, due)
   if record.extra.l and record.extra.l > 0 then record.extra.v = record.extra.v or record.due end
   record.due = due
 end
 
 -- Schedule when a job that waits becomes dead.
+-- @rare
 local function watch_expiry(id, record)
   local expiry = end_of_waiting(record)
   if expiry then
