@@ -1,0 +1,62 @@
+"""Edges at which features of jobs meet returned deliveries, redrives and leftovers in the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from deferd.contract.model import PutJob
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+
+
+async def is_sound(driver: EngineDriver) -> bool:
+    of_topic = await driver.engine.consistency.check_topic(TOPIC)
+    of_store = await driver.engine.consistency.check_store()
+    return of_topic.clean and of_store.clean
+
+
+async def append(driver: EngineDriver, body: Any, **fields: Any) -> str:
+    return (await driver.queue.put(job(body=body, on_conflict="append", **fields))).outcome
+
+
+@pytest.mark.parametrize("chained", [False, True])
+async def test_an_append_to_a_returned_job_joins_its_follow_up(driver: EngineDriver, chained: bool) -> None:
+    await driver.put(body="held")
+    await driver.put("other", delay=1000)
+    held = await driver.pop_one()
+    assert await append(driver, 1, if_reserved="after") == "follow_up"
+    await driver.queue.return_to_queue([held])
+    if chained:
+        await driver.queue.put(PutJob(topic=TOPIC, id="first", body=None))
+        popped = await driver.pop(2)
+        [first] = [one for one in popped if one.id == "first"]
+        [again] = [one for one in popped if one.id == "a"]
+        await driver.queue.return_to_queue([again])
+        spec = job(body=2, on_conflict="append")
+        await driver.queue.finish_and_put(TOPIC, "first", first.receipt, [spec])
+    else:
+        assert await append(driver, 2) == "appended"
+    assert await is_sound(driver)
+    held = await driver.pop_one()
+    assert held.body == b'"held"'
+    await driver.queue.finish(TOPIC, "a", held.receipt)
+    await driver.run_timer()
+    assert orjson.loads((await driver.pop_one()).body) == [1, 2]
+    assert await is_sound(driver)
+
+
+@pytest.mark.parametrize("how", ["snoozed", "redriven"])
+async def test_a_job_that_was_delivered_does_not_shorten_the_next_wait(driver: EngineDriver, how: str) -> None:
+    await driver.put(delay=10, max_wait=15, on_conflict="replace")
+    await driver.pass_time(11)
+    held = await driver.pop_one()
+    if how == "snoozed":
+        await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=1_000_000, counts=False)
+    else:
+        await driver.queue.bury(TOPIC, "a", held.receipt)
+        await driver.topics.redrive(TOPIC)
+    await driver.pass_time(60)
+    put = await driver.put(delay=10, max_wait=15, on_conflict="replace")
+    assert put.due_at_ms == put.created_at_ms + 10_000
