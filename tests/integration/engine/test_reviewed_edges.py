@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from deferd.contract.model import PutJob
-from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
+from deferd.contract.model import JobState, PutJob
+from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 
 async def is_sound(driver: EngineDriver) -> bool:
@@ -60,3 +60,22 @@ async def test_a_job_that_was_delivered_does_not_shorten_the_next_wait(driver: E
     await driver.pass_time(60)
     put = await driver.put(delay=10, max_wait=15, on_conflict="replace")
     assert put.due_at_ms == put.created_at_ms + 10_000
+
+
+async def test_a_lease_beyond_the_time_limit_does_not_keep_the_timer_busy(driver: EngineDriver) -> None:
+    await driver.put(time_limit=10, ttr=10)
+    await driver.pop_one()
+    driver.server.command("ZINCRBY", f"{KEY}:reserved", 3_600_000, "a")
+    await driver.pass_time(11)
+    assert await driver.state() is JobState.READY
+
+
+async def test_a_finished_job_does_not_die_by_a_leftover_deadline(driver: EngineDriver) -> None:
+    await driver.put(retain=60, deadline=20)
+    held = await driver.pop_one()
+    expiry = driver.server.command("ZSCORE", f"{KEY}:expiry", "a")
+    await driver.queue.finish(TOPIC, "a", held.receipt)
+    driver.server.command("ZADD", f"{KEY}:expiry", expiry, "a")
+    await driver.pass_time(21)
+    assert await driver.state() is JobState.FINISHED
+    assert await is_sound(driver)
