@@ -79,3 +79,22 @@ async def test_a_finished_job_does_not_die_by_a_leftover_deadline(driver: Engine
     await driver.pass_time(21)
     assert await driver.state() is JobState.FINISHED
     assert await is_sound(driver)
+
+
+async def test_collected_items_and_follow_ups_count_as_bytes_of_the_topic(driver: EngineDriver) -> None:
+    for _ in range(20):
+        await append(driver, "x" * 1000, delay=60)
+    await driver.put("held")
+    await driver.pop_one()
+    spec = job("held", body="y" * 5000, on_conflict="replace", if_reserved="after")
+    await driver.queue.put(spec)
+    counted = sum([step async for step in driver.engine.usage.record_bytes(TOPIC)])
+    assert 20 * 1000 + 5000 < counted < 20 * 1000 + 5000 + 1500
+
+
+async def test_many_collections_are_counted_in_bounded_steps(driver: EngineDriver) -> None:
+    for number in range(5):
+        for _ in range(3):
+            await driver.queue.put(job(f"c{number}", body="x" * 300_000, on_conflict="append", delay=60))
+    steps = [step async for step in driver.engine.usage.record_bytes(TOPIC)]
+    assert sum(steps) > 5 * 900_000
