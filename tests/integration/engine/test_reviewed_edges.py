@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from deferd.contract.model import JobState, PutJob
+from deferd.contract.model import FinishItem, JobState, PutJob
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 
@@ -98,3 +98,63 @@ async def test_many_collections_are_counted_in_bounded_steps(driver: EngineDrive
             await driver.queue.put(job(f"c{number}", body="x" * 300_000, on_conflict="append", delay=60))
     steps = [step async for step in driver.engine.usage.record_bytes(TOPIC)]
     assert sum(steps) > 5 * 900_000
+
+
+DAMAGED = [b"short", b"\0" * 22 + b"\2\0\0\0[}null"]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
+@pytest.mark.parametrize("ending", ["finish", "bury", "cancel", "timer"])
+async def test_a_follow_up_that_cannot_be_read_strands_no_other_job(
+    driver: EngineDriver, ending: str, damaged: bytes
+) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id, max_attempts=1 if job_id == "b" else None, ttr=10)
+    held = {one.id: one for one in await driver.pop(3)}
+    await driver.queue.put(job("b", body=1, on_conflict="replace", if_reserved="after"))
+    driver.server.command("HSET", f"{KEY}:follow", "b", damaged)
+    if ending == "finish":
+        results = await driver.queue.finish_many(TOPIC, [FinishItem(id=one.id) for one in held.values()])
+        assert [result.status for result in results] == [200, 200, 200]
+    elif ending == "bury":
+        await driver.queue.bury(TOPIC, "b", held["b"].receipt)
+    elif ending == "cancel":
+        await driver.queue.cancel(TOPIC, "b", keep_follow_up=True)
+    await driver.pass_time(11)
+    assert (
+        await driver.counts()
+        == {
+            "finish": {},
+            "bury": {"ready": 2, "dead": 1},
+            "cancel": {"ready": 2},
+            "timer": {"ready": 2, "dead": 1},
+        }[ending]
+    )
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("follow_up", [False, True])
+async def test_an_append_to_what_cannot_be_read_is_refused_alone(
+    driver: EngineDriver, damaged: bytes, held: bool, follow_up: bool
+) -> None:
+    await driver.put("b", delay=0 if held or follow_up else 60)
+    if held or follow_up:
+        [popped] = await driver.pop()
+        await driver.queue.put(job("b", on_conflict="replace", if_reserved="after"))
+        if not held:
+            await driver.queue.release(TOPIC, "b", popped.receipt, delay_ms=60_000)
+    driver.server.command("HSET", f"{KEY}:{'follow' if follow_up else 'pool'}", "b", damaged)
+    specs = [job("a", delay=5), job("b", on_conflict="append", if_reserved="after"), job("c", delay=5)]
+    results = await driver.queue.put_many(specs)
+    assert [result.status for result in results] == [201, 409, 201]
+    await driver.pass_time(6)
+    assert {one.id for one in await driver.pop(2)} == {"a", "c"}
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
+async def test_a_job_that_cannot_be_read_can_be_replaced(driver: EngineDriver, damaged: bytes) -> None:
+    await driver.put(delay=60)
+    driver.server.command("HSET", f"{KEY}:pool", "a", damaged)
+    put = await driver.put(delay=5, on_conflict="replace", max_wait=10)
+    assert put.due_at_ms == put.created_at_ms + 5000

@@ -6,7 +6,7 @@
 -- flush.
 local function collapsing_puts(parts, script)
   local KEEP, REPLACE, APPEND, ONLY_LIVE, AFTER, HAS_MAX_WAIT = 1, 2, 3, 4, 8, 16
-  local CREATED, APPENDED, HELD, TOO_LARGE = 1, 4, -2, -4
+  local CREATED, APPENDED, EXISTS, HELD, TOO_LARGE = 1, 4, -1, -2, -4
   local FOLLOWS, FOLLOW_UP_KEPT, FOLLOW_UP_REPLACED, FOLLOW_UP_APPENDED = 5, 6, 7, 8
   local MOST_ITEMS = 10000
   local read, write, call = struct.unpack, struct.pack, redis.call
@@ -26,8 +26,8 @@ local function collapsing_puts(parts, script)
   -- next put.
   local function within_max_wait(old, due, rest, extra_length)
     local extra = cjson.decode(string.sub(rest, 5, 4 + extra_length))
-    local replaced = old and read_record(old)
-    if not replaced or was_handed_out(replaced.attempts, replaced.extra) then
+    local is_read, replaced = pcall(read_record, old or '')
+    if not is_read or was_handed_out(replaced.attempts, replaced.extra) then
       extra.w = now + extra.w
     else
       extra.w = replaced.extra.w or replaced.created + extra.w
@@ -100,6 +100,10 @@ local function collapsing_puts(parts, script)
     local is_waiting = state == 'delayed' or state == 'ready'
     local waits = state == 'reserved' and options % (2 * AFTER) >= AFTER
     local follow_up = old and here.follow_up_of(id)
+    if waits or on_conflict == APPEND and is_waiting then
+      -- An error in the middle of the script would strand the jobs that it has stored before.
+      if not pcall(read_extra, old) or follow_up and not pcall(read_extra, follow_up) then return EXISTS end
+    end
     if waits and follow_up and on_conflict == KEEP then return FOLLOW_UP_KEPT, follow_up end
     if on_conflict == APPEND then
       if state == 'reserved' and not waits then return HELD end
