@@ -158,3 +158,17 @@ async def test_a_job_that_cannot_be_read_can_be_replaced(driver: EngineDriver, d
     driver.server.command("HSET", f"{KEY}:pool", "a", damaged)
     put = await driver.put(delay=5, on_conflict="replace", max_wait=10)
     assert put.due_at_ms == put.created_at_ms + 5000
+
+
+@pytest.mark.parametrize("limit", [2, 1000])
+@pytest.mark.parametrize("reason", [None, "buried"])
+async def test_a_dead_job_that_cannot_be_read_does_not_keep_others_from_a_redrive(
+    driver: EngineDriver, reason: str | None, limit: int
+) -> None:
+    for job_id in ("a", "b", "c"):
+        await driver.put(job_id)
+    for held in await driver.pop(3):
+        await driver.queue.bury(TOPIC, held.id, held.receipt)
+    driver.server.command("HSET", f"{KEY}:pool", "a", b"short")
+    assert await driver.topics.redrive(TOPIC, limit=limit, reason=reason) == 2
+    assert await driver.counts() == {"ready": 2, "dead": 1}
