@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from deferd.contract.model import FinishItem, JobState, PutJob
+from deferd.engine.consistency.findings import FindingKind
 from tests.integration.engine.engine_driver import KEY, TOPIC, EngineDriver, job
 
 
@@ -172,3 +173,32 @@ async def test_a_dead_job_that_cannot_be_read_does_not_keep_others_from_a_redriv
     driver.server.command("HSET", f"{KEY}:pool", "a", b"short")
     assert await driver.topics.redrive(TOPIC, limit=limit, reason=reason) == 2
     assert await driver.counts() == {"ready": 2, "dead": 1}
+
+
+@pytest.mark.parametrize(("items", "size"), [(2, 200_000), (1000, 10)])
+async def test_collected_items_are_checked_in_bounded_steps(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch, items: int, size: int
+) -> None:
+    ids = [f"c{number}" for number in range(25)]
+    for job_id in ids:
+        spec = job(job_id, body="x" * size, on_conflict="append", delay=60)
+        for _ in range(0, items, 500):
+            await driver.queue.put_many([spec] * min(items, 500))
+    steps: list[bytes] = []
+    scripts = driver.engine.consistency._scripts
+    run = scripts.run
+
+    async def noting(verb: str, keys: Any, args: Any, **options: Any) -> Any:
+        reply = await run(verb, keys, args, **options)
+        if verb == "audit_members" and args[2] == "items":
+            steps.append(reply[0])
+        return reply
+
+    monkeypatch.setattr(scripts, "run", noting)
+    assert await is_sound(driver)
+    assert 3 <= len(steps) <= len(ids)
+    for job_id in ids:
+        driver.server.command("HINCRBY", f"{KEY}:items", job_id, 1)
+    found = await driver.engine.consistency.check_topic(TOPIC, repair=True)
+    assert found.findings.counts == {FindingKind.ITEMS_WRONG: len(ids)}
+    assert await is_sound(driver)
