@@ -202,3 +202,17 @@ async def test_collected_items_are_checked_in_bounded_steps(
     found = await driver.engine.consistency.check_topic(TOPIC, repair=True)
     assert found.findings.counts == {FindingKind.ITEMS_WRONG: len(ids)}
     assert await is_sound(driver)
+
+
+@pytest.mark.parametrize("delay", [0, 5])
+@pytest.mark.parametrize("ttl", [None, 1000])
+@pytest.mark.parametrize("timer", [False, True])
+async def test_an_expiry_of_an_earlier_job_does_not_end_the_next_one(
+    driver: EngineDriver, delay: float, ttl: float | None, timer: bool
+) -> None:
+    await driver.put(delay=delay, ttl=ttl)
+    driver.server.command("ZADD", f"{KEY}:expiry", 1, "a")
+    if timer or delay:
+        await driver.pass_time(6)
+    assert (await driver.pop_one()).id == "a"
+    assert await is_sound(driver)

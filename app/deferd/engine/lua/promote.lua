@@ -122,10 +122,12 @@ if #due_to_die > 0 then
   end
 end
 for _, job in ipairs(take_records(EXPIRY, overdue)) do
-  -- An entry that was left over from a job which has ended must not end it again.
-  if redis.call('ZREM', DELAY, job.id) + redis.call('ZREM', READY, job.id) > 0 then
-    local _, reason = end_of_waiting(job.record)
-    bury_job(job.id, job.record, reason or 'expired', now, dead_retention)
+  -- An entry that was left over from an earlier job with this id, or from one that has ended, must end nothing.
+  local expiry, reason = end_of_waiting(job.record)
+  if expiry and expiry > now then
+    watch_expiry(job.id, job.record)
+  elseif expiry and redis.call('ZREM', DELAY, job.id) + redis.call('ZREM', READY, job.id) > 0 then
+    bury_job(job.id, job.record, reason, now, dead_retention)
     local counter = reason == 'deadline' and 7 or 2
     reply[counter] = reply[counter] + 1
   end
