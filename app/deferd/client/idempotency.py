@@ -14,6 +14,7 @@ from typing import Any
 from deferd.client import requests
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
 from deferd.client.jobs import Cancelled, Delivery, Job, JobRef, PutResult, read_backoff
+from deferd.client.put_options import check_put
 from deferd.client.request_body import as_json, job_fields
 from deferd.client.requests import ApiRequest
 from deferd.client.sender import Sender
@@ -27,6 +28,8 @@ _EQUAL_FIELDS = ("max_attempts", "traceparent")
 _LABELS = ("tags", "headers")
 """Fields that are as good as left out when they are empty."""
 _DURATIONS = ("ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "unique_for")
+_OF_ONE_ID = frozenset({"on_conflict", "if_reserved", "max_wait", "max_items", "unique_for"})
+"""Fields some values of which need an id of the caller's own."""
 _ROUNDING_S = 0.0015
 _ID_BYTES = 16
 
@@ -40,6 +43,9 @@ def with_id(fields: dict[str, Any]) -> dict[str, Any]:
     """The job with an id and, if there is one, the current trace context.
 
     An id made here can only be taken by an earlier attempt of the same put, so keeping the existing job is right.
+
+    Raises:
+        InvalidInput: it has an option for which it needs an id of the caller's.
     """
     [fields] = with_ids([fields])
     return fields
@@ -52,6 +58,8 @@ def with_ids(jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     traceparent = TRACEPARENT.get()
     for index, fields in enumerate(jobs):
         if fields.get("id") is None:
+            if not _OF_ONE_ID.isdisjoint(fields):
+                check_put(as_json(job_fields({**fields, "body": None})))
             fields["id"] = ids[2 * _ID_BYTES * index : 2 * _ID_BYTES * (index + 1)]
             fields.setdefault("on_conflict", "keep")
         if traceparent is not None:

@@ -178,5 +178,5 @@ def job(topic: str, body: Any, **defaults: Unpack[PutDefaults]) -> JobDefinition
     except PydanticUserError as error:
         reason = str(error).splitlines()[0]
         raise TypeError(f"the body of job {topic!r} is {body!r}, which pydantic cannot validate: {reason}") from error
-    check_put({"topic": topic, **fields})
+    check_put({"topic": topic, "id": "of-a-put", **fields})  # some defaults need one, which each put brings
     return JobDefinition(topic, body, MappingProxyType(fields), adapter)

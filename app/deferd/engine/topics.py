@@ -176,8 +176,7 @@ class Topics:
                 reply = await self._run("redrive", topic, step, reason or "", "", score, last_id)
                 count, more = reply[:2]
                 redriven += count
-                if reason is not None:
-                    score, last_id = _text(reply[2]), _text(reply[3])
+                score, last_id = _text(reply[2]), _text(reply[3])
         metrics.REDRIVES.labels(self._label(topic)).inc(redriven)
         return redriven
 

@@ -8,16 +8,20 @@
 --   cancelled
 -- ARGV[4] cursor, 0 to begin | ARGV[5] about how many members to check
 -- Returns { next cursor, 0 after the last step, members checked, { kind, id, detail, ... } for each finding }
--- Bound: about ARGV[5] members, and their collected items; the caller sends at most 1000. A small set that the store
--- keeps packed is checked as a whole.
+-- Bound: about ARGV[5] members; the caller sends at most 1000. A small set that the store keeps packed is checked as a
+-- whole. Of collected items about MOST_BYTES or MOST_ITEMS, and those of one job; then the cursor that is returned also
+-- says how many members of the step have been checked.
+local MOST_BYTES, MOST_ITEMS = 1024 * 1024, 10000
 local name = ARGV[3]
 local HASHES = { holders = HOLDERS, requests = REQUESTS, tagged = TAGGED, follow = attached().FOLLOW,
   items = attached().ITEMS }
 local is_hash = HASHES[name] ~= nil
 local key = STATE_SETS[name] or HASHES[name] or ({ expiry = EXPIRY, cancelled = CANCELLED, taken = TAKEN })[name]
 local HAS_CHECK_OF_ITS_OWN = { taken = true, follow = true, items = true }
-local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, ARGV[4], 'COUNT', ARGV[5])
+local cursor, checked_before = string.match(ARGV[4], '^(%d+) ?(%d*)$')
+local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[5])
 local members = reply[2]
+local first, bytes_read, items_read = 2 * (tonumber(checked_before) or 0) + 1, 0, 0
 local now = now_ms()
 
 -- Check a follow-up. A repair starts it if its job has ended, and moves it aside if it cannot be read.
@@ -55,8 +59,9 @@ local function check_collection(id, bytes)
     local raw = redis.call('HGET', records, id)
     is_open = is_open or raw and read_checked(id, raw) and attached().is_open(raw)
   end
-  local size = 0
-  for _, item in ipairs(is_list and redis.call('LRANGE', key, 0, -1) or {}) do size = size + #item end
+  local items, size = is_list and redis.call('LRANGE', key, 0, -1) or {}, 0
+  for _, item in ipairs(items) do size = size + #item end
+  bytes_read, items_read = bytes_read + size, items_read + #items
   if is_open and is_list and size == tonumber(bytes) then return end
   report('items_wrong', id, is_open and size .. ' bytes, recorded as ' .. bytes or 'of no job')
   if not REPAIR then return end
@@ -74,7 +79,10 @@ local function check_collection(id, bytes)
   end
 end
 
-for at = 1, #members, 2 do
+for at = first, #members, 2 do
+  if bytes_read > MOST_BYTES or items_read > MOST_ITEMS then
+    return { string.format('%s %d', cursor, (at - 1) / 2), (at - first) / 2, findings }
+  end
   local id = members[at]
   local has_record = redis.call('HEXISTS', POOL, id) == 1
   if name == 'items' then
@@ -95,4 +103,4 @@ for at = 1, #members, 2 do
     if name == 'tagged' then index_tags({ id }) else redis.call(is_hash and 'HDEL' or 'ZREM', key, id) end
   end
 end
-return { reply[1], #members / 2, findings }
+return { reply[1], math.max(#members + 1 - first, 0) / 2, findings }

@@ -145,12 +145,15 @@ local function take(wanted)
       elseif raw then
         is_read, own_ttr, latest, is_open = pcall(read_terms, raw)
       end
+      local reason  -- why it is dead; an entry may be left over from an earlier job with its id
+      if is_read and expiry and expiry[index] and tonumber(expiry[index]) <= now then
+        local ends_at, why = end_of_waiting(read_record(raw))
+        reason = ends_at and ends_at <= now and why
+      end
       if not is_read then
         skipped = skipped + 1
-      elseif expiry and expiry[index] and tonumber(expiry[index]) <= now then
-        local record = read_record(raw)
-        local _, reason = end_of_waiting(record)
-        bury_job(id, record, reason or 'expired', now, dead_retention)
+      elseif reason then
+        bury_job(id, read_record(raw), reason, now, dead_retention)
         if reason == 'deadline' then overdue = overdue + 1 else expired = expired + 1 end
         skipped = skipped + 1
       elseif is_open and count > 0

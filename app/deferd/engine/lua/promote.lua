@@ -110,18 +110,27 @@ local overdue = {}
 local due_to_die = due_in(EXPIRY)
 if #due_to_die > 0 then
   -- Leases end before the time limit and deadline do: a visit that leaves some leases for the next one leaves these
-  -- too.
+  -- too. A longer lease, from a version without them, ends in the next visit, else this topic would be due meanwhile.
   for index, lease_end in ipairs(redis.call('ZMSCORE', RESERVED, unpack(due_to_die))) do
-    if not lease_end then overdue[#overdue + 1] = due_to_die[index] end
+    local id = due_to_die[index]
+    if not lease_end then
+      overdue[#overdue + 1] = id
+    elseif tonumber(lease_end) > now then
+      redis.call('ZREM', RESERVED, id)  -- delete first: a store that is out of memory allows it
+      redis.call('ZADD', RESERVED, now, id)
+    end
   end
 end
 for _, job in ipairs(take_records(EXPIRY, overdue)) do
-  redis.call('ZREM', DELAY, job.id)
-  redis.call('ZREM', READY, job.id)
-  local _, reason = end_of_waiting(job.record)
-  bury_job(job.id, job.record, reason or 'expired', now, dead_retention)
-  local counter = reason == 'deadline' and 7 or 2
-  reply[counter] = reply[counter] + 1
+  -- An entry that was left over from an earlier job with this id, or from one that has ended, must end nothing.
+  local expiry, reason = end_of_waiting(job.record)
+  if expiry and expiry > now then
+    watch_expiry(job.id, job.record)
+  elseif expiry and redis.call('ZREM', DELAY, job.id) + redis.call('ZREM', READY, job.id) > 0 then
+    bury_job(job.id, job.record, reason, now, dead_retention)
+    local counter = reason == 'deadline' and 7 or 2
+    reply[counter] = reply[counter] + 1
+  end
 end
 
 for _, key in ipairs({ DEAD, FINISHED }) do

@@ -4,10 +4,9 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic | ARGV[2] most jobs to redrive: of the ids, if there are any, else of those that are dead longest
 -- ARGV[3] only jobs that are dead for this reason, '' for any | ARGV[4] only jobs with this tag, '' for any
--- ARGV[5] with a reason: score of the last job that the step before looked at, '' to begin | ARGV[6] its id | ARGV[7..]
---   ids
+-- ARGV[5] score of the last job that the step before looked at, '' to begin | ARGV[6] its id | ARGV[7..] ids
 -- Returns { how many are ready now, 1 when there may be more to take, score and id of the last job looked at }
---   Ids that are not dead, and jobs that do not match, are skipped.
+--   Ids that are not dead, jobs that do not match, and those that cannot be read are skipped.
 -- Bound: the ids; without ids MOST_LOOKED_AT jobs or, without a reason, ARGV[2]. The caller sends at most 1000.
 local MOST_LOOKED_AT = 1000
 local now, limit, last = now_ms(), tonumber(ARGV[2]), last_position()
@@ -40,8 +39,9 @@ for index, id in ipairs(ids) do
   end
   looked = index
   local is_meant = redis.call('ZSCORE', DEAD, id) and (tag == '' or has_tag(id))
-  local record = is_meant and read_record(redis.call('HGET', POOL, id))
-  if record and (reason == '' or record.extra.d == reason) then
+  -- An error for one that cannot be read would strand those before it.
+  local is_read, record = pcall(read_record, is_meant and redis.call('HGET', POOL, id) or '')
+  if is_read and (reason == '' or record.extra.d == reason) then
     redis.call('ZREM', DEAD, id)
     void_receipts(record)
     record.attempts = 0

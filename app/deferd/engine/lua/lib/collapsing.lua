@@ -2,7 +2,7 @@
 -- transitions.
 
 local KEEP, REPLACE, APPEND, ONLY_LIVE, AFTER, HAS_MAX_WAIT = 1, 2, 3, 4, 8, 16
-local CREATED, APPENDED, HELD, TOO_LARGE = 1, 4, -2, -4
+local CREATED, APPENDED, EXISTS, HELD, TOO_LARGE = 1, 4, -1, -2, -4
 local FOLLOWS, FOLLOW_UP_KEPT, FOLLOW_UP_REPLACED, FOLLOW_UP_APPENDED = 5, 6, 7, 8
 local MOST_ITEMS = 10000
 
@@ -16,13 +16,16 @@ local function collapsing_puts(now, script)
 
   function puts.is_meant(options) return options > REPLACE end
 
+  -- Whether a job that waits was delivered before, to a consumer that ended its delivery; also before a redrive.
+  local function was_handed_out(attempts, extra) return attempts > 0 or extra.s or extra.a end
+
   -- Limit the due time of a put that has a longest wait: it counts from the first put, which the replaced record
   -- remembers. `old` is that, nil for none. Returns the due time and the rest of the record, which remembers it for the
   -- next put.
   local function within_max_wait(old, due, rest, extra_length)
     local extra = cjson.decode(string.sub(rest, 5, 4 + extra_length))
-    local replaced = old and read_record(old)
-    if not replaced or replaced.attempts > 0 then
+    local is_read, replaced = pcall(read_record, old or '')
+    if not is_read or was_handed_out(replaced.attempts, replaced.extra) then
       extra.w = now + extra.w
     else
       extra.w = replaced.extra.w or replaced.created + extra.w
@@ -95,6 +98,10 @@ local function collapsing_puts(now, script)
     local is_waiting = state == 'delayed' or state == 'ready'
     local waits = state == 'reserved' and options % (2 * AFTER) >= AFTER
     local follow_up = old and here.follow_up_of(id)
+    if waits or on_conflict == APPEND and is_waiting then
+      -- An error in the middle of the script would strand the jobs that it has stored before.
+      if not pcall(read_extra, old) or follow_up and not pcall(read_extra, follow_up) then return EXISTS end
+    end
     if waits and follow_up and on_conflict == KEEP then return FOLLOW_UP_KEPT, follow_up end
     if on_conflict == APPEND then
       if state == 'reserved' and not waits then return HELD end
@@ -102,10 +109,10 @@ local function collapsing_puts(now, script)
       item = string.sub(job_rest, 5 + extra_length)
       if is_waiting then
         local extra, attempts = read_extra(old), read('<I4', old, 19)
-        if attempts == 0 and not extra.s and (extra.y or 0) == 0 then
+        if not (was_handed_out(attempts, extra) or extra.o) and (extra.y or 0) == 0 then
           return append(id, old, due, terms, item, false, state)
         end
-        waits = true  -- it was handed out before: this one comes after it
+        waits = true  -- it was handed out before, or has a follow-up: this one comes after it
       end
       if waits and follow_up then return append(id, follow_up, due, terms, item, true) end
       if #item + 2 > terms.z then return TOO_LARGE end

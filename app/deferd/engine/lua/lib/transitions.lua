@@ -108,14 +108,13 @@ local function attached()
   end
 
   -- Put a job's follow-up in its place: it is due as it was put, but not before `earliest`. The job must have left its
-  -- sorted set. `error` is that of the job, if it died. Returns false when there is no follow-up.
+  -- sorted set. `error` is that of the job, if it died. Returns false when there is no follow-up that can be read.
   function here.start_follow_up(id, earliest, error)
-    local raw = here.follow_up_of(id)
-    if not raw then return false end
+    local is_read, record = pcall(read_record, here.follow_up_of(id) or '')
+    if not is_read then return false end  -- a consistency check moves one aside that cannot be read
     redis.call('HDEL', follow, id)  -- delete first: a store that is out of memory allows it
     redis.call('ZREM', EXPIRY, id)
     redis.call('ZREM', CANCELLED, id)  -- calls without a receipt now mean this job
-    local record = read_record(raw)
     local extra = record.extra
     record.due = math.max(record.due, earliest)
     extra.e = error
