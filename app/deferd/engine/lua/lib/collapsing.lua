@@ -24,7 +24,7 @@ local function collapsing_puts(parts, script)
   local function within_max_wait(old, due, rest, extra_length)
     local extra = cjson.decode(string.sub(rest, 5, 4 + extra_length))
     local replaced = old and read_record(old)
-    if not replaced or replaced.attempts > 0 then
+    if not replaced or replaced.attempts > 0 or replaced.extra.s then
       extra.w = now + extra.w
     else
       extra.w = replaced.extra.w or replaced.created + extra.w
@@ -104,7 +104,7 @@ local function collapsing_puts(parts, script)
       item = string.sub(job_rest, 5 + extra_length)
       if is_waiting then
         local extra, attempts = read_extra(old), read('<I4', old, 19)
-        if attempts == 0 and not extra.s and (extra.y or 0) == 0 then
+        if attempts == 0 and not extra.s and (extra.y or 0) == 0 and not follow_up then
           return append(id, old, due, terms, item, false, state)
         end
         waits = true  -- it was handed out before: this one comes after it
