@@ -22,6 +22,8 @@ Kind = Literal[
 ]
 UNKNOWN = "unknown"
 """Outcome of an operation without a response, or with 503: it may have been executed, or may still be."""
+DELIVERED = "delivered"
+"""Outcome of a put without a response that a delivery proves, if it may have become a job, an item or a follow-up."""
 NOT_SENT = "not sent"
 """Outcome of an operation without a connection: it was not executed."""
 
@@ -30,13 +32,16 @@ NOT_SENT = "not sent"
 class Operation:
     """One attempt of a call on one job.
 
-    Outcomes: put `created`, `stored` (with replace: created, or replaced another), `exists`, `kept`, `held`; change
+    Outcomes: put `created`, `stored` (with replace: created, or replaced another), `appended`, `follows` (a follow-up,
+    new or in the place of another), `follow-up appended`, `exists`, `kept`, `follow-up kept`, `held`; change
     `done`, `held`, `not found`; cancel the state that the job was in, `not found`; finish, touch, bury, snooze and
     release `done`, `not found`, `stale`, `cancelled`, and release `dead`; redrive `done`, `none`; deliver `done`; look
     `there`, `not found`. `tag` identifies the put that a job comes from. An empty `on_conflict` means reject, an empty
     `receipt` the live delivery. `at_ms` is when the store executed the operation and `due_ms` when the job is due, if
     the response shows it; `shown` (a tag), `state`, `result` and `created_ms` are of the job that a response shows.
-    `chain` names a finish and the put in the same step. `end_s` is None without a response; the outcome may be known
+    A collection has the tags of all its puts; `items` is how many it has after an append. `follows`: the put waits for
+    the job's holder; `only_live`: dead and finished jobs are not in its way. `chain` names a finish and the put in the
+    same step. `end_s` is None without a response; the outcome may be known
     all the same, as a delivery proves its put.
     """
 
@@ -67,6 +72,13 @@ class Operation:
     state: str = ""
     result: str = ""
     chain: str = ""
+    unique_for_ms: int = 0
+    max_wait_ms: int = 0
+    max_items: int = 0
+    items: int = 0
+    follows: bool = False
+    only_live: bool = False
+    keeps_follow_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,15 +158,39 @@ def read_history(files: Iterable[Path]) -> History:
 
 
 def _completed_by_deliveries(operations: list[Operation]) -> list[Operation]:
-    """A delivery proves that its put was executed and when, even if the put had no response."""
-    created_ms = {one.tag: one.created_ms for one in operations if one.kind == "deliver"}
-    completed = [
-        replace(one, outcome="stored" if one.on_conflict == "replace" else "created", at_ms=created_ms[one.tag])
-        if one.kind == "put" and one.at_ms is None and one.outcome in {UNKNOWN, "created"} and one.tag in created_ms
-        else one
-        for one in operations
-    ]
-    return sorted(completed, key=lambda one: one.call_s)
+    """A delivery proves that its puts were executed, and when the first was, even if they had no response."""
+    created_ms: dict[str, int] = {}
+    delivered: set[str] = set()
+    for one in operations:
+        if one.kind == "deliver":
+            tags = tags_of(one.tag)
+            created_ms[tags[0]] = one.created_ms
+            delivered.update(tags)
+    return sorted(
+        (_completed(one, created_ms.get(one.tag)) if one.tag in delivered else one for one in operations),
+        key=lambda one: one.call_s,
+    )
+
+
+def _completed(one: Operation, created_ms: int | None) -> Operation:
+    """A put whose job was delivered; `created_ms` if it was the first of the job."""
+    if one.kind != "put" or one.at_ms is not None or one.outcome not in {UNKNOWN, "created", "follows"}:
+        return one
+    if one.outcome != UNKNOWN:
+        return replace(one, at_ms=created_ms)
+    if one.on_conflict == "append" or one.follows:
+        return replace(one, outcome=DELIVERED, at_ms=created_ms)
+    return replace(one, outcome="stored" if one.on_conflict == "replace" else "created", at_ms=created_ms)
+
+
+def text_of(body: Any) -> str:
+    """A body as histories name it: the tag of a put, or in brackets the tags of all puts of a collection."""
+    return body if isinstance(body, str) else f"[{','.join(body)}]"
+
+
+def tags_of(content: str) -> list[str]:
+    """The tags in what `text_of` returned."""
+    return content[1:-1].split(",") if content.startswith("[") else [content]
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ class Outcome:
     clock_errors_h: list[float] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
-    broken: Broken = field(default_factory=lambda: Broken([], [], [], [], [], [], []))
+    broken: Broken = field(default_factory=lambda: Broken([], [], [], [], [], [], [], [], [], []))
     wrong_responses: list[str] = field(default_factory=list)
     audits: int = 0
     audit: list[str] = field(default_factory=list)

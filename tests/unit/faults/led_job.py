@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from tests.faults.history import UNKNOWN, Kind, Operation
-from tests.faults.job_life import DEAD_RETENTION_MS
+from tests.faults.job_state import DEAD_RETENTION_MS
 
 TTR_MS = 1000
 State = Literal["gone", "waiting", "held", "dead", "finished"]
