@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -141,8 +142,12 @@ def read_history(files: Iterable[Path]) -> History:
             first_call_s[request] = min(line["call_s"], first_call_s.get(request, line["call_s"]))
     of_job: dict[tuple[str, str], list[Operation]] = defaultdict(list)
     without_response: list[PopWithoutResponse] = []
+    sweeps = []
     for line in lines:
         if line["outcome"] == NOT_SENT:
+            continue
+        if line.get("by") == "state":
+            sweeps.append(line)
             continue
         if line["kind"] != "pop":
             of_job[line["topic"], line["job"]].append(_operation(line))
@@ -153,8 +158,18 @@ def read_history(files: Iterable[Path]) -> History:
             # A response to a repeated request may have been made for the first attempt.
             made = {**line, **job, "kind": "deliver", "call_s": first_call_s[line["request"]], "outcome": "done"}
             of_job[made["topic"], job["job"]].append(_operation(made))
+    for (topic, job), operations in of_job.items():
+        first_s = min(one.call_s for one in operations)
+        operations += [
+            _part_of(line, job) for line in sweeps if line["topic"] == topic and (line["end_s"] or inf) > first_s
+        ]
     completed = {key: _completed_by_deliveries(operations) for key, operations in of_job.items()}
     return History(lines, completed, without_response)
+
+
+def _part_of(line: dict[str, Any], job: str) -> Operation:
+    """What a call on all jobs of a state may have done to one of them, while the call was under way."""
+    return replace(_operation({**line, "job": job, "outcome": UNKNOWN}), end_s=line["end_s"])
 
 
 def _completed_by_deliveries(operations: list[Operation]) -> list[Operation]:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from typing import Any
 
 from deferd.contract.model import JobState
 from tests.faults.collapsed_puts import lost_items, may_follow, put_while_taken, split_items
@@ -202,24 +201,6 @@ def _is_after(delivery: Operation, end: Operation, puts_ms: Mapping[str, float],
     was_of_this_job = not end.receipt or end.receipt.split(".")[0] == delivery.receipt.split(".")[0]
     put_before = delivery.tag in puts_ms and puts_ms[delivery.tag] < clock.earliest(end.call_s)
     return was_of_this_job and put_before and made_ms > clock.latest(end.end_s)
-
-
-def count_outcomes(history: History) -> Counter[tuple[str, str]]:
-    """Operations by kind and outcome, where a pop is one operation; looks by the state that they showed."""
-    counts = Counter(_counted_as(line) for line in history.lines)
-    counts["deliver", "done"] = sum(len(line.get("jobs", ())) for line in history.lines)
-    return counts
-
-
-def _counted_as(line: dict[str, Any]) -> tuple[str, str]:
-    kind, outcome = line["kind"], line["outcome"]
-    if kind == "pop" and "," in line["topic"]:
-        return "pop by patterns", outcome
-    if kind == "finish" and "receipt" not in line:
-        return "finish any", outcome
-    if kind == "finish" and "chain" in line:
-        return "finish, put", outcome
-    return (kind, line["state"]) if kind == "look" and "state" in line else (kind, outcome)
 
 
 def wrong_responses(history: History) -> list[str]:
