@@ -201,7 +201,8 @@ class Clients:
 
     async def _sweep(self, topic: str) -> None:
         """Reschedule, or now and then cancel, all jobs of a topic in one state."""
-        state, delay_ms = self._chance.choice(("delayed", "ready")), self._chance.choice(DELAYS_MS)
+        states: tuple[Literal["delayed", "ready"], ...] = ("delayed", "ready")
+        state, delay_ms = self._chance.choice(states), self._chance.choice(DELAYS_MS)
         if self._chance.random() < 0.2:
             number = self._recorder.begin("cancel", topic, by="state")
             call = self._client().cancel_all(state=state, topics=topic)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from tests.faults.history import Operation, tags_of
+from tests.faults.history import UNKNOWN, Operation, tags_of
 from tests.faults.linearizability import StoreClock
 
 
@@ -16,7 +16,10 @@ def may_follow(put: Operation) -> bool:
 
 
 def split_items(operations: Sequence[Operation]) -> list[str]:
-    """Tags that were delivered in several bodies, or twice in one."""
+    """Tags that were delivered in several bodies, or twice in one.
+
+    A redriven job may be delivered alone, and then as the first item of a collection.
+    """
     bodies: defaultdict[str, set[str]] = defaultdict(set)
     twice = set()
     for one in operations:
@@ -25,6 +28,9 @@ def split_items(operations: Sequence[Operation]) -> list[str]:
             twice |= {tag for tag in tags if tags.count(tag) > 1}
             for tag in tags:
                 bodies[tag].add(one.tag)
+    if any(one.kind == "redrive" and one.outcome in {"done", UNKNOWN} for one in operations):
+        for tag, of_tag in bodies.items():
+            of_tag.discard(tag)
     return sorted(twice | {tag for tag, of_tag in bodies.items() if len(of_tag) > 1})
 
 
@@ -42,7 +48,7 @@ def lost_items(operations: Sequence[Operation], clock: StoreClock) -> Iterator[s
         for one in deliveries:
             began = puts.get(tags_of(one.tag)[0])
             is_first = one.attempt == 1 and (one.at_ms or 0) > clock.latest(put.end_s)
-            was_there = began is not None and clock.latest(began.end_s) <= clock.earliest(put.call_s) + 2
+            was_there = began is not None and clock.latest(began.end_s) <= clock.earliest(put.call_s)
             others = [other for other in operations if other.kind in {"put", "cancel"} and other.tag != put.tag]
             may_be_new = any(
                 other is not began

@@ -48,7 +48,7 @@ def ms(instant: datetime) -> int:
 def put_facts(put: Job, known: dict[str, Any]) -> dict[str, Any]:
     """What the response to a put shows, for the history; `known` is what the history has of the put."""
     appends = known.get("on_conflict") == "append"
-    facts = {"level": put.durability, "outcome": _outcome_of_put(put, known)}
+    facts: dict[str, Any] = {"level": put.durability, "outcome": _outcome_of_put(put, known)}
     if facts["outcome"] in {"kept", "follow-up kept"}:
         return shown_facts(put) | facts
     facts["due_ms"] = ms(put.due_at)

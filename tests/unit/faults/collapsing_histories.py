@@ -14,7 +14,7 @@ def follow(call_s: float, end_s: float | None, tag: str, outcome: str = "follows
     return put(call_s, end_s, outcome, tag, follows=True, **{"on_conflict": "replace", **facts})
 
 
-ONE = append(0, 1, "created", "one", items=1, delay_ms=1000)
+ONE = append(0, 0.9, "created", "one", items=1, delay_ms=1000)
 TWO = append(1, 2, "appended", "two", items=2, delay_ms=1000)
 BOTH = deliver(3, 4, 3500, tag="[one,two]", receipt="both.1")
 HELD = [put(0, 1), deliver(2, 3, 2500)]
