@@ -51,7 +51,7 @@ def _deaths(life: Life, hidden_from: HiddenFrom) -> list[Step]:
         if waiting.terms.max_attempts:  # unseen deliveries until no attempt was left
             left = waiting.terms.max_attempts - waiting.attempts
             hidden = waiting.hidden + left
-            ended_ms = max(waiting.since_ms, hidden_from(hidden)) + left * waiting.terms.ttr_ms
+            ended_ms = _end_of_unseen(waiting, left, hidden_from)
             steps.append((waiting._replace(hidden=hidden).dead(ended_ms), ended_ms))
     return steps
 
@@ -64,9 +64,17 @@ def if_returned(life: Life, hidden_from: HiddenFrom) -> list[Step]:
             returned = waiting._replace(attempts=waiting.attempts + times, hidden=waiting.hidden + times)
             if 0 < waiting.terms.max_attempts <= returned.attempts:
                 break
-            ended_ms = max(waiting.since_ms, hidden_from(returned.hidden)) + times * waiting.terms.ttr_ms
+            ended_ms = _end_of_unseen(waiting, times, hidden_from)
             steps.append((returned.waiting(ended_ms), ended_ms))
     return steps
+
+
+def _end_of_unseen(waiting: Life, times: int, hidden_from: HiddenFrom) -> float:
+    """When the leases of so many unseen deliveries, one after the other, have ended at the earliest."""
+    ended_ms = waiting.since_ms
+    for number in range(1, times + 1):
+        ended_ms = max(ended_ms, hidden_from(waiting.hidden + number)) + waiting.terms.ttr_ms
+    return ended_ms
 
 
 def if_gone(life: Life, hidden_from: HiddenFrom) -> list[Step]:

@@ -93,7 +93,7 @@ class SimulatedJob:
         """Let time pass, and make a random call."""
         self.now_ms += self.chance.randrange(1, 600)
         self.run_timer()
-        choices = [self.put, self.put, self.cancel, self.finish_too_late, self.change, self.redrive, self.look]
+        choices = [*[self.put] * 5, self.cancel, self.finish_too_late, self.change, self.redrive, self.look]
         choices += [self.pop] * 4 + [self.finish_without_receipt]
         if self.state == "held" and self.is_known:
             choices += [self.finish, self.release, self.snooze, self.touch, self.bury] * 2
