@@ -51,6 +51,8 @@ def _exists(life: Life, put: Operation, hidden_from: HiddenFrom) -> list[Step]:
         steps += [*if_dead(life, hidden_from), *if_finished(life)]
     if put.only_live:
         return steps
+    if put.chain and life.place is Place.HELD and life.terms.unique_for_ms:
+        steps.append((life, -inf))  # the finish in the same step, which is not done, would have left the id taken
     taken = if_gone(life, hidden_from) + (if_finished(life) if put.on_conflict == "replace" else [])
     return steps + [(was, from_ms) for was, from_ms in taken if was.taken_until_ms]
 

@@ -167,6 +167,12 @@ RIGHT = {
         op("cancel", 9, 10, "ready"),
         gone(),
     ],
+    "an id that would stay taken, refused to the put of the finish that is not done": [
+        *UNIQUE[:2],
+        put(2.6, 2.7, "exists", "second", on_conflict="keep", chain="c1"),
+        finish(2.8, 2.9),
+        gone(),
+    ],
     "a taken id that a cancel frees": [
         *UNIQUE,
         op("cancel", 3, 3.2, "finished"),
@@ -274,6 +280,7 @@ WRONG = {
         deliver(3, 3.4, 3300, tag="next"),
     ],
     "a kept follow-up that is not there": [*HELD, follow(2.7, 2.8, "other", "follow-up kept", on_conflict="keep")],
+    "a held job that is not kept": [*UNIQUE[:2], put(2.6, 2.7, "exists", "second", on_conflict="keep")],
     "a second job while the id is taken": [*UNIQUE, put(4, 5, tag="second")],
     "a job in the place of a finished one while the id is taken": [
         put(0, 1, unique_for_ms=5000, retain_ms=9000),
