@@ -7,7 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.faults.clients import TOPICS, Clients
+from tests.faults.clients import Clients
+from tests.faults.drawn_puts import TOPICS
 from tests.faults.history import Recorder
 
 PRODUCERS = 3

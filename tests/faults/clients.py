@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from deferd import AsyncClient, BulkResult, Delivery, JobRef
 from deferd.client import requests
+from deferd.client.bulk import Selector
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.client.jobs import FinishResult, Job, PutResult, Released
+from deferd.client.jobs import FinishResult, PutResult, Released
 from deferd.contract.backoff import FixedBackoff
 from deferd.contract.errors import (
     DeferdError,
@@ -31,28 +30,26 @@ from deferd.contract.errors import (
     TopicNotFound,
 )
 from deferd.contract.model import JobState
+from tests.faults.drawn_puts import (
+    BACKOFF_MS,
+    COLLECTING,
+    DELAYS_MS,
+    FOLLOWED,
+    PATTERNS,
+    TOPICS,
+    WORKER_TOPIC,
+    DrawnPuts,
+    tag_of,
+)
 from tests.faults.history import NOT_SENT, UNKNOWN, Recorder
+from tests.faults.response_facts import CREATED, delivery_facts, ms, outcome_in_batch, put_facts, shown_facts
 
-TOPICS = ("faults.a", "faults.b", "faults.c")
-WORKER_TOPIC = "faults.worker"
-PATTERNS = ("*s.a", "*s.b", "*.c")
-"""They match TOPICS together."""
 RESPONSE_S = 2.5
-CREATED = 201
-IDS_A_SECOND = 6
-"""Each second has new ids, each of which gets a few puts and cancels."""
-TTRS_MS = (400, 800, 1500)
-DELAYS_MS = (0, 0, 100, 400, 1500)
-TTLS_MS = (1, 30, 500)
-DEADLINES_MS = (30, 600, 2000)
-TIME_LIMITS_MS = (300, 1000)
-DEAD_RETAINS_MS = (0, 1000)
-RETAINS_MS = (300, 1500, 3000)
-BACKOFF_MS = 300
 PAUSE_AFTER_ERROR_S = 0.25
 PAUSE_WHEN_EMPTY_S = 0.1
 _CODES = {
     JobExists.code: "exists",
+    JobReserved.code: "held",
     JobNotFound.code: "not found",
     ReceiptStale.code: "stale",
     JobCancelled.code: "cancelled",
@@ -74,11 +71,10 @@ class Clients:
     def __init__(self, name: str, seed: str, began_s: float, urls: Iterable[str], recorder: Recorder) -> None:
         self._name = name
         self._chance = random.Random(seed)
-        self._began_s = began_s
+        self._puts = DrawnPuts(name, self._chance, began_s)
         self._clients = [AsyncClient(url, retry_for=0, timeout=RESPONSE_S) for url in urls]
         self._recorder = recorder
         self._requests = 0
-        self._puts = 0
         self._finishes = 0
         self.stopping = asyncio.Event()
 
@@ -89,10 +85,6 @@ class Clients:
 
     def _client(self) -> AsyncClient:
         return self._chance.choice(self._clients)
-
-    def _job_id(self) -> str:
-        second = int(time.monotonic() - self._began_s) - self._chance.choice((0, 0, 1))
-        return f"{max(second, 0)}-{self._chance.randrange(IDS_A_SECOND)}"
 
     async def _record(
         self,
@@ -153,76 +145,39 @@ class Clients:
             await asyncio.sleep(self._chance.expovariate(1 / pause_s))
 
     async def _put(self, topic: str) -> None:
-        job, terms, known = self._draw_job(topic)
-        if topic in TOPICS and self._chance.random() < 0.1:
+        job, terms, known = self._puts.draw(topic)
+        if topic in TOPICS and "on_conflict" not in known and self._chance.random() < 0.1:
             terms["on_conflict"] = known["on_conflict"] = "replace"
         number = self._recorder.begin("put", topic, job, **known)
-        stored = "stored" if known.get("on_conflict") == "replace" else "created"
-
-        def facts(put: Job) -> dict[str, Any]:
-            if put.body != known["tag"]:
-                return {**shown_facts(put), "outcome": "kept", "level": put.durability}
-            made = {"at_ms": ms(put.created_at), "due_ms": ms(put.due_at)}
-            return {**made, "outcome": stored, "level": put.durability}
-
-        await self._record(number, self._client().put(topic, known["tag"], id=job, **terms), facts)
+        call = self._client().put(topic, known["tag"], id=job, **terms)
+        await self._record(number, call, lambda put: put_facts(put, known))
 
     async def _put_batch(self, topic: str) -> None:
-        drawn = {job: (terms, known) for job, terms, known in (self._draw_job(topic) for _ in range(4))}
+        drawn = {job: (terms, known) for job, terms, known in (self._puts.draw(topic) for _ in range(4))}
         numbers = [self._recorder.begin("put", topic, job, **known) for job, (_, known) in drawn.items()]
         jobs = [{"topic": topic, "id": job, "body": known["tag"], **terms} for job, (terms, known) in drawn.items()]
 
-        def facts(results: Sequence[PutResult]) -> list[tuple[PutResult, dict[str, Any]]]:
-            return [(one, {"outcome": outcome(one), "level": one.durability}) for one in results]
+        on_conflicts = [known.get("on_conflict", "") for _, known in drawn.values()]
 
-        def outcome(one: PutResult) -> str:
-            if one.code is not None:
-                return _CODES[one.code]
-            return "created" if one.status == CREATED else "kept"
+        def facts(results: Sequence[PutResult]) -> list[tuple[PutResult, dict[str, Any]]]:
+            return [
+                (one, {"outcome": outcome(one, on_conflict), "level": one.durability})
+                for one, on_conflict in zip(results, on_conflicts, strict=True)
+            ]
+
+        def outcome(one: PutResult, on_conflict: str) -> str:
+            return outcome_in_batch(one, on_conflict) if one.code is None else _CODES[one.code]
 
         await self._record_all(numbers, self._client().put_batch(jobs), facts)
-
-    def _draw_job(self, topic: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """A job's id, its options for the client, and the same for the history."""
-        self._puts += 1
-        delay_ms, ttr_ms = self._chance.choice(DELAYS_MS), self._chance.choice(TTRS_MS)
-        terms: dict[str, Any] = {"ttr": ttr_ms / 1000}
-        known: dict[str, Any] = {"tag": f"{self._name}/{self._puts}", "ttr_ms": ttr_ms}
-        if self._chance.random() < 0.3:  # an instant must mean the same on all of the services' clocks
-            known["run_at_ms"] = int(time.time() * 1000) + delay_ms
-            terms["run_at"] = datetime.fromtimestamp(known["run_at_ms"] / 1000, UTC)
-        else:
-            known["delay_ms"] = delay_ms
-            terms["delay"] = delay_ms / 1000
-        what = self._chance.random()
-        if topic in TOPICS and what < 0.1:
-            known["ttl_ms"] = self._chance.choice(TTLS_MS)
-            terms["ttl"] = known["ttl_ms"] / 1000
-        elif topic in TOPICS and what < 0.3:
-            known["max_attempts"] = terms["max_attempts"] = self._chance.choice((1, 2, 3))
-            terms["backoff"] = {"kind": "fixed", "seconds": BACKOFF_MS / 1000}
-        elif topic in TOPICS and what < 0.4:
-            known["deadline_ms"] = self._chance.choice(DEADLINES_MS)
-            terms["deadline"] = known["deadline_ms"] / 1000
-        elif topic in TOPICS and what < 0.5:
-            known["time_limit_ms"] = self._chance.choice(TIME_LIMITS_MS)
-            terms["time_limit"] = known["time_limit_ms"] / 1000
-        if topic in TOPICS and self._chance.random() < 0.1:
-            known["dead_retain_ms"] = self._chance.choice(DEAD_RETAINS_MS)
-            terms["dead_retain"] = known["dead_retain_ms"] / 1000
-        if self._chance.random() < 0.3:
-            known["retain_ms"] = self._chance.choice(RETAINS_MS)
-            terms["retain"] = known["retain_ms"] / 1000
-        if self._chance.random() < 0.2:
-            terms["on_conflict"] = known["on_conflict"] = "keep"
-        return self._job_id(), terms, known
 
     async def interfere(self, pause_s: float) -> None:
         """Cancel, reschedule, redrive, get and finish jobs in any state, until `stopping` is set."""
         while not self.stopping.is_set():
-            topic, job = self._chance.choice(TOPICS), self._job_id()
+            topic, job = self._chance.choice(TOPICS), self._puts.job_id()
             what = self._chance.random()
-            if what < 0.6:
+            if what < 0.02:
+                await self._sweep(topic)
+            elif what < 0.6:
                 await self._cancel(topic, job)
             elif what < 0.7:
                 await self._change(topic, job, self._chance.choice(DELAYS_MS))
@@ -235,13 +190,26 @@ class Clients:
             await asyncio.sleep(self._chance.expovariate(1 / pause_s))
 
     async def _change(self, topic: str, job: str, delay_ms: int) -> None:
-        number = self._recorder.begin("change", topic, job, delay_ms=delay_ms)
-        if self._chance.random() < 0.5:  # as a call on many jobs
-            many = self._client().reschedule_all(ids=[(topic, job)], delay=delay_ms / 1000)
+        by = self._chance.choice(("", "", "ids", "tag"))
+        number = self._recorder.begin("change", topic, job, delay_ms=delay_ms, by=by)
+        if by:
+            many = self._client().reschedule_all(**_selector(topic, job, by), delay=delay_ms / 1000)
             await self._record(number, many, lambda done: {"outcome": _outcome_of_reschedule(done)})
             return
         call = self._client().change(topic, job, delay=delay_ms / 1000)
         await self._record(number, call, lambda now: {"outcome": "done", "at_ms": ms(now.due_at) - delay_ms})
+
+    async def _sweep(self, topic: str) -> None:
+        """Reschedule, or now and then cancel, all jobs of a topic in one state."""
+        states: tuple[Literal["delayed", "ready"], ...] = ("delayed", "ready")
+        state, delay_ms = self._chance.choice(states), self._chance.choice(DELAYS_MS)
+        if self._chance.random() < 0.2:
+            number = self._recorder.begin("cancel", topic, by="state")
+            call = self._client().cancel_all(state=state, topics=topic)
+        else:
+            number = self._recorder.begin("change", topic, by="state", delay_ms=delay_ms)
+            call = self._client().reschedule_all(state=state, topics=topic, delay=delay_ms / 1000)
+        await self._record(number, call, lambda _: {"outcome": "done"})
 
     async def _redrive(self, topic: str, job: str) -> None:
         number = self._recorder.begin("redrive", topic, job)
@@ -254,12 +222,15 @@ class Clients:
         await self._record(number, call, lambda there: {**shown_facts(there), "outcome": "there"})
 
     async def _cancel(self, topic: str, job: str) -> None:
-        number = self._recorder.begin("cancel", topic, job)
-        if self._chance.random() < 0.5:  # as a call on many jobs
-            many = self._client().cancel_all(ids=[(topic, job)])
+        by, keeps = self._chance.choice(("", "", "ids", "tag")), self._chance.random() < 0.4
+        if by:
+            number = self._recorder.begin("cancel", topic, job, by=by)
+            many = self._client().cancel_all(**_selector(topic, job, by))
             await self._record(number, many, lambda done: {"outcome": str(next(iter(done.was), UNKNOWN))})
             return
-        await self._record(number, self._client().cancel(topic, job), lambda cancelled: {"outcome": str(cancelled.was)})
+        number = self._recorder.begin("cancel", topic, job, keeps_follow_up=keeps)
+        call = self._client().cancel(topic, job, follow_up="keep" if keeps else "cancel")
+        await self._record(number, call, lambda cancelled: {"outcome": str(cancelled.was)})
 
     # Consumers
 
@@ -304,6 +275,8 @@ class Clients:
         return []
 
     async def _handle(self, job: Delivery) -> None:
+        if job.id.endswith((COLLECTING, FOLLOWED)):  # so that puts find it held
+            await asyncio.sleep(self._chance.choice((0, 0.1, 0.3)))
         what = self._chance.random()
         if what < 0.55:
             await self._end(job)
@@ -349,7 +322,7 @@ class Clients:
         """Finish the delivery and put another job in one step: two operations."""
         chain = f"{self._name}/{self._finishes}"
         number, item = self._begin_finish(job, chain=chain)
-        next_job, terms, known = self._draw_job(job.topic)
+        next_job, terms, known = self._puts.draw(job.topic, collapses=False)
         numbers = [number, self._recorder.begin("put", job.topic, next_job, **known, chain=chain)]
         put = {"topic": job.topic, "id": next_job, "body": known["tag"], **terms}
         request = requests.finish(job, item["result"], [put])
@@ -429,38 +402,6 @@ class Clients:
             )
 
 
-def shown_facts(job: Job) -> dict[str, Any]:
-    """What a response shows of a job, for the history."""
-    facts = {"shown": job.body, "state": str(job.state), "created_ms": ms(job.created_at)}
-    return facts | {"result": job.result or ""} if job.state is JobState.FINISHED else facts
-
-
-def delivery_facts(job: Delivery) -> dict[str, Any]:
-    """What a delivery shows, for the history."""
-    assert job.reserved_until is not None
-    lease_end_ms = ms(job.reserved_until)
-    return {
-        "topic": job.topic,
-        "job": job.id,
-        "tag": job.body,
-        "attempt": job.attempt,
-        "receipt": job.receipt,
-        "lease_end_ms": lease_end_ms,
-        "created_ms": ms(job.created_at),
-        # How long a lease is that ends at the deadline, the response does not show.
-        "at_ms": None if job.reserved_until == job.deadline_at else lease_end_ms - _lease_ms(job),
-    }
-
-
-def _lease_ms(job: Delivery) -> int:
-    return round(min(job.ttr, job.time_limit or job.ttr) * 1000)
-
-
-def ms(instant: datetime) -> int:
-    """Milliseconds since the epoch."""
-    return round(instant.timestamp() * 1000)
-
-
 def _outcome_of_reschedule(done: BulkResult) -> str:
     """As that of a change: of the one job that was meant."""
     if done.done:
@@ -468,3 +409,8 @@ def _outcome_of_reschedule(done: BulkResult) -> str:
     if not done.was:  # it may have been replaced after the call began
         return UNKNOWN
     return "held" if JobState.RESERVED in done.was else "not found"
+
+
+def _selector(topic: str, job: str, by: str) -> Selector:
+    """Of a call on many jobs that is meant for one."""
+    return {"tag": tag_of(job), "topics": topic} if by == "tag" else {"ids": [(topic, job)]}

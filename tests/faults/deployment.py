@@ -26,7 +26,7 @@ import httpx
 from deferd.api.auth.api_keys import Scope
 from tests.acceptance.api.keyed_service import KeysFile
 from tests.acceptance.service_process import ServiceProcess
-from tests.faults.job_life import DEAD_RETENTION_MS
+from tests.faults.job_state import DEAD_RETENTION_MS
 from tests.faults.orphans import no_orphans
 from tests.faults.tcp_proxy import TcpProxy, tcp_proxy
 from tests.integration.store.store_contents import KEYS

@@ -24,8 +24,8 @@ from deferd import AsyncClient
 from deferd.client.errors import NoAnswer
 from deferd.contract.errors import DeferdError
 from tests.acceptance.service_process import ServiceProcess
-from tests.faults.clients import delivery_facts
 from tests.faults.orphans import no_orphans
+from tests.faults.response_facts import delivery_facts
 from tests.integration.store.store_servers import SentinelSet, StoreServer
 from tests.waiting import wait_until
 

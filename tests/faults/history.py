@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ Kind = Literal[
 ]
 UNKNOWN = "unknown"
 """Outcome of an operation without a response, or with 503: it may have been executed, or may still be."""
+DELIVERED = "delivered"
+"""Outcome of a put without a response that a delivery proves, if it may have become a job, an item or a follow-up."""
 NOT_SENT = "not sent"
 """Outcome of an operation without a connection: it was not executed."""
 
@@ -30,13 +33,16 @@ NOT_SENT = "not sent"
 class Operation:
     """One attempt of a call on one job.
 
-    Outcomes: put `created`, `stored` (with replace: created, or replaced another), `exists`, `kept`, `held`; change
+    Outcomes: put `created`, `stored` (with replace: created, or replaced another), `appended`, `follows` (a follow-up,
+    new or in the place of another), `follow-up appended`, `exists`, `kept`, `follow-up kept`, `held`; change
     `done`, `held`, `not found`; cancel the state that the job was in, `not found`; finish, touch, bury, snooze and
     release `done`, `not found`, `stale`, `cancelled`, and release `dead`; redrive `done`, `none`; deliver `done`; look
     `there`, `not found`. `tag` identifies the put that a job comes from. An empty `on_conflict` means reject, an empty
     `receipt` the live delivery. `at_ms` is when the store executed the operation and `due_ms` when the job is due, if
     the response shows it; `shown` (a tag), `state`, `result` and `created_ms` are of the job that a response shows.
-    `chain` names a finish and the put in the same step. `end_s` is None without a response; the outcome may be known
+    A collection has the tags of all its puts; `items` is how many it has after an append. `follows`: the put waits for
+    the job's holder; `only_live`: dead and finished jobs are not in its way. `chain` names a finish and the put in the
+    same step. `end_s` is None without a response; the outcome may be known
     all the same, as a delivery proves its put.
     """
 
@@ -67,6 +73,13 @@ class Operation:
     state: str = ""
     result: str = ""
     chain: str = ""
+    unique_for_ms: int = 0
+    max_wait_ms: int = 0
+    max_items: int = 0
+    items: int = 0
+    follows: bool = False
+    only_live: bool = False
+    keeps_follow_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,8 +142,12 @@ def read_history(files: Iterable[Path]) -> History:
             first_call_s[request] = min(line["call_s"], first_call_s.get(request, line["call_s"]))
     of_job: dict[tuple[str, str], list[Operation]] = defaultdict(list)
     without_response: list[PopWithoutResponse] = []
+    sweeps = []
     for line in lines:
         if line["outcome"] == NOT_SENT:
+            continue
+        if line.get("by") == "state":
+            sweeps.append(line)
             continue
         if line["kind"] != "pop":
             of_job[line["topic"], line["job"]].append(_operation(line))
@@ -141,20 +158,54 @@ def read_history(files: Iterable[Path]) -> History:
             # A response to a repeated request may have been made for the first attempt.
             made = {**line, **job, "kind": "deliver", "call_s": first_call_s[line["request"]], "outcome": "done"}
             of_job[made["topic"], job["job"]].append(_operation(made))
+    for (topic, job), operations in of_job.items():
+        first_s = min(one.call_s for one in operations)
+        operations += [
+            _part_of(line, job) for line in sweeps if line["topic"] == topic and (line["end_s"] or inf) > first_s
+        ]
     completed = {key: _completed_by_deliveries(operations) for key, operations in of_job.items()}
     return History(lines, completed, without_response)
 
 
+def _part_of(line: dict[str, Any], job: str) -> Operation:
+    """What a call on all jobs of a state may have done to one of them, while the call was under way."""
+    return replace(_operation({**line, "job": job, "outcome": UNKNOWN}), end_s=line["end_s"])
+
+
 def _completed_by_deliveries(operations: list[Operation]) -> list[Operation]:
-    """A delivery proves that its put was executed and when, even if the put had no response."""
-    created_ms = {one.tag: one.created_ms for one in operations if one.kind == "deliver"}
-    completed = [
-        replace(one, outcome="stored" if one.on_conflict == "replace" else "created", at_ms=created_ms[one.tag])
-        if one.kind == "put" and one.at_ms is None and one.outcome in {UNKNOWN, "created"} and one.tag in created_ms
-        else one
-        for one in operations
-    ]
-    return sorted(completed, key=lambda one: one.call_s)
+    """A delivery proves that its puts were executed, and when the first was, even if they had no response."""
+    created_ms: dict[str, int] = {}
+    delivered: set[str] = set()
+    for one in operations:
+        if one.kind == "deliver":
+            tags = tags_of(one.tag)
+            created_ms[tags[0]] = one.created_ms
+            delivered.update(tags)
+    return sorted(
+        (_completed(one, created_ms.get(one.tag)) if one.tag in delivered else one for one in operations),
+        key=lambda one: one.call_s,
+    )
+
+
+def _completed(one: Operation, created_ms: int | None) -> Operation:
+    """A put whose job was delivered; `created_ms` if it was the first of the job."""
+    if one.kind != "put" or one.at_ms is not None or one.outcome not in {UNKNOWN, "created", "follows"}:
+        return one
+    if one.outcome != UNKNOWN:
+        return replace(one, at_ms=created_ms)
+    if one.on_conflict == "append" or one.follows:
+        return replace(one, outcome=DELIVERED, at_ms=created_ms)
+    return replace(one, outcome="stored" if one.on_conflict == "replace" else "created", at_ms=created_ms)
+
+
+def text_of(body: Any) -> str:
+    """A body as histories name it: the tag of a put, or in brackets the tags of all puts of a collection."""
+    return body if isinstance(body, str) else f"[{','.join(body)}]"
+
+
+def tags_of(content: str) -> list[str]:
+    """The tags in what `text_of` returned."""
+    return content[1:-1].split(",") if content.startswith("[") else [content]
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

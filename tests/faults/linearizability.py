@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from tests.faults.history import UNKNOWN, Operation
-from tests.faults.job_life import Life, after
+from tests.faults.history import UNKNOWN, Operation, tags_of
+from tests.faults.job_life import after
+from tests.faults.job_state import Life
 
 MOST_STEPS = 200_000
 """Steps after which a job's history counts as undecided."""
@@ -89,14 +90,18 @@ def _with_instants(operations: Sequence[Operation]) -> list[Operation]:
 def _contradicts_itself(one: Operation, clock: StoreClock, created_ms: Mapping[str, int | None]) -> bool:
     """Whether a response shows an impossible time: of its execution, of the job's put or of its due time."""
     shown = one.tag if one.kind == "deliver" else one.shown
-    if one.created_ms and created_ms.get(shown) not in {None, one.created_ms}:
+    if one.created_ms and created_ms.get(tags_of(shown)[0]) not in {None, one.created_ms}:
         return True
     if one.at_ms is None:
         return False
     if not clock.earliest(one.call_s) <= one.at_ms <= clock.latest(one.end_s):
         return True
+    if one.kind != "put" or not one.due_ms:
+        return False
     requested_ms = max(one.at_ms, one.run_at_ms) if one.run_at_ms else one.at_ms + one.delay_ms
-    return one.kind == "put" and one.due_ms not in {0, requested_ms}
+    if one.max_wait_ms or one.max_items:
+        return not one.at_ms <= one.due_ms <= requested_ms
+    return one.due_ms != requested_ms
 
 
 class _Search:

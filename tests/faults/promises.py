@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from typing import Any
 
 from deferd.contract.model import JobState
-from tests.faults.history import UNKNOWN, History, Operation
+from tests.faults.collapsed_puts import lost_items, may_follow, put_while_taken, split_items
+from tests.faults.history import DELIVERED, UNKNOWN, History, Operation, tags_of
 from tests.faults.linearizability import StoreClock
 from tests.integration.store.store_contents import Contents
 
@@ -29,18 +29,26 @@ class Broken:
     forgotten: list[str]
     reused_receipts: list[str]
     split_chains: list[str]
+    split_items: list[str]
+    lost_items: list[str]
+    put_while_taken: list[str]
 
 
+_MAY_BE_NEW = {"created", "stored", DELIVERED, UNKNOWN}
+_SHOWN_LEVEL = {"created", "stored", "exists", "kept", "appended", "follows", "follow-up appended", "follow-up kept"}
 _ENDS = {"finish", "release", "snooze", "bury", "cancel"}
 
 
 def broken_promises(history: History, clock: StoreClock) -> Broken:
     """Check each job. The history must end with a look at each job in the store."""
-    broken = Broken([], [], [], [], [], [], _split_chains(history))
+    broken = Broken([], [], [], [], [], [], _split_chains(history), [], [], [])
     for (topic, job), operations in history.of_job.items():
         name = f"{topic}/{job}"
         broken.lost.extend(f"{name} {tag}" for tag in _lost(operations))
         broken.forgotten.extend(f"{name} {tag}" for tag in _forgotten(operations, clock))
+        broken.split_items.extend(f"{name} {tag}" for tag in split_items(operations))
+        broken.lost_items.extend(f"{name} {tag}" for tag in lost_items(operations, clock))
+        broken.put_while_taken.extend(f"{name} {tag}" for tag in put_while_taken(operations, clock))
         deliveries = sorted((one for one in operations if one.kind == "deliver"), key=lambda one: one.at_ms or 0)
         dated = [one for one in deliveries if one.at_ms is not None]
         ends = [one for one in operations if one.kind in _ENDS and one.outcome not in {"stale", "not found"}]
@@ -55,7 +63,7 @@ def broken_promises(history: History, clock: StoreClock) -> Broken:
         puts_ms = {
             put.tag: clock.latest(put.end_s) if put.at_ms is None else put.at_ms
             for put in operations
-            if put.kind == "put"
+            if put.kind == "put" and not may_follow(put)
         }
         for ended, found in (
             ([one for one in ends if one.kind == "cancel"], broken.delivered_after_cancel),
@@ -100,24 +108,30 @@ def _lost(operations: Iterable[Operation]) -> list[str]:
     receipts: defaultdict[str, set[str]] = defaultdict(set)
     for one in of_job:
         if one.kind == "deliver":
-            receipts[one.tag].add(one.receipt)
+            for tag in tags_of(one.tag):
+                receipts[tag].add(one.receipt)
     ended = {one.receipt for one in of_job if one.kind in {"finish", "bury"} and one.outcome in {"done", UNKNOWN}}
     others = [one for one in of_job if _may_remove(one) or _finishes_live_delivery(one)]
     return [
         put.tag
         for put in of_job
         if put.kind == "put"
-        and put.outcome in {"created", "stored"}
-        and not (put.ttl_ms or put.max_attempts or put.deadline_ms)  # otherwise it may have died
+        and put.outcome in {"created", "stored", "appended", "follows", "follow-up appended", DELIVERED}
+        and not any(_may_die(other) for other in (of_job if put.on_conflict == "append" else [put]))
         and not receipts[put.tag] & ended
         and not any(one.tag != put.tag and (one.end_s is None or one.end_s > put.call_s) for one in others)
     ]
 
 
+def _may_die(put: Operation) -> bool:
+    """Whether its job may die by itself."""
+    return bool(put.ttl_ms or put.max_attempts or put.deadline_ms)
+
+
 def _may_remove(one: Operation) -> bool:
     """Whether the operation may have removed the job of another put."""
     if one.kind == "put":
-        return one.on_conflict == "replace" and one.outcome in {"stored", UNKNOWN}
+        return one.on_conflict == "replace" and one.outcome in {"stored", "follows", DELIVERED, UNKNOWN}
     return one.kind == "cancel" and one.outcome != "not found"
 
 
@@ -130,7 +144,9 @@ def _forgotten(of_job: Iterable[Operation], clock: StoreClock) -> list[str]:
     operations = list(of_job)
     retains_ms = {one.tag: one.retain_ms for one in operations if one.kind == "put" and one.retain_ms}
     puts_s = {one.tag: one.call_s for one in operations if one.kind == "put"}
-    removals = [one for one in operations if _may_remove(one)]
+    removals = [
+        one for one in operations if _may_remove(one) or (one.kind == "put" and (one.only_live or may_follow(one)))
+    ]
     found = []
     for delivery in operations:
         if delivery.kind != "deliver" or delivery.tag not in retains_ms:
@@ -187,24 +203,6 @@ def _is_after(delivery: Operation, end: Operation, puts_ms: Mapping[str, float],
     return was_of_this_job and put_before and made_ms > clock.latest(end.end_s)
 
 
-def count_outcomes(history: History) -> Counter[tuple[str, str]]:
-    """Operations by kind and outcome, where a pop is one operation; looks by the state that they showed."""
-    counts = Counter(_counted_as(line) for line in history.lines)
-    counts["deliver", "done"] = sum(len(line.get("jobs", ())) for line in history.lines)
-    return counts
-
-
-def _counted_as(line: dict[str, Any]) -> tuple[str, str]:
-    kind, outcome = line["kind"], line["outcome"]
-    if kind == "pop" and "," in line["topic"]:
-        return "pop by patterns", outcome
-    if kind == "finish" and "receipt" not in line:
-        return "finish any", outcome
-    if kind == "finish" and "chain" in line:
-        return "finish, put", outcome
-    return (kind, line["state"]) if kind == "look" and "state" in line else (kind, outcome)
-
-
 def wrong_responses(history: History) -> list[str]:
     """Responses that no fault excuses: internal errors, and puts acknowledged below the default durability."""
     found = []
@@ -214,7 +212,7 @@ def wrong_responses(history: History) -> list[str]:
             found.append(f"{name} got status {line['status']}")
         if (
             line["kind"] == "put"
-            and line["outcome"] in {"created", "stored", "exists", "kept"}
+            and line["outcome"] in _SHOWN_LEVEL
             and line.get("level") != "fsync"
             and not (line["outcome"] == "exists" and "chain" in line)  # it refuses the finish and acknowledges no put
         ):
@@ -254,9 +252,11 @@ def check_store_contents(topic: str, contents: Contents, history: History) -> li
 
 
 def _puts(of_id: Iterable[Operation]) -> tuple[int, int]:
-    """Successful puts, at least and at most; the functions below do the same."""
-    count = sum(one.kind == "put" and one.outcome in {"created", "stored"} for one in of_id)
-    return count, count
+    """Jobs that were put, at least and at most; the functions below do the same."""
+    outcomes = Counter(one.outcome for one in of_id if one.kind == "put")
+    count = outcomes["created"] + outcomes["stored"]
+    # A follow-up counts once it has become the job.
+    return count, count + outcomes["follows"] + outcomes[DELIVERED]
 
 
 def _finishes(of_id: Iterable[Operation]) -> tuple[int, int]:
@@ -270,5 +270,8 @@ def _cancels(of_id: Iterable[Operation]) -> tuple[int, int]:
     operations = list(of_id)
     count = sum(one.kind == "cancel" and one.outcome in {"delayed", "ready", "reserved", "dead"} for one in operations)
     # A put that replaced a job counts as its cancel.
-    replaced = sum(one.on_conflict == "replace" and one.outcome in {"stored", UNKNOWN} for one in operations)
+    replaced = sum(
+        one.kind == "put" and (one.on_conflict == "replace" or one.only_live) and one.outcome in _MAY_BE_NEW
+        for one in operations
+    )
     return count, count + replaced

@@ -39,7 +39,12 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         by_kind[kind_of_call][what] += count
     for kind_of_call, outcomes in sorted(by_kind.items()):
         counts = ", ".join(f"{what} {count}" for what, count in outcomes.most_common())
-        yield f"{kind_of_call:11} {sum(outcomes.values()):7}: {counts}"
+        yield f"{kind_of_call:18} {sum(outcomes.values()):7}: {counts}"
+    yield ""
+    yield " calls that used"
+    for verb, of_verb in outcome.verbs.items():
+        counts = ", ".join(f"{what} {count}" for what, count in of_verb.most_common())
+        yield f"{verb:31} {of_verb.total():7}: {counts}"
     yield ""
     broken = outcome.broken
     for count, what in (
@@ -50,6 +55,9 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         (len(broken.forgotten), "finished jobs that were not retained for as long as their put requested"),
         (len(broken.reused_receipts), "receipts used for two deliveries"),
         (len(broken.split_chains), "jobs delivered again although the put of the same step was done"),
+        (len(broken.split_items), "items delivered twice, or in two bodies"),
+        (len(broken.lost_items), "acknowledged items that the delivery of their collection lacks"),
+        (len(broken.put_while_taken), "jobs put while `unique_for` kept the id taken"),
         (len(outcome.wrong_responses), "internal errors, and puts acknowledged below fsync"),
         (outcome.left, "jobs left at the end"),
         (len(outcome.audit), f"findings of {outcome.audits} consistency checks, and in the store's counters"),

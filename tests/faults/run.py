@@ -12,14 +12,16 @@ from typing import NamedTuple
 
 from deferd import AsyncClient
 from tests.acceptance.service_process import ServiceProcess
-from tests.faults.clients import TOPICS, WORKER_TOPIC, Clients
+from tests.faults.clients import Clients
 from tests.faults.deployment import Deployment, FaultyStore, RecordingProcess, clock_error_h, deployed
+from tests.faults.drawn_puts import TOPICS, WORKER_TOPIC
 from tests.faults.history import History, Operation, Recorder, read_history
 from tests.faults.injection import FaultNotInjected, inject
 from tests.faults.linearizability import StoreClock, check_job
+from tests.faults.operation_counts import count_outcomes, count_verbs
 from tests.faults.plan import Fault, FaultKind
 from tests.faults.progress import Progress
-from tests.faults.promises import Broken, broken_promises, check_store_contents, count_outcomes, wrong_responses
+from tests.faults.promises import Broken, broken_promises, check_store_contents, wrong_responses
 from tests.integration.store.store_contents import Contents, read_contents
 
 RECOVERY_S = 30.0
@@ -52,13 +54,15 @@ class Outcome:
     """Faults that were drawn but had no effect."""
     took_s: float = 0
     operations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    verbs: dict[str, Counter[str]] = field(default_factory=dict)
+    """The outcomes of calls that use a verb or option which few jobs have."""
     jobs_checked: int = 0
     longest: int = 0
     uncertainty_ms: float = 0
     clock_errors_h: list[float] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
-    broken: Broken = field(default_factory=lambda: Broken([], [], [], [], [], [], []))
+    broken: Broken = field(default_factory=lambda: Broken([], [], [], [], [], [], [], [], [], []))
     wrong_responses: list[str] = field(default_factory=list)
     audits: int = 0
     audit: list[str] = field(default_factory=list)
@@ -207,6 +211,7 @@ def _check(
         there = "there" if job in contents[topic].pool else "not found"
         operations.append(Operation("look", topic, job, *read_s, there))
     outcome.operations = count_outcomes(history)
+    outcome.verbs = count_verbs(history)
     outcome.broken = broken_promises(history, clock)
     outcome.wrong_responses = wrong_responses(history)
     outcome.audit += [error for topic in ALL_TOPICS for error in check_store_contents(topic, contents[topic], history)]

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from deferd import Context, Worker
-from tests.faults.clients import WORKER_TOPIC, delivery_facts
+from tests.faults.drawn_puts import WORKER_TOPIC
 from tests.faults.history import UNKNOWN, Recorder
+from tests.faults.response_facts import delivery_facts
 
 
 def main() -> int:

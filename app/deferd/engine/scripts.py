@@ -36,6 +36,9 @@ _REFUSALS = ("MISCONF", "READONLY", "LOADING", "BUSY", "CLUSTERDOWN", "MASTERDOW
 _SLOT_IS_MOVING = "access a non local key in a cluster node"
 """The error of a script that uses a key which it has emptied, while the key's slot is moved to another node."""
 
+_CLOSED_CONNECTION = "the handler is closed"
+"""In the text of the RuntimeError that uvloop raises for a write to a connection that the other side has closed."""
+_UNREACHABLE = "the store cannot be reached"
 _OUT_OF_MEMORY = "the store is out of memory and refuses to store more"
 _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
     ((redis_errors.OutOfMemoryError,), _OUT_OF_MEMORY, 5),
@@ -51,7 +54,7 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
         "the store's cluster is being rearranged",
         1,
     ),
-    ((redis_errors.ConnectionError, redis_errors.InvalidResponse, OSError), "the store cannot be reached", 1),
+    ((redis_errors.ConnectionError, redis_errors.InvalidResponse, OSError), _UNREACHABLE, 1),
 )
 """Errors of the client, subclasses first; the detail for the caller, and the seconds until a retry."""
 
@@ -177,6 +180,8 @@ def translate(exc: Exception) -> StoreUnavailable | None:
     for kinds, detail, retry_after_s in _UNAVAILABLE:
         if isinstance(exc, kinds):
             return StoreUnavailable(detail, retry_after_s)
+    if isinstance(exc, RuntimeError) and _CLOSED_CONNECTION in str(exc):
+        return StoreUnavailable(_UNREACHABLE, 1)
     if isinstance(exc, redis_errors.ResponseError):
         found = _FIRST_WORD.search(str(exc))
         word = found[1] if found is not None else ""

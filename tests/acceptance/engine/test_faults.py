@@ -18,6 +18,9 @@ SEED = 20_251
 SOURCES = Path(deferd.__file__).parent
 OUTCOMES_SEEN = [
     *(("put", outcome) for outcome in ("created", "stored", "exists", "kept", "unknown")),
+    *(("put", outcome) for outcome in ("appended", "follows", "follow-up appended")),
+    *(("cancel by ids", outcome) for outcome in ("delayed", "reserved")),
+    *(("cancel by tag", "delayed"), ("cancel by state", "done"), ("change by state", "done")),
     *(("change", outcome) for outcome in ("done", "held", "not found")),
     *(("cancel", outcome) for outcome in ("delayed", "reserved", "finished", "not found")),
     *(("finish", outcome) for outcome in ("done", "stale", "cancelled")),
@@ -67,6 +70,9 @@ async def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path
     assert outcome.broken.forgotten == []
     assert outcome.broken.reused_receipts == []
     assert outcome.broken.split_chains == []
+    assert outcome.broken.split_items == []
+    assert outcome.broken.lost_items == []
+    assert outcome.broken.put_while_taken == []
     assert outcome.wrong_responses == []
     assert outcome.audit == []
     assert outcome.violations == []
@@ -77,5 +83,6 @@ async def test_no_promise_is_broken_while_each_kind_of_fault_comes_once(tmp_path
     assert outcome.uncertainty_ms < 50, "the store's clock was moved during the run, so that the check allows too much"
     assert outcome.jobs_checked > 50 * len(ALL_TOPICS)
     assert outcome.longest > 8
+    assert [verb for verb, outcomes in outcome.verbs.items() if not outcomes] == []
     for call in OUTCOMES_SEEN:
         assert outcome.operations[call] > 0, call

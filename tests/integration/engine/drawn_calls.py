@@ -54,16 +54,32 @@ selections = st.one_of(
     st.tuples(st.none(), st.sampled_from([JobState.DELAYED, JobState.READY])),
 )
 """Of a call on many jobs: a tag or a state."""
+
+
+def _as_allowed(put: dict[str, Any]) -> dict[str, Any]:
+    """Without the options that the others do not allow."""
+    on_conflict, max_wait = put["on_conflict"], put["max_wait"]
+    may_move = on_conflict in {"replace", "append"}
+    return put | {
+        "if_reserved": "refuse" if on_conflict == "reject" else put["if_reserved"],
+        "max_wait": max_wait if may_move and max_wait is not None and max_wait >= put["delay_s"] else None,
+        "max_items": put["max_items"] if on_conflict == "append" else None,
+    }
+
+
 puts = st.fixed_dictionaries(
     {
         "job_id": job_ids,
         "policy": policies,
         "delay_s": delays,
-        "on_conflict": st.sampled_from(["replace", "reject", "replace", "keep"]),
+        "on_conflict": st.sampled_from(["replace", "reject", "append", "keep", "replace", "append"]),
         "conflict_with": st.sampled_from(["any", "any", "live"]),
         "unique_for": st.sampled_from([None, None, None, 20, 60]),
+        "if_reserved": st.sampled_from(["after", "refuse", "after"]),
+        "max_wait": st.sampled_from([None, 20, 60]),
+        "max_items": st.sampled_from([None, None, 3, 2, 1]),
     }
-)
+).map(_as_allowed)
 chained = st.lists(st.tuples(topics, puts), min_size=1, max_size=3)
 """Jobs that a finish puts, with their topics."""
 topic_settings = st.fixed_dictionaries({}, optional={**_policy_fields, "max_jobs": st.integers(1, 4)})

@@ -7,6 +7,7 @@ even numbers of seconds, and an example ends after `LONGEST_S` of real time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -72,6 +73,8 @@ class EngineAndModel(RuleBasedStateMachine):
         self.bodies = 0
 
     def teardown(self) -> None:
+        if not self.out_of_time:
+            self._check_soundness()
         self.client.close()
         self.runner.run(self.driver.engine.close())
         self.runner.run(self.store.close())
@@ -117,11 +120,23 @@ class EngineAndModel(RuleBasedStateMachine):
             self.assert_same_instant(contents.taken[job_id], until_s)
         tagged = {job.id: set(job.policy["tags"]) for job in model.jobs.values() if job.policy["tags"]}
         assert contents.tagged == tagged
+        self._check_collections(contents, model)
         with_tag = {tag: {job_id for job_id, tags in tagged.items() if tag in tags} for tag in TAGS}
         assert contents.index == {tag: ids for tag, ids in with_tag.items() if ids}
         self._check_tally(contents)
         work = contents.timer_work()
         assert not work or (contents.due_ms is not None and contents.due_ms <= min(work)), "the timer would be late"
+
+    @staticmethod
+    def _check_collections(contents: Contents, model: JobModel) -> None:
+        """The follow-ups, and the items that are collected for jobs or for follow-ups."""
+        follow_ups = {job.id: job.follow_up for job in model.jobs.values() if job.follow_up is not None}
+        assert contents.follow.keys() == follow_ups.keys()
+        collections = [job for job in (*model.jobs.values(), *follow_ups.values()) if job.is_open]
+        items = {job.id: [orjson.dumps(item) for item in job.body] for job in collections}
+        assert len(items) == len(collections)
+        assert contents.item_lists == items
+        assert contents.items == {job_id: sum(map(len, of_id)) for job_id, of_id in items.items()}
 
     @staticmethod
     def _check_tally(contents: Contents) -> None:
@@ -154,11 +169,18 @@ class EngineAndModel(RuleBasedStateMachine):
                 assert record is JobNotFound
                 continue
             self.is_as_modelled(record, job)
+            assert (record.followed_by is None) == (job.follow_up is None)
+            if job.follow_up is not None:
+                self.is_as_modelled(record.followed_by, job.follow_up)
             versions[job_id] = job.version
 
-    def is_as_modelled(self, record: JobRecord, job: ModelJob) -> None:
+    def is_as_modelled(self, record: JobRecord, job: ModelJob, *, last_item_only: bool = False) -> None:
+        """Assert that a response shows the job; to an append it shows the new item alone."""
         assert record.state is job.state
-        assert orjson.loads(record.body) == job.body
+        assert orjson.loads(record.body) == (job.body[-1:] if last_item_only else job.body)
+        assert record.items == job.items
+        self.assert_same_instant(record.created_at_ms, job.created_s)
+        self.assert_same_instant(record.due_by_ms, job.due_by_s)
         assert record.attempts == job.attempts
         assert record.endings.snoozes == job.snoozes
         assert (record.ttr_ms, record.retain_ms) == (job.policy["ttr"] * 1000, job.policy["retain"] * 1000)
@@ -185,6 +207,12 @@ class EngineAndModel(RuleBasedStateMachine):
         self.assert_same_instant(record.finished_at_ms, job.finished_at_s)
         if job.live is not None and job.live.receipt is not None:
             assert record.receipt == job.live.receipt
+
+    def _check_soundness(self) -> None:
+        for topic in self.models:
+            with contextlib.suppress(OutOfTimeError):
+                checked = self.run(self.driver.engine.consistency.check_topic(topic))
+                assert isinstance(checked, type) or checked.clean
 
     # Helpers
 
@@ -226,7 +254,7 @@ class EngineAndModel(RuleBasedStateMachine):
         model = self.models[topic]
         too_late = [job.id for job in model.in_state(JobState.READY) if model.is_expired(job)]
         reply = self.run(self.queue.pop(topic, requests))
-        expired = {job_id for job_id in too_late if self._is_dead(topic, job_id)}
+        expired = {job_id for job_id in too_late if self._has_ended(topic, job_id)}
         for request, records in zip(requests, reply.jobs, strict=True):
             repeated = bool(model.earlier_deliveries(request.request_id))
             deliveries = model.pop(
@@ -276,7 +304,7 @@ class EngineAndModel(RuleBasedStateMachine):
             assert len(records) == min(count, good) or (any(too_late.values()) and len(records) < min(count, good))
         for topic, model in served.items():
             mine = [record for record in records if record.topic == topic]
-            dead = {job_id for job_id in too_late[topic] if self._is_dead(topic, job_id)}
+            dead = {job_id for job_id in too_late[topic] if self._has_ended(topic, job_id)}
             deliveries = model.pop(
                 len(mine),
                 [record.id for record in mine],
@@ -289,10 +317,10 @@ class EngineAndModel(RuleBasedStateMachine):
                 self._note(topic, record, delivery)
                 self.is_as_modelled(record, model.jobs[record.id])
 
-    def _is_dead(self, topic: str, job_id: str) -> bool:
-        """Whether a job is dead, or was and is not kept."""
+    def _has_ended(self, topic: str, job_id: str) -> bool:
+        """Whether a ready job is dead now, or was and is not kept, or its follow-up has its place."""
         job = self.get_job(topic, job_id)
-        return job is JobNotFound or job.state is JobState.DEAD
+        return job is JobNotFound or job.state is not JobState.READY
 
     def _note(self, topic: str, record: JobRecord, delivery: Delivery) -> None:
         if delivery.receipt is None:

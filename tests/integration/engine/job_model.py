@@ -1,7 +1,7 @@
 """What DESIGN.md sections 2 and 3 promise about the jobs of one topic, as plain Python without a store.
 
 Time is virtual: `now_s`, in whole seconds, which the test advances. Work of the timer is done only in `run_timer`,
-because a timer may be late at any time.
+because a timer may be late at any time. Puts are in modelled_puts.py.
 
 The verbs have the engine's names and raise the same errors. Where the design leaves a choice to the store (for example,
 which of two jobs due in the same millisecond is handed out first), the verb takes the store's choice and asserts that
@@ -13,22 +13,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 from deferd.contract.errors import (
-    DeferdError,
     JobCancelled,
-    JobExists,
     JobNotFound,
     JobReserved,
     ReceiptStale,
-    TopicFull,
     TopicNotFound,
 )
 from deferd.contract.model import DeadReason, JobState
 from tests.integration.engine.modelled_job import (
     ANY_DELIVERY,
-    SERVICE_DEFAULTS,
     SOME_TEXT,
     Delivery,
     ModelJob,
@@ -36,11 +32,10 @@ from tests.integration.engine.modelled_job import (
     ReadyPosition,
     backoff_s,
 )
+from tests.integration.engine.modelled_puts import LIVE_STATES, PutModel
 
 TOMBSTONE_S = 60
 """How long after the end of its lease the holder of a cancelled job gets JobCancelled."""
-
-_LIVE_STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED)
 
 
 @dataclass
@@ -50,21 +45,10 @@ class _Request:
 
 
 @dataclass
-class JobModel:
+class JobModel(PutModel):
     """The jobs of one topic."""
 
-    topic: str
-    now_s: int = 0
-    known: bool = False
-    paused: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
-    jobs: dict[str, ModelJob] = field(default_factory=dict)
-    tombstones: dict[Delivery | str, int] = field(default_factory=dict)
-    taken: dict[str, int] = field(default_factory=dict)
-    """Until when calls of a delivery, or calls without receipt for an id, raise JobCancelled."""
     _requests: dict[str, _Request] = field(default_factory=dict)
-    _changes: int = 0
-    _turns: int = 0
     _returns: int = 0
 
     # Queries
@@ -93,79 +77,30 @@ class JobModel:
 
     # Producers
 
-    def put(
-        self,
-        job_id: str,
-        body: Any,
-        policy: Policy,
-        *,
-        delay_s: int = 0,
-        on_conflict: str = "reject",
-        conflict_with: str = "any",
-        unique_for: int | None = None,
-    ) -> Literal["created", "kept", "replaced"]:
-        self.known = True
-        old = self.jobs.get(job_id)
-        is_in_the_way = old is not None and (conflict_with == "any" or old.state in _LIVE_STATES)
-        is_taken = conflict_with == "any" and self.taken.get(job_id, 0) > self.now_s
-        if old is None and is_taken:
-            raise JobExists(self.topic, job_id)
-        if old is not None and is_in_the_way:
-            if on_conflict == "reject":
-                raise JobExists(self.topic, job_id)
-            if on_conflict == "keep":
-                return "kept"
-            if is_taken:
-                raise JobExists(self.topic, job_id)
-            if old.state is JobState.RESERVED:
-                raise JobReserved(self.topic, job_id)
-        if old is None or old.state not in _LIVE_STATES:
-            self._require_room()
-        defaults = {name: value for name, value in self.settings.items() if name != "max_jobs"}
-        policy = {**SERVICE_DEFAULTS, **defaults, **policy, "unique_for": unique_for}
-        job = ModelJob(job_id, body, policy, self.now_s + delay_s)
-        self.jobs[job_id] = job
-        self.taken.pop(job_id, None)
-        if old is None:
-            self.tombstones.pop(job_id, None)
-        self._change(job, _state_after(delay_s))
-        return "replaced" if is_in_the_way else "created"
-
-    def put_many(self, jobs: Iterable[dict[str, Any]]) -> list[str | None]:
-        """The code of each job's error, None on success. Each job holds the arguments of a put."""
-        codes: list[str | None] = []
-        for arguments in jobs:
-            try:
-                self.put(**arguments)
-            except DeferdError as exc:
-                codes.append(exc.code)
-            else:
-                codes.append(None)
-        return codes
-
     def change(self, job_id: str, changes: Policy, *, delay_s: int | None = None) -> None:
         """`changes` may hold a new body besides the policy."""
         job = self._job(job_id)
         if job.state is JobState.RESERVED:
             raise JobReserved(self.topic, job_id)
-        if job.state not in _LIVE_STATES:
+        if job.state not in LIVE_STATES:
             raise JobNotFound(self.topic, job_id)
         changes = dict(changes)
-        job.body = changes.pop("body", job.body)
+        if "body" in changes:
+            job.body, job.is_collection, job.is_open = changes.pop("body"), False, False
         job.policy = job.policy | changes
         if delay_s is None:
             self._change(job, job.state)
             return
         job.due_s, job.first_due_s = self.now_s + delay_s, None
-        self._change(job, _state_after(delay_s))
+        self._change(job, self._state_of_waiting(job))
 
-    def cancel(self, job_id: str, *, refuse_reserved: bool) -> JobState:
+    def cancel(self, job_id: str, *, refuse_reserved: bool, keep_follow_up: bool = False) -> JobState:
         if job_id not in self.jobs and self.taken.pop(job_id, None) is not None:
             return JobState.FINISHED
         job = self._job(job_id)
         if job.state is JobState.RESERVED and refuse_reserved:
             raise JobReserved(self.topic, job_id)
-        self._remove(job)
+        self._remove(job, keep_follow_up=keep_follow_up)
         return job.state
 
     def selected(self, tag: str | None, state: JobState | None) -> list[ModelJob]:
@@ -226,6 +161,7 @@ class JobModel:
         deliveries = []
         for job_id in handed_out:
             job = self.jobs[job_id]
+            job.is_open = False
             job.live = Delivery(job_id, job.ended + 1, request_id)
             job.consumer = consumer
             limit_s = job.policy["time_limit"]
@@ -256,6 +192,9 @@ class JobModel:
         job = self._held(job_id, delivery)
         job.finished_by = job.live
         self._release(job)
+        if job.follow_up is not None:
+            self._start_follow_up(job, self.now_s, None)
+            return
         if job.policy["unique_for"] is not None:
             self.taken[job_id] = self.now_s + job.policy["unique_for"]
         if job.policy["retain"] == 0:
@@ -364,6 +303,11 @@ class JobModel:
     # Time
 
     def run_timer(self) -> None:
+        self._visit()
+        while any(job.state is JobState.DELAYED and job.due_s <= self.now_s for job in self.jobs.values()):
+            self._visit()  # follow-ups that have just taken their places
+
+    def _visit(self) -> None:
         self._turns += 1
         for job in list(self.jobs.values()):
             if self.is_expired(job):
@@ -395,19 +339,6 @@ class JobModel:
         if job_id not in self.jobs:
             raise JobNotFound(self.topic, job_id)
         return self.jobs[job_id]
-
-    def _require_room(self) -> None:
-        max_jobs = self.settings.get("max_jobs")
-        if max_jobs is not None and sum(job.state in _LIVE_STATES for job in self.jobs.values()) >= max_jobs:
-            raise TopicFull(self.topic, max_jobs)
-
-    def _change(self, job: ModelJob, state: JobState, position: ReadyPosition | None = None) -> None:
-        self._changes += 1
-        job.version = self._changes
-        if state is JobState.READY and job.state is not JobState.READY:
-            self._turns += position is None
-            job.position = position or ReadyPosition(self._turns, "came", 0)
-        job.state = state
 
     def _is_live(self, delivery: Delivery) -> bool:
         job = self.jobs.get(delivery.job_id)
@@ -451,19 +382,25 @@ class JobModel:
         self._bury(job, job.end_of_waiting[1])
 
     def _bury(self, job: ModelJob, reason: DeadReason) -> None:
+        if job.follow_up is not None:
+            self._start_follow_up(job, self.now_s, job.last_error)
+            return
         job.reason = reason
         job.retention_end_s = self.now_s + job.policy["dead_retain"]
         self._change(job, JobState.DEAD)
         if job.policy["dead_retain"] == 0:
             del self.jobs[job.id]
 
-    def _remove(self, job: ModelJob) -> None:
+    def _remove(self, job: ModelJob, *, keep_follow_up: bool = False) -> None:
         del self.jobs[job.id]
         if job.state is JobState.FINISHED:
             self.taken.pop(job.id, None)
         if job.live is not None:
             until_s = max(job.lease_end_s, self.now_s) + TOMBSTONE_S
             self.tombstones[job.live] = self.tombstones[job.id] = until_s
+        if keep_follow_up and job.follow_up is not None:
+            earliest_s = self.now_s if job.live is None else max(job.lease_end_s, self.now_s)
+            self._start_follow_up(job, earliest_s, None)
 
     def _redrive(self, jobs: Iterable[ModelJob], keys: dict[str, int]) -> None:
         self._turns += 1
@@ -485,7 +422,3 @@ class JobModel:
         assert self.may_be_in_order(handed_out)
         for job_id in ready.keys() - set(handed_out) - set(expired):
             assert all(self.may_be_in_order((first, job_id)) for first in handed_out), f"{job_id} was skipped"
-
-
-def _state_after(delay_s: int) -> JobState:
-    return JobState.READY if delay_s == 0 else JobState.DELAYED

@@ -65,9 +65,10 @@ NO_DELIVERY = Delivery("", -1, None)
 class ModelJob:
     """One job. `ended` counts the deliveries that have ended; `live` is the one under way.
 
-    `first_due_s` is the due time from which the deadline counts, if a retry has moved that. `version` grows with every
-    change of the job. The test sets `exact_ms` whenever the store reports it: the due time of a delayed job, or the end
-    of the lease or retention of others, to the millisecond.
+    `first_due_s` is the due time from which the deadline counts, if a retry has moved that, and `due_by_s` the latest
+    one that further puts may set. `version` grows with every change of the job. The test sets `exact_ms` whenever the
+    store reports it: the due time of a delayed job, or the end of the lease or retention of others, to the millisecond.
+    Of a collection `body` is the list of its items, to which puts may append while it `is_open`.
     """
 
     id: str
@@ -92,6 +93,26 @@ class ModelJob:
     result: Any = None
     version: int = 0
     exact_ms: int = 0
+    created_s: int = 0
+    due_by_s: int | None = None
+    is_collection: bool = False
+    is_open: bool = False
+    follow_up: ModelJob | None = None
+
+    @property
+    def items(self) -> int:
+        return len(self.body) if self.is_collection else 0
+
+    @property
+    def was_delivered(self) -> bool:
+        return self.ended > 0 or self.snoozes > 0
+
+    @property
+    def may_collect(self) -> bool:
+        """Whether a put may append to this job itself."""
+        if self.state not in (JobState.DELAYED, JobState.READY) or self.follow_up is not None:
+            return False
+        return self.is_open or not (self.was_delivered or self.is_collection)
 
     @property
     def attempts(self) -> int:

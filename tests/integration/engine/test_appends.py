@@ -329,3 +329,19 @@ async def test_every_item_is_delivered_once_and_in_order(driver: EngineDriver) -
             done[one.id] += orjson.loads(one.body)
     assert done == put
     assert not items_left(driver)
+
+
+async def test_an_append_to_a_job_that_was_returned_waits_with_those_that_wait_already(driver: EngineDriver) -> None:
+    await driver.put(body="held")
+    held = await driver.pop_one()
+    await append(driver, 1, if_reserved="after")
+    await driver.queue.return_to_queue([held])
+    outcome, record = await append(driver, 2)
+    assert (outcome, record.is_follow_up, record.items) == ("appended", True, 2)
+    assert await is_sound(driver)
+    again = await driver.pop_one()
+    assert again.body == b'"held"'
+    await finish(driver, again)
+    await driver.run_timer()
+    assert (await driver.pop_one()).body == b"[1,2]"
+    assert await is_sound(driver)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deferd.contract.errors import JobCancelled, JobReserved
-from deferd.contract.model import CancelItem, JobState, TopicSettings
+from deferd.contract.model import CancelItem, FinishItem, JobState, TopicSettings
 from deferd.engine.record import ANY_RECEIPT, JobRecord
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
 
@@ -300,3 +300,20 @@ async def test_no_update_is_lost_and_none_runs_beside_another(driver: EngineDriv
             handed_out.append(int(one.body))
             await driver.queue.finish(TOPIC, "a", ANY_RECEIPT)
     assert handed_out[-1] == newest
+
+
+async def test_the_longest_wait_counts_again_once_a_job_was_snoozed(driver: EngineDriver) -> None:
+    held = await hold(driver, on_conflict="replace", max_wait=15)
+    driver.move_clock(20)
+    await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000, counts=False)
+    replacing = await driver.put(on_conflict="replace", delay=10, max_wait=15)
+    assert replacing.due_at_ms == replacing.created_at_ms + 10_000
+
+
+async def test_a_second_finish_in_a_batch_meets_the_follow_up(driver: EngineDriver) -> None:
+    held = await hold(driver)
+    await follow(driver, 1)
+    item = FinishItem(id="a", receipt=str(held.receipt))
+    first, second = await driver.queue.finish_many(TOPIC, [item, item])
+    assert (first.code, second.code) == (None, "receipt_stale")
+    assert await is_sound(driver)

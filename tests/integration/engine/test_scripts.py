@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from importlib.resources import files
 
 import pytest
+import uvloop
 from redis import exceptions as redis_errors
 
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
@@ -128,6 +130,21 @@ def test_every_error_of_the_client_is_mapped(error: type[Exception]) -> None:
 @pytest.mark.parametrize("error", [OSError("x"), ConnectionResetError(), TimeoutError()])
 def test_errors_of_the_network_are_mapped(error: Exception) -> None:
     assert isinstance(translate(error), StoreUnavailable)
+
+
+def test_a_write_to_a_connection_that_was_closed_is_mapped() -> None:
+    async def write() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.transport.abort()
+            await asyncio.sleep(0.05)
+            writer.write(b"x")
+
+    with pytest.raises(RuntimeError) as raised:
+        uvloop.run(write())
+    assert isinstance(translate(raised.value), StoreUnavailable)
+    assert translate(RuntimeError("a bug")) is None
 
 
 @pytest.mark.parametrize(

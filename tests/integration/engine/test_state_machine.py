@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import Phase, settings
@@ -18,6 +18,7 @@ from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, P
 from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.queue import PopRequest, Released
 from deferd.engine.record import ANY_RECEIPT, JobRecord
+from deferd.engine.script_arguments import PutBounds
 from tests.drawn_input import counted
 from tests.integration.engine import drawn_calls as drawn
 from tests.integration.engine.drawn_calls import TOPICS
@@ -25,7 +26,10 @@ from tests.integration.engine.engine_and_model import EngineAndModel, OutOfTimeE
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver
 from tests.integration.engine.job_model import JobModel
 from tests.integration.engine.modelled_job import ANY_DELIVERY, NO_DELIVERY, Delivery
+from tests.integration.engine.modelled_puts import MOST_BODY_BYTES
 from tests.integration.store.store_servers import StoreServer
+
+BOUNDS = PutBounds(body_bytes=MOST_BODY_BYTES)
 
 
 class EveryCall(EngineAndModel):
@@ -42,17 +46,20 @@ class EveryCall(EngineAndModel):
     @drawn.verb(4, topic=drawn.topics, puts=st.lists(drawn.puts, min_size=1, max_size=3))
     def put(self, topic: str, puts: list[dict[str, Any]]) -> None:
         puts = [{**put, "body": self.new_body()} for put in puts]
-        results = self.run_together([self.queue.put(_put_job(topic, put)) for put in puts])
+        results = self.run_together([self.queue.put(_put_job(topic, put), BOUNDS) for put in puts])
         for put, actual in zip(puts, results, strict=True):
             expected = result_of(partial(self.models[topic].put, **put))
-            assert (actual if isinstance(actual, type) else actual.outcome) == expected
-            if not isinstance(actual, type):
-                self.is_as_modelled(actual.record, self.models[topic].jobs[actual.record.id])
+            if isinstance(actual, type) or isinstance(expected, type):
+                assert actual == expected
+                continue
+            assert actual.outcome == expected.outcome
+            assert actual.record.is_follow_up == (self.models[topic].jobs[put["job_id"]] is not expected.job)
+            self.is_as_modelled(actual.record, expected.job, last_item_only=put["on_conflict"] == "append")
 
     @drawn.verb(3, topic=drawn.topics, many=st.lists(drawn.puts, min_size=2, max_size=6))
     def put_many(self, topic: str, many: list[dict[str, Any]]) -> None:
         many = [{**put, "body": self.new_body()} for put in many]
-        actual = self.run(self.queue.put_many([_put_job(topic, put) for put in many]))
+        actual = self.run(self.queue.put_many([_put_job(topic, put) for put in many], BOUNDS))
         assert [result.code for result in actual] == self.models[topic].put_many(many)
 
     @drawn.verb(
@@ -78,23 +85,39 @@ class EveryCall(EngineAndModel):
         else:
             assert actual == expected
 
-    @drawn.verb(2, topic=drawn.topics, which=st.lists(st.tuples(drawn.jobs, st.booleans()), min_size=1, max_size=4))
-    def cancel(self, topic: str, which: list[tuple[tuple[str, int], bool]]) -> None:
+    @drawn.verb(
+        2,
+        topic=drawn.topics,
+        which=st.lists(st.tuples(drawn.jobs, st.booleans()), min_size=1, max_size=4),
+        keep=st.booleans(),
+    )
+    def cancel(self, topic: str, which: list[tuple[tuple[str, int], bool]], keep: bool) -> None:
         targets = [(self.target_of(topic, pick)[0], refuse) for pick, refuse in which]
-        actual = self.run_together(
-            [self.queue.cancel(topic, job_id, refuse_reserved=refuse) for job_id, refuse in targets]
-        )
-        cancel = self.models[topic].cancel
-        assert actual == [result_of(partial(cancel, job_id, refuse_reserved=refuse)) for job_id, refuse in targets]
+        cancels = [
+            self.queue.cancel(topic, job_id, refuse_reserved=refuse, keep_follow_up=keep) for job_id, refuse in targets
+        ]
+        actual = self.run_together(cancels)
+        assert actual == self._expected_cancels(topic, targets, keep)
 
-    @drawn.verb(topic=drawn.topics, which=st.lists(st.tuples(drawn.jobs, st.booleans()), min_size=2, max_size=4))
-    def cancel_many(self, topic: str, which: list[tuple[tuple[str, int], bool]]) -> None:
+    @drawn.verb(
+        topic=drawn.topics,
+        which=st.lists(st.tuples(drawn.jobs, st.booleans()), min_size=2, max_size=4),
+        keep=st.booleans(),
+    )
+    def cancel_many(self, topic: str, which: list[tuple[tuple[str, int], bool]], keep: bool) -> None:
         targets = [(self.target_of(topic, pick)[0], refuse) for pick, refuse in which]
-        items = [CancelItem(id=job_id, if_reserved="refuse" if refuse else "cancel") for job_id, refuse in targets]
+        follow_up: Literal["keep", "cancel"] = "keep" if keep else "cancel"
+        items = [
+            CancelItem(id=job_id, if_reserved="refuse" if refuse else "cancel", follow_up=follow_up)
+            for job_id, refuse in targets
+        ]
         actual = self.run(self.queue.cancel_many(topic, items))
-        cancel = self.models[topic].cancel
-        expected = [result_of(partial(cancel, job_id, refuse_reserved=refuse)) for job_id, refuse in targets]
+        expected = self._expected_cancels(topic, targets, keep)
         assert [result.was or result.code for result in actual] == [getattr(one, "code", one) for one in expected]
+
+    def _expected_cancels(self, topic: str, targets: list[tuple[str, bool]], keep: bool) -> list[Any]:
+        cancel = partial(self.models[topic].cancel, keep_follow_up=keep)
+        return [result_of(partial(cancel, job_id, refuse_reserved=refuse)) for job_id, refuse in targets]
 
     @drawn.verb(2, topic=drawn.topics, which=drawn.selections, everywhere=st.booleans(), refuse=st.booleans())
     def cancel_all(self, topic: str, which: tuple[str | None, JobState | None], everywhere: bool, refuse: bool) -> None:
@@ -219,7 +242,9 @@ class EveryCall(EngineAndModel):
         job_id, delivery = self.target_of(topic, which)
         puts = [(of, {**put, "body": self.new_body()}) for of, put in puts]
         jobs = [_put_job(of, put) for of, put in puts]
-        actual = self.run(self.queue.finish_and_put(topic, job_id, receipt_of(delivery), jobs, result=result))
+        actual = self.run(
+            self.queue.finish_and_put(topic, job_id, receipt_of(delivery), jobs, result=result, bounds=BOUNDS)
+        )
         expected = self._expect_finish_and_put(topic, job_id, delivery, puts, result)
         if isinstance(actual, list):
             actual = [(one.topic, one.id, one.status) for one in actual]
@@ -374,23 +399,15 @@ def _chain(
                 outcome = result_of(partial(models[of].put, **put))
                 if isinstance(outcome, type):
                     return outcome
-                results[index] = (of, str(put["job_id"]), 201 if outcome == "created" else 200)
+                is_new = outcome.outcome in {"created", "follow_up"}
+                results[index] = (of, str(put["job_id"]), 201 if is_new else 200)
     return [results[index] for index in range(len(puts))]
 
 
 def _put_job(topic: str, put: dict[str, Any]) -> PutJob:
-    return PutJob.model_validate(
-        {
-            "topic": topic,
-            "id": put["job_id"],
-            "body": put["body"],
-            "delay": put["delay_s"],
-            "on_conflict": put["on_conflict"],
-            "conflict_with": put["conflict_with"],
-            "unique_for": put["unique_for"],
-            **put["policy"],
-        }
-    )
+    fields = {"job_id": "id", "delay_s": "delay"}
+    options = {fields.get(name, name): value for name, value in put.items() if name != "policy" and value is not None}
+    return PutJob.model_validate({"topic": topic, **options, **put["policy"]})
 
 
 @pytest.mark.hypothesis

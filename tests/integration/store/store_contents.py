@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from deferd.contract.model import JobState
-from deferd.engine.redis_keys import Keys
+from deferd.engine.redis_keys import ITEMS_PREFIX, Keys
 
 KEYS = Keys(shards=1)
 
@@ -31,11 +31,16 @@ class Contents:
     index: dict[str, set[str]]
     """The ids of this topic in the tag index, by tag."""
     taken: dict[str, int]
+    follow: dict[str, bytes]
+    items: dict[str, int]
+    """The bytes of the items that are collected under an id."""
+    item_lists: dict[str, list[bytes]]
 
     def of_job(self, job_id: str) -> tuple[Any, ...]:
         """Everything about one job, except its place in the Ready list."""
         scores = [scores.get(job_id) for scores in (*self.scores.values(), self.expiry)]
-        return self.pool.get(job_id), self.holders.get(job_id), self.tagged.get(job_id), *scores
+        waiting = (self.follow.get(job_id), self.items.get(job_id), self.item_lists.get(job_id))
+        return self.pool.get(job_id), self.holders.get(job_id), self.tagged.get(job_id), *waiting, *scores
 
     def timer_work(self) -> list[int]:
         """Every instant at which the timer has work in this topic."""
@@ -56,9 +61,13 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
     pipe.hgetall(tally)
     pipe.hgetall(requests)
     pipe.hgetall(tagged)
+    prefix = pool.removesuffix("pool")
+    pipe.hgetall(f"{prefix}follow")
+    pipe.hgetall(f"{prefix}items")
     for key in (delay, reserved, dead, finished, expiry, cancelled, taken):
         pipe.zrange(key, 0, -1, withscores=True)
-    jobs, ready_list, names, topic_settings, due_ms, counted, requested, with_tags, *sets = pipe.execute()
+    jobs, ready_list, names, topic_settings, due_ms, counted, requested, with_tags, *rest = pipe.execute()
+    follow, items, *sets = rest
     scores = [{member.decode(): int(score) for member, score in members} for members in sets]
     states = (JobState.DELAYED, JobState.RESERVED, JobState.DEAD, JobState.FINISHED)
     return Contents(
@@ -75,7 +84,19 @@ def read_contents(client: redis.Redis, topic: str) -> Contents:
         tagged={job_id.decode(): set(tags.decode().split(" ")) for job_id, tags in with_tags.items()},
         index=_read_index(client, topic),
         taken=scores[6],
+        follow={job_id.decode(): record for job_id, record in follow.items()},
+        items={job_id.decode(): int(size) for job_id, size in items.items()},
+        item_lists=_read_lists(client, f"{prefix}{ITEMS_PREFIX}"),
     )
+
+
+def _read_lists(client: redis.Redis, prefix: str) -> dict[str, list[bytes]]:
+    keys: list[bytes] = list(client.scan_iter(f"{prefix}*", count=1000))
+    pipe = client.pipeline(transaction=False)
+    for key in keys:
+        pipe.lrange(key.decode(), 0, -1)
+    ids = [key.decode().removeprefix(prefix) for key in keys]
+    return dict(zip(ids, pipe.execute(), strict=True))
 
 
 def _read_index(client: redis.Redis, topic: str) -> dict[str, set[str]]:

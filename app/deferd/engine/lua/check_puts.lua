@@ -81,7 +81,7 @@ local function refusal(id, options, due, bound, extra, body)
   if on_conflict == APPEND then
     if job.state == 'reserved' and not waits then return HELD end
     if job.state == 'delayed' or job.state == 'ready' then
-      if job.body.is_open then
+      if job.body.is_open and not job.follow_up then
         if is_too_large(job.body, body, extra.z) then return TOO_LARGE end
         if due <= now or extra.y and job.body.count >= extra.y then job.state = 'ready' end
         return nil

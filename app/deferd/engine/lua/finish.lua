@@ -33,7 +33,7 @@ local function finish(id, raw, extra_length, argument, result_at)
     gone[gone_count] = id
     rare = rare or { taken = {}, followed = {} }
     table.insert(rare.followed, id)
-    done[id] = 'gone'
+    done[id] = 'followed'
     return
   end
   local unique, retain = extra and extra.u, extra and extra.r or 0
@@ -78,6 +78,8 @@ for index = 1, count do
   local code = LIVE
   if not raw or done[id] == 'gone' then
     code = code_for_missing(id, nonce, attempt, now)
+  elseif done[id] == 'followed' then
+    code = NOT_HELD.delayed
   elseif done[id] == 'kept' then
     code = attempt ~= 0 and receipt_matches(raw, nonce, attempt) and LIVE or NOT_HELD.finished
   elseif #raw < HEADER_BYTES then  -- a damaged store: the other jobs are finished all the same

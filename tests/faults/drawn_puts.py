@@ -1,0 +1,117 @@
+"""The puts of the clients in a fault run: ids that several of them use at the same time, with every option."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+TOPICS = ("faults.a", "faults.b", "faults.c")
+WORKER_TOPIC = "faults.worker"
+PATTERNS = ("*s.a", "*s.b", "*.c")
+"""They match TOPICS together."""
+IDS_A_SECOND = 6
+"""Each second has new ids, each of which gets a few puts and cancels."""
+TTRS_MS = (400, 800, 1500)
+DELAYS_MS = (0, 0, 100, 400, 1500)
+TTLS_MS = (1, 30, 500)
+DEADLINES_MS = (30, 600, 2000)
+TIME_LIMITS_MS = (300, 1000)
+DEAD_RETAINS_MS = (0, 1000)
+RETAINS_MS = (300, 1500, 3000)
+UNIQUES_MS = (300, 1500, 4000)
+WAITS_MS = (100, 600, 2000)
+BACKOFF_MS = 300
+COLLECTING = "-0"
+"""Ends the ids to which most puts append."""
+FOLLOWED = "-1"
+"""Ends the ids whose puts mostly wait for a holder, or replace the job."""
+
+
+def tag_of(job: str) -> str:
+    """The tag of most jobs with this id."""
+    return f"id:{job}"
+
+
+class DrawnPuts:
+    """The puts of one process. `began_s` is the start of the run, the same in all of its processes."""
+
+    def __init__(self, name: str, chance: random.Random, began_s: float) -> None:
+        self._name = name
+        self._chance = chance
+        self._began_s = began_s
+        self._drawn = 0
+
+    def job_id(self) -> str:
+        second = int(time.monotonic() - self._began_s) - self._chance.choice((0, 0, 1))
+        number = self._chance.choice((0, 0, 0, 1, 1, 1, *range(2, IDS_A_SECOND)))  # puts must meet to collapse
+        return f"{max(second, 0)}-{number}"
+
+    def draw(self, topic: str, *, collapses: bool = True) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """A job's id, its options for the client, and the same for the history."""
+        self._drawn += 1
+        delay_ms, ttr_ms = self._chance.choice(DELAYS_MS), self._chance.choice(TTRS_MS)
+        terms: dict[str, Any] = {"ttr": ttr_ms / 1000}
+        known: dict[str, Any] = {"tag": f"{self._name}/{self._drawn}", "ttr_ms": ttr_ms}
+        if self._chance.random() < 0.3:  # an instant must mean the same on all of the services' clocks
+            known["run_at_ms"] = int(time.time() * 1000) + delay_ms
+            terms["run_at"] = datetime.fromtimestamp(known["run_at_ms"] / 1000, UTC)
+        else:
+            known["delay_ms"] = delay_ms
+            terms["delay"] = delay_ms / 1000
+        what = self._chance.random()
+        if topic in TOPICS and what < 0.1:
+            known["ttl_ms"] = self._chance.choice(TTLS_MS)
+            terms["ttl"] = known["ttl_ms"] / 1000
+        elif topic in TOPICS and what < 0.3:
+            known["max_attempts"] = terms["max_attempts"] = self._chance.choice((1, 2, 3))
+            terms["backoff"] = {"kind": "fixed", "seconds": BACKOFF_MS / 1000}
+        elif topic in TOPICS and what < 0.4:
+            known["deadline_ms"] = self._chance.choice(DEADLINES_MS)
+            terms["deadline"] = known["deadline_ms"] / 1000
+        elif topic in TOPICS and what < 0.5:
+            known["time_limit_ms"] = self._chance.choice(TIME_LIMITS_MS)
+            terms["time_limit"] = known["time_limit_ms"] / 1000
+        if topic in TOPICS and self._chance.random() < 0.1:
+            known["dead_retain_ms"] = self._chance.choice(DEAD_RETAINS_MS)
+            terms["dead_retain"] = known["dead_retain_ms"] / 1000
+        if self._chance.random() < 0.3:
+            known["retain_ms"] = self._chance.choice(RETAINS_MS)
+            terms["retain"] = known["retain_ms"] / 1000
+        if self._chance.random() < 0.2:
+            terms["on_conflict"] = known["on_conflict"] = "keep"
+        job = self.job_id()
+        if topic in TOPICS:
+            self._draw_id_terms(job, terms, known)
+            if collapses:
+                self._draw_collapsing_terms(job, terms, known)
+        return job, terms, known
+
+    def _draw_id_terms(self, job: str, terms: dict[str, Any], known: dict[str, Any]) -> None:
+        """For how long the id stays taken, which jobs are in the way, and the tag of all jobs with this id."""
+        if self._chance.random() < 0.7:
+            terms["tags"] = [tag_of(job)]
+        if self._chance.random() < 0.1:
+            known["unique_for_ms"] = self._chance.choice(UNIQUES_MS)
+            terms["unique_for"] = known["unique_for_ms"] / 1000
+        if self._chance.random() < 0.15:
+            known["only_live"], terms["conflict_with"] = True, "live"
+
+    def _draw_collapsing_terms(self, job: str, terms: dict[str, Any], known: dict[str, Any]) -> None:
+        """Whether the put appends, replaces or follows, and how long its job waits at most."""
+        what = self._chance.random()
+        if what < (0.7 if job.endswith(COLLECTING) else 0.05):
+            on_conflict = "append"
+        elif what < (0.7 if job.endswith(FOLLOWED) else 0.15):
+            on_conflict = self._chance.choice(("replace", "replace", "keep"))
+        else:
+            return
+        terms["on_conflict"] = known["on_conflict"] = on_conflict
+        if self._chance.random() < 0.7:
+            terms["if_reserved"], known["follows"] = "after", True
+        if on_conflict != "keep" and self._chance.random() < 0.5:
+            known["max_wait_ms"] = known.get("delay_ms", 0) + self._chance.choice(WAITS_MS)
+            terms["max_wait"] = known["max_wait_ms"] / 1000
+        if on_conflict == "append" and self._chance.random() < 0.3:
+            known["max_items"] = terms["max_items"] = self._chance.choice((1, 2, 4))
