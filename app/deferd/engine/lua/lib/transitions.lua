@@ -110,8 +110,9 @@ local function waiting_of(parts)
   end
 
   -- Put a job's follow-up in its place: it is due as it was put, but not before `earliest`. The job must have left its
-  -- sorted set. `error` is that of the job, if it died. Returns false when there is no follow-up.
-  function here.start_follow_up(id, earliest, error)
+  -- sorted set. `error` is that of the job, if it died; `finished_by` the receipt of the delivery that finished it, if
+  -- one did. Returns false when there is no follow-up.
+  function here.start_follow_up(id, earliest, error, finished_by)
     local raw = here.follow_up_of(id)
     if not raw then return false end
     redis.call('HDEL', FOLLOW, id)  -- delete first: a store that is out of memory allows it
@@ -120,7 +121,7 @@ local function waiting_of(parts)
     local record = read_record(raw)
     local extra = record.extra
     record.due = math.max(record.due, earliest)
-    extra.e = error
+    extra.e, extra.p = error, finished_by
     redis.call('HSET', POOL, id, write_record(record))
     index_tags({ id }, extra.g)
     redis.call('ZADD', DELAY, record.due, id)  -- also when it is due now: the timer appends it to the Ready list
