@@ -30,7 +30,7 @@ local function check_follow_up(id, raw, has_record)
     redis.call('HSET', ASIDE, string.format('follow-up %s %.0f', id, now), raw)
     return
   end
-  check_items(id, raw, waiting_of(RECORD_PARTS).FOLLOW)
+  check_items(id, raw, now)
   local state, score
   if has_record then state, score = state_of(id) end
   if has_record and state ~= 'dead' and state ~= 'finished' then
@@ -46,39 +46,11 @@ local function check_follow_up(id, raw, has_record)
   if has_record then remove_job(id, state, score, now, true) else waiting_of(RECORD_PARTS).start_follow_up(id, now) end
 end
 
--- Check the items collected under an id. A repair corrects their size, and moves those aside that belong to nothing.
-local function check_collection(id, bytes)
-  local key = waiting_of(RECORD_PARTS).items_key(id)
-  local is_list = redis.call('TYPE', key).ok == 'list'
-  local is_open = false
-  for _, records in ipairs({ POOL, waiting_of(RECORD_PARTS).FOLLOW }) do
-    local raw = redis.call('HGET', records, id)
-    is_open = is_open or raw and read_checked(id, raw) and waiting_of(RECORD_PARTS).is_open(raw)
-  end
-  local size = 0
-  for _, item in ipairs(is_list and redis.call('LRANGE', key, 0, -1) or {}) do size = size + #item end
-  if is_open and is_list and size == tonumber(bytes) then return end
-  report('items_wrong', id, is_open and size .. ' bytes, recorded as ' .. bytes or 'of no job')
-  if not REPAIR then return end
-  if is_open and is_list then
-    redis.call('HSET', waiting_of(RECORD_PARTS).ITEMS, id, size)
-    return
-  end
-  redis.call('HDEL', waiting_of(RECORD_PARTS).ITEMS, id)
-  if redis.call('EXISTS', key) == 1 then
-    redis.call('RENAME', key, string.format('%s/items/%s/%.0f', ASIDE, id, now))
-  end
-  for _, records in ipairs(is_open and { POOL, waiting_of(RECORD_PARTS).FOLLOW } or {}) do
-    local raw = redis.call('HGET', records, id)
-    if raw then check_items(id, raw, records) end
-  end
-end
-
 for at = 1, #members, 2 do
   local id = members[at]
   local has_record = redis.call('HEXISTS', POOL, id) == 1
   if name == 'items' then
-    check_collection(id, members[at + 1])
+    check_collection(id, members[at + 1], now)
   elseif name == 'follow' then
     check_follow_up(id, members[at + 1], has_record)
   elseif name == 'taken' then

@@ -74,21 +74,61 @@ local function read_checked(id, raw)
       and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.s) and is_number(extra.q)
       and is_number(extra.i) and is_number(extra.l) and is_number(extra.v) and is_number(extra.u) and is_number(extra.w)
       and is_number(extra.y) and is_number(extra.o) and is_text(extra.e) and is_text(extra.d) and is_text(extra.c)
-      and is_backoff(extra.b) and is_log(extra.a) and is_texts(extra.g) and is_texts(extra.h)
+      and is_text(extra.p) and is_backoff(extra.b) and is_log(extra.a) and is_texts(extra.g) and is_texts(extra.h)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
   end
   return { created = created, due = due, nonce = nonce, attempts = attempts, extra = extra }
 end
 
--- Check that a record whose items are in a list has that. A repair makes it an empty array. Returns the record.
-local function check_items(id, raw, key)
+-- The bytes of the items in the list of an id, nil if that is no list.
+local function bytes_of_items(id)
+  local key, bytes = waiting_of(RECORD_PARTS).items_key(id), 0
+  if redis.call('TYPE', key).ok ~= 'list' then return nil end
+  for _, item in ipairs(redis.call('LRANGE', key, 0, -1)) do bytes = bytes + #item end
+  return bytes
+end
+
+-- Check the items collected under an id; `recorded` is their size as `items` has it, nil for none. A repair corrects
+-- that, moves items aside that belong to nothing, and makes a record without its items an empty array. Returns how many
+-- bytes were read.
+local function check_collection(id, recorded, now)
+  local here, open = waiting_of(RECORD_PARTS), {}
+  for _, records in ipairs({ POOL, here.FOLLOW }) do
+    local raw = redis.call('HGET', records, id)
+    if raw and read_checked(id, raw) and here.is_open(raw) then open[#open + 1] = records end
+  end
+  local key, bytes = here.items_key(id), #open > 0 and bytes_of_items(id)
+  if #open == 0 then
+    report('items_wrong', id, 'of no job')
+  elseif not bytes then
+    report('items_wrong', id, 'no list of its items')
+  elseif bytes == tonumber(recorded) then
+    return bytes
+  else
+    report('items_wrong', id, string.format('%.0f bytes, recorded as %s', bytes, recorded or 'none'))
+  end
+  if not REPAIR then return bytes or 0 end
+  if bytes then
+    redis.call('HSET', here.ITEMS, id, bytes)
+    return bytes
+  end
+  redis.call('HDEL', here.ITEMS, id)
+  if redis.call('EXISTS', key) == 1 then
+    redis.call('RENAME', key, string.format('%s/items/%s/%.0f', ASIDE, id, now))
+  end
+  for _, records in ipairs(open) do
+    local record = read_record(redis.call('HGET', records, id))
+    record.extra.y = nil
+    redis.call('HSET', records, id, write_record(record))
+  end
+  return 0
+end
+
+-- Check that the size of its items is recorded for a record that has them in a list.
+local function check_items(id, raw, now)
   if read_extra(raw).y ~= 0 or redis.call('HEXISTS', waiting_of(RECORD_PARTS).ITEMS, id) == 1 then return end
-  report('items_wrong', id, 'no list of its items')
-  if not REPAIR then return end
-  local record = read_record(raw)
-  record.extra.y = nil
-  redis.call('HSET', key, id, write_record(record))
+  check_collection(id, nil, now)
 end
 
 local function leave_all_states(id)
@@ -170,7 +210,7 @@ local function check_job(id, raw, scores, expiry, holder, tagged, now)
     if REPAIR then set_aside(id, raw, now) end
     return
   end
-  if record.extra.y == 0 then check_items(id, raw, POOL) end
+  if record.extra.y == 0 then check_items(id, raw, now) end
   local states = {}
   for _, state in ipairs(PRECEDENCE) do
     if scores[state] then states[#states + 1] = state end
