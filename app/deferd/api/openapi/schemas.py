@@ -212,6 +212,12 @@ class Topic(BaseModel):
     topic: str
     paused: bool = Field(description="Whether the topic is paused: it hands out no jobs.")
     counts: Counts
+    follow_ups: int | None = Field(
+        None, description="How many puts wait until the job with their id has ended; omitted when there are none."
+    )
+    collections: int | None = Field(
+        None, description="To how many jobs and follow-ups appends add items; omitted when there are none."
+    )
     oldest_ready_age: float | None = Field(
         description="Seconds since the first job of the Ready list was due; `null` when none is ready."
     )
