@@ -249,7 +249,10 @@ class ApiMethods(BulkMethods):
             await self._calls.finish(job, result)
 
     async def finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
-        """Finish any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""
+        """Finish any number of jobs of one topic, in batches of 1000. Returns a result for each, in order.
+
+        It puts no jobs: only `finish` does.
+        """
         results: list[FinishResult] = []
         for start in range(0, len(jobs), BATCH_MAX):
             results += await self._finish_batch(topic, jobs[start : start + BATCH_MAX])
