@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from deferd.engine.consistency.findings import FindingKind, StoreReport
@@ -20,7 +22,7 @@ def items_of(driver: EngineDriver, key: str) -> list[bytes]:
     return items
 
 
-async def append(driver: EngineDriver, *bodies: int, **fields: object) -> None:
+async def append(driver: EngineDriver, *bodies: int, **fields: Any) -> None:
     for body in bodies:
         await driver.put(body=body, on_conflict="append", **fields)
 

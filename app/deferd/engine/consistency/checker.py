@@ -231,8 +231,9 @@ async def _check_lists(scripts: Scripts, keys: Keys, shard: int, lists: list[str
     for topic, ids in of_topics.items():
         while ids:
             began_s = time.monotonic()
-            arguments = (topic, int(report.repaired), *ids)
-            checked, found = await scripts.run("audit_items", keys.of_consistency_check(topic), arguments)
+            checked, found = await scripts.run(
+                "audit_items", keys.of_consistency_check(topic), [topic, int(report.repaired), *ids]
+            )
             await _pause(began_s)
             del ids[:checked]
             for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
