@@ -63,6 +63,19 @@ async def test_it_succeeds_when_the_follow_up_has_taken_the_place(
             await finish(driver, held)
 
 
+@pytest.mark.parametrize("follows", [False, True])
+async def test_it_succeeds_within_the_same_batch(driver: EngineDriver, follows: bool) -> None:
+    held = await hold(driver, retain=60)
+    if follows:
+        await follow(driver)
+    receipts = (held.receipt, held.receipt, Receipt(held.nonce + 1, 1), None)
+    items = [FinishItem(id="a", receipt=None if receipt is None else str(receipt)) for receipt in receipts]
+    results = await driver.queue.finish_many(TOPIC, items)
+    assert [result.code for result in results] == [None, None, "receipt_stale", "receipt_stale"]
+    await driver.run_timer()
+    assert await driver.counts() == ({"ready": 1} if follows else {"finished": 1})
+
+
 async def test_it_puts_nothing_again(driver: EngineDriver) -> None:
     held = await hold(driver)
     await follow(driver)

@@ -17,7 +17,8 @@ end
 local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
-local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
+local released, gone, kept, earliest = {}, {}, {}, math.huge
+local done = {}  -- of each job that this call finishes: 'gone', or the state of what has its id then
 local rare  -- what most calls do not have: the ids that stay taken, and the receipts of jobs with a follow-up by id
 local released_count, gone_count = 0, 0
 local tagged  -- the ids of those gone that have tags
@@ -34,7 +35,7 @@ local function finish(id, raw, extra_length, argument, result_at)
     rare = rare or { taken = {}, followed = {} }
     local nonce, attempts = read_nonce_and_attempts(raw)
     rare.followed[id] = string.format('%.0f %d', nonce, attempts + 1)
-    done[id] = 'gone'
+    done[id] = 'delayed'
     return
   end
   local unique, retain = extra and extra.u, extra and extra.r or 0
@@ -54,7 +55,7 @@ local function finish(id, raw, extra_length, argument, result_at)
     done[id] = 'gone'
     return
   end
-  done[id] = 'kept'
+  done[id] = 'finished'
   local record, result = read_record(raw), string.sub(argument, result_at)
   record.attempts = record.attempts + 1
   record.extra.f = now
@@ -81,8 +82,8 @@ for index = 1, count do
   local code = LIVE
   if not raw or done[id] == 'gone' then
     code = code_for_missing(id, nonce, attempt, now)
-  elseif done[id] == 'kept' then
-    code = attempt ~= 0 and receipt_matches(raw, nonce, attempt) and LIVE or NOT_HELD.finished
+  elseif done[id] then
+    code = attempt ~= 0 and receipt_matches(raw, nonce, attempt) and LIVE or NOT_HELD[done[id]]
   elseif #raw < HEADER_BYTES then  -- a damaged store: the other jobs are finished all the same
     code = code_for_stale(id)
   else
