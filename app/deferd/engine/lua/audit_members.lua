@@ -2,7 +2,7 @@
 -- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not. An id that is
 -- taken may have a finished job, but no other; a follow-up needs a job that has not ended; collected items need a job
 -- or a follow-up without a body of its own.
--- @include clock topic tags record transitions time_limits consistency
+-- @include clock topic tags record transitions time_limits findings consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
 -- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, taken, follow, items, or
 --   cancelled

@@ -1,4 +1,4 @@
--- Checks the consistency of a job's data and repairs it. After the keys of lib/topic.lua these scripts take
+-- Checks the consistency of a job's data and repairs it. After findings. After the keys of lib/topic.lua these scripts take
 --   KEYS[#KEYS] aside HASH what a repair has removed: "job <id> <ms>", "follow-up <id> <ms>", "settings <ms>" -> the
 --     bytes as they were
 --   ARGV[2] 1: repair what is found, in the same call; 0: change nothing
@@ -11,15 +11,6 @@ local MOST_TOGETHER = 500
 
 -- A lease lasts at most a day (limits.TTR_MAX_S); the store's clock may have stepped back by as much since.
 local LONGEST_LEASE_MS = 2 * 86400000
-
-local findings = {}
-
--- Add a finding: its kind (engine/consistency/findings.py lists them), its subject, and the details.
-local function report(kind, subject, detail)
-  findings[#findings + 1] = kind
-  findings[#findings + 1] = subject
-  findings[#findings + 1] = detail
-end
 
 local function is_number(value) return value == nil or type(value) == 'number' end
 local function is_text(value) return value == nil or type(value) == 'string' end
