@@ -18,7 +18,8 @@ from typing import Any, Literal
 from deferd import AsyncClient, BulkResult, Delivery, JobRef
 from deferd.client import requests
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.client.jobs import FinishResult, Job, PutResult, Released
+from deferd.client.jobs import Job
+from deferd.client.results import FinishResult, PutResult, Released
 from deferd.contract.backoff import FixedBackoff
 from deferd.contract.errors import (
     DeferdError,

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from deferd.api.openapi.job_schemas import Delivery, Job
 from deferd.api.problem_details import BY_CODE
-from deferd.contract.model import Delivery, Job, JobState, TopicSettings
+from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.consistency.findings import FindingKind
 
 ProblemCode = Annotated[
