@@ -17,7 +17,7 @@ from deferd import AsyncClient, BulkResult, Delivery, JobRef
 from deferd.client import requests
 from deferd.client.bulk import Selector
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
-from deferd.client.jobs import FinishResult, PutResult, Released
+from deferd.client.results import FinishResult, PutResult, Released
 from deferd.contract.backoff import FixedBackoff
 from deferd.contract.errors import (
     DeferdError,

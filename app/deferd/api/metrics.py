@@ -20,9 +20,9 @@ from prometheus_client.registry import Collector
 
 from deferd.contract import limits
 from deferd.contract.errors import DeferdError
-from deferd.contract.model import JobState
 from deferd.engine.engine import Engine
 from deferd.engine.metrics import OTHER_TOPICS, FastHistogram
+from deferd.engine.topic_list import Totals
 from deferd.engine.topic_view import TopicView
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -69,10 +69,10 @@ async def exposition(engine: Engine, max_topic_labels: int) -> bytes:
 
 
 class _StoreState(NamedTuple):
-    """The topics with their own labels, and the jobs of all others together, without `unreadable` shards."""
+    """The topics with their own labels, and the sums over all others, without `unreadable` shards."""
 
     topics: list[TopicView]
-    others: dict[JobState, int] | None
+    others: Totals | None
     unreadable: set[int]
 
 
@@ -89,15 +89,15 @@ async def _read_store(engine: Engine, max_topic_labels: int) -> _StoreState | No
                 unreadable.update(page.unreadable)
                 if cursor is None:
                     return _StoreState(views, None, unreadable)
-            others = dict.fromkeys(JobState, 0)
+            others = Totals()
             while True:
                 names = await engine.topic_list.names(cursor, limits.PAGE_MAX, without=unreadable)
                 unreadable |= names.unreadable
-                for shard, counts in (await engine.topic_list.totals(names.names)).items():
-                    if counts is None:
+                for shard, totals in (await engine.topic_list.totals(names.names)).items():
+                    if totals is None:
                         unreadable.add(shard)
-                    for state, count in (counts or {}).items():
-                        others[state] += count
+                    else:
+                        others.add(totals)
                 cursor = names.next_cursor
                 if cursor is None:
                     return _StoreState(views, others, unreadable)
@@ -131,6 +131,16 @@ def _store_metrics(store: _StoreState | None) -> Iterable[Metric]:
         labels=["topic"],
     )
     paused = GaugeMetricFamily("deferd_topic_paused", "1 when the topic is paused, else 0.", labels=["topic"])
+    follow_ups = GaugeMetricFamily(
+        "deferd_follow_ups",
+        "Puts that wait until the job with their id has ended; omitted when there are none.",
+        labels=["topic"],
+    )
+    collections = GaugeMetricFamily(
+        "deferd_collections",
+        "Jobs and follow-ups to which appends add items; omitted when there are none.",
+        labels=["topic"],
+    )
     for view in store.topics:
         for state, count in view.counts.items():
             jobs.add_metric((view.topic, state.value), count)
@@ -138,9 +148,15 @@ def _store_metrics(store: _StoreState | None) -> Iterable[Metric]:
         if view.next_due_at_ms is not None:
             next_due.add_metric((view.topic,), view.next_due_at_ms / 1000)
         paused.add_metric((view.topic,), view.paused)
-    for state, count in (store.others or {}).items():
-        jobs.add_metric((OTHER_TOPICS, state.value), count)
-    yield from (jobs, age, next_due, paused)
+    if store.others is not None:
+        for state, count in store.others.jobs.items():
+            jobs.add_metric((OTHER_TOPICS, state.value), count)
+    for name, counted in [*((view.topic, view) for view in store.topics), (OTHER_TOPICS, store.others)]:
+        if counted is not None and counted.follow_ups:
+            follow_ups.add_metric((name,), counted.follow_ups)
+        if counted is not None and counted.collections:
+            collections.add_metric((name,), counted.collections)
+    yield from (jobs, age, next_due, paused, follow_ups, collections)
 
 
 def _process_metrics() -> Collector:

@@ -348,10 +348,12 @@ def topic(view: TopicView) -> dict[str, Any]:
     """The topic; for a setting that is `null` the default of the service applies."""
     age_ms, next_due_ms = view.oldest_ready_age_ms, view.next_due_at_ms
     settings = view.settings
+    waiting = {"follow_ups": view.follow_ups, "collections": view.collections}
     return {
         "topic": view.topic,
         "paused": view.paused,
         "counts": {state.value: view.counts.get(state, 0) for state in JobState},
+        **{name: count for name, count in waiting.items() if count},
         "oldest_ready_age": None if age_ms is None else seconds(age_ms),
         "next_due_at": None if next_due_ms is None else instant(next_due_ms),
         "settings": {

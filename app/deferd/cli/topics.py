@@ -166,6 +166,7 @@ def _name(view: TopicView) -> str:
 
 def _show_facts(view: TopicView) -> None:
     settings = view.fields["settings"]
+    waiting = {"follow_ups": view.follow_ups, "collections": view.collections}
 
     def seconds(name: str) -> str:
         value = settings.get(name)
@@ -175,6 +176,7 @@ def _show_facts(view: TopicView) -> None:
         [
             ("topic", _name(view)),
             *((state, output.number(view.fields["counts"][state])) for state in STATES),
+            *((name.replace("_", "-"), output.number(count)) for name, count in waiting.items() if count),
             ("oldest ready", "-" if view.oldest_ready_age is None else output.span(view.oldest_ready_age)),
             ("next due", "-" if view.next_due_at is None else output.when(view.next_due_at)),
             ("ttr", seconds("ttr")),

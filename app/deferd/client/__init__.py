@@ -6,19 +6,9 @@ from deferd.client.async_client import AsyncClient
 from deferd.client.blocking_client import Client
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
-from deferd.client.jobs import (
-    BulkResult,
-    Cancelled,
-    CancelResult,
-    Delivery,
-    EndedAttempt,
-    FinishResult,
-    Job,
-    JobRef,
-    PutResult,
-    Released,
-)
+from deferd.client.jobs import Delivery, EndedAttempt, Job, JobRef
 from deferd.client.put_options import Backoff, PutDefaults, PutOptions
+from deferd.client.results import BulkResult, Cancelled, CancelResult, FinishResult, PutResult, Released
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 
 __all__ = [

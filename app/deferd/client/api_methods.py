@@ -14,11 +14,12 @@ from deferd.client.bulk import BulkMethods
 from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
 from deferd.client.idempotency import finish_once, new_id, put_batch_once, with_id, with_ids
-from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.jobs import Delivery, Job, JobRef
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import Backoff, PutOptions, put_fields
 from deferd.client.request_body import JobToFinish, JobToPut, set_fields, without_none
 from deferd.client.requests import ApiRequest, JobFilters, Result
+from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
 from deferd.client.sender import Sender
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.client.transport import Transport
@@ -249,7 +250,10 @@ class ApiMethods(BulkMethods):
             await self._calls.finish(job, result)
 
     async def finish_many(self, topic: str, jobs: Sequence[JobToFinish]) -> list[FinishResult]:
-        """Finish any number of jobs of one topic, in batches of 1000. Returns a result for each, in order."""
+        """Finish any number of jobs of one topic, in batches of 1000. Returns a result for each, in order.
+
+        It puts no jobs: only `finish` does.
+        """
         results: list[FinishResult] = []
         for start in range(0, len(jobs), BATCH_MAX):
             results += await self._finish_batch(topic, jobs[start : start + BATCH_MAX])

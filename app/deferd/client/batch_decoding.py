@@ -9,7 +9,8 @@ from functools import partial
 
 import msgspec
 
-from deferd.client.jobs import Delivery, FinishResult, PoppedJob, PoppedJobs, PutResult
+from deferd.client.jobs import Delivery, PoppedJob, PoppedJobs
+from deferd.client.results import FinishResult, PutResult
 from deferd.contract.model import JobState
 
 

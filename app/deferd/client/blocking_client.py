@@ -15,10 +15,11 @@ from deferd.client.api_methods import ApiMethods
 from deferd.client.blocking_batching import BlockingBatching
 from deferd.client.blocking_transport import BlockingTransport, run_blocking
 from deferd.client.buffer import PutBuffer
-from deferd.client.jobs import Job, PutResult
+from deferd.client.jobs import Job
 from deferd.client.put_options import PutOptions
 from deferd.client.request_body import JobToPut
 from deferd.client.requests import JobFilters
+from deferd.client.results import PutResult
 from deferd.client.sender import Sender
 from deferd.client.topics import TopicPage, TopicView
 from deferd.client.transport import HttpSettings

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from deferd.client.idempotency import with_id
-from deferd.client.jobs import PutResult
 from deferd.client.joined_calls import JoinedCalls
 from deferd.client.put_options import PutOptions, check_put, put_fields
 from deferd.client.request_body import as_json, job_fields
+from deferd.client.results import PutResult
 
 
 class PutBuffer:

@@ -9,9 +9,10 @@ from typing import Any, Literal, TypedDict, Unpack
 from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.idempotency import new_id
-from deferd.client.jobs import BulkResult, Job, JobRef
+from deferd.client.jobs import Job, JobRef
 from deferd.client.request_body import encode
 from deferd.client.requests import ApiRequest
+from deferd.client.results import BulkResult
 from deferd.client.sender import Sender
 from deferd.contract.limits import BULK_DEFAULT, BULK_MAX
 

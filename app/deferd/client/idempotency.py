@@ -13,10 +13,11 @@ from typing import Any
 
 from deferd.client import requests
 from deferd.client.errors import NoAnswer, UnexpectedAnswer
-from deferd.client.jobs import Cancelled, Delivery, Job, JobRef, PutResult, read_backoff
+from deferd.client.jobs import Delivery, Job, JobRef, read_backoff
 from deferd.client.put_options import check_put
 from deferd.client.request_body import as_json, job_fields
 from deferd.client.requests import ApiRequest
+from deferd.client.results import Cancelled, PutResult
 from deferd.client.sender import Sender
 from deferd.contract.errors import FieldError, InvalidInput, JobExists, JobNotFound, JobReserved, PayloadTooLarge
 from deferd.contract.timestamps import parse_instant

@@ -18,9 +18,10 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from deferd.client.jobs import Cancelled, Job
+from deferd.client.jobs import Job
 from deferd.client.put_options import PutDefaults, PutOptions, body_errors, check_put, set_options
 from deferd.client.request_body import as_json, job_fields
+from deferd.client.results import Cancelled
 from deferd.contract.errors import FieldError, InvalidInput
 
 Body = TypeVar("Body")

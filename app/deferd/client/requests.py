@@ -15,7 +15,7 @@ from urllib.parse import quote
 from deferd.client import responses
 from deferd.client.durations import Seconds, instant, seconds
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.jobs import Cancelled, CancelResult, Delivery, FinishResult, Job, JobRef, PutResult, Released
+from deferd.client.jobs import Delivery, Job, JobRef
 from deferd.client.request_body import (
     JobToFinish,
     JobToPut,
@@ -26,6 +26,7 @@ from deferd.client.request_body import (
     set_fields,
     without_none,
 )
+from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract.limits import REDRIVE_DEFAULT, WAIT_DEFAULT_S
 from deferd.contract.model import DeadReason, JobState, TopicSettings

@@ -11,7 +11,8 @@ from pydantic_core import from_json
 
 from deferd.client import batch_decoding
 from deferd.client.errors import UnexpectedAnswer
-from deferd.client.jobs import BulkResult, Cancelled, CancelResult, Delivery, FinishResult, Job, PutResult, Released
+from deferd.client.jobs import Delivery, Job
+from deferd.client.results import BulkResult, Cancelled, CancelResult, FinishResult, PutResult, Released
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.contract import errors
 from deferd.contract.errors import DeferdError, FieldError

@@ -44,6 +44,16 @@ class TopicView(JsonView):
         return {str(JobState(state)): count for state, count in self.fields["counts"].items()}
 
     @property
+    def follow_ups(self) -> int:
+        """How many puts wait until the job with their id has ended."""
+        return int(self.fields.get("follow_ups", 0))
+
+    @property
+    def collections(self) -> int:
+        """To how many jobs and follow-ups appends add items."""
+        return int(self.fields.get("collections", 0))
+
+    @property
     def oldest_ready_age(self) -> float | None:
         """Seconds since the first job of the Ready list was due. None: no job is ready."""
         age: float | None = self.fields["oldest_ready_age"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from deferd.contract import limits
+from deferd.contract.endings import seconds_field
 
 _MOVING = frozenset({"replace", "append"})
 """Values of `on_conflict` with which a put moves the due time."""
@@ -79,13 +79,11 @@ IfHeld = Annotated[
 ]
 MaxWait = Annotated[
     float,
-    Field(
-        strict=True,
-        ge=0.001,
-        le=limits.DELAY_MAX_S,
-        allow_inf_nan=False,
-        description="With `on_conflict` `replace` or `append`: each put moves the due time, but never beyond this many "
-        "seconds after the first of the puts that became one job. At least as long as `delay`.",
+    seconds_field(
+        0.001,
+        limits.DELAY_MAX_S,
+        "With `on_conflict` `replace` or `append`: each put moves the due time, but never beyond this many seconds "
+        "after the first of the puts that became one job. At least as long as `delay`.",
     ),
     AfterValidator(_is_long_enough),
     AfterValidator(_has_an_id),
@@ -103,13 +101,11 @@ MaxItems = Annotated[
 ]
 UniqueFor = Annotated[
     float,
-    Field(
-        strict=True,
-        ge=0.001,
-        le=limits.RETAIN_MAX_S,
-        allow_inf_nan=False,
-        description="Seconds for which the id stays taken after the job is finished, with any `on_conflict`: further "
-        "puts get 409 `job_exists`. A cancel of the id frees it.",
+    seconds_field(
+        0.001,
+        limits.RETAIN_MAX_S,
+        "Seconds for which the id stays taken after the job is finished, with any `on_conflict`: further puts get 409 "
+        "`job_exists`. A cancel of the id frees it.",
     ),
     AfterValidator(_has_an_id),
 ]
@@ -120,11 +116,3 @@ FollowUp = Annotated[
         "`keep` it: it takes the job's place, not before the lease of a consumer that held the job would have ended.",
     ),
 ]
-
-
-class FollowUpJob(BaseModel):
-    """A put that waits until the job with its id has ended."""
-
-    body: Any = Field(description="JSON value from the producer.")
-    created_at: datetime = Field(description="When it was put.")
-    due_at: datetime = Field(description="When it is due, at the earliest.")

@@ -1,12 +1,11 @@
-"""How jobs and their attempts end: their limits of time, and the log of attempts."""
+"""How jobs and their attempts end: their limits of time, and what ended an attempt."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from deferd.contract import limits
 
@@ -57,15 +56,3 @@ class AttemptEnd(StrEnum):
     """Its lease ended because the `time_limit` had passed."""
     DEADLINE = "deadline"
     """Its lease ended because the job's `deadline` had passed."""
-
-
-class EndedAttempt(BaseModel):
-    """An attempt that ended without a finish."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    attempt: int = Field(description="Its number, from 1; a redrive begins again at 1.")
-    ended_at: datetime = Field(description="When it ended.")
-    how: AttemptEnd
-    by: str | None = Field(default=None, description="Name of the consumer, if the pop gave one.")
-    error: str | None = Field(default=None, description="The first 500 bytes of the error message, if there was one.")

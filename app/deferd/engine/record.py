@@ -11,9 +11,10 @@ due time in ms from which the deadline counts once a retry has another one (`v`)
 kept when dead (`k`, a limit of the API key that put it), the trace context of the put (`c`), `g` tags and `h` headers
 (neither is ever empty), how long its id stays taken after it is finished in ms (`u`), the latest due ms that its
 `max_wait` allows (`w`), the number of items that appends have made of its body (`y`; 0 while they are in a list of
-their own), 1 while a follow-up waits for it (`o`), and what happened to the job (`e` last error, `d` why it is dead,
-`f` finished at ms, `n` length of the result in bytes, which then precedes the body, `s` how often it was snoozed, `a`
-the log of its attempts).
+their own), 1 while a follow-up waits for it (`o`), the receipt of the delivery that finished the job whose place it
+took, as nonce and attempt (`p`), and what happened to the job (`e` last error, `d` why it is dead, `f` finished at ms,
+`n` length of the result in bytes, which then precedes the body, `s` how often it was snoozed, `a` the log of its
+attempts).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a

@@ -47,15 +47,17 @@ class Keys:
         at = len(_TOPIC_KEYS)
         return (*names[:at], *(self.of_shard(shard, name) for name in _SHARD_KEYS), *names[at:])
 
-    def of_states(self, topic: str) -> tuple[str, ...]:
-        """The sorted sets of a topic's jobs by state: delay, ready, reserved, dead, finished. Not cached."""
-        shard = self.shard_of(topic)
-        return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in _TOPIC_KEYS[1:6])
+    def of_totals(self, topic: str) -> tuple[str, ...]:
+        """The sorted sets of a topic's jobs by state, delay, ready, reserved, dead, finished; then follow and items.
 
-    def of_kept(self, shard: int, topic: str) -> tuple[str, str, str]:
-        """The keys that count what is kept of a topic's jobs in `shard`: pool, cancelled and taken. Not cached."""
-        prefix = f"deferd:{{{shard}}}:{topic}"
-        return f"{prefix}:pool", f"{prefix}:cancelled", f"{prefix}:taken"
+        Not cached.
+        """
+        shard = self.shard_of(topic)
+        return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in (*_TOPIC_KEYS[1:6], "follow", "items"))
+
+    def of_kept(self, shard: int, topic: str) -> tuple[str, ...]:
+        """The keys that count what is kept of a topic's jobs in `shard`: pool, cancelled, taken, follow. Not cached."""
+        return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in ("pool", "cancelled", "taken", "follow"))
 
     def of_shard(self, shard: int, name: str) -> str:
         """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally, tag/<tag>, bulk/<id>."""

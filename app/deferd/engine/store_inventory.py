@@ -83,10 +83,10 @@ async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]
         for at in range(0, len(page.names), _TOPICS_AT_ONCE):
             some = page.names[at : at + _TOPICS_AT_ONCE]
             for name, totals in zip(some, await asyncio.gather(*(topics.totals([name]) for name in some)), strict=True):
-                [of_states] = totals.values()
-                if of_states is None or page.unreadable:
+                [of_topic] = totals.values()
+                if of_topic is None or page.unreadable:
                     raise StoreUnavailable("a shard of the store cannot be reached")
-                counts[name] = of_states
+                counts[name] = of_topic.jobs
         if page.unreadable:
             raise StoreUnavailable("a shard of the store cannot be reached")
         cursor = page.next_cursor

@@ -51,6 +51,22 @@ class TopicPage:
     unreadable: list[int]
 
 
+@dataclass(slots=True)
+class Totals:
+    """Sums over topics: jobs by state, and the others as in TopicView."""
+
+    jobs: dict[JobState, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    follow_ups: int = 0
+    collections: int = 0
+
+    def add(self, other: Totals) -> None:
+        """Add the sums over other topics."""
+        for state, count in other.jobs.items():
+            self.jobs[state] += count
+        self.follow_ups += other.follow_ups
+        self.collections += other.collections
+
+
 class TopicList:
     """Reads over all topics."""
 
@@ -155,21 +171,21 @@ class TopicList:
         self._known_topics.update(shard, after, names, is_last=len(names) < most)
         page.names += names
 
-    async def totals(self, names: Iterable[str]) -> dict[int, dict[JobState, int] | None]:
-        """The sums of these topics' jobs by state, for each of their shards; None for one that cannot be reached."""
-        totals: dict[int, dict[JobState, int] | None] = {}
+    async def totals(self, names: Iterable[str]) -> dict[int, Totals | None]:
+        """The sums over these topics, for each of their shards; None for one that cannot be reached."""
+        totals: dict[int, Totals | None] = {}
 
         async def read(shard: int, in_shard: list[str]) -> None:
-            of_shard = dict.fromkeys(STATES, 0)
+            of_shard = Totals()
             for at in range(0, len(in_shard), _TOPICS_PER_CALL):
-                keys = [key for name in in_shard[at : at + _TOPICS_PER_CALL] for key in self._keys.of_states(name)]
+                keys = [key for name in in_shard[at : at + _TOPICS_PER_CALL] for key in self._keys.of_totals(name)]
                 try:
                     counts = await self._scripts.run("totals", keys, ())
                 except StoreUnavailable:
                     totals[shard] = None
                     return
-                for state, count in zip(STATES, counts, strict=True):
-                    of_shard[state] += count
+                *states, follow_ups, collections = counts
+                of_shard.add(Totals(dict(zip(STATES, states, strict=True)), follow_ups, collections))
             totals[shard] = of_shard
 
         await _for_each_shard(self._by_shard(names), read)

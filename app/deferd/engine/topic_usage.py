@@ -11,6 +11,11 @@ JOB_OVERHEAD_BYTES = 200
 """What a job uses besides its id and record, rounded up; measured by `python -m tests.benchmarks.memory`."""
 TOMBSTONE_BYTES = 300
 """What a tombstone of a cancelled delivery uses, with an id of usual length."""
+ITEM_OVERHEAD_BYTES = 8
+"""What a collected item uses besides its bytes, rounded up."""
+TAG_OVERHEAD_BYTES = 150
+"""What a tag of a job uses in the tag index besides the names of tag, topic and job, rounded up."""
+_OVERHEADS = (JOB_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES)
 _NAMES_PER_CALL = 1000
 _TOPICS_PER_CALL = 250
 
@@ -41,7 +46,7 @@ class TopicUsage:
                 start = f"({page[-1].decode()}"
 
     async def jobs(self, shard: int, names: Sequence[str]) -> tuple[int, int]:
-        """Count the jobs of these topics of a shard, in any state, and the tombstones of cancelled deliveries."""
+        """Count the jobs of these topics of a shard, in any state, with their follow-ups, and the tombstones."""
         jobs = tombstones = 0
         for at in range(0, len(names), _TOPICS_PER_CALL):
             keys = [key for name in names[at : at + _TOPICS_PER_CALL] for key in self._keys.of_kept(shard, name)]
@@ -51,12 +56,14 @@ class TopicUsage:
         return jobs, tombstones
 
     async def record_bytes(self, name: str) -> AsyncIterator[int]:
-        """The bytes that the jobs of a topic use, one number a step; the sum is the topic's usage."""
-        cursor: bytes | int = 0
-        while cursor != b"0":
-            cursor, step = await self._scripts.run(
-                "usage", self._keys.of_topic(name), (name, cursor, JOB_OVERHEAD_BYTES)
-            )
+        """The bytes that the jobs of a topic use, with their follow-ups, collected items and tags.
+
+        Yields one number a step; the sum is the topic's usage.
+        """
+        keys = self._keys.of_topic(name)
+        part, cursor = b"pool", b"0"
+        while part:
+            part, cursor, step = await self._scripts.run("usage", keys, (name, part, cursor, *_OVERHEADS))
             yield step
 
 

@@ -18,7 +18,10 @@ STATES = (JobState.DELAYED, JobState.READY, JobState.RESERVED, JobState.DEAD, Jo
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic: how many jobs in each state, ages in ms, settings."""
+    """One topic: how many jobs in each state, ages in ms, settings.
+
+    `collections` are the jobs, and follow-ups, whose items are being collected.
+    """
 
     topic: str
     counts: dict[JobState, int]
@@ -26,6 +29,8 @@ class TopicView:
     next_due_at_ms: int | None
     paused: bool
     settings: TopicSettings
+    follow_ups: int = 0
+    collections: int = 0
 
 
 async def view_topic(scripts: Scripts, keys: Keys, topic: str) -> TopicView:
@@ -37,7 +42,7 @@ async def view_topic(scripts: Scripts, keys: Keys, topic: str) -> TopicView:
     reply = await scripts.run("view", keys.of_topic(topic), (topic,))
     if reply is None:
         raise TopicNotFound(topic)
-    raw_settings, *counts, oldest_due_ms, next_due_ms, now_ms = reply
+    raw_settings, *counts, oldest_due_ms, next_due_ms, now_ms, follow_ups, collections = reply
     settings = orjson.loads(raw_settings) if raw_settings else {}
     return TopicView(
         topic=topic,
@@ -46,4 +51,6 @@ async def view_topic(scripts: Scripts, keys: Keys, topic: str) -> TopicView:
         next_due_at_ms=None if next_due_ms < 0 else next_due_ms,
         paused=settings.get("p") == 1,
         settings=read_settings(settings),
+        follow_ups=follow_ups,
+        collections=collections,
     )

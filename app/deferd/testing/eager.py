@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from deferd.client import AsyncClient, Client, Delivery, JobDefinition
 from deferd.client.blocking_transport import run_blocking
 from deferd.client.put_options import check_put
-from deferd.contract.backoff import ExponentialBackoff
+from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import JobExists, JobNotFound, JobReserved
-from deferd.contract.limits import TTR_DEFAULT_S
-from deferd.contract.model import JobState, PutJob
+from deferd.contract.model import PutJob
+from deferd.testing.eager_bulk import EagerBulk, checked, new_delay
 from deferd.testing.eager_clients import EagerAsyncClient, EagerClient, EagerUnsupported
+from deferd.testing.eager_job import FOLLOW_UP, WAITING, EagerJob, shown
 from deferd.worker import Context, Reject, Retry, Snooze, Worker
 from deferd.worker.handlers import Handler
 from deferd.worker.outcomes import Bury, Finish, of_failure, of_value
@@ -24,34 +24,7 @@ from deferd.worker.topic_handlers import TopicHandlers
 
 __all__ = ["EagerJob", "EagerJobs", "EagerUnsupported"]
 
-_WAITING = ("delayed", "ready")
 _CREATED, _OK = 201, 200
-
-
-@dataclass(eq=False)
-class EagerJob:
-    """A job that was put, and its current state."""
-
-    topic: str
-    id: str
-    body: Any
-    """The JSON value that the consumer receives."""
-    fields: Mapping[str, Any]
-    """All fields of the put, as JSON: `ttr`, `backoff`, `traceparent` and so on."""
-    delay: timedelta | None
-    """From the put until the job is due. For a failed job: the delay of its Retry, or None for its backoff."""
-    state: str
-    """`delayed`, also after a failure that will be retried; `ready`: due, but not run because it has no handler;
-    `reserved` while its handler runs; `finished`; `dead`; or `cancelled`."""
-    attempts: int = 0
-    snoozes: int = 0
-    """Deliveries that a handler's Snooze ended, which `attempts` does not include."""
-    result: Any = None
-    """The return value of the handler, as JSON."""
-    error: str | None = None
-    """The job's `last_error`: why the last attempt failed or the job is dead."""
-    exception: BaseException | None = field(default=None, repr=False)
-    """The exception of the last attempt."""
 
 
 class EagerJobs:
@@ -68,19 +41,22 @@ class EagerJobs:
             assert waiting.state == "finished"
 
     Pass `client` or `async_client` to the code under test as its Client or AsyncClient. Their `put`, `put_many`,
-    `put_batch`, `buffer` and `cancel` work, with the checks and the JSON round trip of the real ones; other calls raise
-    EagerUnsupported.
+    `put_batch`, `buffer`, `cancel`, `cancel_all` and `reschedule_all` work, with the checks and the JSON round trip of
+    the real ones; other calls raise EagerUnsupported.
 
     A job that is due immediately runs before its put returns; one that a handler puts runs after that handler. A job
     with a delay stays `delayed` until `run`, `run_delayed` or a cancel. A handler's Retry or Snooze makes its job
     `delayed` again, Reject makes it `dead`. Any other exception is recorded as a retry and then raised where the job
     was run; with ``raise_errors=False`` it is only recorded.
 
+    A put with ``on_conflict="append"`` adds its body to the list of the job that waits. One with
+    ``if_reserved="after"``, made while the handler of its id runs, is a `follow-up` until that job is finished or dead.
+
     Without a worker, and for topics without a handler, jobs are only recorded.
 
     There is no clock and no store: `backoff`, `max_attempts`, `ttl`, `retain`, `dead_retain`, `deadline`, `unique_for`,
-    leases, time limits, priorities, topic settings and concurrency have no effect, and an id is free again when its job
-    is finished or dead. To test these, use the fixture `deferd_service`, a real service.
+    `max_wait`, leases, time limits, priorities, topic settings, limits of size and concurrency have no effect, and an
+    id is free again when its job is finished or dead. To test these, use the fixture `deferd_service`, a real service.
     """
 
     def __init__(self, worker: Worker | None = None, *, raise_errors: bool = True) -> None:
@@ -94,6 +70,7 @@ class EagerJobs:
         self._raise_errors = raise_errors
         self._due: deque[EagerJob] = deque()
         self._running: dict[EagerJob, _EagerContext] = {}
+        self._bulk = EagerBulk()
 
     def of(self, job: str | JobDefinition[Any]) -> list[EagerJob]:
         """The jobs of a topic, or of a definition's topic, in the order of their puts."""
@@ -136,7 +113,7 @@ class EagerJobs:
         )
 
     async def _run_waiting(self, job: EagerJob, *, in_loop: bool) -> None:
-        if job.state not in _WAITING:
+        if job.state not in WAITING:
             raise ValueError(f"job {job.id!r} of topic {job.topic!r} is {job.state}: only delayed and ready jobs run")
         if job.topic not in self._handlers:
             known = ", ".join(self._handlers) or "none"
@@ -149,45 +126,132 @@ class EagerJobs:
     async def put(self, fields: dict[str, Any], *, in_loop: bool) -> tuple[int, dict[str, Any]]:
         """Perform `POST /jobs`; returns the status and the job as stored."""
         status, job = self._stored(fields)
-        shown = _shown(job)
-        if status == _CREATED and job.state == "ready" and job.topic in self._handlers:
-            self._due.append(job)
-            await self._run_due(in_loop=in_loop)
-        return status, shown
+        response = shown(job)
+        if job.items and fields.get("on_conflict") == "append":
+            response["body"] = job.body[-1:]
+        await self._run_due(in_loop=in_loop)
+        return status, response
 
     def _stored(self, fields: dict[str, Any]) -> tuple[int, EagerJob]:
-        delay = _delay(check_put(fields))
-        topic, job_id = fields["topic"], fields["id"]
-        existing = self._live(topic, job_id)
-        on_conflict = fields.get("on_conflict", "reject")
-        if on_conflict == "append" or fields.get("if_reserved") == "after":
-            raise EagerUnsupported("puts that append or wait for a holder need the fixture `deferd_service`")
+        """Store a job, to run if it is due; returns the status, and the job that has the id or waits for that."""
+        put = check_put(fields)
+        job = EagerJob(fields["topic"], fields["id"], fields.get("body"), fields, None, "ready")
+        job.make_due_in(_delay(put))
+        existing = self._live(job.topic, job.id)
+        if existing is not None and put.on_conflict == "append":
+            may_wait = put.if_reserved == "after" or existing.state != "reserved"
+            if not may_wait:
+                raise JobReserved(job.topic, job.id)
+            if existing.state == "reserved" or existing.was_handed_out:
+                return self._put_after(existing, job, put)
+            return self._append(existing, job, put)
         if existing is not None:
-            if on_conflict == "keep":
+            if put.on_conflict == "reject":
+                raise JobExists(job.topic, job.id)
+            if existing.state == "reserved" and put.if_reserved == "after":
+                return self._put_after(existing, job, put)
+            if put.on_conflict == "keep":
                 return _OK, existing
-            if on_conflict == "reject":
-                raise JobExists(topic, job_id)
             if existing.state == "reserved":
-                raise JobReserved(topic, job_id)
+                raise JobReserved(job.topic, job.id)
             existing.state = "cancelled"
-        job = EagerJob(topic, job_id, fields.get("body"), fields, delay, "delayed" if delay else "ready")
-        self.jobs.append(job)
-        return _CREATED, job
+            _drop_follow_up(existing)
+        self._begin(job, put)
+        self._run_if_ready(job)
+        return (_CREATED if existing is None else _OK), job
 
-    def cancel(self, topic: str, job_id: str, *, refuse_reserved: bool) -> dict[str, Any]:
+    def _begin(self, job: EagerJob, put: PutJob) -> None:
+        self.jobs.append(job)
+        if put.on_conflict == "append":
+            job.body, job.items = [job.body], 1
+            if put.max_items == 1:
+                job.make_due_in(None)
+
+    def _append(self, to: EagerJob, job: EagerJob, put: PutJob) -> tuple[int, EagerJob]:
+        to.add_item(job.body)
+        is_full = put.max_items is not None and to.items >= put.max_items
+        delay = None if is_full else job.delay
+        if to.state == FOLLOW_UP:
+            to.delay = delay
+        elif to.state == "delayed":
+            to.make_due_in(delay)
+            self._run_if_ready(to)
+        return _OK, to
+
+    def _put_after(self, holder: EagerJob, job: EagerJob, put: PutJob) -> tuple[int, EagerJob]:
+        earlier = holder.follow_up
+        if earlier is not None and put.on_conflict == "keep":
+            return _OK, earlier
+        if earlier is not None and put.on_conflict == "append":
+            return self._append(earlier, job, put)
+        _drop_follow_up(holder)
+        self._begin(job, put)
+        holder.follow_up, job.state = job, FOLLOW_UP
+        return (_CREATED if earlier is None else _OK), job
+
+    def _start_follow_up(self, job: EagerJob, *, earliest: timedelta = timedelta(), error: str | None = None) -> None:
+        following, job.follow_up = job.follow_up, None
+        if following is not None:
+            following.make_due_in(max(following.delay or timedelta(), earliest))
+            following.error = error
+            self._run_if_ready(following)
+
+    def _run_if_ready(self, job: EagerJob) -> None:
+        if job.state == "ready" and job.topic in self._handlers:
+            self._due.append(job)
+
+    async def cancel(
+        self, topic: str, job_id: str, *, refuse_reserved: bool, keep_follow_up: bool, in_loop: bool
+    ) -> dict[str, Any]:
         """Perform `DELETE /jobs/{topic}/{id}`."""
         job = self._live(topic, job_id)
         if job is None:
             raise JobNotFound(topic, job_id)
         if job.state == "reserved" and refuse_reserved:
             raise JobReserved(topic, job_id)
-        was, job.state = job.state, "cancelled"
-        if job in self._running:
-            self._running[job].stop()
+        was = job.state
+        if keep_follow_up:
+            lease = timedelta(seconds=shown(job)["ttr"])  # the handler may still be at work
+            self._start_follow_up(job, earliest=lease if was == "reserved" else timedelta())
+        self._cancel(job)
+        await self._run_due(in_loop=in_loop)
         return {"topic": topic, "id": job_id, "state": "cancelled", "was": was}
 
+    def _cancel(self, job: EagerJob) -> None:
+        job.state = "cancelled"
+        _drop_follow_up(job)
+        if job in self._running:
+            self._running[job].stop()
+
+    def cancel_selected(self, sent: dict[str, Any]) -> dict[str, Any]:
+        """Perform `POST /jobs/cancel`."""
+        call = checked(CancelSelected, sent)
+
+        def cancel(job: EagerJob) -> bool:
+            if job.state == "reserved" and call.if_reserved == "refuse":
+                return False
+            self._cancel(job)
+            return True
+
+        return self._bulk.run(call, self.jobs, cancel)
+
+    async def reschedule_selected(self, sent: dict[str, Any], *, in_loop: bool) -> dict[str, Any]:
+        """Perform `POST /jobs/reschedule`."""
+        call = checked(RescheduleSelected, sent)
+
+        def reschedule(job: EagerJob) -> bool:
+            if job.state == "reserved":
+                return False
+            job.make_due_in(new_delay(job, call))
+            self._run_if_ready(job)
+            return True
+
+        response = self._bulk.run(call, self.jobs, reschedule)
+        await self._run_due(in_loop=in_loop)
+        return response
+
     def _live(self, topic: str, job_id: str) -> EagerJob | None:
-        live = (*_WAITING, "reserved")
+        live = (*WAITING, "reserved")
         return next((job for job in self.jobs if (job.topic, job.id) == (topic, job_id) and job.state in live), None)
 
     # Running
@@ -202,7 +266,7 @@ class EagerJobs:
         try:
             while self._due:
                 job = self._due.popleft()
-                if job.state in _WAITING:
+                if job.state in WAITING:
                     await self._run(job, self._handlers[job.topic], in_loop=in_loop)
         finally:
             self._due.clear()
@@ -216,7 +280,7 @@ class EagerJobs:
         job.state = "reserved"
         job.exception = None
         job.attempts += 1
-        context = self._running[job] = _EagerContext(Delivery(_shown(job)))
+        context = self._running[job] = _EagerContext(Delivery(shown(job)))
         try:
             value = await self._call(handler, context, in_loop=in_loop)
         except Exception as error:
@@ -241,9 +305,7 @@ class EagerJobs:
     def _chain(self, puts: Sequence[dict[str, Any]]) -> None:
         """Put the jobs that a handler put with its finish; they run after it."""
         for fields in puts:
-            status, job = self._stored(fields)
-            if status == _CREATED and job.state == "ready" and job.topic in self._handlers:
-                self._due.append(job)
+            self._stored(fields)
 
     def _needs_loop(self, handler: Handler) -> bool:
         return handler.is_async or bool(self._middleware)
@@ -255,7 +317,7 @@ class EagerJobs:
         return await called if in_loop else asyncio.run(called)
 
     def _failed(self, job: EagerJob, error: BaseException) -> None:
-        outcome = of_failure(error, Delivery(_shown(job)), self._is_failure)
+        outcome = of_failure(error, Delivery(shown(job)), self._is_failure)
         job.exception = error
         if isinstance(outcome, Bury):
             self._ended(job, "dead", outcome.error)
@@ -270,6 +332,8 @@ class EagerJobs:
         if job.state == "reserved":  # not cancelled meanwhile
             job.state = state
         job.error = error
+        if job.state in {"finished", "dead"}:
+            self._start_follow_up(job, error=error)
 
 
 class _EagerContext(Context):
@@ -304,36 +368,13 @@ async def _at_once(function: Callable[[], Any]) -> Any:
     return function()
 
 
+def _drop_follow_up(job: EagerJob) -> None:
+    if job.follow_up is not None:
+        job.follow_up.state, job.follow_up = "cancelled", None
+
+
 def _delay(put: PutJob) -> timedelta:
     """Time until the job is due, at least 0."""
     if put.run_at is not None:
         return max(put.run_at - datetime.now(UTC), timedelta())
     return timedelta(seconds=put.delay or 0)
-
-
-def _shown(job: EagerJob) -> dict[str, Any]:
-    """The job as a service returns it, with the service's defaults for omitted fields."""
-    now = datetime.now(UTC)
-    shown = {
-        "ttr": TTR_DEFAULT_S,
-        "max_attempts": None,
-        "backoff": ExponentialBackoff().model_dump(),
-        "ttl": None,
-        "retain": 0,
-        **{name: value for name, value in job.fields.items() if name not in {"delay", "run_at", "on_conflict"}},
-        "topic": job.topic,
-        "id": job.id,
-        "state": JobState(job.state),
-        "body": job.body,
-        "created_at": now.isoformat(),
-        "due_at": (now + (job.delay or timedelta())).isoformat(),
-        "attempts": job.attempts,
-    }
-    if job.snoozes:
-        shown["snoozes"] = job.snoozes
-    if job.error is not None:
-        shown["last_error"] = job.error
-    if job.state == "reserved":
-        until = now + timedelta(seconds=shown["ttr"])
-        shown |= {"receipt": "eager", "attempt": job.attempts, "reserved_until": until.isoformat()}
-    return shown

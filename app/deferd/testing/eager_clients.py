@@ -29,8 +29,16 @@ class EagerBackend(Protocol):
     async def put(self, fields: dict[str, Any], *, in_loop: bool) -> tuple[int, Mapping[str, Any]]:
         """`POST /jobs`; returns the status and the job."""
 
-    def cancel(self, topic: str, job_id: str, *, refuse_reserved: bool) -> Mapping[str, Any]:
+    async def cancel(
+        self, topic: str, job_id: str, *, refuse_reserved: bool, keep_follow_up: bool, in_loop: bool
+    ) -> Mapping[str, Any]:
         """`DELETE /jobs/{topic}/{id}`; returns the response."""
+
+    def cancel_selected(self, sent: dict[str, Any]) -> Mapping[str, Any]:
+        """`POST /jobs/cancel`; returns the response."""
+
+    async def reschedule_selected(self, sent: dict[str, Any], *, in_loop: bool) -> Mapping[str, Any]:
+        """`POST /jobs/reschedule`; returns the response."""
 
 
 class EagerClient(Client):
@@ -78,12 +86,22 @@ class _EagerSender(Sender):
                 for fields in sent["jobs"]:
                     check_put(fields)
                 return {"results": [await self._put_one(fields) for fields in sent["jobs"]]}
+            case "POST", "jobs", "cancel":
+                return self._jobs.cancel_selected(sent)
+            case "POST", "jobs", "reschedule":
+                return await self._jobs.reschedule_selected(sent, in_loop=self._in_loop)
             case "DELETE", "jobs", topic, job_id:
-                refuse = (call.query or {}).get("if_reserved") == "refuse"
-                return self._jobs.cancel(unquote(topic), unquote(job_id), refuse_reserved=refuse)
+                query = call.query or {}
+                return await self._jobs.cancel(
+                    unquote(topic),
+                    unquote(job_id),
+                    refuse_reserved=query.get("if_reserved") == "refuse",
+                    keep_follow_up=query.get("follow_up") == "keep",
+                    in_loop=self._in_loop,
+                )
         raise EagerUnsupported(
-            f"{call.method} {call.path}: EagerJobs supports puts and cancels only; for other calls use the fixture "
-            "`deferd_service`"
+            f"{call.method} {call.path}: EagerJobs supports puts, cancels and `reschedule_all` only; for other calls "
+            "use the fixture `deferd_service`"
         )
 
     async def _put_one(self, fields: dict[str, Any]) -> dict[str, Any]:

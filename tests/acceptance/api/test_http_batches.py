@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.acceptance.http_calls import Http
+import pytest
+
+from tests.acceptance.http_calls import Http, problem
 
 
 async def test_a_batch_with_jobs_returns_what_single_puts_return(http: Http) -> None:
@@ -60,3 +62,16 @@ async def test_jobs_of_a_topic_are_cancelled_together(http: Http) -> None:
     }
     response = await http.post(http.topic_path("cancel"), json={"jobs": [{"id": "no id!"}]})
     assert (response.status_code, response.json()["code"]) == (422, "validation")
+
+
+@pytest.mark.parametrize("where", ["body.jobs.1.put", "body.put"])
+async def test_a_batch_finish_takes_no_puts(http: Http, where: str) -> None:
+    jobs: list[dict[str, Any]] = [{"id": job_id, "receipt": (await http.reserve(job_id))["receipt"]} for job_id in "ab"]
+    body: dict[str, Any] = {"jobs": jobs}
+    put = [{"topic": http.topic, "id": "next"}]
+    (jobs[1] if "jobs" in where else body)["put"] = put
+    refused = problem(await http.post(http.topic_path("finish"), json=body), 422, "validation")
+    [error] = refused["errors"]
+    assert (error["field"], error["value"]) == (where, put)
+    assert error["message"] == "is not a known field"
+    assert await http.counts() == {"reserved": 2}

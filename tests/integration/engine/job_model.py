@@ -187,7 +187,7 @@ class JobModel(PutModel):
 
     def finish(self, job_id: str, delivery: Delivery, result: Any = None) -> None:
         job = self.jobs.get(job_id)
-        if job is not None and job.state is JobState.FINISHED and job.finished_by is delivery:
+        if job is not None and job.was_finished_by(delivery):
             return
         job = self._held(job_id, delivery)
         job.finished_by = job.live
@@ -208,7 +208,7 @@ class JobModel(PutModel):
     def may_finish(self, job_id: str, delivery: Delivery) -> bool:
         """Whether a finish ends a delivery now. Raises the errors of `finish`."""
         job = self.jobs.get(job_id)
-        if job is not None and job.state is JobState.FINISHED and job.finished_by is delivery:
+        if job is not None and job.was_finished_by(delivery):
             return False
         self._held(job_id, delivery)
         return True

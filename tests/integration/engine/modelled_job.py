@@ -89,6 +89,8 @@ class ModelJob:
     last_error: str | None = None
     reason: DeadReason | None = None
     finished_by: Delivery | None = None
+    took_place_of: Delivery | None = None
+    """The delivery whose finish put this job in the place of the one that it finished."""
     finished_at_s: int | None = None
     result: Any = None
     version: int = 0
@@ -113,6 +115,11 @@ class ModelJob:
         if self.state not in (JobState.DELAYED, JobState.READY) or self.follow_up is not None:
             return False
         return self.is_open or not (self.was_delivered or self.is_collection)
+
+    def was_finished_by(self, delivery: Delivery) -> bool:
+        """Whether a finish of the delivery repeats one: it finished this job, or the one in whose place this is."""
+        is_over = self.state is JobState.FINISHED and self.finished_by is delivery
+        return is_over or self.took_place_of is delivery
 
     @property
     def attempts(self) -> int:

@@ -327,10 +327,10 @@ async def test_a_quota_keeps_counting_without_the_dead_shard(deployment: Deploym
         await quota.count(deployment.engine.usage)
     totals = await deployment.engine.topic_list.totals([dead, healthy])
     assert totals[KEYS.shard_of(dead)] is None
-    counts = totals[KEYS.shard_of(healthy)]
-    assert counts is not None
-    assert sum(counts.values()) == 1
-    assert counts[JobState.READY] == 1
+    of_shard = totals[KEYS.shard_of(healthy)]
+    assert of_shard is not None
+    assert sum(of_shard.jobs.values()) == 1
+    assert of_shard.jobs[JobState.READY] == 1
 
 
 async def test_jobs_of_the_healthy_shards_become_due_in_time(deployment: Deployment) -> None:

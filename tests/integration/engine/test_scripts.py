@@ -57,7 +57,8 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.engine.topic_list.totals([TOPIC])
     await driver.engine.usage.jobs(0, [TOPIC])
     assert [step async for step in driver.engine.usage.record_bytes(TOPIC)]
-    await driver.engine.consistency.check_store()
+    driver.server.command("RPUSH", f"{KEY}:items/ghost", "1")
+    await driver.engine.consistency.check_store(repair=True)
     await driver.engine.consistency.check_topic(TOPIC, repair=True)
     await driver.engine._scripts.run("shard_keys", [f"{KEY}:due"], (0, 1000))
     await driver.engine._scripts.run("key_elements", [f"{KEY}:pool"], ("hash", 0, 1000))

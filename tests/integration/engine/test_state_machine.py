@@ -391,6 +391,8 @@ def _chain(
     models: dict[str, JobModel], topic: str, finish: tuple[str, Delivery, Any], puts: list[tuple[str, dict[str, Any]]]
 ) -> list[tuple[str, str, int]] | type[DeferdError]:
     """Finish and put as the script does: topic by topic, in the order of their first jobs."""
+    finished = models[topic].jobs[finish[0]]
+    ended = finished.live
     models[topic].finish(*finish)
     results = {}
     for of in dict.fromkeys(of for of, _ in puts):
@@ -401,6 +403,9 @@ def _chain(
                     return outcome
                 is_new = outcome.outcome in {"created", "follow_up"}
                 results[index] = (of, str(put["job_id"]), 201 if is_new else 200)
+    present = models[topic].jobs.get(finish[0])
+    if present is not None and present is not finished:
+        present.took_place_of = ended
     return [results[index] for index in range(len(puts))]
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from deferd.api import operation, problem_details
 from deferd.api.auth.api_keys import Scope
-from deferd.api.openapi import schemas
+from deferd.api.openapi import job_schemas, schemas
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
 from deferd.contract import bulk_model, model
@@ -284,6 +284,6 @@ def test_the_error_schema_of_fastapi_is_removed() -> None:
 
 def test_optional_fields_of_responses_are_never_null() -> None:
     job = DOCUMENT["components"]["schemas"]["Job"]
-    text = model.Job.model_fields["last_error"].description
+    text = job_schemas.Job.model_fields["last_error"].description
     assert job["properties"]["last_error"] == {"type": "string", "description": text}
     assert {"max_attempts", "ttl"} <= set(job["required"])

@@ -26,7 +26,6 @@ from deferd import (
     Worker,
     job,
 )
-from deferd.client.put_options import PutOptions
 from deferd.testing import EagerJobs, EagerUnsupported
 from deferd.worker.handlers import CallNext
 
@@ -396,11 +395,3 @@ print(done)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert (ran.stdout, ran.stderr) == ("[7]\n", "")
-
-
-@pytest.mark.parametrize(
-    "options", [{"id": "a", "on_conflict": "append"}, {"id": "a", "on_conflict": "keep", "if_reserved": "after"}]
-)
-def test_puts_that_collapse_need_a_service(options: PutOptions) -> None:
-    with pytest.raises(EagerUnsupported, match="deferd_service"):
-        EagerJobs().client.put("t", **options)

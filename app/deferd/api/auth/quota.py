@@ -2,8 +2,8 @@
 
 No script can enforce this, since the topics are in several shards of the store. So their content is counted from time
 to time, and what the key has put through this process since then is added. Until the next count other processes may put
-as much again. Everything that is kept counts, also dead and retained jobs and the tombstones of cancelled deliveries:
-a client could fill the store with those alone.
+as much again. Everything that is kept counts, also dead and retained jobs, follow-ups, collected items, and the
+tombstones of cancelled deliveries: a client could fill the store with those alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreU
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.record import json_bytes
-from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TOMBSTONE_BYTES, TopicUsage
+from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES, TOMBSTONE_BYTES, TopicUsage
 
 COUNT_EVERY_S = 1.0
 COUNTING_SHARE = 0.05
@@ -163,6 +163,7 @@ class Quota:
             return 0
         ids = sum(2 * (len(job.id) if job.id is not None else _MADE_ID_BYTES) for job in jobs)
         more = sum(_backoff_bytes(job) + _label_bytes(job) + len(job.traceparent or "") for job in jobs)
+        more += sum(len(job.tags) * (len(job.topic) + len(job.id or "")) for job in jobs if job.tags)
         return ids + more + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
 
     def _topics_of(self, jobs: Sequence[PutJob]) -> set[str]:
@@ -222,7 +223,9 @@ def _backoff_bytes(policy: JobPolicy) -> int:
 
 
 def _label_bytes(job: PutJob | ChangeJob) -> int:
-    return sum(len(json_bytes(labels)) for labels in (job.tags, job.headers) if labels)
+    """What tags and headers use in the record, and the tags in the index, without the job's own name there."""
+    index_bytes = sum(2 * len(tag) + TAG_OVERHEAD_BYTES for tag in job.tags or ())
+    return index_bytes + sum(len(json_bytes(labels)) for labels in (job.tags, job.headers) if labels)
 
 
 def _raise_unless_some_are_counted(counts: Sequence[_Counted | BaseException]) -> None:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from deferd.api.openapi.job_schemas import Delivery, Job
 from deferd.api.problem_details import BY_CODE
-from deferd.contract.model import Delivery, Job, JobState, TopicSettings
+from deferd.contract.model import JobState, TopicSettings
 from deferd.engine.consistency.findings import FindingKind
 
 ProblemCode = Annotated[
@@ -212,6 +213,12 @@ class Topic(BaseModel):
     topic: str
     paused: bool = Field(description="Whether the topic is paused: it hands out no jobs.")
     counts: Counts
+    follow_ups: int | None = Field(
+        None, description="How many puts wait until the job with their id has ended; omitted when there are none."
+    )
+    collections: int | None = Field(
+        None, description="To how many jobs and follow-ups appends add items; omitted when there are none."
+    )
     oldest_ready_age: float | None = Field(
         description="Seconds since the first job of the Ready list was due; `null` when none is ready."
     )

@@ -133,7 +133,8 @@ async def bury_job(request: CurrentRequest, topic: Topic, id: JobId, bury: BuryJ
     "/topics/{topic}/finish",
     operation_id="finish_jobs",
     summary="Finish many jobs",
-    description="Finishes up to 1000 jobs of one topic. Each has its own result, in the order of the request.",
+    description="Finishes up to 1000 jobs of one topic. Each has its own result, in the order of the request. Only "
+    "the finish of a single job takes a `put`.",
     response_model=schemas.FinishResults,
     response_description="The result for each job.",
     responses=error_responses("validation", "store_unavailable", body=True),

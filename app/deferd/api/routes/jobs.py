@@ -13,11 +13,12 @@ from deferd.api.auth.api_keys import Scope
 from deferd.api.auth.permissions import requires
 from deferd.api.openapi import schemas
 from deferd.api.openapi.document import error_responses
+from deferd.api.openapi.job_schemas import Job
 from deferd.api.operation import Operation
 from deferd.api.request_context import CurrentRequest
 from deferd.api.responses import JsonResponse
 from deferd.contract.collapsing import FollowUp
-from deferd.contract.model import CancelBatch, ChangeJob, IfReserved, Job, JobId, PutBatch, PutJob, Topic
+from deferd.contract.model import CancelBatch, ChangeJob, IfReserved, JobId, PutBatch, PutJob, Topic
 
 router = APIRouter(route_class=Operation, tags=["jobs"])
 

@@ -27,6 +27,8 @@ from deferd.engine.topic_view import STATES
 
 _STEP = 250
 """Jobs, ids or keys that one script call checks: about two milliseconds of the store's time."""
+_STEP_OF_ITEMS = 10
+"""Jobs of which one script call reads all collected items."""
 _LONGEST_PAUSE_S = 0.1
 _LONGEST_WAIT_S = 20
 _TOPIC_KEY_TYPES = (
@@ -143,7 +145,8 @@ class _TopicCheck:
     async def _check_members(self, name: str) -> None:
         cursor: bytes | int = 0
         while cursor != b"0":
-            cursor, _, found = await self._step("audit_members", name, cursor, _STEP)
+            step = _STEP_OF_ITEMS if name == "items" else _STEP
+            cursor, _, found = await self._step("audit_members", name, cursor, step)
             self._add_findings(found)
 
     def _add_findings(self, found: list[bytes]) -> None:
@@ -187,9 +190,11 @@ async def _check_shard(scripts: Scripts, keys: Keys, shard: int, report: StoreRe
             began_s = time.monotonic()
             reply = await scripts.run("audit_names", names[:2], (where, cursor, _STEP))
             await _pause(began_s)
-            cursor, topics, strays, settings, of_tags = reply
+            cursor, topics, strays, settings, of_tags, lists = reply
             if of_tags:
                 await _check_tags(scripts, [*map(_text, of_tags), all_names[-1]], report)
+            if lists:
+                await _check_lists(scripts, keys, shard, list(map(_text, lists)), report)
             # Lists of topics leave out those whose settings cannot be read.
             pairs = zip(settings[::2], settings[1::2], strict=True)
             topics += [topic for topic, text in pairs if not _are_readable(text)]
@@ -215,6 +220,25 @@ async def _check_tags(scripts: Scripts, keys: list[str], report: StoreReport) ->
         for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
             report.findings.add(Finding(FindingKind[_text(name).upper()], _text(subject), _text(detail)))
         first, after = (first + at - 1, _text(last)) if at else (-1, "")
+
+
+async def _check_lists(scripts: Scripts, keys: Keys, shard: int, lists: list[str], report: StoreReport) -> None:
+    """Check lists of collected items in a shard: `lists` are the topic and the id of each."""
+    of_topics: dict[str, list[str]] = {}
+    for topic, job_id in zip(lists[::2], lists[1::2], strict=True):
+        if _TOPIC_NAME.fullmatch(topic) and keys.shard_of(topic) == shard:
+            of_topics.setdefault(topic, []).append(job_id)
+    for topic, ids in of_topics.items():
+        while ids:
+            began_s = time.monotonic()
+            checked, found = await scripts.run(
+                "audit_items", keys.of_consistency_check(topic), [topic, int(report.repaired), *ids]
+            )
+            await _pause(began_s)
+            del ids[:checked]
+            for name, subject, detail in zip(found[::3], found[1::3], found[2::3], strict=True):
+                named = f"{topic}/{_text(subject)}"
+                report.findings.add(Finding(FindingKind[_text(name).upper()], named, _text(detail)))
 
 
 def _add_wrong_types(findings: Findings, found: list[bytes]) -> None:

@@ -2,16 +2,16 @@
 -- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not. An id that is
 -- taken may have a finished job, but no other; a follow-up needs a job that has not ended; collected items need a job
 -- or a follow-up without a body of its own.
--- @include clock topic tags record transitions time_limits consistency
+-- @include clock topic tags record transitions time_limits findings consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
 -- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, taken, follow, items, or
 --   cancelled
 -- ARGV[4] cursor, 0 to begin | ARGV[5] about how many members to check
 -- Returns { next cursor, 0 after the last step, members checked, { kind, id, detail, ... } for each finding }
 -- Bound: about ARGV[5] members; the caller sends at most 1000. A small set that the store keeps packed is checked as a
--- whole. Of collected items about MOST_BYTES or MOST_ITEMS, and those of one job; then the cursor that is returned also
--- says how many members of the step have been checked.
-local MOST_BYTES, MOST_ITEMS = 1024 * 1024, 10000
+-- whole. Of collected items about MOST_READ, as check_collection counts, and those of one job; then the cursor that is
+-- returned also says how many members of the step have been checked.
+local MOST_READ = 1024 * 1024
 local name = ARGV[3]
 local HASHES = { holders = HOLDERS, requests = REQUESTS, tagged = TAGGED, follow = attached().FOLLOW,
   items = attached().ITEMS }
@@ -21,7 +21,7 @@ local HAS_CHECK_OF_ITS_OWN = { taken = true, follow = true, items = true }
 local cursor, checked_before = string.match(ARGV[4], '^(%d+) ?(%d*)$')
 local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[5])
 local members = reply[2]
-local first, bytes_read, items_read = 2 * (tonumber(checked_before) or 0) + 1, 0, 0
+local first, read = 2 * (tonumber(checked_before) or 0) + 1, 0
 local now = now_ms()
 
 -- Check a follow-up. A repair starts it if its job has ended, and moves it aside if it cannot be read.
@@ -34,7 +34,7 @@ local function check_follow_up(id, raw, has_record)
     redis.call('HSET', ASIDE, string.format('follow-up %s %.0f', id, now), raw)
     return
   end
-  check_items(id, raw, attached().FOLLOW)
+  check_items(id, raw, now)
   local state, score
   if has_record then state, score = state_of(id) end
   if has_record and state ~= 'dead' and state ~= 'finished' then
@@ -50,43 +50,12 @@ local function check_follow_up(id, raw, has_record)
   if has_record then remove_job(id, state, score, now, true) else attached().start_follow_up(id, now) end
 end
 
--- Check the items collected under an id. A repair corrects their size, and moves those aside that belong to nothing.
-local function check_collection(id, bytes)
-  local key = attached().items_key(id)
-  local is_list = redis.call('TYPE', key).ok == 'list'
-  local is_open = false
-  for _, records in ipairs({ POOL, attached().FOLLOW }) do
-    local raw = redis.call('HGET', records, id)
-    is_open = is_open or raw and read_checked(id, raw) and attached().is_open(raw)
-  end
-  local items, size = is_list and redis.call('LRANGE', key, 0, -1) or {}, 0
-  for _, item in ipairs(items) do size = size + #item end
-  bytes_read, items_read = bytes_read + size, items_read + #items
-  if is_open and is_list and size == tonumber(bytes) then return end
-  report('items_wrong', id, is_open and size .. ' bytes, recorded as ' .. bytes or 'of no job')
-  if not REPAIR then return end
-  if is_open and is_list then
-    redis.call('HSET', attached().ITEMS, id, size)
-    return
-  end
-  redis.call('HDEL', attached().ITEMS, id)
-  if redis.call('EXISTS', key) == 1 then
-    redis.call('RENAME', key, string.format('%s/items/%s/%.0f', ASIDE, id, now))
-  end
-  for _, records in ipairs(is_open and { POOL, attached().FOLLOW } or {}) do
-    local raw = redis.call('HGET', records, id)
-    if raw then check_items(id, raw, records) end
-  end
-end
-
 for at = first, #members, 2 do
-  if bytes_read > MOST_BYTES or items_read > MOST_ITEMS then
-    return { string.format('%s %d', cursor, (at - 1) / 2), (at - first) / 2, findings }
-  end
+  if read > MOST_READ then return { string.format('%s %d', cursor, (at - 1) / 2), (at - first) / 2, findings } end
   local id = members[at]
   local has_record = redis.call('HEXISTS', POOL, id) == 1
   if name == 'items' then
-    check_collection(id, members[at + 1])
+    read = read + check_collection(id, members[at + 1], now)
   elseif name == 'follow' then
     check_follow_up(id, members[at + 1], has_record)
   elseif name == 'taken' then

@@ -4,7 +4,8 @@
 -- ARGV[2] cursor, 0 to begin | ARGV[3] about how many elements to check
 -- Returns { next cursor, 0 after the last step, { topics ... }, { keys of no topic ... },
 --   { topic, settings JSON, ... } of those that have settings, so that the caller checks whether they can be read,
---   { keys of the tag index ... } for audit_tags.lua }
+--   { keys of the tag index ... } for audit_tags.lua, { topic, id, ... } of lists of items that are of no known
+--   collection, for audit_items.lua }
 --   A topic in `due` without data is not reported: the timer visits it once more and forgets it.
 -- Bound: about ARGV[3] elements; the caller sends at most 1000.
 local SETTINGS, TOPICS = KEYS[1], KEYS[2]
@@ -18,7 +19,7 @@ local KINDS = {
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
   idle = true, tally = true }
-local names, strays, with_settings, of_tags = {}, {}, {}, {}
+local names, strays, with_settings, of_tags, lists = {}, {}, {}, {}, {}
 
 local reply
 if where == 'keys' then
@@ -27,6 +28,13 @@ if where == 'keys' then
     local rest = string.sub(key, #PREFIX + 1)
     if string.sub(rest, 1, 4) == 'tag/' then
       of_tags[#of_tags + 1] = key
+    elseif string.find(rest, '^[^/]+:items/[^/]+$') then
+      local topic, id = string.match(rest, '^(.+):items/(.+)$')
+      -- An error, for a key of the wrong type, is not 0: a check of the topic reports that.
+      if redis.pcall('HEXISTS', PREFIX .. topic .. ':items', id) == 0 then
+        lists[#lists + 1] = topic
+        lists[#lists + 1] = id
+      end
     elseif not OF_SHARD[rest] and not string.find(rest, '/', 1, true) and string.sub(rest, -6) ~= ':aside' then
       local topic, kind = string.match(rest, '^(.+):([^:]*)$')
       if not topic or KINDS[kind] == nil then
@@ -53,4 +61,4 @@ else
     if redis.call('HEXISTS', SETTINGS, topic) == 0 then names[#names + 1] = topic end
   end
 end
-return { reply[1], names, strays, with_settings, of_tags }
+return { reply[1], names, strays, with_settings, of_tags, lists }

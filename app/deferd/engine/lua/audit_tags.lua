@@ -1,4 +1,5 @@
 -- Check one step through the tag index of a shard: each member must be a job that has the tag.
+-- @include findings
 -- KEYS[1..] tag/<tag> ZSET "topic id" -> 0 | the last of KEYS: aside, the prefix of the new name of a key that is
 --   renamed
 -- ARGV[1] 1: repair what is found, in the same call; 0: change nothing
@@ -9,14 +10,6 @@
 local repair, after, left = ARGV[1] == '1', ARGV[2], tonumber(ARGV[3])
 local aside = KEYS[#KEYS]
 local prefix = string.match(aside, '^[^}]*}:')
-local findings = {}
-
-local function report(kind, subject, detail)
-  findings[#findings + 1] = kind
-  findings[#findings + 1] = subject
-  findings[#findings + 1] = detail
-end
-
 local function has_tag(member, tag)
   local topic, id = string.match(member, '^(%S+) (%S+)$')
   local tags = topic and redis.call('HGET', prefix .. topic .. ':tagged', id)

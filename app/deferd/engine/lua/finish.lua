@@ -17,8 +17,9 @@ end
 local raws = redis.call('HMGET', POOL, unpack(ids))
 local lease_ends = redis.call('ZMSCORE', RESERVED, unpack(ids))
 
-local released, gone, kept, done, earliest = {}, {}, {}, {}, math.huge
-local rare  -- lists of what most calls do not have: ids that stay taken, and ids with a follow-up
+local released, gone, kept, earliest = {}, {}, {}, math.huge
+local done = {}  -- of each job that this call finishes: 'gone', or the state of what has its id then
+local rare  -- what most calls do not have: the ids that stay taken, and the receipts of jobs with a follow-up by id
 local released_count, gone_count = 0, 0
 local tagged  -- the ids of those gone that have tags
 
@@ -32,8 +33,9 @@ local function finish(id, raw, extra_length, argument, result_at)
     gone_count = gone_count + 1
     gone[gone_count] = id
     rare = rare or { taken = {}, followed = {} }
-    table.insert(rare.followed, id)
-    done[id] = 'followed'
+    local nonce, attempts = read_nonce_and_attempts(raw)
+    rare.followed[id] = string.format('%.0f %d', nonce, attempts + 1)
+    done[id] = 'delayed'
     return
   end
   local unique, retain = extra and extra.u, extra and extra.r or 0
@@ -53,7 +55,7 @@ local function finish(id, raw, extra_length, argument, result_at)
     done[id] = 'gone'
     return
   end
-  done[id] = 'kept'
+  done[id] = 'finished'
   local record, result = read_record(raw), string.sub(argument, result_at)
   record.attempts = record.attempts + 1
   record.extra.f = now
@@ -65,10 +67,12 @@ local function finish(id, raw, extra_length, argument, result_at)
   earliest = math.min(earliest, now + retain)
 end
 
--- A finish that is repeated because its response was lost succeeds.
+-- A finish that is repeated because its response was lost succeeds, also when the job's follow-up has taken its place.
 local function was_finished_by(id, raw, nonce, attempt)
   local finished_nonce, attempts = read_nonce_and_attempts(raw)
-  return finished_nonce == nonce and attempts == attempt and redis.call('ZSCORE', FINISHED, id)
+  if finished_nonce == nonce and attempts == attempt then return redis.call('ZSCORE', FINISHED, id) end
+  local is_read, extra = pcall(read_extra, raw)
+  return is_read and attempt > 0 and type(extra) == 'table' and extra.p == string.format('%.0f %d', nonce, attempt)
 end
 
 local codes = {}
@@ -78,10 +82,8 @@ for index = 1, count do
   local code = LIVE
   if not raw or done[id] == 'gone' then
     code = code_for_missing(id, nonce, attempt, now)
-  elseif done[id] == 'followed' then
-    code = NOT_HELD.delayed
-  elseif done[id] == 'kept' then
-    code = attempt ~= 0 and receipt_matches(raw, nonce, attempt) and LIVE or NOT_HELD.finished
+  elseif done[id] then
+    code = attempt ~= 0 and receipt_matches(raw, nonce, attempt) and LIVE or NOT_HELD[done[id]]
   elseif #raw < HEADER_BYTES then  -- a damaged store: the other jobs are finished all the same
     code = code_for_stale(id)
   else
@@ -107,8 +109,8 @@ for _, job in ipairs(kept) do
   redis.call('ZADD', FINISHED, job[3], job[1])
 end
 if rare then
-  for _, id in ipairs(rare.followed) do
-    attached().start_follow_up(id, now)
+  for id, receipt in pairs(rare.followed) do
+    attached().start_follow_up(id, now, nil, receipt)
   end
   if #rare.taken > 0 then redis.call('ZADD', TAKEN, unpack(rare.taken)) end
 end

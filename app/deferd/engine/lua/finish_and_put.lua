@@ -44,5 +44,15 @@ for _, group in ipairs(groups) do
   for _, result in ipairs(put(group.keys, { group.topic, '0', '-1', unpack(group.jobs) })[3]) do
     results[#results + 1] = result
   end
+  if group.topic == TOPIC then
+    -- A put may have taken the place of the job. A repeated finish learns from this that it was done.
+    local live_nonce, attempts = read_nonce_and_attempts(raw)
+    local put_raw = redis.call('HGET', POOL, id)
+    if put_raw and read_nonce_and_attempts(put_raw) ~= live_nonce then
+      local record = read_record(put_raw)
+      record.extra.p = string.format('%.0f %d', live_nonce, attempts + 1)
+      redis.call('HSET', POOL, id, write_record(record))
+    end
+  end
 end
 return { 0, results }

@@ -1,11 +1,21 @@
--- Sum up the jobs of many topics by state. Read-only.
--- KEYS[5n+1] delay | KEYS[5n+2] ready | KEYS[5n+3] reserved | KEYS[5n+4] dead | KEYS[5n+5] finished: five ZSETs for
---   each topic, all of one shard
--- Returns { delayed, ready, reserved, dead, finished }
+-- Sum up the jobs of many topics by state, and what waits for jobs. Read-only.
+-- KEYS[7n+1] delay | KEYS[7n+2] ready | KEYS[7n+3] reserved | KEYS[7n+4] dead | KEYS[7n+5] finished: five ZSETs for
+--   each topic, all of one shard; KEYS[7n+6] follow | KEYS[7n+7] items: two HASHes
+-- Returns { delayed, ready, reserved, dead, finished, follow-ups, jobs and follow-ups that collect items }
 -- Bound: the topics in KEYS; the caller sends at most 500.
-local counts = { 0, 0, 0, 0, 0 }
+local KINDS, STATES = 7, 5
+local counts, rare = { 0, 0, 0, 0, 0, 0, 0 }, {}
 for at, key in ipairs(KEYS) do
-  local state = (at - 1) % 5 + 1
-  counts[state] = counts[state] + redis.call('ZCARD', key)
+  local kind = (at - 1) % KINDS + 1
+  if kind <= STATES then
+    counts[kind] = counts[kind] + redis.call('ZCARD', key)
+  else
+    rare[#rare + 1] = key
+  end
+end
+if redis.call('EXISTS', unpack(rare)) == 0 then return counts end
+for at, key in ipairs(rare) do
+  local kind = STATES + (at - 1) % (KINDS - STATES) + 1
+  counts[kind] = counts[kind] + redis.call('HLEN', key)
 end
 return counts

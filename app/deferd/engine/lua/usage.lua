@@ -1,32 +1,50 @@
--- Count the bytes that a topic's jobs use (id, record, what waits for the job, and the store's overhead), one step at a
--- time. Read-only.
--- @include topic
+-- Count the bytes that a topic's jobs use, their follow-ups, collected items and tags included, one step at a time.
+-- Read-only.
+-- @include topic record transitions
 -- KEYS: see lib/topic.lua
--- ARGV[1] topic | ARGV[2] cursor, 0 to begin | ARGV[3] bytes that a job uses besides id and record
--- Returns { next cursor, 0 after the last step, bytes }. Jobs put or deleted meanwhile may be counted or not.
--- Bound: about 1000 jobs or 1 MiB of records, and one job; and 100 scans, since a pool that has shrunk is sparse.
+-- ARGV[1] topic | ARGV[2] part, 'pool' to begin | ARGV[3] cursor, 0 to begin
+-- Bytes that the store uses beside the texts: ARGV[4] for a job, a follow-up or a collection of items, ARGV[5] for one
+--   of the items, ARGV[6] for a tag of a job
+-- Returns { part and cursor of the next step, '' after the last one, bytes }. What is put, deleted or becomes a job
+--   meanwhile may be counted or not.
+-- Bound: about 1000 jobs or 1 MiB of records, and one job; and 100 scans, since a hash that has shrunk is sparse.
 local MOST_JOBS, MOST_BYTES, FIRST_PAGE, MOST_SCANS = 1000, 1024 * 1024, 10, 100
-local cursor, page, jobs, bytes, scans = ARGV[2], FIRST_PAGE, 0, 0, 0
-local FOLLOW, ITEMS = string.sub(POOL, 1, -5) .. 'follow', string.sub(POOL, 1, -5) .. 'items'
-local any_waits, waiting_bytes = redis.call('EXISTS', FOLLOW, ITEMS) > 0, 0
+local part, cursor, jobs, read, bytes, scans, page = ARGV[2], ARGV[3], 0, 0, 0, 0, FIRST_PAGE
+local JOB, ITEM, TAG = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local here = attached()
+local HASHES = { pool = POOL, follow = here.FOLLOW, items = here.ITEMS, tagged = TAGGED }
+local NEXT = { pool = 'follow', follow = 'items', items = 'tagged', tagged = '' }
 
--- Count a job's follow-up and the items that are collected for either of them, without reading them.
-local function count_waiting(id)
-  local follow_up = redis.call('HSTRLEN', FOLLOW, id)
-  waiting_bytes = waiting_bytes + follow_up + (redis.call('HGET', ITEMS, id) or 0)
-  if follow_up > 0 then waiting_bytes = waiting_bytes + ARGV[3] end
+local function of_record(id, record) return 2 * #id + #record + JOB end  -- the id is in the pool and in one sorted set
+
+-- How many bytes an entry of each part uses.
+local bytes_of = { pool = of_record, follow = of_record }
+
+function bytes_of.items(id, item_bytes)
+  local key = here.items_key(id)
+  return (tonumber(item_bytes) or 0) + redis.call('LLEN', key) * ITEM + #id + #key + JOB
+end
+
+-- Tags are in `tagged`; each is also a key, and the job a member of that.
+function bytes_of.tagged(id, tags)
+  local _, spaces = string.gsub(tags, ' ', ' ')
+  return #id + 2 * #tags + (spaces + 1) * (#TOPIC + #id + TAG)
 end
 
 repeat
-  local reply = redis.call('HSCAN', POOL, cursor, 'COUNT', page)
+  local reply = redis.call('HSCAN', HASHES[part], cursor, 'COUNT', page)
   cursor, scans = reply[1], scans + 1
   for at = 1, #reply[2], 2 do
-    jobs = jobs + 1
-    bytes = bytes + 2 * #reply[2][at] + #reply[2][at + 1] + ARGV[3]  -- the id is in the pool and in one sorted set
-    if any_waits then count_waiting(reply[2][at]) end
+    local id, value = reply[2][at], reply[2][at + 1]
+    jobs, read = jobs + 1, read + #id + #value
+    bytes = bytes + bytes_of[part](id, value)
   end
   -- Estimate from the size of these jobs how many more fit.
-  local fitting = jobs > 0 and math.floor((MOST_BYTES - bytes) / (bytes / jobs)) or FIRST_PAGE
+  local fitting = jobs > 0 and math.floor((MOST_BYTES - read) / (read / jobs)) or FIRST_PAGE
   page = math.max(1, math.min(fitting, MOST_JOBS - jobs))
-until cursor == '0' or jobs >= MOST_JOBS or bytes >= MOST_BYTES or scans >= MOST_SCANS
-return { cursor, bytes + waiting_bytes }
+until cursor == '0' or jobs >= MOST_JOBS or read >= MOST_BYTES or scans >= MOST_SCANS
+if cursor == '0' then
+  part = NEXT[part]
+  if part == 'follow' and redis.call('EXISTS', here.FOLLOW, here.ITEMS, TAGGED) == 0 then part = '' end
+end
+return { part, cursor, bytes }

@@ -3,7 +3,8 @@
 -- KEYS: see lib/topic.lua
 -- ARGV[1] topic
 -- Returns { settings JSON or '', delayed, ready, reserved, dead, finished, due ms of the oldest ready job or -1,
---   due ms of the next delayed job or -1, now ms }, or nil when the topic is not known
+--   due ms of the next delayed job or -1, now ms, follow-ups, jobs and follow-ups that collect items }, or nil when the
+--   topic is not known
 -- Bound: one topic.
 local settings = redis.call('HGET', SETTINGS, TOPIC)
 if not settings then return nil end
@@ -15,7 +16,10 @@ if raw and #raw >= 12 then
   oldest = due
 end
 local next_due = redis.call('ZRANGE', DELAY, 0, 0, 'WITHSCORES')[2]
+local here, follow_ups, collections = attached(), 0, 0
+if here.may_exist() then follow_ups, collections = redis.call('HLEN', here.FOLLOW), redis.call('HLEN', here.ITEMS) end
 return {
   settings, redis.call('ZCARD', DELAY), redis.call('ZCARD', READY), redis.call('ZCARD', RESERVED), redis.call('ZCARD', DEAD),
   redis.call('ZCARD', FINISHED), oldest, next_due and tonumber(next_due) or -1, now_ms(),
+  follow_ups, collections,
 }

@@ -1,4 +1,4 @@
--- Checks the consistency of a job's data and repairs it. After the keys of lib/topic.lua these scripts take
+-- Checks the consistency of a job's data and repairs it. After findings. After the keys of lib/topic.lua these scripts take
 --   KEYS[#KEYS] aside HASH what a repair has removed: "job <id> <ms>", "follow-up <id> <ms>", "settings <ms>" -> the
 --     bytes as they were
 --   ARGV[2] 1: repair what is found, in the same call; 0: change nothing
@@ -11,15 +11,6 @@ local MOST_TOGETHER = 500
 
 -- A lease lasts at most a day (limits.TTR_MAX_S); the store's clock may have stepped back by as much since.
 local LONGEST_LEASE_MS = 2 * 86400000
-
-local findings = {}
-
--- Add a finding: its kind (engine/consistency/findings.py lists them), its subject, and the details.
-local function report(kind, subject, detail)
-  findings[#findings + 1] = kind
-  findings[#findings + 1] = subject
-  findings[#findings + 1] = detail
-end
 
 local function is_number(value) return value == nil or type(value) == 'number' end
 local function is_text(value) return value == nil or type(value) == 'string' end
@@ -74,21 +65,64 @@ local function read_checked(id, raw)
       and is_number(extra.f) and is_number(extra.n) and is_number(extra.k) and is_number(extra.s) and is_number(extra.q)
       and is_number(extra.i) and is_number(extra.l) and is_number(extra.v) and is_number(extra.u) and is_number(extra.w)
       and is_number(extra.y) and is_number(extra.o) and is_text(extra.e) and is_text(extra.d) and is_text(extra.c)
-      and is_backoff(extra.b) and is_log(extra.a) and is_texts(extra.g) and is_texts(extra.h)
+      and is_text(extra.p) and is_backoff(extra.b) and is_log(extra.a) and is_texts(extra.g) and is_texts(extra.h)
     if not is_right then return nil, 'a record whose extra has values of the wrong kind' end
     if extra.n and (extra.n < 0 or at + length + extra.n > #raw) then return nil, 'a record whose result is cut off' end
   end
   return { created = created, due = due, nonce = nonce, attempts = attempts, extra = extra }
 end
 
--- Check that a record whose items are in a list has that. A repair makes it an empty array. Returns the record.
-local function check_items(id, raw, key)
+-- The bytes of the items in the list of an id, and how many they are; nil if that is no list.
+local function size_of_items(id)
+  local key, bytes = attached().items_key(id), 0
+  if redis.call('TYPE', key).ok ~= 'list' then return nil, 0 end
+  local items = redis.call('LRANGE', key, 0, -1)
+  for _, item in ipairs(items) do bytes = bytes + #item end
+  return bytes, #items
+end
+
+-- Check the items collected under an id; `recorded` is their size as `items` has it, nil for none. A repair corrects
+-- that, moves items aside that belong to nothing, and makes a record without its items an empty array. Returns how much
+-- was read: the bytes, and 100 for each item.
+local function check_collection(id, recorded, now)
+  local here, open = attached(), {}
+  for _, records in ipairs({ POOL, here.FOLLOW }) do
+    local raw = redis.call('HGET', records, id)
+    if raw and read_checked(id, raw) and here.is_open(raw) then open[#open + 1] = records end
+  end
+  local key, bytes, count = here.items_key(id), nil, 0
+  if #open > 0 then bytes, count = size_of_items(id) end
+  local read = (bytes or 0) + 100 * count
+  if #open == 0 then
+    report('items_wrong', id, 'of no job')
+  elseif not bytes then
+    report('items_wrong', id, 'no list of its items')
+  elseif bytes == tonumber(recorded) then
+    return read
+  else
+    report('items_wrong', id, string.format('%.0f bytes, recorded as %s', bytes, recorded or 'none'))
+  end
+  if not REPAIR then return read end
+  if bytes then
+    redis.call('HSET', here.ITEMS, id, bytes)
+    return read
+  end
+  redis.call('HDEL', here.ITEMS, id)
+  if redis.call('EXISTS', key) == 1 then
+    redis.call('RENAME', key, string.format('%s/items/%s/%.0f', ASIDE, id, now))
+  end
+  for _, records in ipairs(open) do
+    local record = read_record(redis.call('HGET', records, id))
+    record.extra.y = nil
+    redis.call('HSET', records, id, write_record(record))
+  end
+  return read
+end
+
+-- Check that the size of its items is recorded for a record that has them in a list.
+local function check_items(id, raw, now)
   if read_extra(raw).y ~= 0 or redis.call('HEXISTS', attached().ITEMS, id) == 1 then return end
-  report('items_wrong', id, 'no list of its items')
-  if not REPAIR then return end
-  local record = read_record(raw)
-  record.extra.y = nil
-  redis.call('HSET', key, id, write_record(record))
+  check_collection(id, nil, now)
 end
 
 local function leave_all_states(id)
@@ -170,7 +204,7 @@ local function check_job(id, raw, scores, expiry, holder, tagged, now)
     if REPAIR then set_aside(id, raw, now) end
     return
   end
-  if record.extra.y == 0 then check_items(id, raw, POOL) end
+  if record.extra.y == 0 then check_items(id, raw, now) end
   local states = {}
   for _, state in ipairs(PRECEDENCE) do
     if scores[state] then states[#states + 1] = state end

@@ -108,8 +108,9 @@ local function attached()
   end
 
   -- Put a job's follow-up in its place: it is due as it was put, but not before `earliest`. The job must have left its
-  -- sorted set. `error` is that of the job, if it died. Returns false when there is no follow-up that can be read.
-  function here.start_follow_up(id, earliest, error)
+  -- sorted set. `error` is that of the job, if it died; `finished_by` the receipt of the delivery that finished it, if
+  -- one did. Returns false when there is no follow-up that can be read.
+  function here.start_follow_up(id, earliest, error, finished_by)
     local is_read, record = pcall(read_record, here.follow_up_of(id) or '')
     if not is_read then return false end  -- a consistency check moves one aside that cannot be read
     redis.call('HDEL', follow, id)  -- delete first: a store that is out of memory allows it
@@ -117,7 +118,7 @@ local function attached()
     redis.call('ZREM', CANCELLED, id)  -- calls without a receipt now mean this job
     local extra = record.extra
     record.due = math.max(record.due, earliest)
-    extra.e = error
+    extra.e, extra.p = error, finished_by
     redis.call('HSET', POOL, id, write_record(record))
     index_tags({ id }, extra.g)
     redis.call('ZADD', DELAY, record.due, id)  -- also when it is due now: the timer appends it to the Ready list

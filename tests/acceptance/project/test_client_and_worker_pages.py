@@ -1,0 +1,66 @@
+"""The snippets of the client's and the worker's page on tags, puts that collapse, patterns, chains and snoozes run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deferd import AsyncClient
+from tests.acceptance.project.test_readme import block_with, blocks, module_of
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.worker.worker_runs import in_state, serving
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[ServiceProcess]:
+    with running_service(data_dir=tmp_path / "service") as service:
+        yield service
+
+
+def printed_by(text: str, service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines that the only program of the client's page with this text prints."""
+    module_of(block_with(text, "client"), service)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_tagged_jobs_are_moved_and_cancelled_together(
+    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert printed_by("cancel_all(", service, capsys) == [
+        "2 jobs a day later",
+        "2 jobs would be cancelled",
+        "2 jobs cancelled, 2 of them were delayed",
+    ]
+
+
+def test_puts_of_one_id_become_one_job(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    *lines, taken = printed_by('on_conflict="append"', service, capsys)
+    assert lines == ["['login', 'upload', 'logout'] 3", "delayed True", "['login']", "{'revision': 2}"]
+    assert taken.startswith("finished and taken until 2")
+
+
+def test_a_program_pops_by_a_pattern_and_chains(service: ServiceProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed_by("count=False", service, capsys) == ["orders.eu snoozed after 0 attempts", "snoozes: 1", "delayed"]
+
+
+async def test_the_worker_of_the_page_snoozes_and_chains(
+    service: ServiceProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [program] = [block for block in blocks("worker", "python") if "Snooze" in block]
+    worker = module_of(program, service)["worker"]
+    async with AsyncClient(service.url) as client, serving(worker):
+        await client.put("orders.eu", 17, id="o", retain=60)
+        await client.put("stock", "nails", id="s")
+        invoiced = await in_state(client, "orders.eu", "o", "finished")
+        assert (invoiced.result, invoiced.snoozes, invoiced.attempts) == ("invoiced", 1, 1)
+        archived = await client.look("archive", "order-17")
+        assert (archived.body, archived.state) == (17, "delayed")
+        unreachable = await in_state(client, "stock", "s", "delayed")
+        assert (unreachable.attempts, unreachable.last_error) == (0, "Unreachable: the warehouse of nails")
+        async with asyncio.timeout(10):
+            while sum((await client.topic("mail")).counts.values()):
+                await asyncio.sleep(0.05)
+    assert "sending orders.eu: invoice 17" in capsys.readouterr().out
