@@ -20,10 +20,11 @@ import subprocess
 import tarfile
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -112,20 +113,21 @@ async def run_batches(url: str, jobs: int) -> int:
     return jobs
 
 
-async def store_jobs(url: str) -> None:
-    """Store the delayed jobs for the comparison of memory, with the same ids on each side."""
+async def store_jobs(url: str) -> int:
+    """Store the delayed jobs for the comparison of memory, with the same ids on each side; their number."""
     async with AsyncClient(url, timeout=30) as client:
         for start in range(0, STORED, BATCH):
             numbers = range(start, start + BATCH)
             await client.put_batch(
                 [{"topic": TOPIC, "id": f"order-{number}", "body": BODY, "delay": 3600} for number in numbers]
             )
+    return STORED
 
 
-def run_async(work: Callable[[], object]) -> int:
-    """Run a coroutine function on a new event loop."""
+def run_async(work: Coroutine[Any, Any, int]) -> int:
+    """Run a coroutine on a new event loop."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(work()) or 0  # type: ignore[arg-type, return-value]  # a coroutine of int or None
+        return runner.run(work)
 
 
 def main() -> None:
@@ -140,7 +142,7 @@ def main() -> None:
     loads: dict[str, Callable[[Side], int]] = {
         "put": lambda side: run_wrk(side.url, "put", options.seconds),
         "cycle": lambda side: run_wrk(side.url, "cycle", options.seconds),
-        "batches": lambda side: run_async(lambda: run_batches(side.url, options.jobs)),
+        "batches": lambda side: run_async(run_batches(side.url, options.jobs)),
     }
     with tempfile.TemporaryDirectory(prefix="deferd-bench-") as name:
         folder = Path(name)
@@ -157,8 +159,8 @@ def main() -> None:
             memory = []
             for side in (this, that):
                 before = side.used_memory()
-                run_async(lambda: store_jobs(side.url))  # noqa: B023 (it is called at once)
-                memory.append((side.used_memory() - before) / STORED)
+                stored = run_async(store_jobs(side.url))
+                memory.append((side.used_memory() - before) / stored)
             print(f"memory of a delayed job: {memory[0]:.1f} bytes, in {options.revision} {memory[1]:.1f}")
 
 

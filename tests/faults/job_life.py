@@ -157,7 +157,8 @@ def _holder_call(life: Life, call: Operation, at_ms: float, hidden_from: HiddenF
         (until_ms for receipt, until_ms in life.cancelled_marks if receipt == call.receipt), default=0.0
     )
     holds = life.place is Place.HELD and call.receipt in {"", life.receipt}
-    is_repeated = call.kind == "finish" and life.place is Place.FINISHED and call.receipt == life.receipt != ""
+    finished_by = {life.succeeds, life.receipt if life.place is Place.FINISHED else ""} - {""}
+    is_repeated = call.kind == "finish" and call.receipt in finished_by
     match call.outcome:
         case "cancelled":
             return if_gone(life, hidden_from) if marked_until_ms else []

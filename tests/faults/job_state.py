@@ -51,7 +51,8 @@ class Life(NamedTuple):
 
     Of a collection `items` are the tags of the puts, and while it `is_open` puts may append to it. `due_by_ms` is the
     latest due time that further puts may set, at the earliest, or exactly if `is_due_by_sure`. The `follow_up` waits
-    until this job has ended. Until `taken_until_ms` at least no other job may have the id.
+    until this job has ended. `succeeds` is the receipt whose finish put this job in the place of another. Until
+    `taken_until_ms` at least no other job may have the id.
     """
 
     place: Place = Place.GONE
@@ -74,6 +75,7 @@ class Life(NamedTuple):
     due_by_ms: float = inf
     is_due_by_sure: bool = False
     follow_up: Life | None = None
+    succeeds: str = ""
     taken_until_ms: float = 0
 
     @property
@@ -105,7 +107,7 @@ class Life(NamedTuple):
     def finished(self, at_ms: float, result: str) -> Life:
         """Finished, and retained if the put requested it; its follow-up, if there is one."""
         if self.follow_up is not None:
-            return self.followed(at_ms)
+            return self.followed(at_ms)._replace(succeeds=self.receipt)
         taken_until_ms = at_ms + self.terms.unique_for_ms if self.terms.unique_for_ms else 0
         if not self.terms.retain_ms:
             return self.gone()._replace(taken_until_ms=taken_until_ms)

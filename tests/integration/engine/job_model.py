@@ -194,6 +194,7 @@ class JobModel(PutModel):
         self._release(job)
         if job.follow_up is not None:
             self._start_follow_up(job, self.now_s, None)
+            job.follow_up.took_place_of = job.finished_by
             return
         if job.policy["unique_for"] is not None:
             self.taken[job_id] = self.now_s + job.policy["unique_for"]

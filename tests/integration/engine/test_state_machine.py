@@ -404,7 +404,7 @@ def _chain(
                 is_new = outcome.outcome in {"created", "follow_up"}
                 results[index] = (of, str(put["job_id"]), 201 if is_new else 200)
     present = models[topic].jobs.get(finish[0])
-    if present is not None and present is not finished:
+    if present is not None and present is not finished and present.took_place_of is None:
         present.took_place_of = ended
     return [results[index] for index in range(len(puts))]
 

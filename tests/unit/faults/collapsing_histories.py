@@ -149,6 +149,16 @@ RIGHT = {
         finish(4, 4.2, receipt="newest.1"),
         gone(),
     ],
+    "a finish that is repeated when the follow-up has the place": [
+        *HELD,
+        NEXT,
+        finish(2.8, 2.9),
+        finish(3, 3.1),
+        deliver(3.2, 3.3, 3250, tag="next", receipt="next.1"),
+        finish(3.4, 3.5),
+        finish(3.6, 3.7, receipt="next.1"),
+        gone(),
+    ],
     "a follow-up that is cancelled too": [*HELD, NEXT, op("cancel", 2.8, 2.9, "reserved"), gone(3)],
     "a follow-up that a cancel keeps": [
         *HELD,
@@ -245,6 +255,18 @@ WRONG = {
         NEXT,
         op("release", 2.8, 2.9, receipt="first.1", at_ms=2850),
         deliver(3, 4, 3600, tag="next"),
+    ],
+    "a repeated finish that finds the follow-up in its way": [
+        *HELD,
+        NEXT,
+        finish(2.8, 2.9),
+        finish(3, 3.1, "stale"),
+    ],
+    "a finish by a delivery that buried the job before the follow-up": [
+        *HELD,
+        NEXT,
+        op("bury", 2.8, 2.9, receipt="first.1"),
+        finish(3, 3.1),
     ],
     "a follow-up that was lost": [*HELD, NEXT, finish(2.8, 2.9), gone()],
     "a follow-up that was lost when the job died": [
