@@ -34,7 +34,14 @@ class _Client(Protocol[Put_co, Cancel_co]):
 
     def put(self, topic: str, body: Any = None, **options: Unpack[PutOptions]) -> Put_co: ...
 
-    def cancel(self, topic: str, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> Cancel_co: ...
+    def cancel(
+        self,
+        topic: str,
+        id: str,
+        *,
+        if_reserved: Literal["cancel", "refuse"] = "cancel",
+        follow_up: Literal["cancel", "keep"] = "cancel",
+    ) -> Cancel_co: ...
 
 
 class _HasBody(Protocol):
@@ -130,9 +137,15 @@ class BoundJob(Generic[Body, Put_co, Cancel_co]):
         """
         return self._client.put(**self.definition.fields(body, **options))
 
-    def cancel(self, id: str, *, if_reserved: Literal["cancel", "refuse"] = "cancel") -> Cancel_co:
-        """Cancel the job of this id. Raises as `Client.cancel`."""
-        return self._client.cancel(self.definition.topic, id, if_reserved=if_reserved)
+    def cancel(
+        self,
+        id: str,
+        *,
+        if_reserved: Literal["cancel", "refuse"] = "cancel",
+        follow_up: Literal["cancel", "keep"] = "cancel",
+    ) -> Cancel_co:
+        """Cancel the job of this id. Options and errors are those of `Client.cancel`."""
+        return self._client.cancel(self.definition.topic, id, if_reserved=if_reserved, follow_up=follow_up)
 
 
 BlockingJob = BoundJob[Body, Job, Cancelled]
