@@ -69,6 +69,8 @@ def test_every_history_that_follows_the_rules_is_accepted(seed: int, steps: int)
     operations = job.history()
     verdict = check_job(operations, CLOCK, job.pops_without_response_s)
     assert verdict.is_right, verdict.explain(operations)
+    in_order = sorted(operations, key=lambda one: one.call_s)
+    assert not any(vars(broken_promises(History([], {("t", "job"): in_order}, []), CLOCK)).values())
 
 
 @settings(max_examples=counted(300), deadline=None)
