@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from deferd import Delivery
-from deferd.client.jobs import Job, PutResult
+from deferd.client.jobs import Job
+from deferd.client.results import PutResult
 from deferd.contract.model import JobState
 from tests.faults.history import text_of
 
