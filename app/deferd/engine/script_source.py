@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources.abc import Traversable
 
 _INCLUDE = "-- @include "
@@ -30,8 +31,9 @@ _CONSTANTS = re.compile(rf"^local ({_NAMES}) =\s+(.+?)(?:\s+--.*)?$")
 _INDENTED_LOCAL = re.compile(rf"^ +local ({_NAMES})\b")
 _FUNCTION = re.compile(r"^local function (\w+)\(")
 _STRING = r"'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\""
-_TOKEN = re.compile(rf"--[^\n]*|{_STRING}|\.?\w+|\s+|.", re.DOTALL)
-"""A comment, a string, a name or number (with the point before it, if it names a field), whitespace, or a sign."""
+_USE_OF_CONSTANT = re.compile(rf"--[^\n]*|{_STRING}|\.?\b[A-Z][A-Z0-9_]*\b")
+"""A name in capitals, with the point before it if it names a field; or what may contain one, a comment or string."""
+_LOCALS = re.compile(r"\blocal ((?:\w+, )*\w+)")
 _WORD = re.compile(r"\w+")
 _INLINED = re.compile(rf"-?[\d.]+(?: [*^] [\d.]+)*|{_STRING}|(?:KEYS|ARGV)\[\d+\]")
 """Values that take no more time than a local does: numbers, strings, and what the call gave."""
@@ -81,12 +83,14 @@ def _with_constants_inlined(source: str) -> str:
         for name in declared[1].split(", ") if declared is not None else ():
             if name in values:
                 raise ValueError(f"the constant {name} has the name of a local: {line}")
-    inlined = (
-        values.get(token, token)
-        for token in _TOKEN.findall("\n".join(lines))
-        if not token.startswith("--") or token == _RARE
-    )
-    return "\n".join(line for line in "".join(inlined).splitlines() if line.strip())
+
+    def written(found: re.Match[str]) -> str:
+        if found[0].startswith("--"):
+            return found[0] if found[0] == _RARE else ""
+        return values.get(found[0], found[0])
+
+    inlined = _USE_OF_CONSTANT.sub(written, "\n".join(lines))
+    return "\n".join(line for line in inlined.splitlines() if line.strip())
 
 
 def _literals_of(line: str) -> tuple[list[str], list[str]]:
@@ -108,7 +112,9 @@ class _Piece:
     names: frozenset[str]
     is_rare: bool
 
+    @cached_property
     def words(self) -> set[str]:
+        """Names in the text, and other words."""
         return set(_WORD.findall(self.text))
 
 
@@ -120,15 +126,20 @@ def _with_rare_functions_apart(source: str) -> str:
     often = _reached(begin, [piece for piece in pieces if not piece.is_rare])
     apart = [piece for piece in pieces if used & piece.names and (piece.is_rare or not often & piece.names)]
     kept = [piece for piece in pieces if piece not in apart and (not piece.names or often & piece.names)]
-    words = set[str]().union(*(piece.words() for piece in kept))
+    words = set[str]().union(*(piece.words for piece in kept))
     exported = {name for piece in apart for name in piece.names & words}
     if not exported:
         return "\n".join(piece.text for piece in kept)
-    for name in {*exported, "rare_functions", "made_functions"}:
-        if any(re.search(rf"\blocal (\w+, )*{name}\b", piece.text) for piece in kept):
-            raise ValueError(f"{name} is the name of a rare function, and of a local")
+    declared = {name for piece in kept for names in _LOCALS.findall(piece.text) for name in names.split(", ")}
+    for name in declared & {*exported, "rare_functions", "made_functions"}:
+        raise ValueError(f"{name} is the name of a rare function, and of a local")
     last = pieces.index(apart[-1])
-    calls = {piece: _called_apart(piece.text, exported) for piece in kept}
+    use = re.compile(rf"{_STRING}|\.?\b(?:{'|'.join(sorted(exported))})\b")
+
+    def called(found: re.Match[str]) -> str:
+        return f"rare_functions().{found[0]}" if found[0] in exported else found[0]
+
+    calls = {piece: use.sub(called, piece.text) for piece in kept}
     return "\n".join(
         [
             "local made_functions, rare_functions",
@@ -147,15 +158,11 @@ def _with_rare_functions_apart(source: str) -> str:
 def _reached(begin: list[_Piece], pieces: list[_Piece]) -> set[str]:
     """The words of `begin`, and of those pieces whose names are among them, and so on."""
     reached: set[str] = set()
-    new = set[str]().union(*(piece.words() for piece in begin))
+    new = set[str]().union(*(piece.words for piece in begin))
     while new:
         reached |= new
-        new = set[str]().union(*(piece.words() for piece in pieces if new & piece.names)) - reached
+        new = set[str]().union(*(piece.words for piece in pieces if new & piece.names)) - reached
     return reached
-
-
-def _called_apart(text: str, names: set[str]) -> str:
-    return "".join(f"rare_functions().{token}" if token in names else token for token in _TOKEN.findall(text))
 
 
 def _pieces(lines: list[str]) -> Iterator[_Piece]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import exceptions as redis_errors
 
@@ -59,6 +60,24 @@ _UNAVAILABLE: tuple[tuple[tuple[type[Exception], ...], str, int], ...] = (
 """Errors of the client, subclasses first; the detail for the caller, and the seconds until a retry."""
 
 
+class _Script(NamedTuple):
+    source: str
+    digest: str
+
+
+@cache
+def _assembled(movable_clock: bool) -> Mapping[str, _Script]:
+    """All scripts by verb."""
+    scripts = {}
+    folder = files("deferd.engine") / "lua"
+    for file in folder.iterdir():
+        if file.name.endswith(".lua"):
+            source = assemble(file.read_text(), folder, movable_clock=movable_clock)
+            digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+            scripts[file.name.removesuffix(".lua")] = _Script(source, digest)
+    return scripts
+
+
 class Scripts:
     """All scripts, ready to run. With `movable_clock`, tests can shift time by `deferd:{s}:clock`.
 
@@ -70,15 +89,7 @@ class Scripts:
         self._store = store
         self._watch = watch
         self.on_late_run: Callable[[], None] = lambda: None
-        folder = files("deferd.engine") / "lua"
-        self._sources: dict[str, str] = {}
-        self._digests: dict[str, str] = {}
-        for script in folder.iterdir():
-            if script.name.endswith(".lua"):
-                verb = script.name.removesuffix(".lua")
-                source = assemble(script.read_text(), folder, movable_clock=movable_clock)
-                self._sources[verb] = source
-                self._digests[verb] = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+        self._scripts = _assembled(movable_clock)
 
     async def run(
         self,
@@ -112,9 +123,9 @@ class Scripts:
 
     async def _send(self, call: Callable[..., Awaitable[Any]], verb: str, args: tuple[Any, ...]) -> Any:
         try:
-            return await call("EVALSHA", self._digests[verb], *args)
+            return await call("EVALSHA", self._scripts[verb].digest, *args)
         except redis_errors.NoScriptError:  # the store is new, or SCRIPT FLUSH was called
-            reply = await call("EVAL", self._sources[verb], *args)
+            reply = await call("EVAL", self._scripts[verb].source, *args)
             self.on_late_run()
             return reply
 
