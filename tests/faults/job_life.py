@@ -203,7 +203,10 @@ def _finish(life: Life, finish: Operation, at_ms: float, hidden_from: HiddenFrom
     holding = [(life, -inf)] if holds else []
     if not finish.receipt:
         holding += if_held_unseen(life, hidden_from)
-    return [(was.finished(max(at_ms, from_ms), finish.result), from_ms) for was, from_ms in holding]
+    steps = [(was.finished(max(at_ms, from_ms), finish.result), from_ms, was.receipt) for was, from_ms in holding]
+    if not finish.chain:
+        return [(ended, from_ms) for ended, from_ms, _ in steps]
+    return [(ended._replace(chained=(finish.chain, receipt)), from_ms) for ended, from_ms, receipt in steps]
 
 
 def is_dead(release: Operation) -> bool:

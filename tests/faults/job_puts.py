@@ -93,7 +93,9 @@ def _new(was: Life, first: Life | None, put: Operation, put_ms: float) -> list[S
         return []
     marks = frozenset((receipt, until_ms) for receipt, until_ms in was.cancelled_marks if receipt)
     new = _job_of(put, first, put_ms)
-    return [] if new is None else [(new._replace(hidden=was.hidden, cancelled_marks=marks), put_ms)]
+    chain, receipt = was.chained
+    succeeds = receipt if chain and put.chain == chain else ""
+    return [] if new is None else [(new._replace(hidden=was.hidden, cancelled_marks=marks, succeeds=succeeds), put_ms)]
 
 
 def _job_of(put: Operation, first: Life | None, put_ms: float) -> Life | None:

@@ -51,8 +51,9 @@ class Life(NamedTuple):
 
     Of a collection `items` are the tags of the puts, and while it `is_open` puts may append to it. `due_by_ms` is the
     latest due time that further puts may set, at the earliest, or exactly if `is_due_by_sure`. The `follow_up` waits
-    until this job has ended. `succeeds` is the receipt whose finish put this job in the place of another. Until
-    `taken_until_ms` at least no other job may have the id.
+    until this job has ended. `succeeds` is the receipt whose finish put this job in the place of another, and `chained`
+    are the name and the receipt of the last finish with puts. Until `taken_until_ms` at least no other job may have the
+    id.
     """
 
     place: Place = Place.GONE
@@ -76,6 +77,7 @@ class Life(NamedTuple):
     is_due_by_sure: bool = False
     follow_up: Life | None = None
     succeeds: str = ""
+    chained: tuple[str, str] = ("", "")
     taken_until_ms: float = 0
 
     @property

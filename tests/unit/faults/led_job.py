@@ -80,6 +80,8 @@ class SimulatedJob:
         self.retain_ms = 0
         self.result = ""
         self.finisher = ""
+        self.succeeds = ""
+        """The receipt of the delivery whose finish put this job, a follow-up, in the place of another."""
         self.finishes = 0
         self.is_known = False
         """Whether a client got the job that is held."""
@@ -222,6 +224,7 @@ class SimulatedJob:
         self.ttl_ms, self.retain_ms = job.facts["ttl_ms"], job.facts["retain_ms"]
         self.taken_until_ms = 0
         self.follow_up = None
+        self.succeeds = ""
 
     def follow(self, facts: dict[str, Any]) -> None:
         """Wait until the job has ended."""
@@ -338,6 +341,7 @@ class SimulatedJob:
         finisher = self.receipt if self.is_known else ""
         self.end_delivery(was_cancelled=False)
         if self.start_follow_up(self.now_ms):
+            self.succeeds = finisher
             return
         self.state = "gone"
         unique_for_ms = self.job.facts["unique_for_ms"]
@@ -378,7 +382,8 @@ class SimulatedJob:
         if self.old:
             receipt, was_cancelled = self.chance.choice(self.old)
             outcome = "cancelled" if was_cancelled else "not found"
-            if self.state == "finished" and receipt == self.finisher:
+            finished = {self.succeeds, self.finisher if self.state == "finished" else ""}
+            if self.state != "gone" and receipt in finished:
                 outcome = "done"  # a repeated finish succeeds
             elif self.state != "gone":
                 outcome = "stale"
