@@ -30,7 +30,7 @@ local function collection_of(id, raw)
     local bytes = tonumber(redis.call('HGET', here.ITEMS, id) or 0)
     return { count = redis.call('LLEN', here.items_key(id)), bytes = bytes, is_open = true }
   end
-  local was_handed_out = record.attempts > 0 or extra.s or extra.a  -- as in lib/collapsing.lua
+  local was_handed_out = record.attempts > 0 or extra.s  -- as in lib/collapsing.lua
   local is_open = not (was_handed_out or extra.o) and (extra.y or 0) == 0
   return { count = 1, bytes = #record.rest, is_open = is_open }
 end

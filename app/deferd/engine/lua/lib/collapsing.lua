@@ -16,8 +16,8 @@ local function collapsing_puts(now, script)
 
   function puts.is_meant(options) return options > REPLACE end
 
-  -- Whether a job that waits was delivered before, to a consumer that ended its delivery; also before a redrive.
-  local function was_handed_out(attempts, extra) return attempts > 0 or extra.s or extra.a end
+  -- Whether a job that waits was delivered before, to a consumer that ended its delivery. After a redrive it is as new.
+  local function was_handed_out(attempts, extra) return attempts > 0 or extra.s end
 
   -- Limit the due time of a put that has a longest wait: it counts from the first put, which the replaced record
   -- remembers. `old` is that, nil for none. Returns the due time and the rest of the record, which remembers it for the
