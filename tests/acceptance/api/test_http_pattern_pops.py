@@ -79,6 +79,7 @@ async def test_only_a_pop_takes_patterns(http: Http, path: str) -> None:
     assert "must match" in refusal(await http.get(path), "path.topic")
 
 
+@pytest.mark.slow
 async def test_more_than_a_thousand_topics_are_refused_with_their_number(http: Http) -> None:
     names = [f"{http.topic}.{number}" for number in range(1001)]
     await put(http, *names[:1000], delay=3600)

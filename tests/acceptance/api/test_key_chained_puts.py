@@ -76,6 +76,7 @@ async def test_the_limits_of_a_key_on_its_requests_hold(
     assert await exists(service, keys, f"limits.{key}", "a")
 
 
+@pytest.mark.slow
 async def test_the_most_live_jobs_and_the_quota_of_a_key_hold(service: ServiceProcess, keys: KeysFile) -> None:
     response = await finish(service, keys, "few", "few", {"topic": "few.next"}, {"topic": "few.next"})
     assert (response.status, response.json()["code"]) == (429, "topic_full")

@@ -52,6 +52,7 @@ async def stays_refused(caller: Caller, topic: str, **fields: Any) -> None:
     assert (await caller.put(topic, **fields)).status == 429
 
 
+@pytest.mark.slow
 async def test_follow_ups_count_as_jobs(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "follow")
     held = await hold(caller, "follow.a", MOST_JOBS // 2)
@@ -64,6 +65,7 @@ async def test_follow_ups_count_as_jobs(service: ServiceProcess, keys: KeysFile)
     await caller.put_when_counted("follow.a", id="one.more")
 
 
+@pytest.mark.slow
 async def test_the_bytes_of_follow_ups_count(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "long")
     [job] = await hold(caller, "long.a", 1)
@@ -74,6 +76,7 @@ async def test_the_bytes_of_follow_ups_count(service: ServiceProcess, keys: Keys
     await caller.put_when_counted("long.b", body="x" * 8000)
 
 
+@pytest.mark.slow
 async def test_the_bytes_of_collected_items_count(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "items")
     stored = 0
@@ -88,6 +91,7 @@ async def test_the_bytes_of_collected_items_count(service: ServiceProcess, keys:
     await caller.put_when_counted("items.a", id="all", body="x" * 8000, on_conflict="append")
 
 
+@pytest.mark.slow
 async def test_the_bytes_of_the_tag_index_count(service: ServiceProcess, keys: KeysFile) -> None:
     caller = Caller(service, keys, "tags")
     tags = [f"{number}{'t' * 60}" for number in range(8)]

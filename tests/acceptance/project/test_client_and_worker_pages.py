@@ -46,6 +46,7 @@ def test_a_program_pops_by_a_pattern_and_chains(service: ServiceProcess, capsys:
     assert printed_by("count=False", service, capsys) == ["orders.eu snoozed after 0 attempts", "snoozes: 1", "delayed"]
 
 
+@pytest.mark.slow
 async def test_the_worker_of_the_page_snoozes_and_chains(
     service: ServiceProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

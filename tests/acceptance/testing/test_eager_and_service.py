@@ -82,6 +82,7 @@ class Program:
                 raise Snooze(1)
 
 
+@pytest.mark.slow
 def test_the_same_follow_ups_are_handled(deferd_service: ServiceForTests) -> None:
     eager = Program()
     jobs = EagerJobs(eager.worker)

@@ -50,6 +50,7 @@ async def test_a_job_of_a_pattern_is_retried_and_finished(client: AsyncClient, w
         await gone(client, f"{topic}.a", "j")
 
 
+@pytest.mark.slow
 async def test_many_topics_are_all_handled_by_a_pattern(client: AsyncClient, topic: str, worker: Worker) -> None:
     seen: set[str] = set()
 
@@ -85,6 +86,7 @@ def test_eager_jobs_run_the_handlers_of_patterns() -> None:
     assert [job.state for job in jobs.jobs] == ["finished", "finished", "ready"]
 
 
+@pytest.mark.slow
 def test_a_worker_with_patterns_runs_until_it_is_idle() -> None:
     worker, seen = orders_worker()
     with start_service() as service, service.client() as client:

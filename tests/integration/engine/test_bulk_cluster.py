@@ -35,6 +35,7 @@ async def engine(cluster: ClusterSet) -> AsyncIterator[Engine]:
     await store.close()
 
 
+@pytest.mark.slow
 async def test_jobs_of_all_nodes_are_moved_and_cancelled(engine: Engine, cluster: ClusterSet) -> None:
     for topic in TOPICS:
         jobs = [PutJob(topic=topic, id=f"j{n}", delay=3600, tags=["x", f"t-{n}"]) for n in range(5)]

@@ -44,6 +44,7 @@ async def chain(engine: Engine, *puts: PutJob) -> set[str | None]:
     return {result.durability for result in results}
 
 
+@pytest.mark.slow
 async def test_the_highest_level_of_the_puts_counts_for_all(pair: Pair, engine: Engine) -> None:
     await hold(engine)
     assert await chain(engine, job("b"), job("c", "replicated:1", topic=OTHER)) == {"replicated:1"}

@@ -75,6 +75,7 @@ async def test_sound_lists_are_no_finding(driver: EngineDriver) -> None:
     assert (await survey(driver)).clean
 
 
+@pytest.mark.slow
 async def test_many_lists_are_moved_aside_in_bounded_steps(driver: EngineDriver) -> None:
     for number in range(700):
         driver.server.command("RPUSH", f"{KEY}:items/j{number}", "1")

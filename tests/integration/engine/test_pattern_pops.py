@@ -296,6 +296,7 @@ async def test_more_topics_than_a_pop_may_have_are_refused(engine: Engine) -> No
     assert nothing_is_left(engine)
 
 
+@pytest.mark.slow
 async def test_counting_topics_ends_when_they_are_far_too_many(engine: Engine) -> None:
     topics = [f"t.{number}" for number in range(14_000)]
     for at in range(0, len(topics), 1000):
@@ -484,6 +485,7 @@ async def test_an_unexpected_error_of_a_search_leaves_nobody_waiting(
 # What it costs
 
 
+@pytest.mark.slow
 async def test_pops_that_wait_for_a_thousand_topics_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
     await engine.queue.put_many([PutJob(topic=f"t.{number}", delay=60) for number in range(POP_MATCHES_MAX)])
     before = script_calls(server)
