@@ -92,7 +92,7 @@ def test_the_first_block_starts_the_service_and_the_second_runs_the_tests() -> N
     fences = re.findall(r"^```(\w*)\n(.*?)^```", DOCUMENTS["readme"], re.MULTILINE | re.DOTALL)
     assert [language for language, _ in fences[:2]] == ["sh", "sh"]
     assert fences[0][1].strip().endswith("deferd serve")
-    assert fences[1][1].strip().endswith("-m pytest -n 3")
+    assert fences[1][1].strip().endswith("-m pytest -n 4")
 
 
 @pytest.mark.parametrize("document", WITH_BASH)

@@ -482,10 +482,6 @@ async def test_an_unexpected_error_of_a_search_leaves_nobody_waiting(
     assert len(await pop_now(engine, "t.*")) == 1
 
 
-# What it costs
-
-
-@pytest.mark.slow
 async def test_pops_that_wait_for_a_thousand_topics_cause_no_store_calls(engine: Engine, server: StoreServer) -> None:
     await engine.queue.put_many([PutJob(topic=f"t.{number}", delay=60) for number in range(POP_MATCHES_MAX)])
     before = script_calls(server)
