@@ -65,17 +65,8 @@ def deliveries(records: Sequence[JobRecord]) -> bytes:
     jobs = []
     for record in records:
         if (
-            record.backoff is not None
-            or record.last_error is not None
-            or record.reason is not None
-            or record.finished_at_ms is not None
-            or record.traceparent is not None
-            or record.tags is not None
-            or record.headers is not None
-            or record.endings is not NO_ENDINGS
-            or record.unique_for_ms
-            or record.due_by_ms is not None
-            or record.items
+            not record.is_plain
+            or record.backoff is not None
             or record.reserved_until_ms is None
             or len(record.body) > _COPIED_TWICE_BYTES
         ):
@@ -135,20 +126,7 @@ def _members(record: JobRecord) -> list[bytes]:
         f',"created_at":"{instant(record.created_at_ms)}","due_at":"{instant(record.due_at_ms)}",'
         f'"attempts":{record.attempts}{_policy(record)}{_lease(record)}'.encode(),
     ]
-    if (
-        record.last_error is not None
-        or record.reason is not None
-        or record.finished_at_ms is not None
-        or record.traceparent is not None
-        or record.tags is not None
-        or record.headers is not None
-        or record.endings is not NO_ENDINGS
-        or record.unique_for_ms
-        or record.due_by_ms is not None
-        or record.is_follow_up
-        or record.items
-        or record.followed_by is not None
-    ):
+    if not record.is_plain or record.is_follow_up or record.followed_by is not None:
         pieces.append(_rare_members(record))
     return pieces
 

@@ -46,6 +46,7 @@ _STATES = {state.value.encode(): state for state in JobState}
 NO_LIMIT = 0
 NONCE_BITS = 47
 _ENDINGS_KEYS = frozenset("sqila")
+_PLAIN_KEYS = frozenset("tmbxr")
 
 
 class Receipt(NamedTuple):
@@ -136,6 +137,8 @@ class JobRecord(msgspec.Struct, gc=False):
     due_by_ms: int | None = None
     items: int = 0
     """How many bodies appends have put into the array that is its body; 0 for other jobs."""
+    is_plain: bool = True
+    """It has nothing of all this but a policy: responses to most calls need to ask no more."""
     is_follow_up: bool = False
     """It waits until the job with its id has ended."""
     followed_by: JobRecord | None = None
@@ -223,6 +226,9 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.backoff = get("b")
     record.ttl_ms = get("x", 0)
     record.retain_ms = get("r", 0)
+    if _PLAIN_KEYS.issuperset(extra):
+        return
+    record.is_plain = False
     record.last_error = get("e")
     record.reason = get("d")
     record.finished_at_ms = get("f")
