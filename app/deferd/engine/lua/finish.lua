@@ -27,9 +27,15 @@ local tagged  -- the ids of those gone that have tags
 local function finish(id, raw, extra_length, argument, result_at)
   released_count = released_count + 1
   released[released_count] = id
-  local extra = extra_length > 0 and read_extra(raw)
-  if extra and (extra.i or extra.l) then redis.call('ZREM', EXPIRY, id) end
-  if extra and extra.o then
+  if extra_length == 0 then  -- as for most jobs
+    gone_count = gone_count + 1
+    gone[gone_count] = id
+    done[id] = 'gone'
+    return
+  end
+  local extra = read_extra(raw)
+  if extra.i or extra.l then redis.call('ZREM', EXPIRY, id) end
+  if extra.o then
     gone_count = gone_count + 1
     gone[gone_count] = id
     rare = rare or { taken = {}, followed = {} }
@@ -38,7 +44,7 @@ local function finish(id, raw, extra_length, argument, result_at)
     done[id] = 'delayed'
     return
   end
-  local unique, retain = extra and extra.u, extra and extra.r or 0
+  local unique, retain = extra.u, extra.r or 0
   if unique and unique > 0 then
     rare = rare or { taken = {}, followed = {} }
     table.insert(rare.taken, now + unique)
@@ -48,7 +54,7 @@ local function finish(id, raw, extra_length, argument, result_at)
   if retain == 0 then
     gone_count = gone_count + 1
     gone[gone_count] = id
-    if extra and extra.g then
+    if extra.g then
       tagged = tagged or {}
       tagged[#tagged + 1] = id
     end

@@ -139,46 +139,52 @@ local function take(wanted)
     local expiry = redis.call('EXISTS', EXPIRY) == 1 and redis.call('ZMSCORE', EXPIRY, unpack(ids))
     for index = 1, #ids do
       local id, raw = ids[index], raws[index]
-      local is_read, own_ttr, latest, is_open = false, nil, nil, false
-      if raw and string.sub(raw, 23, 26) == NO_EXTRA then
-        is_read, own_ttr = true, DEFAULT_TTR_MS
-      elseif raw then
-        is_read, own_ttr, latest, is_open = pcall(read_terms, raw)
-      end
-      local reason  -- why it is dead; an entry may be left over from an earlier job with its id
-      if is_read and expiry and expiry[index] and tonumber(expiry[index]) <= now then
-        local ends_at, why = end_of_waiting(read_record(raw))
-        reason = ends_at and ends_at <= now and why
-      end
-      if not is_read then
-        skipped = skipped + 1
-      elseif reason then
-        bury_job(id, read_record(raw), reason, now, dead_retention)
-        if reason == 'deadline' then overdue = overdue + 1 else expired = expired + 1 end
-        skipped = skipped + 1
-      elseif is_open and count > 0
-        and bytes + (redis.call('HGET', attached().ITEMS, id) or 0) > MOST_BYTES then
-        for back = #ids, index, -1 do prepend_ready(ids[back]) end
-        is_full = true
-        break
-      else
-        if is_open then  -- from now on nothing is added
-          raw = attached().with_items(id, raw)
-          attached().drop_items({ id })
-          redis.call('HSET', POOL, id, raw)
-        end
-        if latest then
-          redis.call('ZADD', EXPIRY, latest, id)
-        elseif expiry and expiry[index] then
-          redis.call('ZREM', EXPIRY, id)
-        end
+      if raw and string.sub(raw, 23, 26) == NO_EXTRA and not (expiry and expiry[index]) then  -- as most jobs
         count = count + 1
-        if latest then
-          latest_ends = latest_ends or {}
-          latest_ends[count] = latest
-        end
-        taken[count], records[count], ttrs[count] = id, raw, own_ttr
+        taken[count], records[count], ttrs[count] = id, raw, DEFAULT_TTR_MS
         bytes = bytes + #raw
+      else
+        local is_read, own_ttr, latest, is_open = false, nil, nil, false
+        if raw and string.sub(raw, 23, 26) == NO_EXTRA then
+          is_read, own_ttr = true, DEFAULT_TTR_MS
+        elseif raw then
+          is_read, own_ttr, latest, is_open = pcall(read_terms, raw)
+        end
+        local reason  -- why it is dead; an entry may be left over from an earlier job with its id
+        if is_read and expiry and expiry[index] and tonumber(expiry[index]) <= now then
+          local ends_at, why = end_of_waiting(read_record(raw))
+          reason = ends_at and ends_at <= now and why
+        end
+        if not is_read then
+          skipped = skipped + 1
+        elseif reason then
+          bury_job(id, read_record(raw), reason, now, dead_retention)
+          if reason == 'deadline' then overdue = overdue + 1 else expired = expired + 1 end
+          skipped = skipped + 1
+        elseif is_open and count > 0
+          and bytes + (redis.call('HGET', attached().ITEMS, id) or 0) > MOST_BYTES then
+          for back = #ids, index, -1 do prepend_ready(ids[back]) end
+          is_full = true
+          break
+        else
+          if is_open then  -- from now on nothing is added
+            raw = attached().with_items(id, raw)
+            attached().drop_items({ id })
+            redis.call('HSET', POOL, id, raw)
+          end
+          if latest then
+            redis.call('ZADD', EXPIRY, latest, id)
+          elseif expiry and expiry[index] then
+            redis.call('ZREM', EXPIRY, id)
+          end
+          count = count + 1
+          if latest then
+            latest_ends = latest_ends or {}
+            latest_ends[count] = latest
+          end
+          taken[count], records[count], ttrs[count] = id, raw, own_ttr
+          bytes = bytes + #raw
+        end
       end
     end
   end

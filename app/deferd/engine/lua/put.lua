@@ -185,8 +185,11 @@ local function put_new(from, to, results)
     if bound > 0 or options > REPLACE then return false end
     local due = kind == DELAY_GIVEN and now + ms or math.max(ms, now)
     if due ~= head_due then head_due, head = due, write('<I6I6', now, due) end
-    local rest, wait, tags = complete(string.sub(job, 23), extra_length)
-    if tags then return false end
+    local rest, wait, tags = string.sub(job, 23), nil, nil
+    if extra_length > 0 or has_defaults then
+      rest, wait, tags = complete(rest, extra_length)
+      if tags then return false end
+    end
     fields[2 * index - 1] = ids[index]
     fields[2 * index] = head .. string.sub(job, 11, 16) .. NO_ATTEMPTS .. rest
     dues[index], waits[index] = due, wait
