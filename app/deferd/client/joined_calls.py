@@ -257,7 +257,7 @@ class _Kind(ABC):
 
 
 class _Puts(_Kind):
-    query = {"with_jobs": "true"}  # noqa: RUF012
+    query = {"with_jobs": "true"}  # noqa: RUF012 (never changed)
 
     def path(self, topic: str) -> str:  # noqa: ARG002
         return "/jobs/batch"

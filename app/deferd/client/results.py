@@ -1,4 +1,4 @@
-"""What the calls on jobs return besides jobs."""
+"""What the calls on jobs return, except for the jobs themselves."""
 
 from __future__ import annotations
 

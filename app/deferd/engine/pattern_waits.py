@@ -6,7 +6,7 @@ ready: a search of the store says so when a pop comes and nothing is known to be
 while pops wait, also of topics that are new. Idle pops poll only those, in rounds: some topics each, for a share of the
 jobs that they want. A topic stays among those that may have something until a poll finds nothing there.
 
-The topics take turns in the order of their names. Each process remembers the turn for the last patterns in use.
+The topics are polled in turn, in the order of their names. Each process remembers where the last patterns in use were.
 
 Shards that cannot be reached are left out; when they are back, the topics are searched again. A pop fails when no shard
 can be reached, and no topic that it names.

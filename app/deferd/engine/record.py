@@ -164,7 +164,7 @@ class JobRecord(msgspec.Struct, gc=False):
         return self.backoff or _DEFAULT_BACKOFF
 
 
-def read_record(  # noqa: PLR0917
+def read_record(  # noqa: PLR0917 (by position: see below)
     topic: str,
     job_id: str,
     state: JobState,

@@ -7,7 +7,7 @@ that functions refer to takes more, also in a call that needs neither. So
 * functions and constants that the script does not use are left out;
 * functions of `lua/lib/` after a line ``-- @rare``, and what only these use, are made when a call first needs one.
 
-A call for one job takes the store 10 to 30 % less time for it. What this relies on, in files of `lua/`:
+A call with one job needs 10 to 30 % less of the store's CPU time. What this relies on, in files of `lua/`:
 
 * A constant has a name in capitals, is declared by a `local` without indentation, has no other value in the script, and
   no local of a function has its name. Without use, nothing is lost by leaving out its declaration.

@@ -8,13 +8,13 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 
 JOB_OVERHEAD_BYTES = 200
-"""What a job uses besides its id and record, rounded up; measured by `python -m tests.benchmarks.memory`."""
+"""What a job uses beyond its id and record, rounded up; measured by `python -m tests.benchmarks.memory`."""
 TOMBSTONE_BYTES = 300
 """What a tombstone of a cancelled delivery uses, with an id of usual length."""
 ITEM_OVERHEAD_BYTES = 8
-"""What a collected item uses besides its bytes, rounded up."""
+"""What a collected item uses beyond its bytes, rounded up."""
 TAG_OVERHEAD_BYTES = 150
-"""What a tag of a job uses in the tag index besides the names of tag, topic and job, rounded up."""
+"""What a tag of a job uses in the tag index beyond the names of tag, topic and job, rounded up."""
 _OVERHEADS = (JOB_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES)
 _NAMES_PER_CALL = 1000
 _TOPICS_PER_CALL = 250

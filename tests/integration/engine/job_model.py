@@ -78,7 +78,7 @@ class JobModel(PutModel):
     # Producers
 
     def change(self, job_id: str, changes: Policy, *, delay_s: int | None = None) -> None:
-        """`changes` may hold a new body besides the policy."""
+        """`changes` may hold a new body as well as the policy."""
         job = self._job(job_id)
         if job.state is JobState.RESERVED:
             raise JobReserved(self.topic, job_id)

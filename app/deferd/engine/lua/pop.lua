@@ -127,7 +127,8 @@ end
 
 local NO_EXTRA = '\0\0\0\0'
 
--- Take the first `wanted` jobs off the Ready list: their ids, records, own ttrs, and latest lease ends, nil for none.
+-- Remove the first `wanted` jobs from the Ready list. Returns their ids, records, own ttrs, and latest lease ends, nil
+-- for none.
 -- An id without a readable record is removed from the list and skipped, so that it does not block the others (a
 -- consistency check finds it).
 local function take(wanted)
@@ -229,7 +230,7 @@ local function remember(request, deliveries, longest)
   if string.byte(request.id) == ASTERISK then remember_topic(request.id, kept_ms) end
 end
 
--- How a request's key remembers a delivery. %d takes half the time of %.0f, but not every server's has more than 32 bits.
+-- How a delivery is remembered for its request. %d takes half the time of %.0f, but on some servers has only 32 bits.
 local function delivery_format()
   local whole = string.format('%d', NONCE_LIMIT) == string.format('%.0f', NONCE_LIMIT) and '%d' or '%.0f'
   return '%d ' .. whole .. ' %d 0'
