@@ -14,6 +14,7 @@ from tests.benchmarks.measuring import end_in_order
 from tests.faults.cluster_run import report_cluster, run_cluster_faults
 from tests.faults.failover import run_failovers
 from tests.faults.plan import draw_plan
+from tests.faults.recurring import report_recurring, run_recurring
 from tests.faults.report import are_clean, is_clean, report, report_failovers
 from tests.faults.run import run
 
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--failovers", type=int, default=3, help="failovers after the run")
     parser.add_argument("--cluster-rounds", type=int, default=3, help="rounds of cluster faults after that")
+    parser.add_argument("--occurrences", type=int, default=10_000, help="occurrences of schedules after that")
     parser.add_argument("--keep", type=Path, help="directory for logs and histories, which is kept")
     options = parser.parse_args()
     end_in_order()
@@ -40,8 +42,11 @@ def main() -> int:
         failovers = asyncio.run(run_failovers(kept / "failovers", options.seed, options.failovers))
         print(f"\n{report_failovers(failovers)}", flush=True)
         in_cluster = asyncio.run(run_cluster_faults(kept / "cluster", options.seed, options.cluster_rounds))
-        print(f"\n{report_cluster(in_cluster)}")
-    return 0 if is_clean(outcome) and are_clean(failovers) and not any(in_cluster.broken()) else 1
+        print(f"\n{report_cluster(in_cluster)}", flush=True)
+        recurring = asyncio.run(run_recurring(kept / "recurring", options.seed, occurrences=options.occurrences))
+        print(f"\n{report_recurring(recurring)}")
+    is_right = is_clean(outcome) and are_clean(failovers) and not any(in_cluster.broken()) and recurring.is_clean
+    return 0 if is_right else 1
 
 
 if __name__ == "__main__":
