@@ -9,12 +9,14 @@
     ├── Forbidden           forbidden           the caller may not do this
     ├── NotFound
     │   ├── JobNotFound     job_not_found       no such job, or not in a state that allows the call
-    │   └── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
+    │   ├── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
+    │   └── ScheduleNotFound schedule_not_found no such schedule
     ├── Conflict
     │   ├── JobExists       job_exists          the id is taken
     │   ├── JobReserved     job_reserved        a consumer holds the job
     │   └── ReceiptStale    receipt_stale       the receipt is not the one of the live delivery
     ├── JobCancelled        job_cancelled       the job was cancelled during the delivery
+    ├── ScheduleExists      schedule_exists     a schedule with this name exists
     ├── DurabilityUnavailable durability_unavailable the store cannot give the requested durability
     ├── DifferentShard      different_shard     the topics are in different shards of the store
     └── TryLater
@@ -90,7 +92,7 @@ class Forbidden(DeferdError):
 
 
 class NotFound(DeferdError):
-    """The requested job or topic does not exist."""
+    """The requested job, topic or schedule does not exist."""
 
 
 class JobNotFound(NotFound):
@@ -112,6 +114,26 @@ class TopicNotFound(NotFound):
     def __init__(self, topic: str) -> None:
         self.topic = topic
         super().__init__(f"there is no topic {topic!r}")
+
+
+class ScheduleNotFound(NotFound):
+    """There is no schedule with this name."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"there is no schedule {name!r}")
+
+
+class ScheduleExists(DeferdError):
+    """A schedule was to be created and not replaced, and its name is taken. Nothing was changed."""
+
+    code = "schedule_exists"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"there is a schedule {name!r} already")
 
 
 class Conflict(DeferdError):
