@@ -10,13 +10,13 @@
     ├── NotFound
     │   ├── JobNotFound     job_not_found       no such job, or not in a state that allows the call
     │   ├── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
-    │   └── ScheduleNotFound schedule_not_found no such schedule
+    │   └── ScheduleNotFound schedule_not_found no schedule has this name
     ├── Conflict
     │   ├── JobExists       job_exists          the id is taken
     │   ├── JobReserved     job_reserved        a consumer holds the job
     │   └── ReceiptStale    receipt_stale       the receipt is not the one of the live delivery
+    ├── ScheduleExists      schedule_exists     the name is taken, and only a new schedule was to be created
     ├── JobCancelled        job_cancelled       the job was cancelled during the delivery
-    ├── ScheduleExists      schedule_exists     a schedule with this name exists
     ├── DurabilityUnavailable durability_unavailable the store cannot give the requested durability
     ├── DifferentShard      different_shard     the topics are in different shards of the store
     └── TryLater
@@ -92,7 +92,7 @@ class Forbidden(DeferdError):
 
 
 class NotFound(DeferdError):
-    """The requested job, topic or schedule does not exist."""
+    """The requested job or topic does not exist."""
 
 
 class JobNotFound(NotFound):
@@ -121,19 +121,19 @@ class ScheduleNotFound(NotFound):
 
     code = "schedule_not_found"
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(f"there is no schedule {name!r}")
+    def __init__(self, schedule: str) -> None:
+        self.schedule = schedule
+        super().__init__(f"there is no schedule {schedule!r}")
 
 
 class ScheduleExists(DeferdError):
-    """A schedule was to be created and not replaced, and its name is taken. Nothing was changed."""
+    """A put with `If-None-Match: *` found a schedule with this name. Nothing was changed."""
 
     code = "schedule_exists"
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(f"there is a schedule {name!r} already")
+    def __init__(self, schedule: str) -> None:
+        self.schedule = schedule
+        super().__init__(f"there is a schedule {schedule!r} already")
 
 
 class Conflict(DeferdError):
