@@ -47,14 +47,12 @@ class ScheduledJobOptions(TypedDict, total=False):
     spread: Seconds | None
 
 
-class TimingOptions(TypedDict, total=False):
-    """When a schedule runs, and what happens to runs that overlap or were missed. All keyword-only.
+class RunOptions(TypedDict, total=False):
+    """When a schedule runs, if not by `cron`, and what happens to runs that overlap or were missed. All keyword-only.
 
-    Give one of `cron`, `every` and `at`. Durations are seconds or a timedelta, instants a datetime with a zone.
+    Durations are seconds or a timedelta, instants a datetime with a zone.
     """
 
-    cron: str
-    """A cron expression, such as ``*/5 9-17 * * mon-fri``, or a nickname, such as ``@daily``."""
     every: Seconds
     """The time from one run to the next, at least 1 s: counted from `start_at`, else from when it was created."""
     at: Sequence[str]
@@ -81,13 +79,15 @@ class TimingOptions(TypedDict, total=False):
     """Which missed runs to make up for: `none`, the `last` one (the default), or `all`, at most the last 1000."""
 
 
-class ScheduleOptions(TimingOptions, total=False):
-    """The fields of a schedule but its name and topic. All keyword-only."""
+class ScheduleOptions(RunOptions, total=False):
+    """The fields of a schedule but its name and topic. One of `cron`, `every` and `at` is required."""
 
+    cron: str
+    """A cron expression, such as ``*/5 9-17 * * mon-fri``, or a nickname, such as ``@daily``."""
     job: ScheduledJobOptions
     """The job of each run: its body and its other options."""
     paused: bool
-    """Whether it makes no runs."""
+    """Whether it makes no runs. Left out: as it is; a new one is not paused."""
 
 
 class Run(NamedTuple):
@@ -372,8 +372,9 @@ class ScheduleMethods:
             client.put_schedule("nightly", "reports", cron="0 3 * * *", zone="Europe/Berlin", job={"body": "all"})
 
         The options, all keyword-only, are the keys of ScheduleOptions. Give one of `cron`, `every` and `at`. An option
-        that is left out or None has its default, also when a schedule is replaced: `paused=False` resumes it. A put
-        whose response was lost is repeated, unless it has `create_only`.
+        that is left out or None has its default, also when a schedule is replaced, but a pause continues without
+        ``paused=False``. One that is put again unchanged keeps its next run. A put whose response was lost is repeated,
+        unless it has `create_only`.
 
         Raises:
             TypeError: an option is unknown.
@@ -395,7 +396,9 @@ class ScheduleMethods:
         prefix: str | None = None,
         jobs: bool = True,
     ) -> AsyncIterator[Schedule]:
-        """List all schedules in the order of their names; or those of a topic, that are paused, or with a prefix.
+        """List all schedules, or those of a topic, that are paused, or whose name has a prefix.
+
+        They come in the order of their names within each shard of the store.
 
         With ``jobs=False`` they come without their `job`, which may be large.
         """
