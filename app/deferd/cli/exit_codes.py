@@ -24,7 +24,7 @@ MEANINGS: Final = {
     REFUSED: "conflict with the current state: not found, exists, held, stale, cancelled, full",
     NOTHING_READY: "pop: nothing was ready",
     NOT_ALLOWED: "not allowed: no key, an unknown key, or one without the permission",
-    FINDINGS: "audit: there are findings, or something could not be checked",
+    FINDINGS: "audit: there are findings, or something could not be checked; sync --dry-run: something would change",
     INTERRUPTED: "ended by Ctrl-C, or not confirmed",
     OUTPUT_CLOSED: "the reader of the output stopped reading (| head)",
 }
