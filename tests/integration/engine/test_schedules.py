@@ -137,8 +137,8 @@ async def test_pause_cancels_the_next_run_and_resume_goes_on_from_now(schedules:
 
 async def test_a_run_now_is_a_job_of_its_own(schedules: ScheduleDriver) -> None:
     await schedules.schedule(overlap="skip", max_runs=1, job={"body": [1]})
-    first = await schedules.engine.schedules.run(NAME, NO_BOUNDS, anyone)
-    second = await schedules.engine.schedules.run(NAME, NO_BOUNDS, anyone)
+    first = await schedules.engine.schedules.run(await schedules.get(), NO_BOUNDS)
+    second = await schedules.engine.schedules.run(await schedules.get(), NO_BOUNDS)
     assert first.record.id != second.record.id
     assert (first.record.state, first.record.body) == ("ready", b"[1]")
     assert first.record.id.startswith(f"{NAME}:")
