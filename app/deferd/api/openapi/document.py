@@ -77,6 +77,7 @@ TAGS = [
     {"name": "jobs", "description": "For producers: put, get, change and cancel jobs."},
     {"name": "consumers", "description": "For consumers: pop jobs, then finish, release, touch or bury them."},
     {"name": "topics", "description": "Settings, lists, pause, dead jobs and consistency checks of topics."},
+    {"name": "schedules", "description": "Recurring jobs: when they run, and what became of their runs."},
     {"name": "operations", "description": "Health, metrics, and the consistency check of the whole store."},
 ]
 

@@ -251,18 +251,16 @@ class Schedules:
                 return await self.get(name)
         raise _too_fast(name)
 
-    async def run(self, name: str, bounds: PutBounds, authorize: Callable[[StoredSchedule], None]) -> PutOutcome:
-        """Put its job now, in addition to its runs and independent of them. Raises ScheduleNotFound, and as a put."""
-        found = await self._found(name)
-        schedule = found.schedules[0]
-        authorize(schedule)
-        for now_ms in range(found.now_ms, found.now_ms + _RUN_TRIES):
-            job_id = f"{name}:{datetime_of(now_ms):%Y%m%dT%H%M%S}.{now_ms % 1000:03d}Z"
+    async def run(self, schedule: StoredSchedule, bounds: PutBounds) -> PutOutcome:
+        """Put the job of a schedule now, in addition to its runs and independent of them. Raises as a put."""
+        begin_ms = await self._store.now_ms()
+        for now_ms in range(begin_ms, begin_ms + _RUN_TRIES):
+            job_id = f"{schedule.name}:{datetime_of(now_ms):%Y%m%dT%H%M%S}.{now_ms % 1000:03d}Z"
             try:
                 return await self._queue.put(schedule.job_now(job_id, now_ms, bounds), bounds)
             except JobExists:  # put in the same millisecond
                 continue
-        raise _too_fast(name)
+        raise _too_fast(schedule.name)
 
     async def preview(self, name: str, authorize: Authorize, count: int) -> tuple[StoredSchedule, list[Run]]:
         """A schedule and its next runs, as if it was not paused; none when it has ended. Raises ScheduleNotFound."""

@@ -13,7 +13,7 @@ import orjson
 
 from deferd.contract.model import PutJob
 from deferd.contract.schedules import PutSchedule, ScheduledJob
-from deferd.engine.record import NONCE_BITS, json_bytes
+from deferd.engine.record import NONCE_BITS
 from deferd.engine.script_arguments import (
     INSTANT,
     NO_BOUNDS,
@@ -158,10 +158,14 @@ def definition_to_store(definition: PutSchedule) -> bytes:
 
 def rest_to_store(definition: PutSchedule, bounds: PutBounds) -> bytes:
     """The field `rest`: the job of each run, as lua/put.lua reads it after the head."""
+    return encode_put(put_of(definition), bounds).job[_RUN_HEAD.size :]
+
+
+def put_of(definition: PutSchedule) -> PutJob:
+    """The job of a run as a put that names no due time."""
     job = definition.job
     given = {name: getattr(job, name) for name in job.model_fields_set - _OF_WINDOWS}
-    put = PutJob.model_construct(topic=definition.topic, id="-", **given)
-    return encode_put(put, bounds).job[_RUN_HEAD.size :]
+    return PutJob.model_construct(topic=definition.topic, id="-", **given)
 
 
 def body_of(rest: bytes) -> bytes:
@@ -178,8 +182,3 @@ def run_head(due_ms: int, max_jobs: int | None, on_conflict: str = "keep") -> by
 def job_fields(job: ScheduledJob) -> dict[str, Any]:
     """The fields that were given of a schedule's job, but its body, as JSON values."""
     return job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"body": True})
-
-
-def has_body(definition: PutSchedule, body: bytes) -> bool:
-    """Whether the body of a definition's job is this one."""
-    return json_bytes(definition.job.body) == body
