@@ -10,6 +10,7 @@ from deferd.engine.engine import Engine
 from deferd.store import shard_guard
 from deferd.store.connection import Store, connect
 from tests.integration.engine.engine_driver import EngineDriver
+from tests.integration.engine.schedule_driver import ScheduleDriver
 from tests.integration.store.store_servers import StoreServer
 
 
@@ -44,6 +45,14 @@ async def driver(store: Store, server: StoreServer) -> AsyncIterator[EngineDrive
     """An engine whose timer and clock are driven by the test."""
     engine = Engine(store, movable_clock=True, dead_retention_ms=3_600_000)
     yield EngineDriver(engine, server)
+    await engine.close()
+
+
+@pytest.fixture
+async def schedules(store: Store, server: StoreServer) -> AsyncIterator[ScheduleDriver]:
+    """As `driver`, with the verbs of schedules."""
+    engine = Engine(store, movable_clock=True, dead_retention_ms=3_600_000)
+    yield ScheduleDriver(engine, server)
     await engine.close()
 
 

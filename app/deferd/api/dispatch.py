@@ -77,7 +77,7 @@ class RequestHandler:
             arguments = await operation.bind(RequestContext(self._app, request, admission))
             admission.check_arguments(arguments)
             if permission.is_audited:
-                with self._app.gate.recording(permission, request, admission, arguments.get("topic")):
+                with self._app.gate.recording(permission, request, admission, arguments):
                     response = await operation.run(arguments)
             else:
                 response = await operation.run(arguments)

@@ -131,7 +131,7 @@ class Operation(APIRoute):
         self.permission = replace(
             permission,
             operation=f"{'/'.join(sorted(self.methods or ()))} {path}",
-            is_audited=permission.scope is Scope.ADMIN and self.methods != {"GET"},
+            is_audited=permission.is_audited or (permission.scope is Scope.ADMIN and self.methods != {"GET"}),
         )
 
     def _read_signature(self, endpoint: Callable[..., Any]) -> None:

@@ -8,14 +8,14 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from deferd.contract import backoff, limits, model
+from deferd.contract import backoff, limits, model, windows
 from deferd.contract.errors import FieldError
 
 FIELD_ERRORS_MAX = 1000
 _SECONDS = frozenset(
     {
         *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "max_wait", "unique_for"),
-        *("base", "cap", "seconds", "wait", "advance", "by"),
+        *("base", "cap", "seconds", "wait", "advance", "by", "every", "jitter", "spread"),
     }
 )
 _BACKOFF_KINDS = tuple(
@@ -28,6 +28,8 @@ _PATTERN_MEANINGS = {
     limits.TAG_PATTERN: f"1 to {limits.TAG_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
     limits.TOPIC_SELECTOR_PATTERN: f"a topic, or a pattern of 1 to {limits.TOPIC_LENGTH} characters with *",
     limits.HEADER_TEXT_PATTERN: "no control characters",
+    windows.TIME_PATTERN: "a time of day, HH:MM",
+    windows.END_PATTERN: "a time of day, HH:MM, or 24:00",
     limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
 }
 _UNKNOWN_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"

@@ -68,6 +68,16 @@ class Command(click.Command):
             return _fail(exit_codes.USAGE, str(error))
 
 
+class CommandGroup(click.Group):
+    """Commands below one name; its epilog is printed as it is."""
+
+    command_class = Command
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
+        """The examples."""
+        formatter.write(f"\n{self.epilog}\n")
+
+
 def parameter_name(parameter: click.Parameter) -> str:
     """An option as people write it, such as ``--delay``; or the name of an argument, such as ``TOPIC``."""
     is_argument = isinstance(parameter, click.Argument)

@@ -40,6 +40,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "purge": Entry("topic_jobs", "remove all jobs of a topic, or those in one state"),
         "pause": Entry("topics", "stop handing out the jobs of a topic"),
         "resume": Entry("topics", "hand out the jobs of a topic again"),
+        "schedules": Entry("schedules", "jobs that are put again and again: list, put, preview, sync"),
     },
     "tools": {
         "bench": Entry("bench", "measure a running deployment, to size it"),

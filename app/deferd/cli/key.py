@@ -12,7 +12,7 @@ from deferd.api.auth.api_keys import KeysRefused, Scope
 from deferd.api.auth.key_file import NoSuchKey, read_keys, revoke_key
 from deferd.api.auth.new_key import BOUNDS, make_key
 from deferd.cli import exit_codes, output
-from deferd.cli.command import Command
+from deferd.cli.command import CommandGroup
 from deferd.cli.exit_codes import UsageError
 from deferd.cli.options import Decorator, all_of, json_option
 from deferd.settings import flag, variable
@@ -32,17 +32,9 @@ service keeps its hash."""
 _REVOKE_EPILOG = """exit codes: 0 done; 1 the file cannot be replaced; 2 wrong usage or a wrong file; 3 no such key"""
 
 
-class _KeyGroup(click.Group):
-    """A group whose epilog is printed as it is."""
-
-    command_class = Command
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's)
-        """The examples."""
-        formatter.write(f"\n{self.epilog}\n")
-
-
-@click.group(cls=_KeyGroup, epilog=_EPILOG, subcommand_metavar="ACTION ...", options_metavar="", no_args_is_help=False)
+@click.group(
+    cls=CommandGroup, epilog=_EPILOG, subcommand_metavar="ACTION ...", options_metavar="", no_args_is_help=False
+)
 def key() -> None:
     """Make, list and revoke keys. `deferd serve` reads them from its --keys-file."""
 

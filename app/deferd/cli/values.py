@@ -95,6 +95,13 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
+def window(text: str) -> Any:
+    """Opening hours: a JSON object, a list of them, or the name of a calendar; ``none`` for none."""
+    if text == _NONE:
+        return None
+    return json_value(text) if text.lstrip()[:1] in {"{", "["} else text
+
+
 def body(text: str) -> Any:
     """A job's body: a JSON value, or ``-`` for standard input."""
     return text if text == "-" else Body(json_value(text))
@@ -115,6 +122,11 @@ def header(text: str) -> tuple[str, str] | None:
     if not equals or not name:
         raise click.BadParameter(f"{_shown(text)} is not a header: write NAME=TEXT")
     return name, value
+
+
+def names(text: str) -> list[str]:
+    """Values with commas between them."""
+    return [name for name in text.replace(" ", "").split(",") if name]
 
 
 def backoff(text: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDef
 from deferd.client.jobs import Delivery, EndedAttempt, Job, JobRef
 from deferd.client.put_options import Backoff, PutDefaults, PutOptions
 from deferd.client.results import BulkResult, Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.client.schedules import Run, Schedule, ScheduledJobOptions, ScheduleOptions
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 
 __all__ = [
@@ -33,6 +34,10 @@ __all__ = [
     "PutOptions",
     "PutResult",
     "Released",
+    "Run",
+    "Schedule",
+    "ScheduleOptions",
+    "ScheduledJobOptions",
     "StoreAudit",
     "TopicAudit",
     "TopicPage",

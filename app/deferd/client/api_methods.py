@@ -20,6 +20,7 @@ from deferd.client.put_options import Backoff, PutOptions, put_fields
 from deferd.client.request_body import JobToFinish, JobToPut, set_fields, without_none
 from deferd.client.requests import ApiRequest, JobFilters, Result
 from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
+from deferd.client.schedules import ScheduleMethods
 from deferd.client.sender import Sender
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
 from deferd.client.transport import Transport
@@ -42,7 +43,7 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 
-class ApiMethods(BulkMethods):
+class ApiMethods(BulkMethods, ScheduleMethods):
     """The operations of the HTTP API. Each raises the error that the service names, or CallFailed.
 
     The base class of AsyncClient; `Client` runs the same coroutines over a blocking transport.

@@ -20,6 +20,7 @@ from deferd.client.put_options import PutOptions
 from deferd.client.request_body import JobToPut
 from deferd.client.requests import JobFilters
 from deferd.client.results import PutResult
+from deferd.client.schedules import Schedule
 from deferd.client.sender import Sender
 from deferd.client.topics import TopicPage, TopicView
 from deferd.client.transport import HttpSettings
@@ -92,6 +93,13 @@ class Client:
     repair = _blocking(ApiMethods.repair)
     audit_store = _blocking(ApiMethods.audit_store)
     repair_store = _blocking(ApiMethods.repair_store)
+    put_schedule = _blocking(ApiMethods.put_schedule)
+    schedule = _blocking(ApiMethods.schedule)
+    delete_schedule = _blocking(ApiMethods.delete_schedule)
+    pause_schedule = _blocking(ApiMethods.pause_schedule)
+    resume_schedule = _blocking(ApiMethods.resume_schedule)
+    run_schedule = _blocking(ApiMethods.run_schedule)
+    preview_schedule = _blocking(ApiMethods.preview_schedule)
     is_ready = _blocking(ApiMethods.is_ready)
     metrics = _blocking(ApiMethods.metrics)
 
@@ -110,6 +118,12 @@ class Client:
     def jobs(self, topic: str, *, state: JobState | str | None = None, **filters: Unpack[JobFilters]) -> Iterator[Job]:
         """As AsyncClient.jobs."""
         return _each(self._methods.jobs(topic, state=state, **filters))
+
+    def schedules(
+        self, *, topic: str | None = None, paused: bool | None = None, prefix: str | None = None, jobs: bool = True
+    ) -> Iterator[Schedule]:
+        """As AsyncClient.schedules."""
+        return _each(self._methods.schedules(topic=topic, paused=paused, prefix=prefix, jobs=jobs))
 
     def buffer(self) -> BlockingPutBuffer:
         """Deprecated: concurrent puts share requests by themselves. An object whose `put` returns a PutResult."""

@@ -6,6 +6,7 @@ Redirects and cookies are not followed, and no content encoding is requested or 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -45,6 +46,7 @@ class RequestWriter:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         if not _is_plain("".join(headers) + "".join(headers.values())):
             raise ValueError("a header of the requests has characters that are not visible ASCII")
+        self._headers = headers
         self._target = target
         self._end = f" HTTP/1.1\r\n{lines}\r\n"
         self._end_without_content = f" HTTP/1.1\r\n{lines}content-length: 0\r\n\r\n"
@@ -61,6 +63,9 @@ class RequestWriter:
             line = f"{line}?{urlencode(request.query)}"
         if not _is_plain(line) or line.count(" ") != 1:
             raise ValueError(f"{line!r} is not the first line of a request")
+        if request.headers:
+            writer = RequestWriter(self._target, {**self._headers, **request.headers})
+            return writer.write(replace(request, headers=None))
         body = request.body
         if body is not None:
             return f"{line}{self._end_with_body}{len(body)}\r\n\r\n".encode() + body

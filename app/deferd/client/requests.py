@@ -45,7 +45,8 @@ class ApiRequest(Generic[Result]):
 
     `wait_s` is how long the service may take by design before it responds (a long poll). `success` are the statuses of
     success. `repeatable`: executing it twice does no harm, so it may be sent again when its response was lost.
-    `asks_readiness`: it is sent even while the service is known not to respond.
+    `asks_readiness`: it is sent even while the service is known not to respond. `headers` are sent with this request
+    only.
     """
 
     method: str
@@ -57,6 +58,7 @@ class ApiRequest(Generic[Result]):
     success: tuple[int, ...] = (200,)
     repeatable: bool = True
     asks_readiness: bool = False
+    headers: Mapping[str, str] | None = None
 
     def read_response(self, status: int, content: bytes, retry_after: str | None = None) -> Result:
         """The result for the caller. `retry_after` is the header of that name.

@@ -35,7 +35,7 @@ def parsed(content: bytes) -> Any:
     return from_json(content, cache_strings="keys")
 
 
-def _checked(value: Any, names: frozenset[str]) -> dict[str, Any]:
+def checked(value: Any, names: frozenset[str]) -> dict[str, Any]:
     """An object that has at least these fields; their values are checked when they are used."""
     if type(value) is not dict or not names <= value.keys():
         raise _no_object_with(names)
@@ -46,7 +46,8 @@ def _no_object_with(names: frozenset[str]) -> ValueError:
     return ValueError(f"there is no object with {', '.join(sorted(names))}")
 
 
-def _text_or_none(value: Any) -> str | None:
+def text_or_none(value: Any) -> str | None:
+    """The value itself. Raises ValueError if it is neither a string nor None."""
     if value is not None and type(value) is not str:
         raise ValueError(f"{value!r:.100} is not a string")
     return value
@@ -65,7 +66,7 @@ def job_exists(fields: Mapping[str, Any], topic: str, job_id: str) -> errors.Job
 
 def read_job(content: bytes) -> Job:
     """A job."""
-    return Job(_checked(parsed(content), _JOB_FIELDS))
+    return Job(checked(parsed(content), _JOB_FIELDS))
 
 
 def read_put_results(content: bytes) -> list[PutResult]:
@@ -81,9 +82,9 @@ def general_put_results(content: bytes) -> list[PutResult]:
             result["topic"],
             result["id"],
             result["status"],
-            _text_or_none(result["code"]) if "code" in result else None,
+            text_or_none(result["code"]) if "code" in result else None,
             None,
-            _text_or_none(result["durability"]) if "durability" in result else None,
+            text_or_none(result["durability"]) if "durability" in result else None,
             _state_or_none(result.get("state")),
             result.get("follow_up") is True,
         )
@@ -152,7 +153,7 @@ def read_finish_results(content: bytes) -> list[FinishResult]:
 def general_finish_results(content: bytes) -> list[FinishResult]:
     """As `read_finish_results`, for any response."""
     return [
-        FinishResult(result["id"], result["status"], _text_or_none(result["code"]) if "code" in result else None)
+        FinishResult(result["id"], result["status"], text_or_none(result["code"]) if "code" in result else None)
         for result in parsed(content)["results"]
     ]
 
@@ -163,7 +164,7 @@ def read_cancel_results(content: bytes) -> list[CancelResult]:
     for result in parsed(content)["results"]:
         was = result.get("was")
         state = None if was is None else JobState(was)
-        results.append(CancelResult(result["id"], result["status"], state, _text_or_none(result.get("code"))))
+        results.append(CancelResult(result["id"], result["status"], state, text_or_none(result.get("code"))))
     return results
 
 
@@ -176,15 +177,15 @@ def read_bulk_result(content: bytes) -> BulkResult:
 
 def read_topic(content: bytes) -> TopicView:
     """A topic."""
-    return TopicView(_checked(parsed(content), _TOPIC_FIELDS))
+    return TopicView(checked(parsed(content), _TOPIC_FIELDS))
 
 
 def read_topics(content: bytes) -> TopicPage:
     """One page of the list of topics."""
     page = parsed(content)
     return TopicPage(
-        [TopicView(_checked(topic, _TOPIC_FIELDS)) for topic in page["topics"]],
-        _text_or_none(page["next_cursor"]),
+        [TopicView(checked(topic, _TOPIC_FIELDS)) for topic in page["topics"]],
+        text_or_none(page["next_cursor"]),
         [str(name) for name in page.get("unavailable", ())],  # older services omit both
         [int(shard) for shard in page.get("unreadable_shards", ())],
     )
@@ -192,18 +193,18 @@ def read_topics(content: bytes) -> TopicPage:
 
 def read_topic_audit(content: bytes) -> TopicAudit:
     """A consistency check, or a repair, of a topic."""
-    return TopicAudit(_checked(parsed(content), _AUDIT_FIELDS | {"topic", "checked"}))
+    return TopicAudit(checked(parsed(content), _AUDIT_FIELDS | {"topic", "checked"}))
 
 
 def read_store_audit(content: bytes) -> StoreAudit:
     """A consistency check, or a repair, of the store."""
-    return StoreAudit(_checked(parsed(content), _AUDIT_FIELDS | {"unlisted"}))
+    return StoreAudit(checked(parsed(content), _AUDIT_FIELDS | {"unlisted"}))
 
 
 def read_jobs(content: bytes) -> tuple[list[Job], str | None]:
     """One page of jobs, and the cursor of the next page."""
     page = parsed(content)
-    return [Job(_checked(job, _JOB_FIELDS)) for job in page["jobs"]], _text_or_none(page["next_cursor"])
+    return [Job(checked(job, _JOB_FIELDS)) for job in page["jobs"]], text_or_none(page["next_cursor"])
 
 
 def read_count(name: str) -> Callable[[bytes], int]:
@@ -245,6 +246,8 @@ _BY_CODE: dict[str, _MakeError] = {
     "forbidden": lambda _, detail, __: errors.Forbidden(detail),
     "job_not_found": lambda problem, detail, _: errors.JobNotFound(problem["topic"], problem["id"], detail),
     "topic_not_found": lambda problem, _, __: errors.TopicNotFound(problem["topic"]),
+    "schedule_not_found": lambda problem, _, __: errors.ScheduleNotFound(problem["schedule"]),
+    "schedule_exists": lambda problem, _, __: errors.ScheduleExists(problem["schedule"]),
     "job_exists": lambda problem, _, __: job_exists(problem, problem["topic"], problem["id"]),
     "job_reserved": lambda problem, _, __: errors.JobReserved(
         problem["topic"], problem["id"], problem.get("durability")

@@ -9,11 +9,13 @@
     ├── Forbidden           forbidden           the caller may not do this
     ├── NotFound
     │   ├── JobNotFound     job_not_found       no such job, or not in a state that allows the call
-    │   └── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
+    │   ├── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
+    │   └── ScheduleNotFound schedule_not_found no schedule has this name
     ├── Conflict
     │   ├── JobExists       job_exists          the id is taken
     │   ├── JobReserved     job_reserved        a consumer holds the job
     │   └── ReceiptStale    receipt_stale       the receipt is not the one of the live delivery
+    ├── ScheduleExists      schedule_exists     the name is taken, and only a new schedule was to be created
     ├── JobCancelled        job_cancelled       the job was cancelled during the delivery
     ├── DurabilityUnavailable durability_unavailable the store cannot give the requested durability
     ├── DifferentShard      different_shard     the topics are in different shards of the store
@@ -112,6 +114,26 @@ class TopicNotFound(NotFound):
     def __init__(self, topic: str) -> None:
         self.topic = topic
         super().__init__(f"there is no topic {topic!r}")
+
+
+class ScheduleNotFound(NotFound):
+    """There is no schedule with this name."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, schedule: str) -> None:
+        self.schedule = schedule
+        super().__init__(f"there is no schedule {schedule!r}")
+
+
+class ScheduleExists(DeferdError):
+    """A put with `If-None-Match: *` found a schedule with this name. Nothing was changed."""
+
+    code = "schedule_exists"
+
+    def __init__(self, schedule: str) -> None:
+        self.schedule = schedule
+        super().__init__(f"there is a schedule {schedule!r} already")
 
 
 class Conflict(DeferdError):

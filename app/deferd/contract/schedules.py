@@ -95,7 +95,7 @@ class PutSchedule(Timing):
     """A schedule to create or replace."""
 
     topic: Topic
-    job: ScheduledJob = ScheduledJob()
+    job: ScheduledJob = Field(default=ScheduledJob(), description="The fields of the job that each run is.")
     jitter: (
         Annotated[
             float,

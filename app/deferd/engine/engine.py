@@ -17,6 +17,10 @@ from deferd.engine.movable_clock import MovableClock
 from deferd.engine.notifications import Notifications
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
+from deferd.engine.schedules.openings_of import OpeningsOf, inline_windows
+from deferd.engine.schedules.schedule_store import ScheduleStore
+from deferd.engine.schedules.scheduler import Scheduler
+from deferd.engine.schedules.schedules import Schedules
 from deferd.engine.scripts import Scripts
 from deferd.engine.store_watch import StoreWatch
 from deferd.engine.timer import Timer
@@ -71,6 +75,10 @@ class Engine:
         )
         self.bulk = BulkActions(self._scripts, keys, labels, throttle, self.usage)
         self.topics = Topics(self._scripts, keys, labels)
+        schedule_store = ScheduleStore(self._scripts, keys)
+        openings_of = OpeningsOf(inline_windows)
+        scheduler = Scheduler(schedule_store, openings_of)
+        self.schedules = Schedules(schedule_store, self.queue, openings_of, scheduler)
         self.topic_list = TopicList(self._scripts, keys, known_topics)
         self.consistency = ConsistencyChecker(self._scripts, keys)
         topic_search = TopicSearch(self._scripts, keys, by_shard=store.cluster)
@@ -84,10 +92,13 @@ class Engine:
                 tick_s=tick_s,
                 dead_retention_ms=dead_retention_ms,
                 on_promoting=self._on_promoting,
+                advance_schedules=scheduler.advance_due,
             )
             for shard in range(shards)
         ]
-        self.clock = MovableClock(self._scripts, keys, self.timers) if movable_clock else None
+        self.clock = (
+            MovableClock(self._scripts, keys, self.timers, schedule_store.first_due_ms) if movable_clock else None
+        )
         self._notifications = Notifications(store, on_ready=self._on_ready, on_due=self._on_due, on_gap=self._on_gap)
         self._keys = keys
         self._is_cluster = store.cluster

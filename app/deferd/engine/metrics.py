@@ -54,6 +54,11 @@ GIVEN_BACK = Counter(
 )
 REDELIVERIES = Counter("deferd_redeliveries", "Jobs made ready again because their lease ended.", ["topic"])
 DEATHS = Counter("deferd_deaths", "Jobs moved to dead, by reason.", ["topic", "reason"])
+SCHEDULE_RUNS = Counter(
+    "deferd_schedule_runs",
+    "Runs of schedules that were due, by outcome: run, skipped, replaced (it runs in place of the one before), missed.",
+    ["topic", "outcome"],
+)
 REDRIVES = Counter("deferd_redrives", "Dead jobs made ready again.", ["topic"])
 RETENTION_ENDS = Counter("deferd_retention_ends", "Dead and finished records whose retention ended.", ["topic"])
 PROMOTION_LATENESS = LatenessHistogram(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from deferd.contract.errors import FieldError, InvalidInput
@@ -16,6 +16,10 @@ MOVED_MAX_S = 100 * TEN_YEARS_S
 """The most by which the clock may be moved in all: years in timestamps have four digits."""
 
 
+_MOST_STEPS = 10_000
+"""Most times at which schedules are advanced within one move; they catch up with the rest as after an outage."""
+
+
 class Reading(NamedTuple):
     """The clock's time, which includes the `moved_ms` by which it has been moved so far."""
 
@@ -24,10 +28,20 @@ class Reading(NamedTuple):
 
 
 class MovableClock:
-    """Moves the clock of all shards, for all processes on the store, and does what is due by then."""
+    """Moves the clock of all shards, for all processes on the store, and does what is due by then.
 
-    def __init__(self, scripts: Scripts, keys: Keys, timers: Sequence[Timer]) -> None:
+    `first_schedule_ms` returns when the first schedule must be advanced, None when there is none.
+    """
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        keys: Keys,
+        timers: Sequence[Timer],
+        first_schedule_ms: Callable[[], Awaitable[int | None]],
+    ) -> None:
         self._scripts = scripts
+        self._first_schedule_ms = first_schedule_ms
         self._timers = timers
         self._keys = [clock_key(keys, shard) for shard in range(keys.shards)]
 
@@ -41,9 +55,26 @@ class MovableClock:
         If that takes more than a few seconds, the rest is left to the timers. Real time does not pass: consumers that
         wait keep waiting, for jobs that are due now.
 
+        The clock stops on its way wherever a schedule must be advanced, at most 10,000 times, so that each run is due
+        in its turn.
+
         Raises:
             InvalidInput: the clock would be moved by more than 1000 years in all.
         """
+        left_ms = by_ms
+        for _ in range(_MOST_STEPS if by_ms > 0 else 0):
+            first_ms = await self._first_schedule_ms()
+            if first_ms is None:
+                break
+            now_ms = (await self._move(0)).now_ms
+            if first_ms > now_ms + left_ms:
+                break
+            step_ms = max(first_ms - now_ms, 1)
+            await self._move(step_ms)
+            left_ms -= step_ms
+        return await self._move(left_ms)
+
+    async def _move(self, by_ms: int) -> Reading:
         reply = await self._scripts.run("advance", self._keys, (by_ms, MOVED_MAX_S * 1000))
         if reply is None:
             message = f"must not move the clock by more than {MOVED_MAX_S} seconds (1000 years) in all"

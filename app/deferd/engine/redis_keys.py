@@ -20,6 +20,10 @@ TAG_PREFIX = "tag/"
 """The beginning of a key of the tag index, after the shard."""
 PATTERN_REQUEST = "*"
 """Precedes the request id of a pop by patterns in the store; see lib/topic.lua."""
+SCHEDULE_PREFIX = "schedule/"
+"""The beginning of the key of a schedule, after the shard."""
+SCHEDULES_MEMBER = ":schedules"
+"""The member of a shard's `due` that stands for its schedules; no topic has such a name."""
 ITEMS_PREFIX = "items/"
 """The beginning of the last word of a list of the items collected under an id."""
 
@@ -59,8 +63,14 @@ class Keys:
         """The keys that count what is kept of a topic's jobs in `shard`: pool, cancelled, taken, follow. Not cached."""
         return tuple(f"deferd:{{{shard}}}:{topic}:{name}" for name in ("pool", "cancelled", "taken", "follow"))
 
+    def of_schedule(self, shard: int, name: str) -> str:
+        """The key of a schedule in a shard; see `lua/lib/schedules.lua`."""
+        return self.of_shard(shard, SCHEDULE_PREFIX + name)
+
     def of_shard(self, shard: int, name: str) -> str:
-        """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally, tag/<tag>, bulk/<id>."""
+        """A key of the whole shard: settings, topics, due, lock, clock, aside, idle, tally, tag/<tag>, bulk/<id>,
+        schedules, schedule_due, schedule/<name>.
+        """
         return f"deferd:{{{shard}}}:{name}"
 
     def of_pattern_request(self, shard: int, request_id: str) -> str:

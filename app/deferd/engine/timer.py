@@ -11,12 +11,12 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
-from deferd.engine.redis_keys import Keys
+from deferd.engine.redis_keys import SCHEDULES_MEMBER, Keys
 from deferd.engine.scripts import Scripts
 
 _LOG = logging.getLogger(__name__)
@@ -31,6 +31,10 @@ _CATCH_UP_S = 5.0
 _LOCK_MS = 2500
 _PATIENCE_MS = 250
 """A holder that has not renewed its lock for this long, while work is overdue by as much, counts as dead."""
+_LOOK_FOR_SCHEDULES_S = 60.0
+"""How often the holder of the lock looks for schedules that are due although the shard's `due` does not say so, as when
+a release without schedules ran on the store."""
+_OUTCOMES_OF_RUNS = ("run", "skipped", "replaced", "missed")
 _PATIENT_AFTER_FAILURE_S = 60.0
 """After a topic failed, the timer takes over no unexpired lock for this long: the failed topic's work stays overdue."""
 
@@ -51,6 +55,7 @@ class Timer:
 
     `on_promoting(topic)` is called once a promotion has been sent, so that a poll can follow it to the store at once.
     The caller may then ignore the message with this timer's `mark` that the promotion publishes.
+    `advance_schedules(shard)` advances some schedules that are due and returns how many it looked at.
     """
 
     def __init__(
@@ -63,8 +68,12 @@ class Timer:
         tick_s: float,
         dead_retention_ms: int,
         on_promoting: Callable[[str], None] = lambda _topic: None,
+        advance_schedules: Callable[[int], Awaitable[int]],
     ) -> None:
         self._scripts = scripts
+        self._shard = shard
+        self._advance_schedules = advance_schedules
+        self._look_for_schedules_at = 0.0
         self._keys = keys
         self._due_key = keys.of_shard(shard, "due")
         self._lock_key = keys.of_shard(shard, "lock")
@@ -112,8 +121,27 @@ class Timer:
         topics, self._expected = self._expected, []
         if not topics or began >= self._renew_lock_at:
             wait_s, topics = await self._begin_turn(began)
+            if self._holds_lock and began >= self._look_for_schedules_at:
+                self._look_for_schedules_at = began + _LOOK_FOR_SCHEDULES_S
+                if await self._advance_schedules(self._shard):
+                    return 0
             if not topics:
                 return wait_s
+        has_schedules = SCHEDULES_MEMBER in topics
+        if has_schedules:
+            topics = [topic for topic in topics if topic != SCHEDULES_MEMBER]
+        next_work, failed = await self._promote_all(topics)
+        if has_schedules:
+            failed |= await self._fails_to_advance_schedules()
+            next_work = None
+        metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
+        if failed:
+            self._patient_until = time.perf_counter() + _PATIENT_AFTER_FAILURE_S
+            return self._tick_s
+        return 0 if next_work is None else self._rest_until(next_work)
+
+    async def _promote_all(self, topics: list[str]) -> tuple[_NextWork | None, bool]:
+        """Promote in all of the topics; returns the next work after that, and whether a topic failed."""
         next_work: _NextWork | None = None
         failed = False
         for at in range(0, len(topics), _TOPICS_AT_ONCE):
@@ -128,11 +156,17 @@ class Timer:
                     failed = True
                 else:
                     next_work = done  # the store runs promotions in order: the last one is up to date
-        metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
-        if failed:
-            self._patient_until = time.perf_counter() + _PATIENT_AFTER_FAILURE_S
-            return self._tick_s
-        return 0 if next_work is None else self._rest_until(next_work)
+        return next_work, failed
+
+    async def _fails_to_advance_schedules(self) -> bool:
+        try:
+            await self._advance_schedules(self._shard)
+        except StoreUnavailable:
+            raise
+        except Exception:  # noqa: BLE001 (schedules that cannot be advanced must not stop the topics)
+            _LOG.exception("the schedules of shard %d could not be advanced", self._shard)
+            return True
+        return False
 
     async def _begin_turn(self, now_s: float) -> tuple[float, list[str]]:
         """Take or keep the lock; return the seconds until the next turn, and the topics that have work now."""
@@ -187,10 +221,13 @@ class Timer:
             )
             if not topics:
                 return
-            promotions = (self._promote(topic.decode()) for topic in topics)
+            names = [topic.decode() for topic in topics]
+            promotions = (self._promote(name) for name in names if name != SCHEDULES_MEMBER)
             for done in await asyncio.gather(*promotions, return_exceptions=True):
                 if isinstance(done, BaseException):
                     raise done
+            if SCHEDULES_MEMBER in names:
+                await self._advance_schedules(self._shard)
 
     async def resign(self) -> None:
         """Let another timer take over at once, at shutdown. Does nothing when the store is away."""
@@ -224,7 +261,7 @@ class Timer:
             self.mark = os.urandom(8).hex()
             self._on_promoting(topic)
             raise
-        redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, overdue, *lateness_ms = reply
+        redelivered, expired, exhausted, retention_ended, wait_ms, next_topics, overdue, runs, *lateness_ms = reply
         label = self._label(topic)
         metrics.PROMOTION_LATENESS.labels(label).observe_all_ms(lateness_ms)
         for counter, count in (
@@ -236,4 +273,7 @@ class Timer:
         ):
             if count:
                 counter.inc(count)
+        for outcome, count in zip(_OUTCOMES_OF_RUNS, runs, strict=False):  # most promotions concern no schedule
+            if count:
+                metrics.SCHEDULE_RUNS.labels(label, outcome).inc(count)
         return _NextWork(wait_ms, sent_at_s, [next_topic.decode() for next_topic in next_topics])

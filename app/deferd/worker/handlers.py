@@ -47,7 +47,7 @@ class Handler:
     def __init__(
         self, job: str | JobDefinition[Any], function: Callable[..., Any], *, time_limit: Seconds | None = None
     ) -> None:
-        self._definition = job if isinstance(job, JobDefinition) else None
+        self.definition = job if isinstance(job, JobDefinition) else None
         topic = job.topic if isinstance(job, JobDefinition) else job
         if not callable(function):
             raise TypeError(f"the handler of topic {topic!r} must be a function, not {function!r}")
@@ -122,7 +122,7 @@ class Handler:
 
     def _parser_of(self, parameter: inspect.Parameter) -> TypeAdapter[Any] | None:
         annotation = parameter.annotation
-        definition = self._definition
+        definition = self.definition
         if definition is not None:
             if not _accepts(annotation, definition.body_type):
                 raise TypeError(

@@ -9,14 +9,16 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from deferd.client import AsyncClient, JobDefinition
 from deferd.client.durations import Seconds, seconds
+from deferd.client.schedules import RunOptions, ScheduledJobOptions
 from deferd.contract.limits import ID_LENGTH, ID_PATTERN
 from deferd.worker import event_loop
 from deferd.worker.handlers import Handler, Middleware, check_topic
 from deferd.worker.log import LOG
+from deferd.worker.schedules import DeclaredSchedules, schedules_registered
 from deferd.worker.topic_handlers import TopicHandlers
 from deferd.worker.topic_priority import Priority, topic_order
 from deferd.worker.worker_run import WorkerRun, WorkerSettings
@@ -88,6 +90,7 @@ class Worker:
             raise ValueError(f"the grace must be at least 0 seconds, not {self._grace_s:g}")
         self._is_failure = is_failure
         self._handlers = TopicHandlers()
+        self._schedules = DeclaredSchedules(self._handlers)
         self._middleware: list[Middleware] = []
         self._stop_requested = False
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
@@ -95,6 +98,7 @@ class Worker:
     @property
     def topics(self) -> Sequence[str]:
         """The topics and patterns that have a handler, in the order of their declaration."""
+        self._schedules.make_handlers()
         return tuple(self._handlers)
 
     def handler(
@@ -132,6 +136,44 @@ class Worker:
 
         return declare
 
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        name: str | None = None,
+        topic: str | None = None,
+        job: ScheduledJobOptions | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Callable[[Function], Function]:
+        """Declare a schedule whose runs the decorated function handles. The function itself is not changed.
+
+        ::
+
+            @worker.schedule("0 3 * * *", zone="Europe/Berlin")
+            @worker.handler("reports.nightly")
+            async def nightly() -> None: ...
+
+        The options are those of `Client.put_schedule`; give one of `cron`, `every` and `at`. The jobs go into `topic`,
+        by default that of the function's `handler`. A function that does not handle the topic becomes its handler;
+        without a `topic` that is the name of the function. `name` is by default the topic. `job` is the job of each
+        run, with the defaults of the handler's job definition, if that is one.
+
+        The worker puts the schedule when it starts. One that the service has already is left alone, with its next run;
+        a pause continues. While the service cannot be reached, the worker tries again, beside its handlers. Schedules
+        that a program does not declare any more remain: delete them.
+
+        Raises:
+            TypeError: an option is unknown.
+            ValueError: the name or the topic is invalid.
+        """
+        given: dict[str, Any] = {**options, "cron": cron, "job": job}
+
+        def declare(function: Function) -> Function:
+            self._schedules.add(function, name, topic, given)
+            return function
+
+        return declare
+
     def middleware(self, layer: Layer) -> Layer:
         """Wrap all handlers in the decorated ``async def layer(context, call_next)``, the first declared outermost.
 
@@ -152,7 +194,7 @@ class Worker:
 
         Raises:
             RuntimeError: an event loop runs in this thread already: use `await worker.serve()` there.
-            ValueError: as for `serve`.
+            ValueError, InvalidInput: as for `serve`.
         """
         if event_loop.runs_in_this_thread():
             raise RuntimeError(
@@ -172,6 +214,7 @@ class Worker:
 
         Raises:
             ValueError: no topic has a handler, or `priority` does not fit the topics.
+            InvalidInput: a schedule is invalid; the paths of the field errors start with ``"schedule"`` and its name.
             RuntimeError: the worker runs already.
         """
         await self._serve()
@@ -194,6 +237,7 @@ class Worker:
         if self._running is not None:
             raise RuntimeError("this worker runs already")
         settings = self._settings()
+        schedules = self._schedules.definitions()
         stop = asyncio.Event()
         self._running = (asyncio.get_running_loop(), stop)
         if self._stop_requested:
@@ -208,7 +252,8 @@ class Worker:
                 facts["url"] = ",".join(client.urls)
                 topics = ", ".join(self._handlers)
                 LOG.info("worker %s starts at %s: %s", settings.name, facts["url"], topics, extra=facts)
-                left = await WorkerRun(settings, client).serve(stop)
+                async with schedules_registered(client, schedules, stop):
+                    left = await WorkerRun(settings, client).serve(stop)
         finally:
             self._running = None
             self._stop_requested = False
@@ -220,6 +265,7 @@ class Worker:
         return left
 
     def _settings(self) -> WorkerSettings:
+        self._schedules.make_handlers()
         if not self._handlers:
             raise ValueError("a worker needs at least one handler: @worker.handler(TOPIC)")
         return WorkerSettings(

@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from deferd.api import operation, problem_details
 from deferd.api.auth.api_keys import Scope
-from deferd.api.openapi import job_schemas, schemas
+from deferd.api.openapi import job_schemas, schedule_schemas, schemas
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
-from deferd.contract import bulk_model, model
+from deferd.contract import bulk_model, model, schedules
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(render())
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -47,6 +47,15 @@ _OPERATION_IDS = {
     "repair_topic",
     "audit_store",
     "repair_store",
+    "put_schedule",
+    "list_schedules",
+    "get_schedule",
+    "delete_schedule",
+    "pause_schedule",
+    "resume_schedule",
+    "run_schedule",
+    "preview_schedule",
+    "preview_unsaved_schedule",
     "check_health",
     "check_readiness",
     "get_metrics",
@@ -62,6 +71,9 @@ _BODY_MAY_BE_LEFT_OUT = {
     "redrive_jobs",
     "repair_topic",
     "repair_store",
+    "pause_schedule",
+    "resume_schedule",
+    "run_schedule",
 }
 
 
@@ -75,7 +87,7 @@ def codes_of(response: dict[str, Any]) -> set[str]:
 
 
 def model_named(name: str) -> type[BaseModel]:
-    for module in (schemas, model, bulk_model, operation):
+    for module in (schemas, schedule_schemas, model, bulk_model, schedules, operation):
         found = getattr(module, name, None)
         if isinstance(found, type) and issubclass(found, BaseModel):
             return found
@@ -131,7 +143,7 @@ class TestOperation:
 
     def test_documents_the_refusal_of_values(self, described: dict[str, Any]) -> None:
         wanted = {"validation"}
-        if described["operationId"] in {"put_job", "put_jobs", "finish_job"}:
+        if described["operationId"] in {"put_job", "put_jobs", "finish_job", "run_schedule"}:
             wanted |= {"durability_unavailable"}
         if described["operationId"] == "finish_job":
             wanted |= {"different_shard"}

@@ -37,6 +37,8 @@ _ONE_OF_EACH: list[errors.DeferdError] = [
     errors.Forbidden(),
     errors.JobNotFound("t", "j"),
     errors.TopicNotFound("t"),
+    errors.ScheduleNotFound("s"),
+    errors.ScheduleExists("s"),
     errors.JobExists("t", "j"),
     errors.JobReserved("t", "j"),
     errors.ReceiptStale("t", "j"),

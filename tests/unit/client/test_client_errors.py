@@ -16,6 +16,8 @@ RAISED: list[errors.DeferdError] = [
     errors.Forbidden("this key may only pop"),
     errors.JobNotFound("orders", "a", "job 'a' is done"),
     errors.TopicNotFound("orders"),
+    errors.ScheduleNotFound("nightly"),
+    errors.ScheduleExists("nightly"),
     errors.JobExists("orders", "a"),
     errors.JobReserved("orders", "a"),
     errors.JobExists("orders", "a", "replicated:1"),

@@ -53,6 +53,9 @@ class Admission:
     def check_arguments(self, arguments: Arguments) -> None:
         """Check the topics (403) and the values (422) of the bound arguments."""
 
+    def check_topic(self, topic: str) -> None:
+        """Check a topic that only the store knew (403); the text of the error does not name it."""
+
     def check_again(self, topics: Collection[str]) -> None:
         """Check the key once more after a wait: the keys may have been read again meanwhile (401, 403)."""
 
@@ -102,9 +105,12 @@ class Gate(ABC):
 
     @contextlib.contextmanager
     def recording(
-        self, permission: Permission, request: IncomingRequest, admission: Admission, topic: str | None
+        self, permission: Permission, request: IncomingRequest, admission: Admission, arguments: Arguments
     ) -> Iterator[None]:
         """Around an admin action: write it to the audit log, unless it is refused."""
-        audited = AuditedRequest(permission.operation, topic, request.client_address())
+        topic, subject = arguments.get("topic"), arguments.get("name")
+        if topic is None and subject is not None:
+            topic = next(iter(permission.topics(arguments)), None)
+        audited = AuditedRequest(permission.operation, topic, request.client_address(), subject)
         with self._audit_log.recording(admission.key_name, audited):
             yield

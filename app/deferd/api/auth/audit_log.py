@@ -22,11 +22,15 @@ DISTINCT_MAX = 500
 
 
 class AuditedRequest(NamedTuple):
-    """A request as the log shows it: its operation, its topic if known, and the address of the client."""
+    """A request as the log shows it: its operation, its topic if known, and the address of the client.
+
+    `subject` is the name of what it concerns other than a topic, such as a schedule.
+    """
 
     operation: str
     topic: str | None
     client: str | None
+    subject: str | None = None
 
 
 class AuditLog:
@@ -104,12 +108,14 @@ def _write(level: int, key: str | None, request: AuditedRequest, outcome: str, t
         "topic": request.topic,
         "client": request.client,
         "outcome": outcome,
+        **({} if request.subject is None else {"subject": request.subject}),
     }
     _log.log(
         level,
-        "%s: %s%s by %s from %s%s",
+        "%s: %s%s%s by %s from %s%s",
         outcome,
         request.operation,
+        "" if request.subject is None else f" {request.subject}",
         "" if request.topic is None else f" on topic {request.topic!r}",
         "no known key" if key is None else f"key {key}",
         request.client or "an unknown address",

@@ -174,6 +174,12 @@ class _KeyAdmission(Admission):
             self.usage.check_batch(arguments)
             self.usage.check_times(arguments)
 
+    def check_topic(self, topic: str) -> None:
+        """See Admission."""
+        if not self.key.topics.match(topic):
+            self._gate.audit_refusal(self.key_name, self._permission, self._request, topic, Forbidden.code)
+            raise Forbidden(f"key {self.key.name!r} does not have scope {self._permission.scope!s} for its topic")
+
     def check_again(self, topics: Collection[str]) -> None:
         """See Admission."""
         key = self._gate.current(self.key)

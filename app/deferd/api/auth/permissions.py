@@ -74,9 +74,10 @@ def requires(
     topics: Callable[[Arguments], Collection[str]] = _topics_of_path,
     all_topics: bool = False,
     puts_into: Callable[[Arguments], Collection[str]] = _no_topics,
+    audited: bool = False,
 ) -> Callable[[_Function], _Function]:
-    """Require a key with `scope`; see Permission."""
-    return _declare(Permission(scope, topics, all_topics, puts_into))
+    """Require a key with `scope`; see Permission. `audited`: as an admin action is."""
+    return _declare(Permission(scope, topics, all_topics, puts_into, is_audited=audited))
 
 
 def public(function: _Function) -> _Function:

@@ -17,6 +17,7 @@ from deferd.api.request_body import is_deeper
 from deferd.api.responses import Header
 from deferd.contract.errors import FieldError, InvalidInput, PayloadTooLarge, RateLimited
 from deferd.contract.model import ChangeJob, FinishJob, JobPolicy, PutBatch, PutJob
+from deferd.contract.schedules import PutSchedule, ScheduledJob
 from deferd.engine.script_arguments import PutBounds
 
 PARKED_RETRY_S = 1
@@ -100,6 +101,8 @@ class KeyUsage:
             elif isinstance(value, PutBatch):
                 for index, job in enumerate(value.jobs):
                     self._check_times(job, ("body", "jobs", index), errors)
+            elif isinstance(value, PutSchedule):
+                self._check_times(value.job, ("body", "job"), errors)
             elif isinstance(value, FinishJob):
                 for index, job in enumerate(value.put or ()):
                     self._check_times(job, ("body", "put", index), errors)
@@ -109,9 +112,8 @@ class KeyUsage:
     def _check_times(self, policy: JobPolicy, at: tuple[str | int, ...], errors: list[FieldError]) -> None:
         for field, most in (("retain", self.bounds.max_retain), ("ttl", self.bounds.max_ttl)):
             value = getattr(policy, field)
-            is_unbounded = (
-                field == "ttl" and isinstance(policy, PutJob | ChangeJob) and "ttl" in policy.model_fields_set
-            )
+            is_of_job = isinstance(policy, PutJob | ChangeJob | ScheduledJob)
+            is_unbounded = field == "ttl" and is_of_job and "ttl" in policy.model_fields_set
             if most is not None and value is None and is_unbounded:  # a null ttl means no bound
                 text = f"must be a number, at most {most} seconds, the limit of key {self._name!r}; null means no bound"
                 errors.append(FieldError((*at, field), text, value))

@@ -91,6 +91,27 @@ _STORE_AUDIT = {
     "stray_count": 0,
 }
 
+_RECURRING = {"cron": "0 3 * * *", "zone": "Europe/Berlin"}
+_SCHEDULE = {
+    "name": "nightly",
+    "topic": "reports",
+    "job": {"max_attempts": 5, "body": {"report": "sales"}},
+    **_RECURRING,
+    "overlap": "skip",
+    "catch_up": "last",
+    "paused": False,
+    "ended": False,
+    "next_run_at": "2026-11-23T02:00:00.000Z",
+    "next_job": "nightly:20261123T020000Z",
+    "last_run_at": "2026-11-22T02:00:00.000Z",
+    "last_job": "nightly:20261122T020000Z",
+    "runs": 41,
+    "skips": 0,
+    "missed": 1,
+    "created_at": "2026-10-11T06:56:58.123Z",
+    "updated_at": "2026-10-11T06:56:58.123Z",
+}
+
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "PutJob": [
         {"topic": _TOPIC, "id": _ID, "delay": 1800, "body": {"order": 1042}},
@@ -183,5 +204,20 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "Removed": [{"removed": 12}],
     "Audit": [_AUDIT],
     "StoreAudit": [_STORE_AUDIT],
+    "PutSchedule": [
+        {
+            "topic": "reports",
+            "job": {"body": {"report": "sales"}, "max_attempts": 5},
+            **_RECURRING,
+            "overlap": "skip",
+        },
+        {"topic": "mail.digest", "at": ["09:00", "17:30"], "days": ["mon", "fri"], "zone": "America/New_York"},
+        {"topic": "probe", "every": 30, "jitter": 5, "catch_up": "none"},
+    ],
+    "Schedule": [_SCHEDULE],
+    "SchedulePage": [{"schedules": [_SCHEDULE], "next_cursor": None}],
+    "Preview": [
+        {"runs": [{"at": "2026-11-23T03:00:00+01:00", "utc": "2026-11-23T02:00:00Z"}], "tzdata": "2026.3"},
+    ],
     "Health": [{"status": "ok"}],
 }

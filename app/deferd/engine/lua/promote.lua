@@ -1,14 +1,15 @@
 -- The timer's visit to one topic: do the work that is due there, in one bounded step.
--- @include clock topic tags record transitions time_limits waiting attempts_log
+-- @include clock topic tags record transitions runs time_limits waiting attempts_log
 -- KEYS: see lib/topic.lua; then KEYS[#KEYS] lock STRING, see turn.lua
 -- ARGV[1] topic | ARGV[2] most jobs to move from each sorted set | ARGV[3] how long a dead job is kept, ms
 -- ARGV[4] the timer's mark, part of the message that something is ready | ARGV[5] most topics to return
 -- ARGV[6] the timer's name in the lock | ARGV[7] how long the lock lasts, ms
 -- Returns { redelivered, expired, exhausted, retention ended, ms until the shard's next work (-1: none, 0: now),
 --   { the topics that have work then, longest overdue first }, jobs whose deadline has passed,
+--   { of runs of schedules that were due: how many run, were skipped, run in place of another, were missed }, or {},
 --   how late each promoted job was, ms ... }
 --   If there are ARGV[5] topics, there may be more.
--- Due jobs become ready. Jobs whose lease has ended become ready, with the attempt counted, or dead if it was the last
+-- Due jobs become ready, unless they are runs of a schedule that are missed or skipped (lib/runs.lua). Jobs whose lease has ended become ready, with the attempt counted, or dead if it was the last
 -- one. Jobs whose ttl passed before a first delivery, or whose deadline has passed, become dead. Records whose
 -- retention has ended are deleted, and tombstones whose time has passed.
 -- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs and
@@ -21,11 +22,14 @@ local function due_in(key)
   return redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
 end
 
-local reply = { 0, 0, 0, 0, -1, {}, 0 }
+local reply = { 0, 0, 0, 0, -1, {}, 0, {} }
 local BEFORE_LATENESS = #reply
 local ready = {}
 
 local due = redis.call('ZRANGE', DELAY, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+local RUNS = string.sub(POOL, 1, -5) .. 'runs'
+local has_more = redis.call('EXISTS', CANCELLED, TAKEN, RUNS) > 0
+if has_more and #due > 0 and redis.call('EXISTS', RUNS) == 1 then due, reply[8] = judge_runs(RUNS, due, now) end
 local last_due, late  -- most jobs of a batch are due at the same instant
 for index = 1, #due / 2 do
   local due_at = due[2 * index]
@@ -146,7 +150,7 @@ for _, key in ipairs({ DEAD, FINISHED }) do
     reply[4] = reply[4] + #ids
   end
 end
-local TOMBSTONES = redis.call('EXISTS', CANCELLED, TAKEN) > 0 and { CANCELLED, TAKEN } or {}
+local TOMBSTONES = has_more and { CANCELLED, TAKEN } or {}
 for _, key in ipairs(TOMBSTONES) do
   local ended = due_in(key)
   if #ended > 0 then redis.call('ZREM', key, unpack(ended)) end
@@ -192,7 +196,7 @@ end
 
 -- A lock holder that did work renews its lock, with a write that shares the fsync of those above.
 local RENEW_EVERY_MS = 100
-if #ready + reply[1] + reply[2] + reply[3] + reply[4] + reply[7] > 0 and redis.call('GET', KEYS[#KEYS]) == ARGV[6]
+if #ready + #reply[8] + reply[1] + reply[2] + reply[3] + reply[4] + reply[7] > 0 and redis.call('GET', KEYS[#KEYS]) == ARGV[6]
   and redis.call('PTTL', KEYS[#KEYS]) < ARGV[7] - RENEW_EVERY_MS then
   redis.call('PEXPIRE', KEYS[#KEYS], ARGV[7])
 end

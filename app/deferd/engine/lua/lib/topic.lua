@@ -116,7 +116,7 @@ local function forget_topic()
   redis.call('ZREM', TOPICS, TOPIC)
   redis.call('HDEL', of_shard('idle'), TOPIC)
   local tally = redis.call('HGETALL', TALLY)
-  redis.call('DEL', TALLY)
+  redis.call('DEL', TALLY, string.sub(POOL, 1, -5) .. 'runs')
   for at = 1, #tally, 2 do
     redis.call('HINCRBY', of_shard('tally'), tally[at], tally[at + 1])
   end

@@ -43,26 +43,42 @@ local function prepend_ready(id)
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
 
+-- Note what became of a run of a schedule that waited to be due: `outcome` is runs, skips or missed. `entry` is what
+-- `runs` has for it; `prefix` begins the keys of schedules.
+-- @rare
+local function settle_run(runs, prefix, id, entry, outcome)
+  redis.call('HDEL', runs, id)  -- delete first: a store that is out of memory allows it
+  local name, planned = string.match(entry, '^(%S+) (%d+) ')
+  local schedule_key = name and prefix .. name
+  if not name or redis.call('EXISTS', schedule_key) == 0 then return end
+  redis.call('HINCRBY', schedule_key, 'waiting', -1)
+  redis.call('HINCRBY', schedule_key, outcome, 1)
+  if outcome == 'runs' then redis.call('HSET', schedule_key, 'last', planned, 'last_id', id) end
+end
+
 -- What is attached to jobs, in further keys of the topic that few topics have, so that they are not in KEYS:
 --   follow      HASH id -> the record of the job that waits until the one with this id has ended, its follow-up.
 --               That one is delayed, ready or reserved, and its record has `o`
 --   items       HASH id -> bytes of the items collected under it: those of the job, or of its follow-up. In that record
 --               `y` is 0 and the body is []
 --   items/<id>  LIST those items, JSON values
+--   runs        HASH id -> "name planned following overlap catch_up": the job is a run of the schedule `name` that waits
+--               to be due, at `planned` ms. The run after it is due at `following` ms, 0 for none. What the words mean:
+--               contract/schedules.py
 -- This returns the functions for it, which are made at the first call.
 local made_attached
 -- @rare
 local function attached()
   if made_attached then return made_attached end
   local prefix = string.sub(POOL, 1, -5)
-  local follow, items = prefix .. 'follow', prefix .. 'items'
+  local follow, items, runs = prefix .. 'follow', prefix .. 'items', prefix .. 'runs'
   local found  -- whether anything is there, nil before this is needed
-  local here = { FOLLOW = follow, ITEMS = items }
+  local here = { FOLLOW = follow, ITEMS = items, RUNS = runs }
   made_attached = here
 
   -- For a topic that has nothing this is one command in the whole script.
   function here.may_exist()
-    if found == nil then found = redis.call('EXISTS', follow, items) > 0 end
+    if found == nil then found = redis.call('EXISTS', follow, items, runs) > 0 end
     return found
   end
 
@@ -82,11 +98,15 @@ local function attached()
     redis.call('HDEL', items, unpack(ids))
   end
 
-  -- Forget what waits for jobs that are deleted: their follow-ups and collected items. Bound: the ids, at most 1000.
+  -- Forget what waits for jobs that are deleted: their follow-ups and collected items. A run that waited to be due
+  -- counts as skipped. Bound: the ids, at most 1000.
   function here.drop(ids)
     if not here.may_exist() then return end
     redis.call('HDEL', follow, unpack(ids))
     here.drop_items(ids)
+    for index, entry in ipairs(redis.call('HMGET', runs, unpack(ids))) do
+      if entry then settle_run(runs, of_shard('schedule/'), ids[index], entry, 'skips') end
+    end
   end
 
   -- Whether a record's items are collected in a list.
@@ -136,10 +156,10 @@ local function attached()
 end
 
 -- Whether any job of the topic has more than a record and a place in a sorted set: a ttl or deadline, tags, a
--- follow-up, or collected items. Few topics have such jobs, and this is one command.
+-- follow-up, collected items, or a schedule. Few topics have such jobs, and this is one command.
 local function any_has_more()
   local prefix = string.sub(POOL, 1, -5)
-  return redis.call('EXISTS', EXPIRY, TAGGED, prefix .. 'follow', prefix .. 'items') > 0
+  return redis.call('EXISTS', EXPIRY, TAGGED, prefix .. 'follow', prefix .. 'items', prefix .. 'runs') > 0
 end
 
 -- How long after the end of its lease the holder of a cancelled job still gets the code of cancelled jobs.

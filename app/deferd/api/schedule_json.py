@@ -1,0 +1,81 @@
+"""Schedules and their runs as the JSON of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from orjson import Fragment
+
+from deferd.api.serialization import instant
+from deferd.contract.schedules import PutSchedule
+from deferd.engine.schedules.planning import Run
+from deferd.engine.schedules.schedules import datetime_of
+from deferd.engine.schedules.stored_schedule import StoredSchedule, job_fields
+from deferd.engine.timing.zones import TZDATA_VERSION
+
+_WHEN = ("cron", "every", "at", "days", "start_at", "end_at")
+_HOW = ("jitter", "spread", "window", "max_runs")
+
+
+def schedule(stored: StoredSchedule, *, with_job: bool = True) -> dict[str, Any]:
+    """The schedule, without the optional fields that it does not have."""
+    definition, state = stored.definition, stored.state
+    given = definition.model_dump(mode="json", by_alias=True, exclude_none=True, include={*_WHEN, *_HOW})
+    job: dict[str, Any] = {}
+    if with_job and stored.body is not None:
+        job = {"job": {**_whole(job_fields(definition.job)), "body": Fragment(stored.body)}}
+    return {
+        "name": stored.name,
+        "topic": definition.topic,
+        **job,
+        **{name: _whole(given[name]) for name in _WHEN if name in given},
+        "zone": definition.zone,
+        **{name: _whole(given[name]) for name in _HOW if name in given},
+        "overlap": definition.overlap,
+        "catch_up": definition.catch_up,
+        "paused": state.is_paused,
+        "ended": state.is_ended,
+        "next_run_at": _instant(stored.next_due_ms),
+        "next_job": stored.next_id or None,
+        "last_run_at": _instant(stored.last_due_ms),
+        "last_job": stored.last_id or None,
+        "runs": stored.runs,
+        "skips": stored.skips,
+        "missed": stored.missed,
+        "created_at": instant(state.created_ms),
+        "updated_at": instant(state.updated_ms),
+    }
+
+
+def preview(definition: PutSchedule, runs: Iterable[Run]) -> dict[str, Any]:
+    """Runs to come: each in the zone of the schedule, and in UTC."""
+    return {
+        "runs": [
+            {"at": _local(run.due_ms, definition.zone), "utc": _to_the_second(instant(run.due_ms))} for run in runs
+        ],
+        "tzdata": TZDATA_VERSION,
+    }
+
+
+def _local(at_ms: int, zone: str) -> str:
+    return datetime_of(at_ms, zone).isoformat(timespec="milliseconds" if at_ms % 1000 else "seconds")
+
+
+def _to_the_second(text: str) -> str:
+    return text.replace(".000Z", "Z")
+
+
+def _instant(at_ms: int | None) -> str | None:
+    return None if at_ms is None else instant(at_ms)
+
+
+def _whole(value: Any) -> Any:
+    """60 for 60.0, as people write it, at any depth."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _whole(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_whole(inner) for inner in value]
+    return value

@@ -1,0 +1,454 @@
+"""Schedules: their views, the methods of both clients, and their requests of the HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypedDict, Unpack
+from urllib.parse import quote
+
+from deferd.client import responses
+from deferd.client.durations import Seconds, instant, seconds
+from deferd.client.jobs import Job, JsonView
+from deferd.client.put_options import Backoff
+from deferd.client.request_body import encode, in_seconds, set_fields, without_none
+from deferd.client.requests import ApiRequest
+from deferd.client.responses import checked, parsed, text_or_none
+from deferd.client.sender import Sender
+from deferd.contract.errors import ScheduleNotFound
+from deferd.contract.limits import PREVIEW_DEFAULT
+from deferd.contract.model import DurabilityLevel
+from deferd.contract.schedules import CatchUp, Overlap, PutSchedule
+from deferd.contract.timestamps import parse_instant
+
+_VIEW_FIELDS = frozenset({"name", "topic", "zone", "paused", "runs"})
+_DURATIONS = ("every", "jitter", "spread")
+_INSTANTS = ("start_at", "end_at")
+
+
+class ScheduledJobOptions(TypedDict, total=False):
+    """The job of each run: the options of a put but the id and the due time. Durations are seconds or a timedelta."""
+
+    body: Any
+    """Any JSON value."""
+    ttr: Seconds | None
+    max_attempts: int | None
+    backoff: Backoff | None
+    ttl: Seconds | None
+    retain: Seconds | None
+    dead_retain: Seconds | None
+    time_limit: Seconds | None
+    deadline: Seconds | None
+    tags: Sequence[str] | None
+    headers: Mapping[str, str] | None
+    traceparent: str | None
+    durability: DurabilityLevel | None
+    window: Mapping[str, Any] | Sequence[Mapping[str, Any]] | str | None
+    spread: Seconds | None
+
+
+class RunOptions(TypedDict, total=False):
+    """When a schedule runs, if not by `cron`, and what happens to runs that overlap or were missed. All keyword-only.
+
+    Durations are seconds or a timedelta, instants a datetime with a zone.
+    """
+
+    every: Seconds
+    """The time from one run to the next, at least 1 s: counted from `start_at`, else from when it was created."""
+    at: Sequence[str]
+    """Times of day, HH:MM."""
+    days: Sequence[str]
+    """Only with `at`: days of the week, such as ``["mon", "fri"]``. Left out: all."""
+    zone: str
+    """The time zone of `cron` and `at`, such as ``Europe/Berlin``. Left out: UTC."""
+    start_at: datetime
+    """No run is earlier."""
+    end_at: datetime
+    """No run is later."""
+    max_runs: int
+    """After so many runs the schedule has ended."""
+    jitter: Seconds
+    """Each run is due up to this much later, by its id."""
+    spread: Seconds
+    """Each run is due up to this much later, by the name of the schedule, so that runs keep their distance."""
+    window: Mapping[str, Any] | Sequence[Mapping[str, Any]] | str
+    """Opening hours, to which runs move: one window, a list of them, or the name of a calendar."""
+    overlap: Overlap
+    """When the run before is still live: `allow` both (the default), `skip` the new one or `replace` the old one."""
+    catch_up: CatchUp
+    """Which missed runs to make up for: `none`, the `last` one (the default), or `all`, at most the last 1000."""
+
+
+class ScheduleOptions(RunOptions, total=False):
+    """The fields of a schedule but its name and topic. One of `cron`, `every` and `at` is required."""
+
+    cron: str
+    """A cron expression, such as ``*/5 9-17 * * mon-fri``, or a nickname, such as ``@daily``."""
+    job: ScheduledJobOptions
+    """The job of each run: its body and its other options."""
+    paused: bool
+    """Whether it makes no runs. Left out: as it is; a new one is not paused."""
+
+
+class Run(NamedTuple):
+    """A run to come: its instant in the zone of the schedule, and the same instant in UTC."""
+
+    at: datetime
+    utc: datetime
+
+
+class Preview(NamedTuple):
+    """The runs to come, and the release of the time zone database by which the service computed them."""
+
+    runs: list[Run]
+    tzdata: str | None
+
+
+class Schedule(JsonView):
+    """A schedule as the service returned it. `fields` is its JSON object, as it was received."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.fields["name"])
+
+    @property
+    def topic(self) -> str:
+        """The topic of its jobs."""
+        return str(self.fields["topic"])
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The fields that were put, as the JSON object of the contract, without those that are null."""
+        return {name: self.fields[name] for name in PutSchedule.model_fields if self.fields.get(name) is not None}
+
+    @property
+    def job(self) -> Mapping[str, Any]:
+        """The job of each run, as the JSON object of the contract; empty in a list without jobs."""
+        job: Mapping[str, Any] = self.fields.get("job") or {}
+        return job
+
+    @property
+    def cron(self) -> str | None:
+        """The cron expression, if it runs by one."""
+        return self.fields.get("cron")
+
+    @property
+    def every(self) -> float | None:
+        """The seconds from one run to the next, if it runs by an interval."""
+        return self.fields.get("every")
+
+    @property
+    def at(self) -> Sequence[str] | None:
+        """The times of day, if it runs by these."""
+        return self.fields.get("at")
+
+    @property
+    def days(self) -> Sequence[str] | None:
+        """The days of the week of `at`. None: all."""
+        return self.fields.get("days")
+
+    @property
+    def zone(self) -> str:
+        """The time zone."""
+        return str(self.fields["zone"])
+
+    @property
+    def overlap(self) -> Overlap:
+        """What happens when a run is due and the one before is still live."""
+        overlap: Overlap = self.fields["overlap"]
+        return overlap
+
+    @property
+    def catch_up(self) -> CatchUp:
+        """Which missed runs are made up for."""
+        catch_up: CatchUp = self.fields["catch_up"]
+        return catch_up
+
+    @property
+    def paused(self) -> bool:
+        """Whether it makes no runs until it is resumed."""
+        return bool(self.fields["paused"])
+
+    @property
+    def ended(self) -> bool:
+        """Whether it makes no runs any more: `end_at` has passed, or `max_runs` is reached."""
+        return bool(self.fields.get("ended"))
+
+    @property
+    def next_run_at(self) -> datetime | None:
+        """When its next run is due. None: it is paused or has ended."""
+        return self._instant("next_run_at")
+
+    @property
+    def next_job(self) -> str | None:
+        """The id of the job of its next run, which waits in the topic."""
+        return self.fields.get("next_job")
+
+    @property
+    def last_run_at(self) -> datetime | None:
+        """When its last run was due. None: it has not run."""
+        return self._instant("last_run_at")
+
+    @property
+    def last_job(self) -> str | None:
+        """The id of the job of its last run."""
+        return self.fields.get("last_job")
+
+    @property
+    def runs(self) -> int:
+        """How many runs there were."""
+        return int(self.fields["runs"])
+
+    @property
+    def skips(self) -> int:
+        """How many runs were skipped: the one before was still live, or the job was cancelled before it was due."""
+        return int(self.fields.get("skips", 0))
+
+    @property
+    def missed(self) -> int:
+        """How many runs were missed and not made up for."""
+        return int(self.fields.get("missed", 0))
+
+    @property
+    def created_at(self) -> datetime | None:
+        """When it was created."""
+        return self._instant("created_at")
+
+    @property
+    def updated_at(self) -> datetime | None:
+        """When its definition was last put."""
+        return self._instant("updated_at")
+
+    def __repr__(self) -> str:
+        return f"Schedule(name={self.name!r}, topic={self.topic!r}, next_run_at={self.fields.get('next_run_at')!r})"
+
+
+class SchedulePage(NamedTuple):
+    """One page of the list of schedules. The last one has `next_cursor` None."""
+
+    schedules: list[Schedule]
+    next_cursor: str | None
+
+
+def definition(source: PutSchedule | Mapping[str, Any]) -> dict[str, Any]:
+    """A schedule as the JSON object of the contract: durations in seconds, instants in RFC 3339.
+
+    Raises:
+        InvalidInput: an instant has no zone.
+    """
+    fields = set_fields(source)
+    for name in _DURATIONS:
+        if isinstance(fields.get(name), timedelta):
+            fields[name] = seconds(fields[name])
+    for name in _INSTANTS:
+        if isinstance(fields.get(name), datetime):
+            fields[name] = instant(name, fields[name])
+    if fields.get("job") is not None:
+        job = in_seconds(set_fields(fields["job"]))
+        if isinstance(job.get("spread"), timedelta):
+            job["spread"] = seconds(job["spread"])
+        fields["job"] = job
+    return fields
+
+
+def definition_of(topic: str, options: Mapping[str, Any], known: type = ScheduleOptions) -> dict[str, Any]:
+    """The arguments of a schedule as the JSON object of the contract. Raises TypeError for an unknown one."""
+    for name in options:
+        if name not in known.__annotations__:
+            raise TypeError(f"unexpected keyword argument {name!r}: the options are {', '.join(known.__annotations__)}")
+    return definition({"topic": topic, **{name: value for name, value in options.items() if value is not None}})
+
+
+# Requests
+
+
+def put_schedule(
+    name: str, schedule: PutSchedule | Mapping[str, Any], *, create_only: bool = False
+) -> ApiRequest[Schedule]:
+    """`PUT /schedules/{name}`: create or replace; with `create_only` only create.
+
+    That is not repeatable: the second of two equal ones would find the first one's schedule.
+    """
+    return ApiRequest(
+        "PUT",
+        _path(name),
+        read_schedule,
+        body=encode(definition(schedule)),
+        success=(200, 201),
+        repeatable=not create_only,
+        headers={"if-none-match": "*"} if create_only else None,
+    )
+
+
+def schedule(name: str) -> ApiRequest[Schedule]:
+    """`GET /schedules/{name}`."""
+    return ApiRequest("GET", _path(name), read_schedule)
+
+
+def schedules(
+    *,
+    cursor: str | None = None,
+    limit: int | None = None,
+    topic: str | None = None,
+    paused: bool | None = None,
+    prefix: str | None = None,
+    jobs: bool = True,
+) -> ApiRequest[SchedulePage]:
+    """`GET /schedules`: one page. `jobs` False: without the field `job`."""
+    query = without_none(cursor=cursor, limit=limit, topic=topic, prefix=prefix)
+    if paused is not None:
+        query["paused"] = "true" if paused else "false"
+    if not jobs:
+        query["jobs"] = "false"
+    return ApiRequest("GET", "/schedules", _read_schedules, query=query)
+
+
+def delete_schedule(name: str) -> ApiRequest[None]:
+    """`DELETE /schedules/{name}`."""
+    return ApiRequest("DELETE", _path(name), responses.read_nothing)
+
+
+def pause_schedule(name: str) -> ApiRequest[Schedule]:
+    """`POST /schedules/{name}/pause`."""
+    return ApiRequest("POST", f"{_path(name)}/pause", read_schedule)
+
+
+def resume_schedule(name: str) -> ApiRequest[Schedule]:
+    """`POST /schedules/{name}/resume`."""
+    return ApiRequest("POST", f"{_path(name)}/resume", read_schedule)
+
+
+def run_schedule(name: str) -> ApiRequest[Job]:
+    """`POST /schedules/{name}/run`. Not repeatable: a second one would put another job."""
+    return ApiRequest("POST", f"{_path(name)}/run", responses.read_job, success=(201,), repeatable=False)
+
+
+def preview_schedule(
+    schedule: str | PutSchedule | Mapping[str, Any], *, count: int = PREVIEW_DEFAULT
+) -> ApiRequest[Preview]:
+    """`GET /schedules/{name}/preview` for a name, `POST /schedules/preview` for a definition."""
+    query = {"count": count}
+    if isinstance(schedule, str):
+        return ApiRequest("GET", f"{_path(schedule)}/preview", _read_preview, query=query)
+    return ApiRequest("POST", "/schedules/preview", _read_preview, query=query, body=encode(definition(schedule)))
+
+
+def _path(name: str) -> str:
+    return f"/schedules/{quote(name, safe=':')}"
+
+
+def read_schedule(content: bytes) -> Schedule:
+    """A schedule."""
+    return Schedule(checked(parsed(content), _VIEW_FIELDS))
+
+
+def _read_schedules(content: bytes) -> SchedulePage:
+    page = parsed(content)
+    views = [Schedule(checked(one, _VIEW_FIELDS)) for one in page["schedules"]]
+    return SchedulePage(views, text_or_none(page["next_cursor"]))
+
+
+def _read_preview(content: bytes) -> Preview:
+    fields = parsed(content)
+    runs = [Run(parse_instant(run["at"]), parse_instant(run["utc"])) for run in fields["runs"]]
+    return Preview(runs, text_or_none(fields.get("tzdata")))
+
+
+class ScheduleMethods:
+    """The calls for schedules, a part of ApiMethods."""
+
+    _sender: Sender
+
+    async def put_schedule(
+        self, name: str, topic: str, *, create_only: bool = False, **options: Unpack[ScheduleOptions]
+    ) -> Schedule:
+        """Create or replace the schedule `name`, which puts jobs into `topic`. Returns the stored one.
+
+        ::
+
+            client.put_schedule("nightly", "reports", cron="0 3 * * *", zone="Europe/Berlin", job={"body": "all"})
+
+        The options, all keyword-only, are the keys of ScheduleOptions. Give one of `cron`, `every` and `at`. An option
+        that is left out or None has its default, also when a schedule is replaced, but a pause continues without
+        ``paused=False``. One that is put again unchanged keeps its next run. A put whose response was lost is repeated,
+        unless it has `create_only`.
+
+        Raises:
+            TypeError: an option is unknown.
+            InvalidInput: a value is invalid, or the schedule would never run.
+            ScheduleExists: `create_only`, and there is a schedule of this name.
+            NoAnswer: the response to a `create_only` was lost: it may have been created or not.
+        """
+        return await self._sender.send(put_schedule(name, definition_of(topic, options), create_only=create_only))
+
+    async def schedule(self, name: str) -> Schedule:
+        """Get a schedule: its definition, its next and last runs and its counts. Raises ScheduleNotFound."""
+        return await self._sender.send(schedule(name))
+
+    async def schedules(
+        self,
+        *,
+        topic: str | None = None,
+        paused: bool | None = None,
+        prefix: str | None = None,
+        jobs: bool = True,
+    ) -> AsyncIterator[Schedule]:
+        """List all schedules, or those of a topic, that are paused, or whose name has a prefix.
+
+        They come in the order of their names within each shard of the store.
+
+        With ``jobs=False`` they come without their `job`, which may be large.
+        """
+        cursor = None
+        while True:
+            request = schedules(cursor=cursor, topic=topic, paused=paused, prefix=prefix, jobs=jobs)
+            page = await self._sender.send(request)
+            for view in page.schedules:
+                yield view
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def delete_schedule(self, name: str) -> None:
+        """Delete a schedule and cancel its next run; jobs of earlier runs stay.
+
+        Raises ScheduleNotFound, but not when it was deleted by an attempt whose response was lost.
+        """
+        outcome = await self._sender.try_to_send(delete_schedule(name))
+        if not (outcome.doubtful and isinstance(outcome.error, ScheduleNotFound)):
+            outcome.result()
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        """Make no runs until `resume_schedule`; the next run is cancelled. Raises ScheduleNotFound."""
+        return await self._sender.send(pause_schedule(name))
+
+    async def resume_schedule(self, name: str) -> Schedule:
+        """Make runs again, from now on: none counts as missed. Raises ScheduleNotFound."""
+        return await self._sender.send(resume_schedule(name))
+
+    async def run_schedule(self, name: str) -> Job:
+        """Put a job of the schedule now, in addition to its runs. Returns the job.
+
+        It is not repeated when its response is lost, because it would put a second job.
+
+        Raises:
+            ScheduleNotFound: there is no such schedule.
+            NoAnswer: the response was lost: the job may have been put or not.
+        """
+        return await self._sender.send(run_schedule(name))
+
+    async def preview_schedule(
+        self, schedule: str | PutSchedule | Mapping[str, Any], *, count: int = PREVIEW_DEFAULT
+    ) -> list[Run]:
+        """The next `count` runs, 1 to 1000, of a schedule: that of a name, or a definition that is not stored.
+
+        There are fewer if the schedule ends. A definition is a PutSchedule or a mapping, as it is put.
+
+        Raises:
+            ScheduleNotFound: there is none of this name.
+            InvalidInput: the definition is invalid, or would never run.
+        """
+        return (await self._sender.send(preview_schedule(schedule, count=count))).runs

@@ -1,0 +1,77 @@
+-- Runs of schedules that are due. After record and transitions.
+
+-- With catch_up none a run that is later than this is missed.
+local MOST_LATE_MS = 60000
+
+-- Whether a job is live: delayed, ready or reserved.
+-- @rare
+local function live_state(id)
+  if redis.call('HEXISTS', POOL, id) == 0 then return nil end
+  local state, score = state_of(id)
+  if state == 'dead' or state == 'finished' then return nil end
+  return state, score
+end
+
+-- Decide what becomes of the runs among `due`, a list of ids and due times that are still in `delay`. One that is
+-- missed is removed: it is so late that the next one is due too, and not all are made up for, or none are. So is one
+-- that its schedule skips because the run before it is live; or it takes the place of that. One that somebody moved is
+-- never missed. Returns the list without those that were removed, and how many run, were skipped, run in place of
+-- another, were missed.
+-- @rare
+local function judge_runs(runs, due, now)
+  local prefix, ids, removed, counts, left = of_shard('schedule/'), {}, {}, { 0, 0, 0, 0 }, {}
+  for index = 1, #due / 2 do
+    ids[index] = due[2 * index - 1]
+  end
+
+  local function remove(id, state, score)
+    remove_job(id, state, score, now)
+    removed[id] = true
+  end
+
+  local function judge(id, score, entry)
+    local name, planned, following, overlap, catch_up = string.match(entry, '^(%S+) (%d+) (%d+) (%a+) (%a+)$')
+    local raw = redis.call('HGET', POOL, id)
+    if not name or not raw or #raw < 26 then
+      redis.call('HDEL', runs, id)
+      return
+    end
+    planned, following = tonumber(planned), tonumber(following)
+    local _, attempts = read_nonce_and_attempts(raw)
+    local is_late = following > 0 and now >= following and catch_up ~= 'all'
+      or catch_up == 'none' and now > planned + MOST_LATE_MS
+    if is_late and attempts == 0 and score == planned then
+      settle_run(runs, prefix, id, entry, 'missed')
+      remove(id, 'delayed', score)
+      counts[4] = counts[4] + 1
+      return
+    end
+    local before = overlap ~= 'allow' and attempts == 0 and redis.call('HGET', prefix .. name, 'last_id')
+    local state, state_score
+    if before and before ~= id then state, state_score = live_state(before) end
+    if state and overlap == 'skip' then
+      settle_run(runs, prefix, id, entry, 'skips')
+      remove(id, 'delayed', score)
+      counts[2] = counts[2] + 1
+      return
+    end
+    settle_run(runs, prefix, id, entry, 'runs')
+    if state then
+      remove(before, state, state_score)
+      counts[3] = counts[3] + 1
+    else
+      counts[1] = counts[1] + 1
+    end
+  end
+
+  for index, entry in ipairs(redis.call('HMGET', runs, unpack(ids))) do
+    if entry and not removed[ids[index]] then judge(ids[index], tonumber(due[2 * index]), entry) end
+  end
+  for index, id in ipairs(ids) do
+    if not removed[id] then
+      left[#left + 1] = id
+      left[#left + 1] = due[2 * index]
+    end
+  end
+  return left, counts
+end

@@ -1,0 +1,31 @@
+-- Schedules: recurring jobs. Their keys, of the shard of the schedule's topic:
+--   schedules      ZSET name -> 0, all schedules in the order of their names
+--   schedule_due   ZSET name -> ms at which it must be advanced: its next run is due then, or could not be put; only
+--                  active ones, which are neither paused nor ended
+--   schedule/NAME  HASH
+--     rev          incremented by each change but those of counters; a change made for another one does nothing
+--     version      incremented by each PUT; if two shards have the name, the greatest is valid (then the shard's number)
+--     topic | active 1, or 0
+--     definition | state   JSON that only engine/schedules/stored_schedule.py reads
+--     rest         what follows the head of a run's job in put.lua
+--     next_id      its next run | next  ms at which that is due; '' for none
+--     runs | skips | missed   how many runs became so | waiting  how many wait to be due
+--     last         when the last run was due, ms | last_id  the id of its job
+-- and for each topic `runs`, see transitions.lua. The member `:schedules` of `due` is the earliest in `schedule_due`.
+local MEMBER_OF_SCHEDULES = ':schedules'
+
+-- Make the timer visit the schedules of the shard when the earliest must be advanced, and wake it if that is earlier
+-- than all its other work.
+local function plan_visit(schedule_due, due)
+  local planned = redis.call('ZSCORE', due, MEMBER_OF_SCHEDULES)
+  local earliest = redis.call('ZRANGE', schedule_due, 0, 0, 'WITHSCORES')[2]
+  if not earliest then
+    if planned then redis.call('ZREM', due, MEMBER_OF_SCHEDULES) end
+    return
+  end
+  if planned and tonumber(planned) == tonumber(earliest) then return end
+  local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
+  if planned then redis.call('ZREM', due, MEMBER_OF_SCHEDULES) end  -- delete first: as everywhere
+  redis.call('ZADD', due, earliest, MEMBER_OF_SCHEDULES)
+  if not head[2] or tonumber(earliest) < tonumber(head[2]) then redis.call('PUBLISH', 'deferd:due', due) end
+end

@@ -1,0 +1,81 @@
+-- Create, change, advance or delete a schedule in one step: its next run is put as it moves on, or nothing is done.
+-- @embed check_puts put withdraw_run
+-- @include clock topic schedules
+-- KEYS: see lib/topic.lua, of the schedule's topic; then the same of the topic of the run to withdraw, if that is another
+-- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
+-- ARGV[4] topic of the run to withdraw | ARGV[5] its id, '' for none
+-- ARGV[6] ms at which to advance it next, '' when it is not active | ARGV[7] how many more runs were missed
+-- ARGV[8] how many fields to set, -1: delete it | field | value ...
+-- then for each run: id | the job up to its `rest`, as in put.lua | following overlap catch_up, as in `runs`
+-- Returns { 1, now ms, rev } when it was done; { 0 } when it has changed meanwhile; { -3 } when the topic is full
+-- A run that is due already is due in a millisecond, so that promote.lua decides what becomes of it. A job that has the
+-- id of a run stays, in any state: an occurrence never runs twice.
+-- Bound: the runs; the caller sends at most 100, and 4 MiB or one.
+local CHANGED, FULL, KEPT = 0, -3, 2
+local name, run_to_withdraw = ARGV[2], ARGV[5]
+local key, schedule_due = of_shard('schedule/') .. name, of_shard('schedule_due')
+local now = now_ms()
+if (redis.call('HGET', key, 'rev') or '') ~= ARGV[3] then return { CHANGED } end
+
+local function withdraw()
+  if run_to_withdraw == '' then return end
+  local keys = KEYS
+  if ARGV[4] ~= TOPIC then keys = { unpack(KEYS, #KEYS / 2 + 1) } end
+  withdraw_run(keys, { ARGV[4], run_to_withdraw })
+end
+
+local field_count = tonumber(ARGV[8])
+if field_count < 0 then
+  redis.call('ZREM', of_shard('schedules'), name)
+  redis.call('ZREM', schedule_due, name)
+  withdraw()
+  redis.call('DEL', key)
+  plan_visit(schedule_due, DUE)
+  return { 1, now, 0 }
+end
+
+local first_run = 9 + 2 * field_count
+local rest = #ARGV >= first_run and redis.call('HGET', key, 'rest')
+for at = 9, first_run - 1, 2 do
+  if ARGV[at] == 'rest' then rest = ARGV[at + 1] end
+end
+local jobs, dues = {}, {}
+for at = first_run, #ARGV, 3 do
+  local head = ARGV[at + 1]
+  local due = struct.unpack('<I8', head, 3)
+  if due <= now then
+    due = now + 1
+    head = string.sub(head, 1, 2) .. struct.pack('<I8', due) .. string.sub(head, 11)
+  end
+  dues[#dues + 1] = due
+  jobs[#jobs + 1] = ARGV[at]
+  jobs[#jobs + 1] = head .. rest
+end
+if #jobs > 0 and check_puts(KEYS, { TOPIC, '-1', '', unpack(jobs) })[1] > 0 then return { FULL } end
+
+-- A store that is out of memory refuses this: nothing is written yet.
+local rev = redis.call('HINCRBY', key, 'rev', 1)
+if field_count > 0 then redis.call('HSET', key, unpack(ARGV, 9, first_run - 1)) end
+if tonumber(ARGV[7]) > 0 then redis.call('HINCRBY', key, 'missed', ARGV[7]) end
+redis.call('ZADD', of_shard('schedules'), 0, name)
+withdraw()
+if #jobs > 0 then
+  local runs, waiting = string.sub(POOL, 1, -5) .. 'runs', 0
+  for index, code in ipairs(put(KEYS, { TOPIC, '0', '-1', unpack(jobs) })[3]) do
+    local id = jobs[2 * index - 1]
+    if type(code) == 'table' then code = code[1] end
+    if code ~= KEPT or redis.call('ZSCORE', DELAY, id) and redis.call('HEXISTS', runs, id) == 0 then
+      local policy = ARGV[first_run + 3 * index - 1]
+      redis.call('HSET', runs, id, string.format('%s %.0f %s', name, dues[index], policy))
+      waiting = waiting + 1
+    end
+  end
+  if waiting > 0 then redis.call('HINCRBY', key, 'waiting', waiting) end
+end
+if ARGV[6] == '' then
+  redis.call('ZREM', schedule_due, name)
+else
+  redis.call('ZADD', schedule_due, ARGV[6], name)
+end
+plan_visit(schedule_due, DUE)
+return { 1, now, rev }

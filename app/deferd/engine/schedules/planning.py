@@ -1,0 +1,167 @@
+"""When the runs of a schedule are due, and which of those that were missed are made up for. Pure functions.
+
+An occurrence is an instant that the schedule names. Its run is due then, or later because of `window`, `spread` and
+`jitter`. Occurrences that a window moves to the same opening become one run, that of the last. `jitter` never moves a
+run past the next occurrence, so runs are due in the order of their occurrences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+from deferd.contract import limits
+from deferd.contract.schedules import PutSchedule
+from deferd.engine.record import to_ms
+from deferd.engine.timing.openings import Openings, place, spread_of
+from deferd.engine.timing.recurrence import Recurrence, run_id
+
+LATE_MS = 60_000
+"""With `catch_up` `none`, a run that is later than this is missed; as in lua/lib/runs.lua."""
+_NEVER = 0
+
+
+class Run(NamedTuple):
+    """An occurrence, and when its run is due."""
+
+    occurrence_ms: int
+    due_ms: int
+
+
+class PlannedRun(NamedTuple):
+    """A run to put. `following_ms` is when the run after it is due, 0 for none."""
+
+    id: str
+    due_ms: int
+    following_ms: int
+
+
+class Plan(NamedTuple):
+    """How to advance a schedule: runs to put, the last occurrence that is dealt with then, and runs that are missed.
+
+    `next_run` is the last of `runs`, if that is not due yet; `advance_at_ms` is when to advance it again, None when it
+    has ended.
+    """
+
+    runs: list[PlannedRun]
+    occurrence_ms: int | None
+    missed: int
+    next_run: PlannedRun | None
+    advance_at_ms: int | None
+
+
+class RunTimes:
+    """The runs of one schedule. Made for each use: what is expensive is cached elsewhere.
+
+    Raises:
+        InvalidInput: the definition is invalid, see `Recurrence.of`.
+    """
+
+    def __init__(self, name: str, definition: PutSchedule, created_ms: int, openings: Openings | None) -> None:
+        self._name = name
+        self._catch_up = definition.catch_up
+        self._recurrence = Recurrence.of(definition, created_ms)
+        self._openings = openings
+        self._spread_ms = spread_of(name, to_ms(definition.spread)) if definition.spread else 0
+        self._jitter_ms = to_ms(definition.jitter) if definition.jitter else 0
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """Its occurrences."""
+        return self._recurrence
+
+    def runs_after(self, occurrence_ms: int) -> Iterator[Run]:
+        """The runs after an occurrence, in order."""
+        upcoming = self._recurrence.upcoming(occurrence_ms)
+        at_ms = next(upcoming, None)
+        while at_ms is not None:
+            following_ms = next(upcoming, None)
+            if self._is_moved_to_opening_of(at_ms, following_ms):
+                latest, _ = self._recurrence.missed(at_ms, self._opening_of(at_ms), 1)
+                at_ms = latest[-1]
+                upcoming = self._recurrence.upcoming(at_ms)
+                following_ms = next(upcoming, None)
+            yield Run(at_ms, self._due_ms(at_ms, following_ms))
+            at_ms = following_ms
+
+    def plan(self, now_ms: int, after_ms: int, remaining: int | None = None, most: int = limits.CATCH_UP_MAX) -> Plan:
+        """How to go on after the occurrence `after_ms`.
+
+        `remaining` is how many runs may follow, 1 or more, None for any number. At most `most` runs are put at once;
+        when more are to be made up for, `advance_at_ms` is now.
+        """
+        runs = self.runs_after(after_ms)
+        first = next(runs, None)
+        if first is None:
+            return Plan([], after_ms, 0, None, None)
+        if first.due_ms > now_ms:
+            following = next(runs, None)
+            planned = self._planned(first, following)
+            return Plan([planned], first.occurrence_ms, 0, planned, first.due_ms)
+        overdue, older = self._overdue(after_ms, now_ms)
+        overdue = overdue or [first]
+        chosen = self._made_up_for(overdue, now_ms)
+        missed = older + len(overdue) - len(chosen)
+        if remaining is not None:
+            chosen = chosen[:remaining]
+            remaining -= len(chosen)
+        if len(chosen) > most - 1:
+            put = chosen[: max(most - 1, 1)]
+            planned_runs = self._planned_all(put, None if len(put) == len(chosen) else chosen[len(put)])
+            return Plan(planned_runs, put[-1].occurrence_ms, missed, None, now_ms)
+        last = overdue[-1]
+        runs = self.runs_after(last.occurrence_ms)
+        upcoming = next(runs, None) if remaining != 0 else None
+        planned_runs = self._planned_all(chosen, upcoming)
+        if upcoming is None:
+            # With max_runs reached, this is found out when what was put has run.
+            return Plan(planned_runs, last.occurrence_ms, missed, None, None if remaining is None else now_ms + 1)
+        planned = self._planned(upcoming, next(runs, None))
+        return Plan([*planned_runs, planned], upcoming.occurrence_ms, missed, planned, upcoming.due_ms)
+
+    def _overdue(self, after_ms: int, now_ms: int) -> tuple[list[Run], int]:
+        """The latest runs after `after_ms` that are due, at most CATCH_UP_MAX, and how many are older."""
+        until_ms = now_ms - self._spread_ms
+        occurrences, count = self._recurrence.missed(after_ms, until_ms, limits.CATCH_UP_MAX)
+        if not occurrences:
+            return [], 0
+        overdue = []
+        for at_ms, following_ms in pairwise(chain(occurrences, (self._recurrence.after(occurrences[-1]),))):
+            assert at_ms is not None  # noqa: S101 (only the last may be)
+            if self._is_moved_to_opening_of(at_ms, following_ms):
+                continue
+            run = Run(at_ms, self._due_ms(at_ms, following_ms))
+            if run.due_ms <= now_ms:
+                overdue.append(run)
+        return overdue, count - len(occurrences)
+
+    def _made_up_for(self, overdue: list[Run], now_ms: int) -> list[Run]:
+        if self._catch_up == "all":
+            return overdue
+        is_missed = self._catch_up == "none" and now_ms - overdue[-1].due_ms > LATE_MS
+        return [] if is_missed else overdue[-1:]
+
+    def _is_moved_to_opening_of(self, at_ms: int, following_ms: int | None) -> bool:
+        """Whether the next occurrence is not later than the opening to which the window moves this one."""
+        return self._openings is not None and following_ms is not None and following_ms <= self._opening_of(at_ms)
+
+    def _opening_of(self, at_ms: int) -> int:
+        return at_ms if self._openings is None else self._openings.next_open(at_ms)
+
+    def _due_ms(self, at_ms: int, following_ms: int | None) -> int:
+        offset_ms = self._spread_ms
+        if self._jitter_ms:
+            gap_ms = self._jitter_ms if following_ms is None else following_ms - at_ms
+            offset_ms += spread_of(run_id(self._name, at_ms), min(self._jitter_ms, gap_ms))
+        return place(at_ms, offset_ms, self._openings)
+
+    def _planned_all(self, runs: list[Run], upcoming: Run | None) -> list[PlannedRun]:
+        return [self._planned(run, following) for run, following in pairwise([*runs, upcoming]) if run is not None]
+
+    def _planned(self, run: Run, following: Run | None) -> PlannedRun:
+        following_ms = _NEVER
+        if following is not None:
+            # A run that is due only just before the next one, because of jitter, is not missed at once.
+            following_ms = max(following.due_ms, run.due_ms + following.occurrence_ms - run.occurrence_ms)
+        return PlannedRun(run_id(self._name, run.occurrence_ms), run.due_ms, following_ms)

@@ -1,0 +1,198 @@
+"""Reads schedules from the store, and changes them by compare-and-set: `lua/schedule_apply.lua`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from deferd.contract.schedules import PutSchedule
+from deferd.engine.redis_keys import Keys
+from deferd.engine.schedules.planning import PlannedRun
+from deferd.engine.schedules.stored_schedule import (
+    ScheduleState,
+    StoredSchedule,
+    read_definition,
+    read_schedule,
+    run_head,
+)
+from deferd.engine.scripts import Scripts
+
+_DONE, _FULL = 1, -3
+_DELETE = -1
+_PAGE = 100
+UNREADABLE = (ValueError, TypeError, KeyError)
+"""What reading a schedule raises when another program has written it."""
+
+
+class FullError(Exception):
+    """The topic has no room for a run. Nothing was changed."""
+
+
+class Found(NamedTuple):
+    """The schedules with one name, the valid one first; more than one while it moves. `now_ms` is the store's time."""
+
+    now_ms: int
+    schedules: list[StoredSchedule]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What to do with a schedule in one step. `rev` None: it must not exist yet.
+
+    `withdraw` is a run to cancel, as topic and id. `advance_at_ms` None: it makes no runs.
+    """
+
+    topic: str
+    name: str
+    rev: int | None
+    advance_at_ms: int | None
+    withdraw: tuple[str, str] = ("", "")
+    missed: int = 0
+    fields: Mapping[str, str | bytes | int] = field(default_factory=dict)
+    runs: Sequence[PlannedRun] = ()
+    policy: str = ""
+    max_jobs: int | None = None
+
+
+class DueSchedule(NamedTuple):
+    """A schedule that must be advanced. `rest_bytes` is about the size of its job."""
+
+    name: str
+    rev: int
+    topic: str
+    definition: bytes
+    state: bytes
+    next_id: str
+    runs: int
+    waiting: int
+    rest_bytes: int
+
+
+class ScheduleStore:
+    """Every method raises StoreUnavailable when the store does not respond."""
+
+    def __init__(self, scripts: Scripts, keys: Keys) -> None:
+        self._scripts = scripts
+        self._keys = keys
+
+    @property
+    def shards(self) -> int:
+        """The number of shards."""
+        return self._keys.shards
+
+    def shard_of(self, topic: str) -> int:
+        """The shard of a topic, and so of its schedules."""
+        return self._keys.shard_of(topic)
+
+    async def find(self, name: str) -> Found:
+        """All schedules with this name. Raises one of UNREADABLE."""
+        replies = await asyncio.gather(*(self._get(shard, name) for shard in range(self._keys.shards)))
+        found = [read_schedule(name, shard, pairs) for shard, (_, pairs) in enumerate(replies) if pairs]
+        found.sort(key=lambda schedule: (schedule.version, schedule.shard), reverse=True)
+        return Found(replies[0][0], found)
+
+    async def now_ms(self) -> int:
+        """The store's time."""
+        now_ms, _ = await self._get(0, "")
+        return now_ms
+
+    async def _get(self, shard: int, name: str) -> tuple[int, list[bytes]]:
+        now_ms, pairs = await self._scripts.run("schedule_get", [self._keys.of_schedule(shard, name)], ())
+        return now_ms, pairs
+
+    async def apply(self, change: Change) -> int | None:
+        """Carry out a change; returns the new `rev`, None when the schedule has changed meanwhile.
+
+        Raises:
+            FullError: the topic has no room for the runs.
+        """
+        return await self._apply(change, [part for pair in change.fields.items() for part in pair], len(change.fields))
+
+    async def delete(self, change: Change) -> bool:
+        """Delete a schedule, and withdraw a run; false when it has changed meanwhile."""
+        return await self._apply(change, [], _DELETE) is not None
+
+    async def _apply(self, change: Change, fields: list[Any], count: int) -> int | None:
+        other = change.withdraw[0]
+        keys = self._keys.of_topic(change.topic)
+        if other and other != change.topic:
+            keys = (*keys, *self._keys.of_topic(other))
+        runs: list[str | bytes] = []
+        for run in change.runs:
+            runs += (run.id, run_head(run.due_ms, change.max_jobs), f"{run.following_ms} {change.policy}")
+        reply = await self._scripts.run(
+            "schedule_apply",
+            keys,
+            (
+                change.topic,
+                change.name,
+                "" if change.rev is None else change.rev,
+                *change.withdraw,
+                "" if change.advance_at_ms is None else change.advance_at_ms,
+                change.missed,
+                count,
+                *fields,
+                *runs,
+            ),
+        )
+        if reply[0] == _FULL:
+            raise FullError
+        return reply[2] if reply[0] == _DONE else None
+
+    async def due(self, shard: int, most: int) -> tuple[int, list[DueSchedule]]:
+        """The store's time, and up to `most` schedules of a shard that must be advanced."""
+        keys = [self._keys.of_shard(shard, name) for name in ("schedule_due", "due")]
+        now_ms, *rows = await self._scripts.run("schedules_due", keys, (most,))
+        found = []
+        for name, fields in zip(rows[::2], rows[1::2], strict=True):
+            rev, topic, definition, state, next_id, runs, waiting, rest_bytes = fields
+            found.append(
+                DueSchedule(
+                    name.decode(),
+                    int(rev or 0),
+                    topic.decode(),
+                    definition or b"",
+                    state or b"",
+                    (next_id or b"").decode(),
+                    int(runs or 0),
+                    int(waiting or 0),
+                    rest_bytes,
+                )
+            )
+        return now_ms, found
+
+    async def first_due_ms(self) -> int | None:
+        """When the first schedule of all shards must be advanced; None when there is none."""
+        firsts = await asyncio.gather(
+            *(
+                self._scripts.command("ZRANGE", self._keys.of_shard(shard, "schedule_due"), 0, 0, "WITHSCORES")
+                for shard in range(self._keys.shards)
+            )
+        )
+        return min((int(float(first[1])) for first in firsts if first), default=None)
+
+    async def page(
+        self, shard: int, after: str, prefix: str, *, with_jobs: bool
+    ) -> tuple[list[tuple[str, StoredSchedule | None]], bool]:
+        """Schedules of a shard after the name `after`, in order, and whether there are more.
+
+        One that cannot be read is None.
+        """
+        first = f"({after}" if after >= prefix and after else f"[{prefix}" if prefix else "-"
+        last = f"({prefix}\x7f" if prefix else "+"  # 0x7f is in no name
+        key = self._keys.of_shard(shard, "schedules")
+        more, *rows = await self._scripts.run("schedules_page", [key], (first, last, _PAGE, int(with_jobs)))
+        found: list[tuple[str, StoredSchedule | None]] = []
+        for name, pairs in zip(rows[::2], rows[1::2], strict=True):
+            try:
+                found.append((name.decode(), read_schedule(name.decode(), shard, pairs)))
+            except UNREADABLE:
+                found.append((name.decode(errors="backslashreplace"), None))
+        return found, more == 1
+
+
+def read_due(due: DueSchedule) -> tuple[PutSchedule, ScheduleState]:
+    """The definition and the state of a schedule that is due. Raises one of UNREADABLE."""
+    return read_definition(due.definition), ScheduleState.read(due.state)

@@ -1,0 +1,374 @@
+"""The verbs on schedules: put, get, list, delete, pause, resume, run now, preview.
+
+A name is unique over all shards of the store, although a schedule is in the shard of its topic. So a PUT into another
+shard takes two steps, and whoever comes next, the scheduler at the latest, completes it: see `settle_move`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import islice
+from typing import NamedTuple
+
+from deferd.contract.errors import (
+    FieldError,
+    InvalidInput,
+    JobExists,
+    ScheduleExists,
+    ScheduleNotFound,
+    StoreUnavailable,
+)
+from deferd.contract.schedules import PutSchedule
+from deferd.contract.topic_patterns import TopicPatterns
+from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
+from deferd.engine.puts import PutOutcome
+from deferd.engine.queue import JobQueue
+from deferd.engine.schedules.openings_of import OpeningsOf
+from deferd.engine.schedules.planning import Plan, Run, RunTimes
+from deferd.engine.schedules.schedule_store import UNREADABLE, Change, Found, FullError, ScheduleStore
+from deferd.engine.schedules.scheduler import Scheduler, planned_change
+from deferd.engine.schedules.stored_schedule import (
+    ScheduleState,
+    StoredSchedule,
+    definition_to_store,
+    rest_to_store,
+)
+from deferd.engine.script_arguments import PutBounds
+from deferd.engine.timing.zones import zone_named
+
+_TRIES = 20
+_FULL_RETRY_MS = 1000
+_RUN_TRIES = 100
+_LOOKED_AT_MAX = 2000
+_NO_RUNS = Plan([], None, 0, None, None)
+Authorize = Callable[[str], None]
+"""Raises the error for a caller who may not use a topic."""
+
+
+class PutResult(NamedTuple):
+    """A schedule as it is now, and whether the put created it."""
+
+    schedule: StoredSchedule
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFilter:
+    """What must hold of a listed schedule. `visible`: topics that the caller may see, None for all."""
+
+    topic: str | None = None
+    paused: bool | None = None
+    prefix: str = ""
+    visible: TopicPatterns | None = None
+
+    def matches(self, schedule: StoredSchedule) -> bool:
+        """Whether it holds; the prefix is not looked at."""
+        return (
+            (self.topic is None or schedule.topic == self.topic)
+            and (self.paused is None or schedule.state.is_paused == self.paused)
+            and (self.visible is None or self.visible.match(schedule.topic))
+        )
+
+
+class Schedules:
+    """Every method raises StoreUnavailable when the store does not respond, or schedules change too fast."""
+
+    def __init__(self, store: ScheduleStore, queue: JobQueue, openings_of: OpeningsOf, scheduler: Scheduler) -> None:
+        self._store = store
+        self._queue = queue
+        self._openings_of = openings_of
+        scheduler.move = self.settle_move
+
+    async def get(self, name: str) -> StoredSchedule:
+        """The schedule as it is now. Raises ScheduleNotFound."""
+        return (await self._found(name)).schedules[0]
+
+    async def put(
+        self, name: str, definition: PutSchedule, bounds: PutBounds, authorize: Authorize, *, only_new: bool = False
+    ) -> PutResult:
+        """Create or replace a schedule. One that is put again unchanged is left alone, with its next run.
+
+        Counters and the time of creation stay. So does a pause, if the definition does not say `paused`. `authorize`
+        is called with the topic of a schedule that exists.
+
+        Raises:
+            ScheduleExists: with `only_new` there is one.
+            InvalidInput: it never runs, or what it names does not exist.
+        """
+        for _ in range(_TRIES):
+            found = await self._find(name)
+            now_ms, old = found.now_ms, found.schedules[0] if found.schedules else None
+            if old is not None:
+                authorize(old.topic)
+                if only_new:
+                    raise ScheduleExists(name)
+                if old.state.is_moving:
+                    await self.settle_move(name)
+                    continue
+            is_paused = definition.paused
+            if old is not None and "paused" not in definition.model_fields_set:
+                is_paused = old.state.is_paused
+            state = ScheduleState(
+                now_ms if old is None else old.state.created_ms,
+                now_ms,
+                None,
+                is_paused,
+                max_jobs=bounds.max_jobs,
+                dead_retain_ms=bounds.dead_retain_ms,
+            )
+            fields: dict[str, str | bytes | int] = {
+                "topic": definition.topic,
+                "definition": definition_to_store(definition),
+                "rest": rest_to_store(definition, bounds),
+                "version": 1 if old is None else old.version + 1,
+            }
+            if old is not None and _is_same(old, state, fields):
+                return PutResult(old, False)
+            change = await self._planned(name, old, definition, state, now_ms)
+            shard = self._store.shard_of(definition.topic)
+            if self._store.shards > 1 and (old is None or old.shard != shard):
+                if await self._put_moving(found, change, fields, state):
+                    await self.settle_move(name)
+                    return PutResult(await self.get(name), old is None)
+            elif await self._apply(change, state, fields, now_ms):
+                return PutResult(await self.get(name), old is None)
+        raise _too_fast(name)
+
+    async def _planned(
+        self, name: str, old: StoredSchedule | None, definition: PutSchedule, state: ScheduleState, now_ms: int
+    ) -> Change:
+        """The change that plans the next run from now. Raises InvalidInput when the definition makes no runs."""
+        times = RunTimes(name, definition, state.created_ms, await self._openings_of(definition))
+        plan, after_ms = _NO_RUNS, now_ms
+        if not state.is_paused:
+            remaining, waiting = definition.max_runs, 0
+            if old is not None:
+                has_next = old.next_id != "" and (old.next_due_ms or 0) > now_ms
+                waiting = old.waiting - (1 if has_next and old.waiting else 0)
+                is_cancelled = has_next and old.waiting == 0
+                if is_cancelled and _timing(old.definition) == _timing(definition):
+                    after_ms = max(now_ms, old.state.occurrence_ms or 0)  # it stays cancelled
+            if remaining is not None:
+                remaining -= waiting if old is None else old.runs + waiting
+            if remaining is None or remaining > 0:
+                try:
+                    plan = times.plan(now_ms, after_ms, remaining)
+                except ValueError as error:
+                    raise InvalidInput([FieldError(("body", "window"), str(error))]) from None
+        change = planned_change(name, None if old is None else old.rev, definition, state, plan)
+        if old is None:
+            return change
+        return replace(change, withdraw=(old.topic, old.next_id))
+
+    async def _apply(
+        self, change: Change, state: ScheduleState, fields: dict[str, str | bytes | int], now_ms: int
+    ) -> bool:
+        """Carry out a change of a schedule; when its topic is full, without the run, which is put later."""
+        change = replace(change, fields={**change.fields, **fields})
+        try:
+            return await self._store.apply(change) is not None
+        except FullError:
+            later = {**change.fields, "state": state._replace(occurrence_ms=now_ms).stored(), "next_id": ""}
+            waiting = replace(change, runs=(), advance_at_ms=now_ms + _FULL_RETRY_MS, fields=later)
+            return await self._store.apply(waiting) is not None
+
+    async def _put_moving(
+        self, found: Found, change: Change, fields: dict[str, str | bytes | int], state: ScheduleState
+    ) -> bool:
+        """Put a schedule into a shard that does not have it, without runs as long as another one may have it."""
+        old = found.schedules[0] if found.schedules else None
+        if old is not None:
+            fields = fields | {
+                "runs": old.runs,
+                "skips": old.skips,
+                "missed": old.missed,
+                "last": old.last_due_ms or "",
+                "last_id": old.last_id,
+            }
+        fields |= {"state": state._replace(is_moving=True).stored(), "active": 1, "next_id": "", "next": ""}
+        shard = self._store.shard_of(change.topic)
+        here = next((one for one in found.schedules if one.shard == shard), None)
+        rev = None if here is None else here.rev
+        moving = Change(change.topic, change.name, rev, found.now_ms, fields=fields)
+        return await self._store.apply(moving) is not None
+
+    async def settle_move(self, name: str) -> None:
+        """Delete a schedule from all shards but the one that it was put into last, where it then begins.
+
+        Each step is safe to repeat: until the others are deleted, it makes no runs there.
+        """
+        for _ in range(_TRIES):
+            found = await self._find(name)
+            if not found.schedules:
+                return
+            valid, *others = found.schedules
+            gone = [await self._store.delete(_deletion(other)) for other in others]
+            if not all(gone):
+                continue
+            if not valid.state.is_moving:
+                return
+            state = valid.state._replace(is_moving=False)
+            change = await self._planned(name, valid, valid.definition, state, found.now_ms)
+            if await self._apply(change, state, {}, found.now_ms):
+                return
+        raise _too_fast(name)
+
+    async def delete(self, name: str, authorize: Authorize) -> StoredSchedule:
+        """Delete a schedule and its next run; returns it as it was. Raises ScheduleNotFound."""
+        found = await self._found(name)
+        for _ in range(_TRIES):
+            for schedule in found.schedules:
+                authorize(schedule.topic)
+            gone = [await self._store.delete(_deletion(schedule)) for schedule in found.schedules]
+            if all(gone):
+                return found.schedules[0]
+            found = await self._found(name)
+        raise _too_fast(name)
+
+    async def pause(self, name: str, authorize: Authorize) -> StoredSchedule:
+        """Make no more runs until `resume`; the next run is cancelled. Raises ScheduleNotFound."""
+        return await self._set_paused(name, authorize, is_paused=True)
+
+    async def resume(self, name: str, authorize: Authorize) -> StoredSchedule:
+        """Make runs again, from now on. Raises ScheduleNotFound."""
+        return await self._set_paused(name, authorize, is_paused=False)
+
+    async def _set_paused(self, name: str, authorize: Authorize, *, is_paused: bool) -> StoredSchedule:
+        for _ in range(_TRIES):
+            found = await self._found(name)
+            schedule = found.schedules[0]
+            authorize(schedule.topic)
+            if schedule.state.is_moving:
+                await self.settle_move(name)
+                continue
+            if schedule.state.is_paused == is_paused:
+                return schedule
+            state = schedule.state._replace(is_paused=is_paused, updated_ms=found.now_ms)
+            change = await self._planned(name, schedule, schedule.definition, state, found.now_ms)
+            if await self._apply(change, state, {}, found.now_ms):
+                return await self.get(name)
+        raise _too_fast(name)
+
+    async def run(self, schedule: StoredSchedule, bounds: PutBounds) -> PutOutcome:
+        """Put the job of a schedule now, in addition to its runs and independent of them. Raises as a put."""
+        begin_ms = await self._store.now_ms()
+        for now_ms in range(begin_ms, begin_ms + _RUN_TRIES):
+            job_id = f"{schedule.name}:{datetime_of(now_ms):%Y%m%dT%H%M%S}.{now_ms % 1000:03d}Z"
+            try:
+                return await self._queue.put(schedule.job_now(job_id, now_ms, bounds), bounds)
+            except JobExists:  # put in the same millisecond
+                continue
+        raise _too_fast(schedule.name)
+
+    async def preview(self, name: str, authorize: Authorize, count: int) -> tuple[StoredSchedule, list[Run]]:
+        """A schedule and its next runs, as if it was not paused; none when it has ended. Raises ScheduleNotFound."""
+        now_ms, [schedule, *_] = await self._found(name)
+        authorize(schedule.topic)
+        if schedule.state.is_ended:
+            return schedule, []
+        definition = schedule.definition
+        if definition.max_runs is not None:
+            count = max(min(count, definition.max_runs - schedule.runs), 0)
+        begin_ms = now_ms
+        runs: list[Run] = []
+        if count and schedule.next_due_ms is not None and schedule.state.occurrence_ms is not None:
+            begin_ms = max(schedule.state.occurrence_ms, 0)
+            if schedule.next_due_ms > now_ms:
+                runs.append(Run(begin_ms, schedule.next_due_ms))
+        count = max(count - len(runs), 0)
+        return schedule, runs + await self._upcoming(name, definition, schedule.state.created_ms, begin_ms, count)
+
+    async def preview_of(self, name: str, definition: PutSchedule, count: int) -> list[Run]:
+        """The first runs of a schedule that is not stored. Raises InvalidInput."""
+        now_ms = await self._store.now_ms()
+        if definition.max_runs is not None:
+            count = min(count, definition.max_runs)
+        return await self._upcoming(name, definition, now_ms, now_ms, count)
+
+    async def _upcoming(
+        self, name: str, definition: PutSchedule, created_ms: int, after_ms: int, count: int
+    ) -> list[Run]:
+        times = RunTimes(name, definition, created_ms, await self._openings_of(definition))
+        try:
+            return list(islice(times.runs_after(after_ms), count))
+        except ValueError as error:
+            raise InvalidInput([FieldError(("body", "window"), str(error))]) from None
+
+    async def page(
+        self, wanted: ScheduleFilter, cursor: str | None, limit: int, *, with_jobs: bool
+    ) -> tuple[list[StoredSchedule], str | None]:
+        """Up to `limit` schedules by name within each shard, and the cursor of the next page, None after the last.
+
+        Looks at 2000 schedules at most, so a page may be short without being the last. One that cannot be read, or is
+        valid in another shard, is left out.
+
+        Raises:
+            InvalidInput: this method did not return the cursor.
+        """
+        first, after = read_cursor(cursor, (0, ""), (int, str))
+        if not 0 <= first < self._store.shards:
+            raise bad_cursor(cursor)
+        last = self._store.shards - 1
+        if wanted.topic is not None:
+            last = self._store.shard_of(wanted.topic)
+            if first < last:
+                first, after = last, ""
+        found: list[StoredSchedule] = []
+        looked_at = 0
+        for shard in range(first, last + 1):
+            more = True
+            while more:
+                if looked_at >= _LOOKED_AT_MAX:
+                    return found, write_cursor(shard, after)
+                schedules, more = await self._store.page(shard, after, wanted.prefix, with_jobs=with_jobs)
+                for name, schedule in schedules:
+                    if len(found) == limit:
+                        return found, write_cursor(shard, after)
+                    after = name
+                    looked_at += 1
+                    if schedule is not None and wanted.matches(schedule):
+                        found.append(schedule)
+            after = ""
+        return found, None
+
+    async def _find(self, name: str) -> Found:
+        try:
+            return await self._store.find(name)
+        except UNREADABLE:
+            raise StoreUnavailable(f"schedule {name!r} cannot be read (run `deferd audit --repair`)") from None
+
+    async def _found(self, name: str) -> Found:
+        found = await self._find(name)
+        if not found.schedules:
+            raise ScheduleNotFound(name)
+        return found
+
+
+def datetime_of(at_ms: int, zone: str = "UTC") -> datetime:
+    """An instant in a zone."""
+    return datetime.fromtimestamp(at_ms / 1000, zone_named(zone))
+
+
+def _is_same(old: StoredSchedule, state: ScheduleState, fields: dict[str, str | bytes | int]) -> bool:
+    return (
+        definition_to_store(old.definition) == fields["definition"]
+        and old.rest == fields["rest"]
+        and old.state.is_paused == state.is_paused
+        and old.state.max_jobs == state.max_jobs
+    )
+
+
+def _timing(definition: PutSchedule) -> tuple[object, ...]:
+    names = ("cron", "every", "at", "days", "zone", "start_at", "end_at")
+    return tuple(getattr(definition, name) for name in names)
+
+
+def _deletion(schedule: StoredSchedule) -> Change:
+    withdraw = (schedule.topic, schedule.next_id)
+    return Change(schedule.topic, schedule.name, schedule.rev, None, withdraw=withdraw)
+
+
+def _too_fast(name: str) -> StoreUnavailable:
+    return StoreUnavailable(f"schedule {name!r} kept changing during the call")

@@ -1,0 +1,184 @@
+"""A schedule as the store holds it; `lua/lib/schedules.lua` lists the fields of its hash."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
+
+from deferd.contract.model import PutJob
+from deferd.contract.schedules import PutSchedule, ScheduledJob
+from deferd.engine.record import NONCE_BITS
+from deferd.engine.script_arguments import (
+    INSTANT,
+    NO_BOUNDS,
+    ON_CONFLICT,
+    PUT_HEAD,
+    EncodedPut,
+    PutBounds,
+    encode_put,
+)
+
+_RUN_HEAD = struct.Struct("<BBQQI")
+"""The head of a job's argument in lua/put.lua without the length of `extra`, with which `rest` begins."""
+_LENGTH_BYTES = PUT_HEAD.size - _RUN_HEAD.size
+_OF_WINDOWS = frozenset({"window", "spread"})
+
+
+class ScheduleState(NamedTuple):
+    """What only this package reads and writes of a schedule; times are ms since the epoch.
+
+    `occurrence_ms` is the last occurrence that was dealt with: that of the next run, if there is one. `max_jobs` and
+    `dead_retain_ms` are the bounds of the key that put the schedule. `is_moving`: it was put into another shard and
+    makes no runs until its name is only there.
+    """
+
+    created_ms: int
+    updated_ms: int
+    occurrence_ms: int | None = None
+    is_paused: bool = False
+    is_ended: bool = False
+    is_moving: bool = False
+    max_jobs: int | None = None
+    dead_retain_ms: int | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it makes runs."""
+        return not (self.is_paused or self.is_ended)
+
+    @property
+    def bounds(self) -> PutBounds:
+        """The bounds of its runs."""
+        return NO_BOUNDS._replace(max_jobs=self.max_jobs, dead_retain_ms=self.dead_retain_ms)
+
+    def stored(self) -> bytes:
+        """As the field `state`."""
+        names = {_SHORT[name]: value for name, value in self._asdict().items() if value not in {None, False}}
+        return orjson.dumps(names)
+
+    @classmethod
+    def read(cls, stored: bytes) -> ScheduleState:
+        """Read the field `state`. Raises ValueError or KeyError when another program has written it."""
+        return cls(**{_LONG[name]: value for name, value in orjson.loads(stored).items()})
+
+
+_SHORT = {
+    "created_ms": "c",
+    "updated_ms": "u",
+    "occurrence_ms": "o",
+    "is_paused": "p",
+    "is_ended": "e",
+    "is_moving": "m",
+    "max_jobs": "j",
+    "dead_retain_ms": "k",
+}
+_LONG = {short: name for name, short in _SHORT.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A schedule, its counters, and where it is. `body` is JSON, None when it was not read."""
+
+    name: str
+    shard: int
+    rev: int
+    version: int
+    definition: PutSchedule
+    state: ScheduleState
+    body: bytes | None
+    next_id: str
+    next_due_ms: int | None
+    runs: int
+    skips: int
+    missed: int
+    waiting: int
+    last_due_ms: int | None
+    last_id: str
+    rest: bytes | None
+
+    @property
+    def topic(self) -> str:
+        """The topic of its runs."""
+        return self.definition.topic
+
+    def job_now(self, job_id: str, now_ms: int, bounds: PutBounds) -> EncodedPut:
+        """Its job as a put that is due at `now_ms` and independent of it; only for a schedule that was read whole."""
+        head = run_head(now_ms, bounds.max_jobs, on_conflict="reject")
+        return EncodedPut(self.topic, job_id, self.definition.job.durability, head + (self.rest or b""))
+
+
+def read_schedule(name: str, shard: int, pairs: Sequence[bytes]) -> StoredSchedule:
+    """Read a schedule's hash, given as fields and values in turn.
+
+    Raises:
+        ValueError, KeyError: another program has written it.
+    """
+    fields: Mapping[bytes, bytes] = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    get = fields.get
+    rest = get(b"rest")
+    return StoredSchedule(
+        name,
+        shard,
+        int(fields[b"rev"]),
+        int(fields[b"version"]),
+        read_definition(fields[b"definition"]),
+        ScheduleState.read(fields[b"state"]),
+        None if rest is None else body_of(rest),
+        get(b"next_id", b"").decode(),
+        int(get(b"next") or 0) or None,
+        int(get(b"runs", 0)),
+        int(get(b"skips", 0)),
+        int(get(b"missed", 0)),
+        int(get(b"waiting", 0)),
+        int(get(b"last") or 0) or None,
+        get(b"last_id", b"").decode(),
+        rest,
+    )
+
+
+@lru_cache(maxsize=4096)
+def read_definition(stored: bytes) -> PutSchedule:
+    """Read the field `definition`, which has no body. Raises ValueError."""
+    return PutSchedule.model_validate_json(stored)
+
+
+def definition_to_store(definition: PutSchedule) -> bytes:
+    """The field `definition`: what was given, without the body of the job."""
+    given = definition.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"paused": True})
+    if "job" in given:
+        given["job"].pop("body", None)
+    return orjson.dumps(given, option=orjson.OPT_SORT_KEYS)
+
+
+def rest_to_store(definition: PutSchedule, bounds: PutBounds) -> bytes:
+    """The field `rest`: the job of each run, as lua/put.lua reads it after the head."""
+    return encode_put(put_of(definition), bounds).job[_RUN_HEAD.size :]
+
+
+def put_of(definition: PutSchedule) -> PutJob:
+    """The job of a run as a put that names no due time."""
+    job = definition.job
+    given = {name: getattr(job, name) for name in job.model_fields_set - _OF_WINDOWS}
+    return PutJob.model_construct(topic=definition.topic, id="-", **given)
+
+
+def body_of(rest: bytes) -> bytes:
+    """The body in the field `rest`, JSON."""
+    return rest[_LENGTH_BYTES + int.from_bytes(rest[:_LENGTH_BYTES], "little") :]
+
+
+def run_head(due_ms: int, max_jobs: int | None, on_conflict: str = "keep") -> bytes:
+    """The head of a run's job: due at an instant; a job that has its id stays."""
+    nonce = random.getrandbits(NONCE_BITS)
+    return _RUN_HEAD.pack(ON_CONFLICT[on_conflict], INSTANT, due_ms, nonce, max_jobs or 0)
+
+
+def job_fields(job: ScheduledJob) -> dict[str, Any]:
+    """The fields that were given of a schedule's job, but its body, as JSON values."""
+    return job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"body": True})

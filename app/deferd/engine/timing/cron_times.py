@@ -1,0 +1,137 @@
+"""The instants of cron expressions in a zone, in seconds since 1970, forwards and backwards, as cronsim finds them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from itertools import groupby
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+
+from deferd.engine.timing.cron_expression import CronExpression
+
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (local times are computed without a zone)
+SECOND = timedelta(seconds=1)
+MINUTE_S = 60
+LONGEST_CHANGE = timedelta(hours=3)
+"""No change of the clock is longer."""
+
+
+class CronTimes:
+    """The instants at which any of some expressions runs, each once, in a zone."""
+
+    def __init__(self, expressions: list[CronExpression], zone: ZoneInfo) -> None:
+        self._expressions = expressions
+        self._zone = zone
+
+    def later_than(self, second: int) -> Iterator[int]:
+        """The instants later than `second`, in order."""
+        found = [self._later(expression, second) for expression in self._expressions]
+        return (instant for instant, _ in groupby(heapq.merge(*found)))
+
+    def earlier_than(self, second: int) -> Iterator[int]:
+        """The instants earlier than `second`, the latest first."""
+        found = [self._earlier(expression, second) for expression in self._expressions]
+        return (instant for instant, _ in groupby(heapq.merge(*found, reverse=True)))
+
+    def count(self, after: int, until: int) -> int:
+        """The number of times that clocks showed in (`after`, `until`], but for those around changes of the clock.
+
+        It walks over days, not over instants.
+        """
+        start = datetime.fromtimestamp(after, self._zone).replace(tzinfo=None, fold=0)
+        end = datetime.fromtimestamp(until, self._zone).replace(tzinfo=None, fold=0)
+        return sum(_count(expression, start, end) for expression in self._expressions)
+
+    def _later(self, expression: CronExpression, second: int) -> Iterator[int]:
+        minutes = self._by_elapsed_time if expression.every_hour else self._by_local_time
+        for minute in minutes(expression.minutes, second - second % MINUTE_S - 1, 1):
+            for within in expression.seconds:
+                if minute + within > second:
+                    yield minute + within
+
+    def _earlier(self, expression: CronExpression, second: int) -> Iterator[int]:
+        minutes = self._by_elapsed_time if expression.every_hour else self._by_local_time
+        for minute in minutes(expression.minutes, second, -1):
+            for within in reversed(expression.seconds):
+                if minute + within < second:
+                    yield minute + within
+
+    def _by_local_time(self, expression: str, start: int, direction: int) -> Iterator[int]:
+        """The instants after `start`, or before it; cronsim treats changes of the clock."""
+        local = datetime.fromtimestamp(start, self._zone)
+        if direction < 0 and local.fold:
+            # The clock shows these times again; later ones of them ran the first time, before `start`.
+            local += LONGEST_CHANGE
+        last = start
+        for found in CronSim(expression, local, reverse=direction < 0):
+            instant = int(found.timestamp())
+            # Times that do not exist become the same instant, and those shown again are before `start`.
+            if (instant - last) * direction > 0:
+                yield instant
+                last = instant
+
+    def _by_elapsed_time(self, expression: str, start: int, direction: int) -> Iterator[int]:
+        """The instants after `start`, or before it, whose local time matches.
+
+        From one change of the clock to the next, without a zone: with one, cronsim jumps over times that follow a
+        change by half an hour (Lord Howe).
+        """
+        offset = self._offset(start)
+        local = _at(start + offset)
+        while True:
+            for found in CronSim(expression, local, reverse=direction < 0):
+                instant = _seconds(found) - offset
+                if self._offset(instant) != offset:
+                    break
+                yield instant
+                start = instant
+            else:
+                return
+            change = self._change(start, instant, offset)
+            offset = self._offset(change)
+            local = _at(change - direction + offset)  # the second of the change may match
+            start = change
+
+    def _change(self, inside: int, outside: int, offset: int) -> int:
+        """The second with another offset that is next to one with `offset`."""
+        while abs(outside - inside) > 1:
+            middle = (inside + outside) // 2
+            if self._offset(middle) == offset:
+                inside = middle
+            else:
+                outside = middle
+        return outside
+
+    def _offset(self, second: int) -> int:
+        return _seconds(datetime.fromtimestamp(second, self._zone).replace(tzinfo=None)) - second
+
+
+def _at(seconds: int) -> datetime:
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def _seconds(local: datetime) -> int:
+    return int(local.replace(tzinfo=UTC).timestamp())
+
+
+def _count(expression: CronExpression, start: datetime, end: datetime) -> int:
+    parsed = CronSim(expression.minutes, EPOCH)
+    whole_day = len(parsed.hours) * len(parsed.minutes) * len(expression.seconds)
+
+    def matches(day: date) -> bool:
+        return day.month in parsed.months and parsed.match_day(day)
+
+    def up_to(local: datetime) -> int:
+        if not matches(local.date()):
+            return 0
+        minute = (local.hour, local.minute)
+        earlier = sum((hour, shown) < minute for hour in parsed.hours for shown in parsed.minutes)
+        during = local.hour in parsed.hours and local.minute in parsed.minutes
+        return earlier * len(expression.seconds) + during * sum(second <= local.second for second in expression.seconds)
+
+    first = start.toordinal()
+    days = sum(matches(date.fromordinal(ordinal)) for ordinal in range(first, end.toordinal()))
+    return max(days * whole_day + up_to(end) - up_to(start), 0)

@@ -1,0 +1,198 @@
+"""When a schedule runs: its occurrences, instants in whole seconds.
+
+`every` counts elapsed seconds. `cron` and `at` name local times: cronsim reads the expressions and finds the times. A
+time that the clock skips runs at the next that exists; one that it shows twice runs once, the first time. Only an
+expression that runs in each of the 24 hours goes by elapsed time instead: it runs in both hours when one comes twice,
+and has no times in an hour that is left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import islice, takewhile
+from typing import Any, NamedTuple, Protocol
+from zoneinfo import ZoneInfo
+
+from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.schedules import Timing
+from deferd.engine.timing.cron_expression import CronExpression, parse_cron
+from deferd.engine.timing.cron_times import CronTimes
+from deferd.engine.timing.zones import zone_named
+
+LAST_S = int(datetime(9900, 1, 1, tzinfo=UTC).timestamp())
+"""No occurrence is later: the calendar ends with the year 9999."""
+
+
+def run_id(name: str, at_ms: int) -> str:
+    """The id of the run of a schedule at an occurrence: ``nightly:20261122T030000Z``."""
+    return f"{name}:{datetime.fromtimestamp(at_ms // 1000, UTC):%Y%m%dT%H%M%SZ}"
+
+
+class _Rule(Protocol):
+    """Occurrences without bounds, in seconds."""
+
+    def later_than(self, second: int) -> Iterator[int]: ...
+
+    def earlier_than(self, second: int) -> Iterator[int]: ...
+
+    def count(self, after: int, until: int) -> int: ...
+
+
+class Recurrence:
+    """The occurrences of one definition; made by `Recurrence.of`."""
+
+    def __init__(self, rule: _Rule, zone: ZoneInfo, first_s: int, last_s: int) -> None:
+        self.zone = zone
+        self._rule = rule
+        self._before_s = first_s - 1
+        self._last_s = last_s
+
+    @staticmethod
+    def of(timing: Timing, created_ms: int) -> Recurrence:
+        """The occurrences of a definition of the instant `created_ms`, from which `every` counts without a `start_at`.
+
+        Raises:
+            InvalidInput: the expression or the zone is invalid, or there is no occurrence after `created_ms`. The paths
+                of the field errors start with ``"body"``.
+        """
+        definition = _Definition(
+            timing.cron,
+            None if timing.every is None else round(timing.every * 1000),
+            tuple(timing.at or ()),
+            tuple(timing.days or ()),
+            timing.zone,
+            timing.start_at,
+            timing.end_at,
+        )
+        return _recurrence(definition, created_ms)
+
+    def after(self, at_ms: int) -> int | None:
+        """The first occurrence later than `at_ms`, in milliseconds; None: there is none."""
+        return next(self.upcoming(at_ms), None)
+
+    def upcoming(self, at_ms: int) -> Iterator[int]:
+        """The occurrences later than `at_ms`, in milliseconds, in order; faster than calls of `after`."""
+        for second in self._rule.later_than(max(at_ms // 1000, self._before_s)):
+            if second > self._last_s:
+                return
+            yield second * 1000
+
+    def missed(self, after_ms: int, until_ms: int, most: int) -> tuple[list[int], int]:
+        """The latest occurrences in (`after_ms`, `until_ms`], at most `most`, in order, and how many there are in all.
+
+        It finds only these; the others are counted by days. The number is exact for `every` and for up to `most`; for
+        more, it may be off by the occurrences in the hours around changes of the clock.
+        """
+        after, until = max(after_ms // 1000, self._before_s), min(until_ms // 1000, self._last_s)
+        if until <= after:
+            return [], 0
+        latest = list(islice(takewhile(after.__lt__, self._rule.earlier_than(until + 1)), most))
+        older = 0
+        if len(latest) == most:
+            older = self._rule.count(after, latest[-1] - 1 if latest else until)
+        return [second * 1000 for second in reversed(latest)], len(latest) + older
+
+
+class _Every:
+    """Each `every_ms` after `anchor_ms`, from the multiple `least` on, in the whole second in which that is."""
+
+    def __init__(self, every_ms: int, anchor_ms: int, least: int) -> None:
+        self._every_ms = every_ms
+        self._anchor_ms = anchor_ms
+        self._least = least
+
+    def later_than(self, second: int) -> Iterator[int]:
+        multiple = self._multiples_before(second + 1)
+        while (found := self._second(multiple)) <= LAST_S:
+            yield found
+            multiple += 1
+
+    def earlier_than(self, second: int) -> Iterator[int]:
+        return map(self._second, range(self._multiples_before(second) - 1, self._least - 1, -1))
+
+    def count(self, after: int, until: int) -> int:
+        return self._multiples_before(until + 1) - self._multiples_before(after + 1)
+
+    def _second(self, multiple: int) -> int:
+        return (self._anchor_ms + multiple * self._every_ms) // 1000
+
+    def _multiples_before(self, second: int) -> int:
+        """The first multiple that is not before `second`."""
+        return max(-((self._anchor_ms - second * 1000) // self._every_ms), self._least)
+
+
+class _Definition(NamedTuple):
+    """A `Timing` that can be hashed."""
+
+    cron: str | None
+    every_ms: int | None
+    at: tuple[str, ...]
+    days: tuple[str, ...]
+    zone: str
+    start_at: datetime | None
+    end_at: datetime | None
+
+
+@lru_cache(maxsize=10_000)
+def _recurrence(given: _Definition, created_ms: int) -> Recurrence:
+    try:
+        zone = zone_named(given.zone)
+    except ValueError as error:
+        raise _invalid("zone", error, given.zone) from None
+    # Instants have microseconds; the first whole second that is not before `start_at` counts.
+    first_s = created_ms // 1000 if given.start_at is None else -(-_microseconds(given.start_at) // 1_000_000)
+    last_s = LAST_S if given.end_at is None else min(_microseconds(given.end_at) // 1_000_000, LAST_S)
+    if first_s > LAST_S:
+        raise _invalid("start_at", "never runs: it starts after the year 9899", str(given.start_at))
+    rule: _Rule
+    if given.every_ms is None:
+        rule = CronTimes([_expression(given.cron)] if given.cron is not None else _of_times(given.at, given.days), zone)
+    elif given.start_at is None:
+        rule = _Every(given.every_ms, created_ms, 1)
+    else:
+        rule = _Every(given.every_ms, first_s * 1000, 0)
+    recurrence = Recurrence(rule, zone, first_s, last_s)
+    if recurrence.after(created_ms) is None:
+        raise _never_runs(Recurrence(rule, zone, first_s, LAST_S).after(created_ms), zone, given.end_at)
+    return recurrence
+
+
+def _expression(cron: str) -> CronExpression:
+    try:
+        return parse_cron(cron)
+    except ValueError as error:
+        raise _invalid("cron", error, cron) from None
+
+
+def _of_times(at: tuple[str, ...], days: tuple[str, ...]) -> list[CronExpression]:
+    """One expression for all minutes that occur in the same hours."""
+    hours: defaultdict[str, list[str]] = defaultdict(list)
+    for time in sorted(at):
+        hour, minute = time.split(":")
+        hours[minute].append(str(int(hour)))
+    minutes: defaultdict[str, list[str]] = defaultdict(list)
+    for minute, in_hours in hours.items():
+        minutes[",".join(in_hours)].append(str(int(minute)))
+    on = ",".join(days or "*")
+    return [
+        CronExpression(f"{','.join(of_hours)} {in_hours} * * {on}", (0,), every_hour=False)
+        for in_hours, of_hours in minutes.items()
+    ]
+
+
+def _never_runs(without_end: int | None, zone: ZoneInfo, end_at: datetime | None) -> InvalidInput:
+    if without_end is None:
+        return _invalid("start_at", "never runs: no run comes before the year 9900")
+    first = datetime.fromtimestamp(without_end // 1000, zone).isoformat()
+    return _invalid("end_at", f"never runs: the first run would be {first}", str(end_at))
+
+
+def _invalid(field: str, message: object, value: Any = None) -> InvalidInput:
+    return InvalidInput([FieldError(("body", field), str(message), value)])
+
+
+def _microseconds(instant: datetime) -> int:
+    return round(instant.timestamp() * 1_000_000)

@@ -1,0 +1,169 @@
+"""Schedules through both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from deferd import Client, InvalidInput, JobState, Run, ScheduleExists, ScheduleNotFound
+from deferd.contract.schedules import PutSchedule
+from deferd.testing import ServiceForTests, start_service
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ServiceForTests]:
+    with start_service() as service:
+        yield service
+
+
+@pytest.fixture
+def client(running: ServiceForTests) -> Iterator[Client]:
+    running.purge()
+    with running.client() as client:
+        yield client
+        for schedule in client.schedules(jobs=False):
+            client.delete_schedule(schedule.name)
+
+
+def test_a_schedule_is_put_shown_and_deleted(client: Client) -> None:
+    made = client.put_schedule(
+        "nightly",
+        "reports",
+        at=["03:00"],
+        days=["mon", "tue"],
+        zone="Europe/Berlin",
+        jitter=timedelta(minutes=1),
+        start_at=datetime(2030, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+        overlap="skip",
+        job={"body": {"all": True}, "ttr": timedelta(minutes=5), "max_attempts": None},
+    )
+    assert made.fields == client.schedule("nightly").fields
+    assert (made.name, made.topic, made.zone, made.at, made.days) == (
+        *("nightly", "reports", "Europe/Berlin", ["03:00"], ["mon", "tue"]),
+    )
+    assert (made.overlap, made.catch_up, made.paused, made.ended) == ("skip", "last", False, False)
+    assert (made.cron, made.every, made.last_run_at, made.last_job) == (None, None, None, None)
+    assert (made.runs, made.skips, made.missed) == (0, 0, 0)
+    assert made.job == {"body": {"all": True}, "ttr": 300, "max_attempts": None}
+    assert made.created_at == made.updated_at
+    assert made.next_job == "nightly:20300101T020000Z"
+    assert made.next_run_at is not None
+    assert timedelta() <= made.next_run_at - datetime(2030, 1, 1, 2, tzinfo=UTC) <= timedelta(minutes=1)
+    assert made.definition["start_at"] == "2029-12-31T23:00:00Z"
+    PutSchedule.model_validate(made.definition)
+    assert client.look("reports", made.next_job).state is JobState.DELAYED
+
+    client.delete_schedule("nightly")
+    with pytest.raises(ScheduleNotFound) as raised:
+        client.delete_schedule("nightly")
+    assert raised.value.schedule == "nightly"
+    assert sum(client.topic("reports").counts.values()) == 0
+
+
+def test_a_schedule_is_only_created(client: Client) -> None:
+    client.put_schedule("hourly", "reports", cron="@hourly", create_only=True)
+    with pytest.raises(ScheduleExists) as raised:
+        client.put_schedule("hourly", "reports", every=60, create_only=True)
+    assert raised.value.schedule == "hourly"
+    assert client.put_schedule("hourly", "reports", every=60).every == 60
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "message"),
+    [
+        ({"cron": "0 0 30 2 *"}, ("body", "cron"), "never runs: no date is day of month '30' in month '2'"),
+        ({"cron": "0 25 * * *"}, ("body", "cron"), "its hour is '25'"),
+        ({"cron": "@daily", "zone": "Mars"}, ("body", "zone"), "is not a time zone"),
+        ({"cron": "@yearly", "end_at": datetime(2020, 1, 1, tzinfo=UTC)}, ("body", "end_at"), "never runs"),
+        ({"every": timedelta(milliseconds=500)}, ("body", "every"), "must be at least 1"),
+    ],
+)
+def test_a_refused_schedule_names_the_field(
+    client: Client, fields: dict[str, object], path: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        client.put_schedule("bad", "reports", **fields)  # type: ignore[arg-type]
+    [error] = raised.value.field_errors
+    assert (error.path, message in error.message) == (path, True), error
+    with pytest.raises(InvalidInput) as raised:
+        client.preview_schedule({"topic": "reports", **fields})
+    assert raised.value.field_errors == [error]
+
+
+def test_an_unknown_option_is_refused(client: Client) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'crn': the options are every"):
+        client.put_schedule("bad", "reports", crn="@daily")  # type: ignore[call-arg]
+
+
+def test_schedules_are_listed_in_pages_and_filtered(client: Client) -> None:
+    for number in range(205):
+        client.put_schedule(f"many-{number:03}", "reports", every=3600, paused=number % 2 == 0, job={"body": number})
+    client.put_schedule("other", "mail", every=3600)
+    assert [one.name for one in client.schedules(topic="reports")] == [f"many-{number:03}" for number in range(205)]
+    assert [one.name for one in client.schedules(prefix="o")] == ["other"]
+    assert sum(one.paused for one in client.schedules(paused=True)) == 103
+    assert [one.name for one in client.schedules(paused=False, prefix="many-00")] == [
+        f"many-00{odd}" for odd in "13579"
+    ]
+    assert next(client.schedules()).job == {"body": 0}
+    assert next(client.schedules(jobs=False)).job == {}
+
+
+def test_a_pause_lasts_until_it_is_resumed(client: Client) -> None:
+    client.put_schedule("hourly", "reports", cron="@hourly")
+    assert client.pause_schedule("hourly").paused
+    assert client.pause_schedule("hourly").next_run_at is None
+    assert client.put_schedule("hourly", "reports", cron="30 * * * *").paused
+    resumed = client.resume_schedule("hourly")
+    assert (resumed.paused, resumed.missed) == (False, 0)
+    assert client.resume_schedule("hourly").fields == resumed.fields
+
+
+def test_a_run_now_is_in_addition(client: Client, running: ServiceForTests) -> None:
+    before = client.put_schedule("daily", "reports", cron="@daily", job={"body": 7, "ttr": 5})
+    job = client.run_schedule("daily")
+    assert (job.topic, job.body, job.ttr) == ("reports", 7, 5)
+    assert job.id.startswith("daily:")
+    assert client.run_schedule("daily").id != job.id
+    assert client.schedule("daily").fields == before.fields
+    running.clock.advance(days=1)
+    after = client.schedule("daily")
+    assert (after.runs, after.last_job) == (1, before.next_job)
+    assert len(client.pop("reports", count=10, wait=0)) == 3
+
+
+def test_runs_to_come_are_shown_in_the_zone_and_in_utc(client: Client) -> None:
+    definition = {
+        "topic": "reports",
+        "cron": "30 2 * * *",
+        "zone": "Europe/Berlin",
+        "start_at": datetime(2037, 3, 28, tzinfo=UTC),
+    }
+    [first, second] = client.preview_schedule(definition, count=2)
+    assert first == Run(datetime(2037, 3, 28, 2, 30, tzinfo=first.at.tzinfo), datetime(2037, 3, 28, 1, 30, tzinfo=UTC))
+    assert (first.at.isoformat(), second.at.isoformat()) == ("2037-03-28T02:30:00+01:00", "2037-03-29T03:00:00+02:00")
+    assert second.utc == datetime(2037, 3, 29, 1, 0, tzinfo=UTC)
+    del definition["topic"]
+    client.put_schedule("spring", "reports", **definition)  # type: ignore[arg-type]
+    assert client.preview_schedule("spring", count=2) == [first, second]
+    assert len(client.preview_schedule("spring")) == 20
+    with pytest.raises(ScheduleNotFound):
+        client.preview_schedule("autumn")
+    with pytest.raises(InvalidInput):
+        client.preview_schedule("spring", count=1001)
+
+
+async def test_the_asynchronous_client_has_the_same_calls(running: ServiceForTests) -> None:
+    async with running.async_client() as client:
+        made = await client.put_schedule("tick", "reports", every=timedelta(minutes=1))
+        assert [one.name async for one in client.schedules()] == ["tick"]
+        assert (await client.schedule("tick")).fields == made.fields
+        assert (await client.pause_schedule("tick")).paused
+        assert not (await client.resume_schedule("tick")).paused
+        assert (await client.run_schedule("tick")).topic == "reports"
+        assert len(await client.preview_schedule("tick", count=3)) == 3
+        await client.delete_schedule("tick")
+        with pytest.raises(ScheduleNotFound):
+            await client.schedule("tick")

@@ -1,0 +1,269 @@
+"""Schedules on a real store: the next run is a job, and what becomes of it when it is due."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from deferd.contract.bulk_model import CancelSelected
+from deferd.contract.errors import InvalidInput, ScheduleExists, ScheduleNotFound
+from deferd.contract.model import ChangeJob, TopicSettings
+from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
+from deferd.engine.timing.recurrence import run_id
+from tests.integration.engine.engine_driver import TOPIC
+from tests.integration.engine.schedule_driver import DAY_S, NAME, ScheduleDriver, anyone
+from tests.waiting import BUSY_S
+
+
+async def test_the_next_run_is_a_delayed_job_and_the_one_after_follows_it(schedules: ScheduleDriver) -> None:
+    schedule, created = await schedules.schedule(cron="0 3 * * *", job={"body": {"report": "daily"}, "tags": ["x"]})
+    assert created
+    assert schedule.next_due_ms is not None
+    assert schedule.next_id == run_id(NAME, schedule.next_due_ms)
+    job = await schedules.queue.get(TOPIC, schedule.next_id)
+    assert (job.state, job.due_at_ms, job.body, job.tags) == (
+        "delayed",
+        schedule.next_due_ms,
+        b'{"report":"daily"}',
+        ["x"],
+    )
+    await schedules.until_due()
+    assert schedules.ready_list() == [schedule.next_id]
+    after = await schedules.get()
+    assert after.next_due_ms == schedule.next_due_ms + 86_400_000
+    assert (after.runs, after.last_id, after.last_due_ms) == (1, schedule.next_id, schedule.next_due_ms)
+    assert schedules.delayed() == [after.next_id]
+    await schedules.assert_clean()
+
+
+async def test_a_year_of_nights_in_berlin_passes_in_seconds(schedules: ScheduleDriver) -> None:
+    """Two o'clock does not exist on the last Sunday of March, and comes once only in October."""
+    await schedules.schedule(cron="0 2 * * *", zone="Europe/Berlin")
+    began_s = time.monotonic()
+    await schedules.advance(365 * DAY_S)
+    assert time.monotonic() - began_s < BUSY_S
+    assert await schedules.counters() == (365, 0, 0, 1)
+    ids = schedules.ready_list()
+    assert len(set(ids)) == 365
+    assert ids == sorted(ids)
+    assert {job_id[-7:] for job_id in ids} == {"000000Z", "010000Z"}  # summer and winter
+    await schedules.assert_clean()
+
+
+async def test_the_same_definition_put_again_changes_nothing(schedules: ScheduleDriver) -> None:
+    first, _ = await schedules.schedule(every=60, job={"body": 1, "tags": ["a"]})
+    again, created = await schedules.schedule(every=60, job={"body": 1, "tags": ["a"]})
+    assert (again, created) == (first, False)
+    changed, created = await schedules.schedule(every=60, job={"body": 2, "tags": ["a"]})
+    assert (changed.version, changed.next_id, created) == (2, first.next_id, False)
+    assert changed.state.created_ms == first.state.created_ms
+    assert (await schedules.queue.get(TOPIC, changed.next_id)).body == b"2"
+    assert await schedules.counters() == (0, 0, 0, 1)
+
+
+async def test_a_new_definition_replaces_the_next_run(schedules: ScheduleDriver) -> None:
+    first, _ = await schedules.schedule(every=60)
+    second, _ = await schedules.schedule(every=90, topic="other")
+    assert second.next_id != first.next_id
+    assert schedules.delayed() == []
+    assert schedules.waiting_runs() == {}
+    assert (await schedules.queue.get("other", second.next_id)).due_at_ms == second.next_due_ms
+    await schedules.assert_clean()
+
+
+async def test_a_run_that_is_due_already_is_not_withdrawn(schedules: ScheduleDriver) -> None:
+    first, _ = await schedules.schedule(every=60)
+    schedules.move_clock(60.5)
+    second, _ = await schedules.schedule(every=90)
+    assert second.waiting == 2
+    await schedules.run_timer()
+    assert schedules.ready_list() == [first.next_id]
+    assert await schedules.counters() == (1, 0, 0, 1)
+
+
+async def test_only_new_refuses_an_existing_one(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(only_new=True)
+    with pytest.raises(ScheduleExists):
+        await schedules.schedule(every=5, only_new=True)
+    assert (await schedules.get()).definition.every == 60
+
+
+async def test_a_schedule_that_never_runs_is_refused(schedules: ScheduleDriver) -> None:
+    with pytest.raises(InvalidInput, match="cron"):
+        await schedules.schedule(cron="0 0 30 2 *")
+    with pytest.raises(InvalidInput, match="window"):
+        await schedules.schedule(window={"from": "09:00", "to": "09:00"})
+    with pytest.raises(InvalidInput, match="office"):
+        await schedules.schedule(window="office")
+    with pytest.raises(ScheduleNotFound):
+        await schedules.get()
+
+
+async def test_deleting_cancels_the_next_run_and_leaves_the_others(schedules: ScheduleDriver) -> None:
+    await schedules.schedule()
+    await schedules.until_due()
+    await schedules.engine.schedules.delete(NAME, anyone)
+    assert (schedules.delayed(), len(schedules.ready_list()), schedules.waiting_runs()) == ([], 1, {})
+    with pytest.raises(ScheduleNotFound):
+        await schedules.engine.schedules.delete(NAME, anyone)
+    await schedules.pass_time(600)
+    assert len(schedules.ready_list()) == 1
+    assert schedules.server.command("KEYS", "deferd:{0}:schedule*") == []
+    await schedules.assert_clean()
+
+
+async def test_pause_cancels_the_next_run_and_resume_goes_on_from_now(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(every=60, catch_up="all")
+    paused = await schedules.engine.schedules.pause(NAME, anyone)
+    assert (paused.next_due_ms, schedules.delayed(), paused.state.is_paused) == (None, [], True)
+    assert await schedules.engine.schedules.pause(NAME, anyone) == paused
+    await schedules.pass_time(600)
+    assert schedules.ready_list() == []
+    again, _ = await schedules.schedule(every=60, catch_up="all", overlap="skip")
+    assert again.state.is_paused  # the definition does not say
+    resumed = await schedules.engine.schedules.resume(NAME, anyone)
+    assert resumed.next_due_ms is not None
+    assert 0 < resumed.next_due_ms - await schedules.now_ms() <= 60_000
+    assert await schedules.engine.schedules.resume(NAME, anyone) == resumed
+    assert await schedules.counters() == (0, 0, 0, 1)
+    unpaused, _ = await schedules.schedule(every=60, paused=True)
+    assert unpaused.state.is_paused
+    assert not (await schedules.schedule(every=60, paused=False)).schedule.state.is_paused
+    await schedules.assert_clean()
+
+
+async def test_a_run_now_is_a_job_of_its_own(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(overlap="skip", max_runs=1, job={"body": [1]})
+    first = await schedules.engine.schedules.run(await schedules.get(), NO_BOUNDS)
+    second = await schedules.engine.schedules.run(await schedules.get(), NO_BOUNDS)
+    assert first.record.id != second.record.id
+    assert (first.record.state, first.record.body) == ("ready", b"[1]")
+    assert first.record.id.startswith(f"{NAME}:")
+    await schedules.until_due()
+    assert await schedules.counters() == (1, 0, 0, 0)
+
+
+async def test_it_ends_after_max_runs(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(max_runs=2)
+    await schedules.advance(600)
+    schedule = await schedules.get()
+    assert (schedule.runs, schedule.state.is_ended, schedule.next_due_ms, schedules.delayed()) == (2, True, None, [])
+    await schedules.schedule(max_runs=3)
+    await schedules.advance(600)
+    assert await schedules.counters() == (3, 0, 0, 0)
+    await schedules.assert_clean()
+
+
+async def test_a_run_that_did_not_take_place_does_not_count_for_max_runs(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(max_runs=1)
+    await schedules.queue.cancel(TOPIC, await schedules.next_id())
+    await schedules.until_due()
+    assert await schedules.counters() == (0, 1, 0, 1)
+    await schedules.until_due()
+    assert await schedules.counters() == (1, 1, 0, 0)
+
+
+async def test_it_ends_with_end_at(schedules: ScheduleDriver) -> None:
+    end_ms = await schedules.now_ms() + 150_000
+    await schedules.schedule(every=60, end_at=datetime.fromtimestamp(end_ms / 1000, UTC).isoformat())
+    await schedules.advance(600)
+    schedule = await schedules.get()
+    assert (schedule.runs, schedule.state.is_ended) == (2, True)
+    await schedules.assert_clean()
+
+
+async def test_a_cancelled_run_is_skipped(schedules: ScheduleDriver) -> None:
+    cancelled = (await schedules.schedule()).schedule.next_id
+    await schedules.queue.cancel(TOPIC, cancelled)
+    assert await schedules.counters() == (0, 1, 0, 0)
+    same, _ = await schedules.schedule(every=60, overlap="skip")  # its timing is the same
+    assert same.next_id != cancelled
+    await schedules.advance(61)
+    assert schedules.ready_list() == []
+    await schedules.advance(60)
+    assert await schedules.counters() == (1, 1, 0, 1)
+    await schedules.assert_clean()
+
+
+@pytest.mark.parametrize("how", ["bulk", "purge"])
+async def test_runs_that_are_cancelled_otherwise_are_skipped_too(schedules: ScheduleDriver, how: str) -> None:
+    next_id = (await schedules.schedule()).schedule.next_id
+    if how == "bulk":
+        select = {"ids": [{"topic": TOPIC, "id": next_id}]}
+        await schedules.engine.bulk.cancel(CancelSelected.model_validate({"select": select}))
+    else:
+        await schedules.topics.purge(TOPIC)
+    assert await schedules.counters() == (0, 1, 0, 0)
+    assert schedules.waiting_runs() == {}
+    await schedules.advance(121)
+    assert await schedules.counters() == (1, 1, 0, 1)
+    await schedules.assert_clean()
+
+
+async def test_a_run_that_is_moved_later_takes_place_then(schedules: ScheduleDriver) -> None:
+    moved = (await schedules.schedule(every=60, catch_up="none")).schedule.next_id
+    await schedules.queue.change(TOPIC, moved, ChangeJob(delay=250))
+    await schedules.advance(200)
+    assert moved not in schedules.ready_list()
+    assert await schedules.counters() == (2, 0, 0, 2)
+    await schedules.advance(60)
+    assert moved in schedules.ready_list()
+    assert await schedules.counters() == (4, 0, 0, 1)
+    assert (await schedules.get()).last_id != ""
+    await schedules.assert_clean()
+
+
+@pytest.mark.parametrize("delay", [0, 5])
+async def test_a_run_that_is_moved_earlier_takes_place_once(schedules: ScheduleDriver, delay: int) -> None:
+    moved = (await schedules.schedule(every=60, overlap="skip")).schedule.next_id
+    await schedules.queue.change(TOPIC, moved, ChangeJob(delay=delay))
+    await schedules.advance(10)
+    popped = await schedules.pop_one()
+    assert popped.id == moved
+    await schedules.queue.finish(TOPIC, moved, popped.receipt)
+    await schedules.advance(51)
+    assert (await schedules.get()).last_id == moved
+    assert await schedules.counters() == (1, 0, 0, 1)
+    assert schedules.ready_list() == []
+    await schedules.assert_clean()
+
+
+async def test_a_full_topic_delays_a_run_and_loses_none(schedules: ScheduleDriver) -> None:
+    await schedules.topics.configure(TOPIC, TopicSettings(max_jobs=1))
+    await schedules.put("blocks")
+    schedule, _ = await schedules.schedule(every=60)
+    assert (schedule.next_id, schedule.next_due_ms is not None) == ("", True)
+    await schedules.pass_time(5)
+    assert await schedules.counters() == (0, 0, 0, 0)
+    await schedules.queue.cancel(TOPIC, "blocks")
+    await schedules.pass_time(1)
+    assert await schedules.counters() == (0, 0, 0, 1)
+    await schedules.until_due()  # the run is live now, so there is no room for the next one
+    assert await schedules.counters() == (1, 0, 0, 0)
+    await schedules.assert_clean()
+    await schedules.queue.cancel(TOPIC, schedules.ready_list()[0])
+    await schedules.pass_time(1)
+    assert await schedules.counters() == (1, 0, 0, 1)
+
+
+async def test_the_bounds_of_a_key_apply_to_the_runs(schedules: ScheduleDriver) -> None:
+    await schedules.put("blocks")
+    schedule, _ = await schedules.schedule(bounds=PutBounds(max_jobs=1, dead_retain_ms=7))
+    assert schedule.waiting == 0
+    await schedules.queue.cancel(TOPIC, "blocks")
+    await schedules.pass_time(1)
+    run = await schedules.queue.get(TOPIC, await schedules.next_id())
+    await schedules.queue.change(TOPIC, run.id, ChangeJob(delay=0))
+    await schedules.queue.bury(TOPIC, (await schedules.pop_one()).id, ANY_RECEIPT)
+    await schedules.pass_time(0.1)
+    assert await schedules.counts() == {}  # it was kept for 7 ms
+
+
+async def test_large_jobs_are_caught_up_with_in_several_calls(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(every=60, catch_up="all", job={"body": "x" * 900_000})
+    await schedules.pass_outage(60 * 9.5)
+    assert await schedules.counters() == (9, 0, 0, 1)
+    await schedules.assert_clean()
