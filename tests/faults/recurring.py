@@ -29,6 +29,7 @@ from deferd.contract.model import JobState
 from tests.acceptance.service_process import ServiceProcess
 from tests.faults.deployment import FaultyStore
 from tests.faults.orphans import no_orphans
+from tests.integration.store.store_contents import KEYS
 from tests.integration.store.store_rights import as_user
 
 TOPICS = tuple(f"faults.recurring.{number}" for number in range(4))
@@ -44,6 +45,9 @@ RESPONSE_S = 2.5
 RECOVERY_S = 30.0
 DRAIN_S = 30.0
 CLOCK_TOLERANCE_MS = 5
+FREEZES = 6
+ADVANCING_S = 0.08
+"""How long it takes at least until all schedules are advanced after their runs were due."""
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 _ID_TIME = "%Y%m%dT%H%M%SZ"
@@ -253,6 +257,7 @@ class _Recurring:
             "a service is killed (SIGKILL)": self._kill_service,
             "all services are killed and stay down": self._kill_all_services,
             "a service is frozen (SIGSTOP, SIGCONT)": self._freeze_service,
+            "the active timer is frozen while it advances schedules": self._freeze_active_timer,
             "the store is killed": self._kill_store,
             "the store is restarted (SIGTERM)": self._restart_store,
         }
@@ -285,6 +290,20 @@ class _Recurring:
             await asyncio.sleep(self._chance.uniform(0.5, 3))
         finally:
             for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    async def _freeze_active_timer(self) -> None:
+        """Freeze it just after runs were due, until another timer has taken over; then it goes on where it stood."""
+        for _ in range(FREEZES):
+            await asyncio.sleep(1 - time.time() % 1 + self._chance.uniform(0, ADVANCING_S))
+            holder = await asyncio.to_thread(self._store.command, "GET", KEYS.of_shard(0, "lock"))
+            if holder is None:
+                continue
+            pid = int(holder.partition(b"-")[0])
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(self._chance.uniform(0.5, 1.2))
+            finally:
                 os.kill(pid, signal.SIGCONT)
 
     async def _kill_store(self) -> None:
