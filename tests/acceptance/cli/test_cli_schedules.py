@@ -235,7 +235,10 @@ def test_sync_leaves_a_pause_that_the_file_does_not_name(shell: Shell, synced: S
         (FILE.replace("overlap", "overlaps"), "FILE: schedule feeds.poll: overlaps is not a known field"),
         (FILE.replace("00+01:00", "00"), "FILE: schedule feeds.poll: start_at must have a zone"),
         (FILE.replace('"reports"', '"a b"'), "FILE: schedule nightly: topic must match"),
-        (FILE.replace("schedules.nightly", 'schedules."a b"'), "FILE: schedule a b must have a name such as nightly or shop.orders"),
+        (
+            FILE.replace("schedules.nightly", 'schedules."a b"'),
+            "FILE: schedule a b must have a name such as nightly or shop.orders",
+        ),
     ],
 )
 def test_sync_changes_nothing_when_a_schedule_is_invalid(shell: Shell, synced: Synced, text: str, error: str) -> None:
