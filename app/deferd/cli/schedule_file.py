@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from deferd.cli.exit_codes import UsageError
 from deferd.client.schedules import definition
 from deferd.contract.errors import FieldError, InvalidInput
+from deferd.contract.limits import TOPIC_PATTERN
 
 
 def read_schedules(file: Path, prefix: str = "") -> dict[str, dict[str, Any]]:
@@ -31,6 +33,8 @@ def read_schedules(file: Path, prefix: str = "") -> dict[str, dict[str, Any]]:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise UsageError(f"{file}: schedule {name} must be a table [schedules.{name}] and not {table!r:.80}")
+        if not re.fullmatch(TOPIC_PATTERN, name):
+            raise UsageError(f"{file}: schedule {name} must have a name such as nightly or shop.orders")
         if not name.startswith(prefix):
             raise UsageError(f"{file}: schedule {name} does not begin with {prefix!r}, which is the --prefix")
     return {name: _definition(file, name, table) for name, table in tables.items()}

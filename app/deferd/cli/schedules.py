@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from deferd.cli import exit_codes, output, values
-from deferd.cli.command import Command, CommandGroup, command
+from deferd.cli.command import EXIT_CODES, Command, CommandGroup, command
 from deferd.cli.connection import Connection
 from deferd.cli.exit_codes import UsageError
 from deferd.cli.options import (
@@ -37,13 +37,15 @@ _COLUMNS = [
     *(Column("NAME"), Column("RUNS AT"), Column("TOPIC"), Column("NEXT RUN", right=True)),
     *(Column("RUNS", right=True), Column("SKIPS", right=True), Column("MISSED", right=True)),
 ]
-_EPILOG = """examples:
-  deferd schedules put nightly reports '{"of": "all"}' --cron '0 3 * * *' --zone Europe/Berlin
+_EPILOG = f"""examples:
+  deferd schedules put nightly reports '{{"of": "all"}}' --cron '0 3 * * *' --zone Europe/Berlin
   deferd schedules preview nightly --count 5
   deferd schedules list
   deferd schedules sync schedules.toml --prune --dry-run
 
-`deferd schedules ACTION --help` shows the options of an action."""
+`deferd schedules ACTION --help` shows the options of an action.
+
+{EXIT_CODES}"""
 
 
 @click.group(

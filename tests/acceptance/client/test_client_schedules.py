@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from deferd import Client, InvalidInput, JobState, Run, ScheduleExists, ScheduleNotFound
+from deferd import Client, InvalidInput, JobState, NoAnswer, Run, ScheduleExists, ScheduleNotFound
 from deferd.contract.schedules import PutSchedule
 from deferd.testing import ServiceForTests, start_service
+from tests.acceptance.client.lossy_proxy import lossy_proxy
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +168,28 @@ async def test_the_asynchronous_client_has_the_same_calls(running: ServiceForTes
         await client.delete_schedule("tick")
         with pytest.raises(ScheduleNotFound):
             await client.schedule("tick")
+
+
+def test_after_a_lost_response_only_calls_that_are_safe_to_repeat_are_repeated(running: ServiceForTests) -> None:
+    running.purge()
+    with lossy_proxy(running.url) as proxy, Client(proxy.url) as client:
+        proxy.lose_responses()
+        made = client.put_schedule("hourly", "reports", cron="@hourly")
+        proxy.lose_responses()
+        assert client.pause_schedule("hourly").paused
+        proxy.lose_responses()
+        assert not client.resume_schedule("hourly").paused
+        assert client.schedule("hourly").next_job == made.next_job
+
+        proxy.lose_responses()
+        with pytest.raises(NoAnswer):
+            client.run_schedule("hourly")
+        assert client.topic("reports").counts[JobState.READY] == 1
+
+        proxy.lose_responses()
+        client.delete_schedule("hourly")
+        proxy.lose_responses()
+        with pytest.raises(NoAnswer):
+            client.put_schedule("hourly", "reports", cron="@hourly", create_only=True)
+        client.delete_schedule("hourly")
+        running.purge()

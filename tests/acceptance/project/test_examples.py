@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
+import redis
 
 from deferd import Client, JobState
 from deferd.contract.model import DeadReason
+from deferd.store.data_dir import DataDirectory
 from deferd.testing import ServiceForTests, start_service
-from tests.examples import close_unpaid_order, delete_in_24_hours, payment_notices
+from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.examples import close_unpaid_order, delete_in_24_hours, nightly_report, payment_notices
 
 MERCHANT = "https://merchant.example/paid"
 
@@ -202,3 +210,79 @@ class TestPaymentNotices:
         assert client.redrive(payment_notices.TOPIC) == 1
         assert payment_notices.send_due_notice(client, lambda url, payment: None, wait=0) == 1
         assert not any(client.topic(payment_notices.TOPIC).counts.values())
+
+
+class TestNightlyReport:
+    @pytest.fixture
+    def nights(self, service: ServiceForTests, client: Client) -> Iterator[Client]:
+        nightly_report.schedule_reports(client)
+        yield client
+        client.delete_schedule(nightly_report.NAME)
+
+    def test_there_is_one_report_on_each_day_of_a_year_with_two_changes_of_the_clock(
+        self, service: ServiceForTests, nights: Client
+    ) -> None:
+        made: list[date] = []
+        for day in range(366):
+            service.clock.advance(days=1)
+            assert nightly_report.make_due_report(nights, made.append, wait=0) == 1
+            if day % 100 == 0:
+                nightly_report.schedule_reports(nights)  # changes nothing
+        assert [later - earlier for earlier, later in pairwise(made)] == [timedelta(days=1)] * 365
+        assert nights.schedule(nightly_report.NAME).runs == 366
+        next_run_at = nights.schedule(nightly_report.NAME).next_run_at
+        assert next_run_at is not None
+        assert next_run_at.astimezone(ZoneInfo(nightly_report.ZONE)).hour == 3
+
+    def test_a_report_that_fails_is_made_later_for_the_same_day(self, service: ServiceForTests, nights: Client) -> None:
+        tried: list[date] = []
+
+        def fail(day: date) -> None:
+            tried.append(day)
+            raise RuntimeError("the warehouse is away")
+
+        service.clock.advance(days=1)
+        with pytest.raises(RuntimeError):
+            nightly_report.make_due_report(nights, fail, wait=0)
+        service.clock.advance(minutes=10)
+        assert nightly_report.make_due_report(nights, tried.append, wait=0) == 1
+        assert tried == [tried[0]] * 2
+
+    def test_a_night_is_skipped(self, service: ServiceForTests, nights: Client) -> None:
+        made: list[date] = []
+        skipped = nightly_report.skip_next_report(nights)
+        for _ in range(2):
+            service.clock.advance(days=1)
+            nightly_report.make_due_report(nights, made.append, wait=0)
+        assert skipped is not None
+        assert made == [skipped + timedelta(days=1)]
+        schedule = nights.schedule(nightly_report.NAME)
+        assert (schedule.runs, schedule.skips, schedule.missed) == (1, 1, 0)
+
+    def test_the_reports_of_an_outage_are_made_up_for(self, tmp_path: Path) -> None:
+        made: list[date] = []
+        with running_service("--test-clock", data_dir=tmp_path) as service, Client(service.url) as client:
+            nightly_report.schedule_reports(client)
+            with stopped(service), redis.Redis(unix_socket_path=str(DataDirectory(service.data_dir).socket)) as store:
+                store.incrby("deferd:{0}:clock", timedelta(days=3) // timedelta(milliseconds=1))
+            nightly_report.schedule_reports(client)  # as a program does that starts at the same time
+            while nightly_report.make_due_report(client, made.append, wait=2):
+                pass
+            schedule = client.schedule(nightly_report.NAME)
+        assert len(made) == 3
+        assert made == [made[0] + timedelta(days=days) for days in range(3)]
+        assert abs(made[0] - datetime.now(UTC).date()) <= timedelta(days=1)
+        assert (schedule.runs, schedule.missed) == (3, 0)
+
+
+@contextlib.contextmanager
+def stopped(service: ServiceProcess) -> Iterator[None]:
+    """Stop all processes of a service but that of its store."""
+    pids = [service.process.pid, *service.server_process_pids()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
