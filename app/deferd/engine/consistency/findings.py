@@ -116,7 +116,7 @@ class FindingKind(StrEnum):
     SCHEDULE_STOPPED = (
         "schedule_stopped",
         "a schedule that is neither paused nor ended is not due to be advanced: it makes no more runs",
-        "it is advanced now",
+        "it is advanced when its next run is due",
     )
     SCHEDULE_WRONG = (
         "schedule_wrong",

@@ -47,7 +47,7 @@ local function check(name)
   local due = redis.call('ZSCORE', SCHEDULE_DUE, name)
   if active == '1' and not due then
     report('schedule_stopped', name, 'active, and not due to be advanced')
-    if REPAIR then redis.call('ZADD', SCHEDULE_DUE, now, name) end
+    if REPAIR then redis.call('ZADD', SCHEDULE_DUE, tonumber(redis.call('HGET', key, 'next')) or now, name) end
   elseif active ~= '1' and due then
     report('schedule_wrong', name, 'not active, but in schedule_due')
     if REPAIR then redis.call('ZREM', SCHEDULE_DUE, name) end
