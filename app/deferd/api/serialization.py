@@ -15,10 +15,11 @@ from orjson import Fragment
 
 from deferd.contract import limits
 from deferd.contract.model import JobState
+from deferd.contract.windows import window_text
 from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.queue import CancelResult, FinishResult
-from deferd.engine.record import NO_ENDINGS, JobRecord, receipt_text
+from deferd.engine.record import NO_ENDINGS, NOT_PLACED, JobRecord, receipt_text
 from deferd.engine.topic_view import TopicView
 
 
@@ -148,6 +149,8 @@ def _rare_members(record: JobRecord) -> bytes:
         members["headers"] = record.headers
     if record.endings is not NO_ENDINGS:
         members |= _endings(record)
+    if record.placement is not NOT_PLACED:
+        members |= _placement(record)
     members |= _collapsing(record)
     if record.last_error is not None:
         members["last_error"] = record.last_error
@@ -176,6 +179,18 @@ def _collapsing(record: JobRecord) -> dict[str, Any]:
             "created_at": instant(follow_up.created_at_ms),
             "due_at": instant(follow_up.due_at_ms),
         }
+    return members
+
+
+def _placement(record: JobRecord) -> dict[str, Any]:
+    placement = record.placement
+    members: dict[str, Any] = {}
+    if placement.moved_ms:
+        members["asked_for"] = instant(record.due_at_ms - placement.moved_ms)
+    if placement.window:
+        members["window"] = Fragment(placement.window)
+    if placement.spread_ms:
+        members["spread"] = seconds(placement.spread_ms)
     return members
 
 
@@ -343,6 +358,8 @@ def topic(view: TopicView) -> dict[str, Any]:
             "dead_retain": _whole_number(settings.dead_retain),
             "time_limit": _whole_number(settings.time_limit),
             "deadline": _whole_number(settings.deadline),
+            "window": None if settings.window is None else Fragment(window_text(settings.window)),
+            "spread": _whole_number(settings.spread),
             "max_jobs": settings.max_jobs,
             "durability": settings.durability,
         },

@@ -9,7 +9,8 @@
     ├── Forbidden           forbidden           the caller may not do this
     ├── NotFound
     │   ├── JobNotFound     job_not_found       no such job, or not in a state that allows the call
-    │   └── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
+    │   ├── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
+    │   └── CalendarNotFound  calendar_not_found  there is no such calendar
     ├── Conflict
     │   ├── JobExists       job_exists          the id is taken
     │   ├── JobReserved     job_reserved        a consumer holds the job
@@ -112,6 +113,16 @@ class TopicNotFound(NotFound):
     def __init__(self, topic: str) -> None:
         self.topic = topic
         super().__init__(f"there is no topic {topic!r}")
+
+
+class CalendarNotFound(NotFound):
+    """There is no calendar with this name."""
+
+    code = "calendar_not_found"
+
+    def __init__(self, calendar: str) -> None:
+        self.calendar = calendar
+        super().__init__(f"there is no calendar {calendar!r}")
 
 
 class Conflict(DeferdError):

@@ -34,8 +34,6 @@ class ScheduledJob(JobPolicy, Labelled):
     body: Any = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
     traceparent: Traceparent | None = None
     durability: Durability | None = None
-    window: WindowSpec | None = None
-    spread: Spread | None = None
 
 
 class Timing(BaseModel):

@@ -140,6 +140,8 @@ class Puts:
         self._throttle = throttle
         self._known_topics = known_topics
         self._commits: dict[str | None, _PutCommit] = {}
+        self._commits_to_place: dict[str | None, _PutCommit] = {}
+        """Of puts whose due times are to be placed: those of others are not looked at."""
 
     async def put(self, spec: PutJob | EncodedPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
         """Store a job, ready at once when it is already due; return when it has reached its durability.
@@ -150,30 +152,41 @@ class Puts:
             TopicFull: the topic holds its `max_jobs`, or the caller's.
             PayloadTooLarge: `on_conflict` is `append`, and the job would have too many items, or too large ones.
             DurabilityUnavailable: the store does not support the durability. Nothing was stored.
+            InvalidInput: a zone or calendar of its window is unknown, or that never opens.
         """
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
+        if put.window:
+            await self._sender.placer.check(put)
         return outcome_of(put, await self._commit_of(put).submit(put.topic, put.args), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
-        """As `put` for callers without a task; `outcome_of` reads the result."""
+        """As `put` for callers without a task, of a put that `is_checked`; `outcome_of` reads the result."""
         self._commit_of(put).add(put.topic, put.args, on_result)
 
-    def _commit_of(self, put: EncodedPut) -> _PutCommit:
-        return self._commits.get(put.durability) or self._new_commit(put.durability)
+    def is_checked(self, put: EncodedPut) -> bool:
+        """Whether `add` may be called for the put without an earlier check of its window."""
+        return self._sender.placer.is_checked(put)
 
-    def _new_commit(self, durability: str | None) -> _PutCommit:
+    def _commit_of(self, put: EncodedPut) -> _PutCommit:
+        to_place = put.window is not None
+        commits = self._commits_to_place if to_place else self._commits
+        return commits.get(put.durability) or self._new_commit(commits, put.durability, to_place=to_place)
+
+    def _new_commit(
+        self, commits: dict[str | None, _PutCommit], durability: str | None, *, to_place: bool
+    ) -> _PutCommit:
         """The group commit of puts that name `durability`; None for those that name none."""
-        commit = GroupCommit(partial(self._send, _level(durability)), size=size, most_items=MOST_JOBS)
-        self._commits[durability] = commit
+        send = partial(self._send, _level(durability), to_place)
+        commit = commits[durability] = GroupCommit(send, size=size, most_items=MOST_JOBS)
         return commit
 
-    async def _send(self, level: int | None, topic: str, jobs: list[Args]) -> list[StoredPut]:
+    async def _send(self, level: int | None, to_place: bool, topic: str, jobs: list[Args]) -> list[StoredPut]:
         """For each job the topic's `max_jobs`, its result, and the durability that it has reached.
 
         The result is a code below 0, or the code and the job as it is stored.
         """
         max_jobs, results, reached = await self._sender.put(
-            topic, level, _ALL_JOBS, chain.from_iterable(jobs), nullcontext
+            topic, level, _ALL_JOBS, chain.from_iterable(jobs), nullcontext, to_place=to_place
         )
         self.count(topic, [result if isinstance(result, int) else result[0] for result in results])
         durability = name_of(reached)
@@ -190,7 +203,8 @@ class Puts:
             StoreUnavailable: the store confirmed none of them.
             DurabilityUnavailable: the store supports the durability of none of them. Nothing was stored.
         """
-        return await _Batch(self, self._sender, self._throttle, _encoded(specs, bounds)).put()
+        jobs = _encoded(specs, bounds)
+        return await _Batch(self, self._sender, self._throttle, jobs, to_place=await self._check(jobs)).put()
 
     async def put_many_with_jobs(
         self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS
@@ -199,8 +213,21 @@ class Puts:
 
         None for a result without one, and for jobs that existed already and do not fit into KEPT_BYTES.
         """
-        batch = _Batch(self, self._sender, self._throttle, _encoded(specs, bounds), with_jobs=True)
+        jobs = _encoded(specs, bounds)
+        to_place = await self._check(jobs)
+        batch = _Batch(self, self._sender, self._throttle, jobs, to_place=to_place, with_jobs=True)
         return [(result, batch.records.get(index)) for index, result in enumerate(await batch.put())]
+
+    async def _check(self, jobs: Sequence[EncodedPut]) -> bool:
+        """Check all windows of a batch; returns whether the due time of any job is to be placed."""
+        if {None}.issuperset([job.window for job in jobs]):  # faster than `all`
+            return False
+        checked: set[str] = set()
+        for index, job in enumerate(jobs):
+            if job.window and job.window not in checked:
+                await self._sender.placer.check(job, ("body", "jobs", index))
+                checked.add(job.window)
+        return True
 
     def count(self, topic: str, codes: Sequence[int]) -> None:
         """Count the outcomes of puts into a topic."""
@@ -246,8 +273,10 @@ class _Batch:
         throttle: BulkThrottle,
         jobs: Sequence[EncodedPut],
         *,
+        to_place: bool,
         with_jobs: bool = False,
     ) -> None:
+        self._to_place = to_place
         self._puts = puts
         self._sender = sender
         self._throttle = throttle
@@ -292,7 +321,9 @@ class _Batch:
                 raise self._level_errors[level_key]
             kept_bytes = self._kept_bytes_each * len(indexes)
             slot = partial(self._slot, topic)
-            _, replies, reached = await self._sender.put(topic, _level(durability), kept_bytes, args, slot)
+            _, replies, reached = await self._sender.put(
+                topic, _level(durability), kept_bytes, args, slot, to_place=self._to_place
+            )
         except (StoreUnavailable, DurabilityUnavailable) as exc:
             status = 422
             if isinstance(exc, StoreUnavailable):

@@ -45,6 +45,12 @@ _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
 _NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
 """The codes of lib/delivery.lua for a job that no consumer holds."""
 _CANCELS_PER_CALL = 100
+_TO_PLACE = 4
+"""What change.lua returns when the due time is to be placed first, and so does release.lua:"""
+_RETRY_TO_PLACE = 8
+_PLACED_BY_NOTHING = ("", 0, 0)
+_MOST_PLACEMENTS = 3
+"""Of one call: its window may be changed meanwhile."""
 _RESEND = -1
 """What pop.lua returns for a repeated request whose jobs do not fit into the reply."""
 
@@ -116,6 +122,7 @@ class JobQueue:
         self._bulk_throttle = bulk_throttle
         self._known_topics = known_topics
         self._pacing = ReplyPacing()
+        self._placer = put_sender.placer
         self._puts = Puts(put_sender, labels, bulk_throttle, known_topics)
         self._chained = ChainedPuts(scripts, keys, put_sender)
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
@@ -147,6 +154,10 @@ class JobQueue:
         """Store a job; see `Puts.add`."""
         self._puts.add(put, on_result)
 
+    def may_add(self, put: EncodedPut) -> bool:
+        """Whether `add_put` takes the put; see `Puts.is_checked`."""
+        return put.window is None or self._puts.is_checked(put)
+
     async def put_many(self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
         """Store jobs; see `Puts.put_many`."""
         return await self._puts.put_many(specs, bounds)
@@ -174,11 +185,13 @@ class JobQueue:
         Raises:
             JobNotFound: there is no such job, or it is dead or finished.
             JobReserved: a consumer holds it.
+            InvalidInput: a zone or calendar of its window is unknown, or that never opens.
         """
+        if change.window is not None:
+            await self._placer.check_window(change.window)
         extra = change_extra(change)
         has_body = "body" in change.model_fields_set
-        reply = await self._run(
-            "change",
+        args = (
             topic,
             job_id,
             *when_args(change),
@@ -186,7 +199,16 @@ class JobQueue:
             1 if has_body else 0,
             json_bytes(change.body) if has_body else "",
         )
+        reply = await self._run("change", *args, *_PLACED_BY_NOTHING)
+        for _ in range(_MOST_PLACEMENTS):
+            if reply[0] != _TO_PLACE:
+                break
+            _, _, window, spread_ms, asked_ms = reply
+            placed = await self._placer.place(job_id, asked_ms, window.decode(), spread_ms)
+            reply = await self._run("change", *args, b"%d %b" % (spread_ms, window), *placed)
         code, state = reply[0], reply[1].decode()
+        if code == _TO_PLACE:
+            raise _kept_changing(topic, job_id)
         if code == 2:
             raise JobReserved(topic, job_id)
         if code == 3:
@@ -383,7 +405,7 @@ class JobQueue:
         error: str | None = None,
         counts: bool = True,
     ) -> Released:
-        """Release a job for another attempt after `delay_ms` (None: after its backoff).
+        """Release a job for another attempt after `delay_ms` (None: after its backoff), in its opening hours.
 
         It becomes dead instead when this was its last attempt or its backoff schedule has ended. Unless the delivery
         `counts` as an attempt, it is a snooze, which needs a delay. The receipt is void afterwards.
@@ -391,8 +413,7 @@ class JobQueue:
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
         """
-        reply = await self._run(
-            "release",
+        args = (
             topic,
             job_id,
             receipt.nonce,
@@ -404,6 +425,15 @@ class JobQueue:
             self._dead_retention_ms,
             1 if counts else 0,
         )
+        reply = await self._run("release", *args, *_PLACED_BY_NOTHING)
+        for _ in range(_MOST_PLACEMENTS):
+            if reply[0] != _RETRY_TO_PLACE:
+                break
+            _, window, spread_ms, asked_ms = reply
+            placed = await self._placer.place_retry(job_id, asked_ms, window.decode(), spread_ms)
+            reply = await self._run("release", *args, window, *placed)
+        if reply[0] == _RETRY_TO_PLACE:
+            raise _kept_changing(topic, job_id)
         raise_unless_ok(reply[0], topic, job_id)
         state = _STATES[reply[1]]
         label = self._label(topic)
@@ -464,6 +494,10 @@ def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> Job
     if isinstance(result, JobState):
         return result
     raise (JobNotFound if result == _NOT_FOUND else JobReserved)(topic, job_id)
+
+
+def _kept_changing(topic: str, job_id: str) -> StoreUnavailable:
+    return StoreUnavailable(f"the window of job {job_id!r} of topic {topic!r} kept changing; nothing was done")
 
 
 def raise_unless_ok(code: int, topic: str, job_id: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from deferd.contract import limits
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
+from deferd.contract.windows import window_text
 from deferd.engine.record import NONCE_BITS, Receipt, instant_ms, json_bytes, policy_extra, to_ms
 
 Args = tuple[str, bytes | int]
@@ -33,6 +34,10 @@ _EXTRA_FIELDS = frozenset(
 )
 
 
+PLACED_BY = frozenset({"window", "spread"})
+"""The fields that move due times."""
+
+
 class PutBounds(NamedTuple):
     """Limits of the caller's API key on its puts. None: only the limits of topic and service apply.
 
@@ -49,12 +54,14 @@ NO_BOUNDS = PutBounds()
 
 
 class EncodedPut(msgspec.Struct, frozen=True, gc=False):
-    """A put that is ready to be sent: `job` is the argument of lua/put.lua."""
+    """A put that is ready to be sent: `job` is the argument of lua/put.lua, once `window` is None or it is placed."""
 
     topic: str
     id: str
     durability: str | None
     job: bytes
+    window: str | None = None
+    """Not None: the due time is still to be placed. The JSON of the window, '' for none."""
 
     @property
     def args(self) -> Args:
@@ -94,7 +101,10 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
     head = PUT_HEAD.pack(on_conflict, when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
     # One argument, not two: bytes from orjson occupy a kilobyte until they are copied.
     job = head + extra + json_bytes(spec.body)
-    return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job)
+    window = None
+    if not spec.model_fields_set.isdisjoint(PLACED_BY):
+        window = "" if spec.window is None else window_text(spec.window)
+    return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job, window)
 
 
 def _put_extra(spec: PutJob, bounds: PutBounds) -> bytes:
@@ -126,6 +136,9 @@ def _put_extra(spec: PutJob, bounds: PutBounds) -> bytes:
 def change_extra(change: ChangeJob) -> dict[str, Any]:
     """The keys of the record's `extra` that a change sets; None removes one."""
     extra = policy_extra(change)
+    for key in ("wi", "sp"):
+        if key in extra:
+            extra[key] = extra[key] or None
     if "tags" in change.model_fields_set:
         extra["g"] = change.tags or None
     if "headers" in change.model_fields_set:

@@ -5,7 +5,9 @@
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
 --   many as have this number of bytes together, and for the others the code alone
 -- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
---   If the topic has another default above 0, nothing is stored and no result is returned
+--   If the topic has another default above 0, nothing is stored and no result is returned. When the caller placed the
+--   due times by defaults of the topic, a space and those follow (`w` of its settings); if these are others, nothing is
+--   stored either. `*` in place of them: any
 -- ARGV[4..] two for each job: id | job, which consists of
 --   options u8: on conflict 0 reject, 1 keep, 2 replace, 3 append (then extra has `z`, the most bytes of a body, and
 --   maybe
@@ -15,7 +17,8 @@
 --   0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
--- Returns { now ms, the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }
+-- Returns { now ms, the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }; as fifth
+--   the topic's defaults for due times or '', if the due times were placed by others
 --   { code, state, record, lease end ms, consumer }: 1 created, 2 kept, 3 replaced, 4 appended
 --   { 5 to 8, 'delayed', record }: 5 stored as follow-up, 6 that was kept, 7 replaced, 8 appended to
 --   { 2, state } for a kept job that is not returned
@@ -35,6 +38,13 @@ local last = last_position()
 local settings, is_new = ensure_topic()
 local max_jobs = settings.j or 0
 local durability, satisfied = settings.l or 0, tonumber(ARGV[3])
+if settings.w or not satisfied then
+  local level, placed_by = string.match(ARGV[3], '^(%S+) ?(.*)$')
+  satisfied = tonumber(level)
+  if placed_by ~= '*' and placed_by ~= (settings.w or '') then
+    return { now, max_jobs, {}, durability, settings.w or '' }
+  end
+end
 if durability > 0 and satisfied >= 0 and durability ~= satisfied then return { now, max_jobs, {}, durability } end
 local live  -- the number of live jobs, counted when first needed
 

@@ -7,13 +7,14 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deferd.contract.errors import InvalidInput
 from deferd.contract.windows import Window
 from deferd.engine.timing.openings import Openings, place, spread_of
 from deferd.engine.timing.zones import zone_named
+from tests.drawn_input import drawn
 
 _MINUTE = timedelta(minutes=1)
 _NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -134,22 +135,22 @@ def drawn_windows(draw: st.DrawFn) -> tuple[list[Window], datetime]:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@drawn(100)
 @given(drawn_windows())
-def test_drawn_windows_are_open_as_the_model_says(drawn: tuple[list[Window], datetime]) -> None:
-    check(*drawn)
+def test_drawn_windows_are_open_as_the_model_says(some: tuple[list[Window], datetime]) -> None:
+    check(*some)
 
 
-@settings(max_examples=200, deadline=None)
+@drawn(1000)
 @given(
     drawn_windows(),
     st.integers(0, 40 * 86_400_000),
     st.integers(0, 86_400_000),
 )
 def test_a_placed_time_is_open_and_not_earlier(
-    drawn: tuple[list[Window], datetime], asked_after: int, offset: int
+    some: tuple[list[Window], datetime], asked_after: int, offset: int
 ) -> None:
-    windows, begin = drawn
+    windows, begin = some
     asked = ms(begin) + asked_after
     openings = Openings.of(windows)
     placed = place(asked, offset, openings)
