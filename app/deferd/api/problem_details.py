@@ -99,6 +99,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.Forbidden: Row(403, "The request is not allowed"),
     errors.JobNotFound: Row(404, "There is no such job"),
     errors.TopicNotFound: Row(404, "There is no such topic"),
+    errors.CalendarNotFound: Row(404, "There is no such calendar"),
     errors.JobExists: Row(409, "The id is taken"),
     errors.JobReserved: Row(409, "A consumer holds the job"),
     errors.ReceiptStale: Row(409, "The receipt does not belong to the current delivery"),
@@ -125,6 +126,7 @@ BY_CODE: dict[str, Row] = {kind.code: row for kind, row in ROWS.items()} | {INTE
 
 _FACTS = {
     "topic": "topic",
+    "calendar": "calendar",
     "job_id": "id",
     "limit_bytes": "limit_bytes",
     "max_jobs": "max_jobs",

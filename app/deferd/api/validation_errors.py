@@ -16,7 +16,7 @@ FIELD_ERRORS_MAX = 1000
 _SECONDS = frozenset(
     {
         *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "max_wait", "unique_for"),
-        *("base", "cap", "seconds", "wait", "advance", "by", "spread", "every", "jitter"),
+        *("base", "cap", "seconds", "wait", "advance", "by", "spread", "every"),
     }
 )
 _BACKOFF_KINDS = tuple(

@@ -40,6 +40,8 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "purge": Entry("topic_jobs", "remove all jobs of a topic, or those in one state"),
         "pause": Entry("topics", "stop handing out the jobs of a topic"),
         "resume": Entry("topics", "hand out the jobs of a topic again"),
+        "calendars": Entry("calendars", "list all calendars, opening hours under names"),
+        "calendar": Entry("calendars", "show, set or delete a calendar"),
     },
     "tools": {
         "bench": Entry("bench", "measure a running deployment, to size it"),

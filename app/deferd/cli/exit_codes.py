@@ -34,7 +34,15 @@ _NOT_ALLOWED_CODES = frozenset({"unauthorized", "forbidden"})
 _USAGE_CODES = frozenset({"validation", "payload_too_large", "durability_unavailable", "different_shard"})
 _REFUSED_CODES = frozenset(
     {
-        *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),
+        *(
+            "job_exists",
+            "job_reserved",
+            "receipt_stale",
+            "job_not_found",
+            "topic_not_found",
+            "calendar_not_found",
+            "job_cancelled",
+        ),
         "topic_full",
     }
 )

@@ -95,6 +95,19 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
+def window(text: str) -> Any:
+    """Opening hours: a JSON object, a list of them, or the name of a calendar; ``none`` for none."""
+    if text == _NONE:
+        return None
+    return json_value(text) if text.lstrip()[:1] in {"{", "["} else text
+
+
+def windows(text: str) -> list[Any]:
+    """Several opening hours: a JSON list, or one object."""
+    value = json_value(text)
+    return value if isinstance(value, list) else [value]
+
+
 def body(text: str) -> Any:
     """A job's body: a JSON value, or ``-`` for standard input."""
     return text if text == "-" else Body(json_value(text))

@@ -245,6 +245,7 @@ _BY_CODE: dict[str, _MakeError] = {
     "forbidden": lambda _, detail, __: errors.Forbidden(detail),
     "job_not_found": lambda problem, detail, _: errors.JobNotFound(problem["topic"], problem["id"], detail),
     "topic_not_found": lambda problem, _, __: errors.TopicNotFound(problem["topic"]),
+    "calendar_not_found": lambda problem, _, __: errors.CalendarNotFound(problem["calendar"]),
     "job_exists": lambda problem, _, __: job_exists(problem, problem["topic"], problem["id"]),
     "job_reserved": lambda problem, _, __: errors.JobReserved(
         problem["topic"], problem["id"], problem.get("durability")

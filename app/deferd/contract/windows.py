@@ -106,7 +106,8 @@ WindowSpec = Annotated[
     Discriminator(_form),
     Field(
         description="Opening hours: one window, a list of them, or the name of a calendar. A due time, and the end of "
-        "every backoff, moves to the next opening."
+        "every backoff, moves to the next opening.",
+        json_schema_extra={"x-name": "WindowSpec"},  # the name of its schema in the OpenAPI document
     ),
 ]
 Spread = Annotated[

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from deferd.contract import limits
 from deferd.contract.errors import CalendarNotFound, FieldError, InvalidInput
 from deferd.contract.windows import PutCalendar, Window
 from deferd.engine.redis_keys import Keys
@@ -84,9 +85,12 @@ class Calendars:
         Jobs that are placed already stay where they are.
 
         Raises:
-            InvalidInput: a zone is unknown, or a window never opens.
+            InvalidInput: a zone is unknown, a window never opens, or there are as many calendars as there may be.
         """
         await self.check(calendar.windows, ("body", "windows"))
+        if await self._scripts.command("HLEN", self._key) >= limits.CALENDARS_MAX and await self._find(name) is None:
+            message = f"would be one calendar more than there may be, {limits.CALENDARS_MAX}"
+            raise InvalidInput([FieldError(("path", "name"), message, name)])
         text = calendar.model_dump_json(by_alias=True, exclude_defaults=True)
         is_new = await self._scripts.command("HSET", self._key, name, text)
         self._remembered.pop(name, None)

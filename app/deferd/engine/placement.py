@@ -7,12 +7,13 @@ topic has others, nothing is stored, the script returns them, and the put is pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
 
+from deferd.contract.errors import StoreUnavailable
 from deferd.contract.windows import read_window
 from deferd.engine.calendars import Calendars, Path, Spec
 from deferd.engine.record import json_bytes
@@ -23,6 +24,9 @@ from deferd.engine.timing.openings import Openings, place, spread_of
 
 _REMEMBERED_MAX = 10_000
 NO_DEFAULTS = ""
+_TO_PLACE = 8
+"""The first value of a script that leaves it to the caller to place the job."""
+_MOST_CALLS = 4
 
 
 class Placed(NamedTuple):
@@ -104,6 +108,25 @@ class Placer:
             if window not in openings:
                 openings[window] = await self._calendars.openings_of(read_window(window))
         return openings
+
+
+async def until_placed(
+    run: Callable[..., Awaitable[list[Any]]], place: Callable[[int, str, int], Awaitable[Placed]]
+) -> list[Any]:
+    """The reply of a script that gives one job another due time, change.lua or release.lua.
+
+    If the job has a window, the script does nothing and returns it, and `place` places the job for the next call.
+
+    Raises:
+        StoreUnavailable: also when the window was changed each time in between. Nothing was done.
+    """
+    reply = await run("", 0, 0)
+    for _ in range(_MOST_CALLS):
+        if reply[0] != _TO_PLACE:
+            return reply
+        _, asked_ms, window, spread_ms = reply
+        reply = await run(b"%d %b" % (spread_ms, window), *await place(asked_ms, window.decode(), spread_ms))
+    raise StoreUnavailable("the window of the job kept changing; nothing was done")
 
 
 def _windows_in(jobs: Sequence[bytes]) -> Iterator[str]:

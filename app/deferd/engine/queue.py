@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
+from deferd.engine.placement import until_placed
 from deferd.engine.puts import PutOutcome, PutResult, Puts, StoredPut
 from deferd.engine.record import JobRecord, Receipt, json_bytes, read_deliveries, read_record, read_reply
 from deferd.engine.redis_keys import Keys
@@ -45,12 +47,6 @@ _OK, _NOT_FOUND, _STALE, _CANCELLED = 0, 1, 2, 3
 _NOT_HELD = {4: JobState.DELAYED, 5: JobState.READY, 6: JobState.DEAD, 7: JobState.FINISHED}
 """The codes of lib/delivery.lua for a job that no consumer holds."""
 _CANCELS_PER_CALL = 100
-_TO_PLACE = 4
-"""What change.lua returns when the due time is to be placed first, and so does release.lua:"""
-_RETRY_TO_PLACE = 8
-_PLACED_BY_NOTHING = ("", 0, 0)
-_MOST_PLACEMENTS = 3
-"""Of one call: its window may be changed meanwhile."""
 _RESEND = -1
 """What pop.lua returns for a repeated request whose jobs do not fit into the reply."""
 
@@ -199,16 +195,8 @@ class JobQueue:
             1 if has_body else 0,
             json_bytes(change.body) if has_body else "",
         )
-        reply = await self._run("change", *args, *_PLACED_BY_NOTHING)
-        for _ in range(_MOST_PLACEMENTS):
-            if reply[0] != _TO_PLACE:
-                break
-            _, _, window, spread_ms, asked_ms = reply
-            placed = await self._placer.place(job_id, asked_ms, window.decode(), spread_ms)
-            reply = await self._run("change", *args, b"%d %b" % (spread_ms, window), *placed)
+        reply = await until_placed(partial(self._run, "change", *args), partial(self._placer.place, job_id))
         code, state = reply[0], reply[1].decode()
-        if code == _TO_PLACE:
-            raise _kept_changing(topic, job_id)
         if code == 2:
             raise JobReserved(topic, job_id)
         if code == 3:
@@ -425,15 +413,7 @@ class JobQueue:
             self._dead_retention_ms,
             1 if counts else 0,
         )
-        reply = await self._run("release", *args, *_PLACED_BY_NOTHING)
-        for _ in range(_MOST_PLACEMENTS):
-            if reply[0] != _RETRY_TO_PLACE:
-                break
-            _, window, spread_ms, asked_ms = reply
-            placed = await self._placer.place_retry(job_id, asked_ms, window.decode(), spread_ms)
-            reply = await self._run("release", *args, window, *placed)
-        if reply[0] == _RETRY_TO_PLACE:
-            raise _kept_changing(topic, job_id)
+        reply = await until_placed(partial(self._run, "release", *args), partial(self._placer.place_retry, job_id))
         raise_unless_ok(reply[0], topic, job_id)
         state = _STATES[reply[1]]
         label = self._label(topic)
@@ -494,10 +474,6 @@ def state_when_cancelled(result: JobState | int, topic: str, job_id: str) -> Job
     if isinstance(result, JobState):
         return result
     raise (JobNotFound if result == _NOT_FOUND else JobReserved)(topic, job_id)
-
-
-def _kept_changing(topic: str, job_id: str) -> StoreUnavailable:
-    return StoreUnavailable(f"the window of job {job_id!r} of topic {topic!r} kept changing; nothing was done")
 
 
 def raise_unless_ok(code: int, topic: str, job_id: str) -> None:

@@ -19,7 +19,7 @@ The body is kept as the JSON bytes of the put; scripts never parse it.
 
 Of a job with opening hours or a spread, `wi` is the JSON of its `window`, as a string, `sp` its spread in ms, and `sh`
 how much later it is due than was asked for, in ms. In a put that is not placed yet (engine/placement.py), '' and 0 mean
-none, whatever the topic's defaults are; a record has neither.
+none, against the topic's defaults; a record has neither.
 
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a
 delivery is the pair of `nonce` (random for each job, and incremented when a delivery is returned without counting as

@@ -9,45 +9,24 @@ from typing import Any
 import pytest
 
 from deferd.contract.errors import InvalidInput, JobExists, StoreUnavailable
-from deferd.contract.model import ChangeJob, JobState, PutJob, TopicSettings
-from deferd.contract.windows import PutCalendar, read_window
-from deferd.engine.calendars import Calendars
+from deferd.contract.model import ChangeJob, JobState, PutJob
 from deferd.engine.placement import Placer
-from deferd.engine.record import JobRecord
 from deferd.engine.timing.openings import spread_of
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job, started_engine
-
-OFFICE: dict[str, Any] = {"zone": "Europe/Berlin", "from": "09:00", "to": "17:00"}
-NIGHT: dict[str, Any] = {"zone": "UTC", "from": "22:00", "to": "06:00"}
-MONDAY_NOON = "2030-01-14T12:00:00+00:00"
-MONDAY_EVENING = "2030-01-14T20:00:00+00:00"
-TUESDAY_OPENING = "2030-01-15T08:00:00+00:00"
-
-
-def ms(text: str) -> int:
-    return round(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-def instant(at_ms: int | None) -> str:
-    assert at_ms is not None
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
-async def now_ms(driver: EngineDriver) -> int:
-    return int(await driver.engine.placer._clock.now_ms(0))
-
-
-async def move_to(driver: EngineDriver, at: str) -> None:
-    driver.move_clock((ms(at) - await now_ms(driver)) / 1000)
-
-
-def asked(record: JobRecord) -> str:
-    return instant(record.due_at_ms - record.placement.moved_ms)
-
-
-async def configure(driver: EngineDriver, **settings: Any) -> None:
-    await driver.topics.configure(TOPIC, TopicSettings.model_validate(settings))
-
+from tests.integration.engine.window_times import (
+    MONDAY_EVENING,
+    MONDAY_NOON,
+    NIGHT,
+    OFFICE,
+    TUESDAY_OPENING,
+    as_stored,
+    asked,
+    configure,
+    instant,
+    move_to,
+    ms,
+    now_ms,
+)
 
 # Puts
 
@@ -166,12 +145,7 @@ async def test_a_put_that_is_refused_says_why(driver: EngineDriver) -> None:
     await driver.put(window=NIGHT)
     with pytest.raises(JobExists):
         await driver.put(window=NIGHT)
-    assert (await driver.put(window=OFFICE, on_conflict="keep")).placement.window == read_text(NIGHT)
-
-
-def read_text(window: dict[str, Any]) -> str:
-    shown = {name: value for name, value in window.items() if value != "UTC"}
-    return "{" + ",".join(f'"{name}":"{value}"' for name, value in shown.items()) + "}"
+    assert (await driver.put(window=OFFICE, on_conflict="keep")).placement.window == as_stored(NIGHT)
 
 
 async def test_a_max_wait_wins_over_the_window(driver: EngineDriver) -> None:
@@ -182,7 +156,7 @@ async def test_a_max_wait_wins_over_the_window(driver: EngineDriver) -> None:
 
 async def test_appends_are_placed(driver: EngineDriver) -> None:
     await move_to(driver, MONDAY_EVENING)
-    options = {"on_conflict": "append", "window": OFFICE}
+    options: dict[str, Any] = {"on_conflict": "append", "window": OFFICE}
     await driver.put(body=1, **options)
     await driver.pass_time(600)
     second = await driver.put(body=2, **options)
@@ -337,7 +311,7 @@ async def test_a_new_window_places_a_delayed_job_again(driver: EngineDriver) -> 
     none = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"window": None}))
     assert (none.state, none.placement.window, none.placement.moved_ms) == (JobState.READY, "", 0)
     ready = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"window": OFFICE}))
-    assert (ready.state, ready.placement.window) == (JobState.READY, read_text(OFFICE))
+    assert (ready.state, ready.placement.window) == (JobState.READY, as_stored(OFFICE))
 
 
 async def test_other_changes_leave_the_due_time(driver: EngineDriver) -> None:
@@ -374,7 +348,7 @@ async def test_follow_ups_and_chains_are_placed(driver: EngineDriver) -> None:
     assert instant((await driver.queue.get(TOPIC, "b")).due_at_ms) == TUESDAY_OPENING
     assert (await driver.queue.get("other", "c")).placement.moved_ms == spread_of("c", 60_000)
     started = await driver.queue.get(TOPIC, "a")
-    assert (instant(started.due_at_ms), started.placement.window) == (TUESDAY_OPENING, read_text(OFFICE))
+    assert (instant(started.due_at_ms), started.placement.window) == (TUESDAY_OPENING, as_stored(OFFICE))
 
 
 async def test_a_follow_up_that_begins_late_begins_when_the_job_before_it_ends(driver: EngineDriver) -> None:
@@ -395,96 +369,6 @@ async def test_a_chain_with_a_wrong_window_does_nothing(driver: EngineDriver) ->
         await driver.queue.finish_and_put(TOPIC, "a", held.receipt, [job("b"), job("c", window="unknown")])
     assert refused.value.field_errors[0].path == ("body", "put", 1, "window")
     assert await driver.state() is JobState.RESERVED
-
-
-# Defaults of topics
-
-
-async def test_defaults_of_a_topic_place_its_puts(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    await configure(driver, window=OFFICE, spread=60)
-    view = await driver.topics.show(TOPIC)
-    assert (view.settings.window, view.settings.spread) == (read_window(read_text(OFFICE)), 60)
-    put = await driver.put()
-    assert put.due_at_ms == ms(TUESDAY_OPENING) + spread_of("a", 60_000)
-    assert (put.placement.window, put.placement.spread_ms) == (read_text(OFFICE), 60_000)
-    own = await driver.put("b", window=NIGHT, spread=None)
-    assert (instant(own.due_at_ms), own.placement.spread_ms) == ("2030-01-14T22:00:00+00:00", 0)
-    free = await driver.put("c", window=None, spread=0)
-    assert (free.state, free.placement.window) == (JobState.READY, "")
-    results = await driver.queue.put_many([job("d"), job("e", window=None)])
-    assert [result.status for result in results] == [201, 201]
-    assert (await driver.queue.get(TOPIC, "d")).due_at_ms == ms(TUESDAY_OPENING) + spread_of("d", 60_000)
-
-
-async def test_another_service_learns_the_defaults_from_the_store(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    await driver.put("before")
-    async with started_engine(driver.server.url, movable_clock=True) as other:
-        await other.topics.configure(TOPIC, TopicSettings.model_validate({"window": OFFICE, "ttr": 5}))
-        first = await driver.put("a")
-        assert (instant(first.due_at_ms), first.ttr_ms) == (TUESDAY_OPENING, 5000)
-        assert TOPIC in driver.engine.placer.defaults
-        await other.topics.configure(TOPIC, TopicSettings.model_validate({"window": NIGHT}))
-        assert instant((await driver.put("b")).due_at_ms) == "2030-01-14T22:00:00+00:00"
-        await other.topics.configure(TOPIC, TopicSettings())
-        assert (await driver.put("c")).state is JobState.READY
-        assert TOPIC not in driver.engine.placer.defaults
-        await other.topics.configure(TOPIC, TopicSettings.model_validate({"spread": 60}))
-        for level in (None, "memory"):
-            put = await driver.put(f"d-{level}", durability=level)
-            assert put.placement.moved_ms == spread_of(f"d-{level}", 60_000)
-
-
-async def test_chains_learn_the_defaults_of_several_topics(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    names = [f"topic-{each}" for each in range(8)]
-    async with started_engine(driver.server.url, movable_clock=True) as other:
-        for name in names:
-            await other.topics.configure(name, TopicSettings.model_validate({"window": OFFICE, "durability": "memory"}))
-    await driver.put()
-    held = await driver.pop_one()
-    chained = [PutJob(topic=name, id="x") for name in names]
-    results = await driver.queue.finish_and_put(TOPIC, "a", held.receipt, chained)
-    assert [result.status for result in results] == [201] * 8
-    for name in names:
-        assert instant((await driver.queue.get(name, "x")).due_at_ms) == TUESDAY_OPENING
-
-
-# Calendars
-
-
-async def test_a_calendar_gives_its_windows_and_a_change_counts_within_a_second(driver: EngineDriver) -> None:
-    await move_to(driver, MONDAY_EVENING)
-    calendars = driver.engine.calendars
-    calendar = PutCalendar.model_validate({"windows": [OFFICE]})
-    assert (await calendars.put("office", calendar))[1] is True
-    assert (await calendars.put("office", calendar))[1] is False
-    put = await driver.put(window="office")
-    assert (instant(put.due_at_ms), put.placement.window) == (TUESDAY_OPENING, '"office"')
-    await calendars.put("office", PutCalendar.model_validate({"windows": [NIGHT]}))
-    assert instant((await driver.put("b", window="office")).due_at_ms) == "2030-01-14T22:00:00+00:00"
-    assert [one.name for one in await calendars.all()] == ["office"]
-    assert (await calendars.get("office")).windows == tuple(PutCalendar.model_validate({"windows": [NIGHT]}).windows)
-
-
-async def test_jobs_of_a_deleted_or_damaged_calendar_are_always_open(driver: EngineDriver) -> None:
-    await move_to(driver, "2030-01-14T15:59:00+00:00")
-    calendars = driver.engine.calendars
-    await calendars.put("office", PutCalendar.model_validate({"windows": [OFFICE]}))
-    await configure(driver, window="office")
-    await driver.put("a")
-    held = await driver.pop_one()
-    await calendars.delete("office")
-    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=120_000)
-    assert instant(released.due_at_ms) == "2030-01-14T16:01:00+00:00"
-    with pytest.raises(InvalidInput):
-        await driver.put("b", window="office")
-    await driver.put("b")
-    driver.server.command("HSET", "deferd:{0}:calendars", "office", "{")
-    fresh = Calendars(driver.engine._scripts, driver.engine._keys)
-    assert await fresh.openings_of("office") is None
-    assert await fresh.all() == []
 
 
 # What uses none of it

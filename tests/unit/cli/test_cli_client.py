@@ -150,6 +150,7 @@ def test_every_error_of_the_client_has_its_exit_code() -> None:
 
     assert {name for name, code in codes.items() if code == exit_codes.REFUSED} == {
         *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),
+        "calendar_not_found",
         "topic_full",
     }
     assert {name for name, code in codes.items() if code == exit_codes.USAGE} == {

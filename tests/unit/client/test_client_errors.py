@@ -16,6 +16,7 @@ RAISED: list[errors.DeferdError] = [
     errors.Forbidden("this key may only pop"),
     errors.JobNotFound("orders", "a", "job 'a' is done"),
     errors.TopicNotFound("orders"),
+    errors.CalendarNotFound("office"),
     errors.JobExists("orders", "a"),
     errors.JobReserved("orders", "a"),
     errors.JobExists("orders", "a", "replicated:1"),

@@ -77,6 +77,7 @@ TAGS = [
     {"name": "jobs", "description": "For producers: put, get, change and cancel jobs."},
     {"name": "consumers", "description": "For consumers: pop jobs, then finish, release, touch or bury them."},
     {"name": "topics", "description": "Settings, lists, pause, dead jobs and consistency checks of topics."},
+    {"name": "calendars", "description": "Opening hours under names."},
     {"name": "operations", "description": "Health, metrics, and the consistency check of the whole store."},
 ]
 
@@ -86,6 +87,7 @@ _DETAILS = {
     "unsupported_media_type": "Content-Type is 'text/plain' and must be application/json",
     "job_not_found": "topic 'orders.close' has no job 'order-1042'",
     "topic_not_found": "there is no topic 'orders.close'",
+    "calendar_not_found": "there is no calendar 'office'",
     "job_exists": "topic 'orders.close' already has a job 'order-1042'",
     "job_reserved": "a consumer holds job 'order-1042' of topic 'orders.close'",
     "receipt_stale": "nobody holds job 'order-1042' of topic 'orders.close': it is delayed",
@@ -104,6 +106,7 @@ _FACTS: dict[str, dict[str, Any]] = {
     "validation": {"errors": [{"field": "query.count", "message": "must be at most 1000", "value": "1001"}]},
     "payload_too_large": {"limit_bytes": limits.BODY_DEFAULT_BYTES},
     "topic_not_found": {"topic": "orders.close"},
+    "calendar_not_found": {"calendar": "office"},
     "durability_unavailable": {"durability": "replicated:1", "available": ["memory", "fsync"]},
     "different_shard": {"topic": "mail"},
     "topic_full": {"topic": "orders.close", "max_jobs": 100_000},

@@ -7,7 +7,7 @@
 -- ARGV[8] by which window and spread the caller placed the job: "spread_ms window", '' if it did not
 -- ARGV[9] the due time of a placed job, ms | ARGV[10] how much later that is than was asked for, ms
 -- Returns { 0, state, record, due ms } or { code, state }: 1 not found, 2 reserved, 3 dead or finished; or
---   { 4, state, window, spread ms, asked for ms }: nothing is done, and the caller is to place the job
+--   { 8, asked for ms, window, spread ms }: nothing is done, and the caller is to place the job
 -- Bound: one job.
 local id = ARGV[2]
 local now = now_ms()
@@ -36,7 +36,7 @@ elseif has_new_place and state == 'delayed' then
 end
 if due and (record.extra.wi or record.extra.sp) then
   local window, spread = record.extra.wi or '', record.extra.sp or 0
-  if ARGV[8] ~= string.format('%d %s', spread, window) then return { 4, state, window, spread, due } end
+  if ARGV[8] ~= string.format('%d %s', spread, window) then return { 8, due, window, spread } end
   due, record.extra.sh = math.max(tonumber(ARGV[9]), now), tonumber(ARGV[10])
   if record.extra.sh == 0 then record.extra.sh = nil end
 elseif due then

@@ -6,10 +6,10 @@
 -- ARGV[5] wait ms, -1 for the job's backoff | ARGV[6] 1 when an error text follows | ARGV[7] error
 -- ARGV[8] a random number from -1 to 1 for the jitter | ARGV[9] how long a dead job is kept, ms
 -- ARGV[10] 1: the delivery counts as an attempt; 0: as a snooze, which needs a wait
--- ARGV[11] the job's window, by which the caller placed the retry, '' if it did not
+-- ARGV[11] by which window and spread the caller placed the retry: "spread_ms window", '' if it did not
 -- ARGV[12] the due time of a placed retry, ms | ARGV[13] how much later that is than the end of the wait, ms
 -- Returns { 0, state, due ms (0 when dead), attempts, why it is dead }
---   or { 8, window, spread ms, end of the wait ms }: nothing is done, and the caller is to place the retry
+--   or { 8, end of the wait ms, window, spread ms }: nothing is done, and the caller is to place the retry
 --   or { code }: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: one job.
 local id, now = ARGV[2], now_ms()
@@ -55,8 +55,10 @@ elseif wait < 0 then
   wait = backoff_ms(record.extra.b, record.attempts, tonumber(ARGV[8]))
   if not wait then died = 'schedule_ended' end
 end
-local window = record.extra.wi
-if window and not died and ARGV[11] ~= window then return { 8, window, record.extra.sp or 0, now + wait } end
+local window, spread = record.extra.wi, record.extra.sp or 0
+if window and not died and ARGV[11] ~= string.format('%d %s', spread, window) then
+  return { 8, now + wait, window, spread }
+end
 
 redis.call('ZREM', RESERVED, id)
 forget_holders({ id })
