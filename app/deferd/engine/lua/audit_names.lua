@@ -18,7 +18,7 @@ local KINDS = {
   tagged = true, taken = true, follow = true, items = true,
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
-  idle = true, tally = true }
+  idle = true, tally = true, calendars = true }
 local names, strays, with_settings, of_tags, lists = {}, {}, {}, {}, {}
 
 local reply
