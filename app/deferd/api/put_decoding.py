@@ -38,6 +38,7 @@ from deferd.engine.script_arguments import (
     PUT_HEAD_START,
     EncodedFinish,
     EncodedPut,
+    Placing,
     new_id,
     new_nonces,
     receipt_bytes,
@@ -171,9 +172,9 @@ def _decode_put(raw: bytes, traceparent: str | None) -> EncodedPut:
         raise _UnusualError
     if put.traceparent is None:
         put.traceparent = traceparent
-    start, end, window = _encode_options(put)
+    start, end, placing = _encode_options(put)
     [nonce] = new_nonces(1)
-    return EncodedPut(put.topic, put.id, put.durability, start + nonce + end + _json_bytes(put.body), window)
+    return EncodedPut(put.topic, put.id, put.durability, start + nonce + end + _json_bytes(put.body), placing)
 
 
 def _decode_batch(raw: bytes) -> EncodedBatch:
@@ -183,7 +184,7 @@ def _decode_batch(raw: bytes) -> EncodedBatch:
     for topic in {put.topic for put in puts}:
         if _TOPIC.fullmatch(topic) is None:
             raise _UnusualError
-    known: dict[tuple[Any, ...], tuple[bytes, bytes, str | None]] = {}
+    known: dict[tuple[Any, ...], tuple[bytes, bytes, Placing | None]] = {}
     jobs = []
     for put, job_id, nonce in zip(puts, ids, new_nonces(len(puts)), strict=True):
         options = astuple(put)[_OPTIONS]
@@ -192,9 +193,9 @@ def _decode_batch(raw: bytes) -> EncodedBatch:
         encoded = known.get(options)  # the jobs of a batch often have the same
         if encoded is None:
             encoded = known[options] = _encode_options(put)
-        start, end, window = encoded
+        start, end, placing = encoded
         job = b"".join((start, nonce, end, _json_bytes(put.body)))
-        jobs.append(EncodedPut(put.topic, job_id, put.durability, job, window))
+        jobs.append(EncodedPut(put.topic, job_id, put.durability, job, placing))
     return EncodedBatch(jobs)
 
 
@@ -206,8 +207,8 @@ def _check_ids(ids: Sequence[str]) -> None:
         raise _UnusualError
 
 
-def _encode_options(put: _Put) -> tuple[bytes, bytes, str | None]:
-    """What precedes and what follows the nonce in the argument of a job, without the body; and `EncodedPut.window`."""
+def _encode_options(put: _Put) -> tuple[bytes, bytes, Placing | None]:
+    """What precedes and what follows the nonce in the argument of a job, without the body; and `EncodedPut.placing`."""
     if put.durability not in _DURABILITIES:
         raise _UnusualError
     when, when_ms = DELAY, 0
@@ -217,20 +218,20 @@ def _encode_options(put: _Put) -> tuple[bytes, bytes, str | None]:
             raise _UnusualError
     elif put.run_at is not None:
         when, when_ms = INSTANT, _due_ms(put.run_at)
-    extra, window = b"", None
+    extra, placing = b"", None
     if put.window is not UNSET or put.spread is not UNSET:
-        window = "" if put.window is UNSET else _window(bytes(put.window))
+        window = None if put.window is UNSET else _window(bytes(put.window))
+        placing = Placing(window, None if put.spread is UNSET else to_ms(put.spread or 0))
     if (
-        window is not None
-        or put.traceparent is not None
+        put.traceparent is not None
         or put.ttr is not None
         or put.max_attempts is not UNSET
         or put.ttl is not UNSET
         or put.retain is not None
     ):
-        extra = _extra(put, window)
+        extra = _extra(put)
     start = PUT_HEAD_START.pack(ON_CONFLICT[put.on_conflict], when, when_ms)
-    return start, PUT_HEAD_END.pack(0, len(extra)) + extra, window
+    return start, PUT_HEAD_END.pack(0, len(extra)) + extra, placing
 
 
 @lru_cache(maxsize=1024)
@@ -254,7 +255,7 @@ def _due_ms(run_at: str) -> int:
     return instant_ms(at)
 
 
-def _extra(put: _Put, window: str | None) -> bytes:
+def _extra(put: _Put) -> bytes:
     """As `record.policy_extra` and `script_arguments` make it."""
     extra: dict[str, Any] = {}
     if put.ttr is not None:
@@ -265,10 +266,6 @@ def _extra(put: _Put, window: str | None) -> bytes:
         extra["x"] = 0 if put.ttl is None else to_ms(put.ttl)
     if put.retain is not None:
         extra["r"] = to_ms(put.retain)
-    if window is not None and put.window is not UNSET:
-        extra["wi"] = window
-    if put.spread is not UNSET:
-        extra["sp"] = 0 if put.spread is None else to_ms(put.spread)
     if put.traceparent is not None:
         if _TRACEPARENT.fullmatch(put.traceparent) is None:
             raise _UnusualError

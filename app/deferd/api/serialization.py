@@ -149,8 +149,6 @@ def _rare_members(record: JobRecord) -> bytes:
         members["headers"] = record.headers
     if record.endings is not NO_ENDINGS:
         members |= _endings(record)
-    if record.placement is not NOT_PLACED:
-        members |= _placement(record)
     members |= _collapsing(record)
     if record.last_error is not None:
         members["last_error"] = record.last_error
@@ -160,7 +158,8 @@ def _rare_members(record: JobRecord) -> bytes:
         members["finished_at"] = instant(record.finished_at_ms)
     if record.result is not None:
         members["result"] = Fragment(record.result)
-    return b"," + orjson.dumps(members)[1:-1] if members else b""  # a limit of 0 is none
+    written = b"," + orjson.dumps(members)[1:-1] if members else b""  # a limit of 0 is none
+    return written if record.placement is NOT_PLACED else _placement(record) + written
 
 
 def _collapsing(record: JobRecord) -> dict[str, Any]:
@@ -182,16 +181,12 @@ def _collapsing(record: JobRecord) -> dict[str, Any]:
     return members
 
 
-def _placement(record: JobRecord) -> dict[str, Any]:
+def _placement(record: JobRecord) -> bytes:
     placement = record.placement
-    members: dict[str, Any] = {}
-    if placement.moved_ms:
-        members["asked_for"] = instant(record.due_at_ms - placement.moved_ms)
-    if placement.window:
-        members["window"] = Fragment(placement.window)
-    if placement.spread_ms:
-        members["spread"] = seconds(placement.spread_ms)
-    return members
+    asked_for = f',"asked_for":"{instant(record.due_at_ms - placement.moved_ms)}"' if placement.moved_ms else ""
+    window = f',"window":{placement.window}' if placement.window else ""
+    spread = f',"spread":{seconds(placement.spread_ms)}' if placement.spread_ms else ""
+    return (asked_for + window + spread).encode()
 
 
 def _endings(record: JobRecord) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -29,6 +30,14 @@ class Calendar:
     windows: tuple[Window, ...]
 
 
+class _Found(NamedTuple):
+    """What was read of a calendar, None for what there is not, and until when it counts."""
+
+    until_s: float
+    windows: tuple[Window, ...] | None
+    openings: Openings | None
+
+
 class Calendars:
     """Stores calendars, and finds the windows that a field `window` means.
 
@@ -38,7 +47,7 @@ class Calendars:
     def __init__(self, scripts: Scripts, keys: Keys) -> None:
         self._scripts = scripts
         self._key = keys.of_shard(0, "calendars")
-        self._remembered: dict[str, tuple[float, tuple[Window, ...] | None]] = {}
+        self._remembered: dict[str, _Found] = {}
 
     async def windows_of(self, spec: Spec, path: Path = ("body", "window")) -> tuple[Window, ...]:
         """The windows that a field at `path` means.
@@ -48,7 +57,7 @@ class Calendars:
         """
         if not isinstance(spec, str):
             return (spec,) if isinstance(spec, Window) else tuple(spec)
-        windows = await self._find(spec)
+        windows = (await self._find(spec)).windows
         if windows is None:
             raise InvalidInput([FieldError(path, "is not the name of a calendar", spec)])
         return windows
@@ -65,19 +74,14 @@ class Calendars:
         except InvalidInput as error:
             raise InvalidInput([_located(found, spec, path) for found in error.field_errors]) from None
 
-    async def openings_of(self, spec: Spec) -> Openings | None:
-        """The openings that a stored field means; None, which is always open, if its calendar was deleted or is not
-        readable.
-        """
-        try:
-            return Openings.of(await self.windows_of(spec))
-        except InvalidInput:
-            return None
+    async def openings_of(self, name: str) -> Openings | None:
+        """The openings of a calendar; None, which is always open, if it was deleted or cannot be read."""
+        return (await self._find(name)).openings
 
     def is_remembered(self, name: str) -> bool:
         """Whether a calendar is known to exist, without asking the store."""
-        until_s, windows = self._remembered.get(name, (0.0, None))
-        return windows is not None and time.monotonic() < until_s
+        found = self._remembered.get(name)
+        return found is not None and found.windows is not None and time.monotonic() < found.until_s
 
     async def put(self, name: str, calendar: PutCalendar) -> tuple[Calendar, bool]:
         """Store a calendar, in place of one with its name; returns it, and whether there was none.
@@ -88,7 +92,10 @@ class Calendars:
             InvalidInput: a zone is unknown, a window never opens, or there are as many calendars as there may be.
         """
         await self.check(calendar.windows, ("body", "windows"))
-        if await self._scripts.command("HLEN", self._key) >= limits.CALENDARS_MAX and await self._find(name) is None:
+        if (
+            await self._scripts.command("HLEN", self._key) >= limits.CALENDARS_MAX
+            and (await self._find(name)).windows is None
+        ):
             message = f"would be one calendar more than there may be, {limits.CALENDARS_MAX}"
             raise InvalidInput([FieldError(("path", "name"), message, name)])
         text = calendar.model_dump_json(by_alias=True, exclude_defaults=True)
@@ -117,15 +124,19 @@ class Calendars:
         read = ((name.decode(), _read(text)) for name, text in pairs)
         return sorted((Calendar(name, windows) for name, windows in read if windows), key=lambda one: one.name)
 
-    async def _find(self, name: str) -> tuple[Window, ...] | None:
-        until_s, windows = self._remembered.get(name, (0.0, None))
-        if time.monotonic() < until_s:
-            return windows
+    async def _find(self, name: str) -> _Found:
+        found = self._remembered.get(name)
+        if found is not None and time.monotonic() < found.until_s:
+            return found
         windows = _read(await self._scripts.command("HGET", self._key, name))
+        try:
+            openings = None if windows is None else Openings.of(windows)
+        except InvalidInput:  # a zone of a later release
+            openings = None
         if len(self._remembered) >= _REMEMBERED_MAX:
             self._remembered.clear()
-        self._remembered[name] = time.monotonic() + _REMEMBERED_S, windows
-        return windows
+        found = self._remembered[name] = _Found(time.monotonic() + _REMEMBERED_S, windows, openings)
+        return found
 
 
 def _read(text: bytes | None) -> tuple[Window, ...] | None:

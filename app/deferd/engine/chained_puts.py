@@ -69,7 +69,8 @@ class ChainedPuts:
             groups.setdefault(put.topic, []).append(put)
         placer = self._sender.placer
         for index, put in enumerate(puts):
-            await placer.check(put, ("body", "put", index))
+            if put.placing is not None:
+                await placer.check(put.placing, ("body", "put", index))
         keys = (*self._keys.of_topic(topic), *chain.from_iterable(map(self._keys.of_topic, groups)))
         finish = (topic, *encode_finish(job_id, receipt, result).args)
         level = max(MEMORY if put.durability is None else level_named(put.durability) for put in puts)
@@ -105,12 +106,11 @@ class ChainedPuts:
 
     async def _placed(self, topic: str, puts: list[EncodedPut]) -> tuple[list[Any], str]:
         """The id and argument of each put, with its due time placed, and the defaults of the topic that placed it."""
-        args: list[Any] = list(chain.from_iterable(put.args for put in puts))
         placer = self._sender.placer
         defaults = placer.defaults.get(topic, NO_DEFAULTS)
-        if defaults == NO_DEFAULTS and all(put.window is None for put in puts):
-            return args, defaults
-        return await placer.place_puts(topic, args, defaults), defaults
+        if defaults == NO_DEFAULTS and all(put.placing is None for put in puts):
+            return list(chain.from_iterable((put.id, put.job) for put in puts)), defaults
+        return await placer.place_puts(topic, puts, defaults), defaults
 
 
 def _arguments(topic: str, puts: list[EncodedPut], placed: list[Any], defaults: str, reached: int) -> list[Any]:

@@ -10,14 +10,16 @@ replicas are remembered, so that this happens once; an outdated one costs one mo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
 from deferd.engine.placement import NO_DEFAULTS, Placer
 from deferd.engine.redis_keys import Keys
+from deferd.engine.script_arguments import EncodedPut
 from deferd.engine.scripts import Scripts, observed
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
@@ -82,7 +84,7 @@ class PutSender:
         topic: str,
         level: int | None,
         with_records: int,
-        jobs: Iterable[Any],
+        jobs: Sequence[EncodedPut],
         slot: Slot,
         *,
         to_place: bool = False,
@@ -96,10 +98,10 @@ class PutSender:
             DurabilityUnavailable: the store does not support the level. Nothing was stored.
             StoreUnavailable: also when the level was not reached in time; then the jobs may be stored.
         """
-        jobs = tuple(jobs)
         try:
             if not (to_place or topic in self.placer.defaults):
-                return await self._put(topic, level, with_records, jobs, slot)
+                args = list(chain.from_iterable([(job.id, job.job) for job in jobs]))
+                return await self._put(topic, level, with_records, args, slot)
         except _OtherPlacementError:
             pass
         for _ in range(_MOST_TRIES):

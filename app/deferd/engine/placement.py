@@ -1,24 +1,23 @@
 """Places jobs: moves their due times into opening hours, and spreads them.
 
-A put has its `window` and `spread` in its record as it was encoded, and this module gives it the due time, just before
-it is sent. The defaults of its topic are known only to the put script, so it is sent with those that placed it; if the
-topic has others, nothing is stored, the script returns them, and the put is placed again.
+A put is placed just before it is sent. The defaults of its topic are known only to the put script, so it is sent with
+those that placed it; if the topic has others, nothing is stored, the script returns them, and the put is placed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
 
-from deferd.contract.errors import StoreUnavailable
+from deferd.contract.errors import InvalidInput, StoreUnavailable
 from deferd.contract.windows import read_window
 from deferd.engine.calendars import Calendars, Path, Spec
 from deferd.engine.record import json_bytes
 from deferd.engine.redis_keys import Keys
-from deferd.engine.script_arguments import DELAY, INSTANT, PUT_HEAD, EncodedPut
+from deferd.engine.script_arguments import DELAY, INSTANT, PUT_HEAD, EncodedPut, Placing
 from deferd.engine.store_clock import StoreClock
 from deferd.engine.timing.openings import Openings, place, spread_of
 
@@ -55,59 +54,72 @@ class Placer:
             self.defaults.clear()
         self.defaults[topic] = defaults
 
-    def is_checked(self, put: EncodedPut) -> bool:
-        """Whether `check` of the put certainly succeeds, without asking the store: it names no other calendar.
-
-        Windows that are not in a calendar are checked when they are read.
-        """
-        if not put.window:
+    def is_checked(self, placing: Placing) -> bool:
+        """Whether `check` certainly succeeds, without asking the store."""
+        if not placing.window:
             return True
-        spec = read_window(put.window)
-        return self._calendars.is_remembered(spec) if isinstance(spec, str) else True
+        openings = _openings_or_name(placing.window)
+        return self._calendars.is_remembered(openings) if isinstance(openings, str) else openings is not None
 
     async def check_window(self, window: Spec) -> None:
         """Check the `window` in the body of a request. Raises as `check`."""
         await self._calendars.check(window)
 
-    async def check(self, put: EncodedPut, path: Path = ("body",)) -> None:
+    async def check(self, placing: Placing, path: Path = ("body",)) -> None:
         """Check the window of a put, whose fields are at `path`.
 
         Raises:
             InvalidInput: a zone or calendar is unknown, or a window never opens.
         """
-        if put.window:
-            await self._calendars.check(read_window(put.window), (*path, "window"))
+        if placing.window and not self.is_checked(placing):
+            await self._calendars.check(read_window(placing.window), (*path, "window"))
 
-    async def place_puts(self, topic: str, args: Sequence[Any], defaults: str) -> list[Any]:
+    async def place_puts(self, topic: str, puts: Sequence[EncodedPut], defaults: str) -> list[Any]:
         """The arguments of puts, id and job of each, with their due times placed."""
-        default_window, default_spread_ms = read_defaults(defaults)
-        now_ms = await self._clock.now_ms(self._shard_of(topic))
-        openings = await self._all_openings([default_window, *_windows_in(args[1::2])])
-        placed: list[Any] = []
-        for job_id, job in zip(args[::2], args[1::2], strict=True):
-            placed += (job_id, _place_put(job_id, job, default_window, default_spread_ms, now_ms, openings))
-        return placed
+        default = read_defaults(defaults)
+        shard = self._shard_of(topic)
+        now_ms = self._clock.trusted_ms(shard) or await self._clock.now_ms(shard)
+        openings: dict[str, Openings | None] = {"": None}
+        args: list[Any] = []
+        for put in puts:
+            window, spread_ms = put.placing or default
+            if window is None:
+                window = default[0]
+            if spread_ms is None:
+                spread_ms = default[1]
+            if window not in openings:
+                known = _openings_or_name(window)
+                openings[window] = await self._calendars.openings_of(known) if isinstance(known, str) else known
+            args += (put.id, _place_put(put, window, spread_ms, now_ms, openings[window]))
+        return args
 
     async def place(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Placed:
         """Place a job that was asked for at `asked_ms`."""
-        openings = await self._calendars.openings_of(read_window(window)) if window else None
+        openings = await self._openings_of(window) if window else None
         due_ms = place(asked_ms, spread_of(job_id, spread_ms), openings)
         return Placed(due_ms, due_ms - asked_ms)
 
     async def place_retry(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Placed:
         """Place a retry: in opening hours it stays where it is, without a spread."""
-        openings = await self._calendars.openings_of(read_window(window))
+        openings = await self._openings_of(window)
         if openings is None or openings.next_open(asked_ms) == asked_ms:
             return Placed(asked_ms, 0)
         return await self.place(job_id, asked_ms, window, spread_ms)
 
-    async def _all_openings(self, windows: Iterable[str]) -> dict[str, Openings | None]:
-        """The openings of windows by their JSON."""
-        openings: dict[str, Openings | None] = {"": None}
-        for window in windows:
-            if window not in openings:
-                openings[window] = await self._calendars.openings_of(read_window(window))
-        return openings
+    async def _openings_of(self, window: str) -> Openings | None:
+        """The openings of a stored window; None, which is always open, if its calendar is not there any more."""
+        openings = _openings_or_name(window)
+        return await self._calendars.openings_of(openings) if isinstance(openings, str) else openings
+
+
+@lru_cache(maxsize=1024)
+def _openings_or_name(window: str) -> Openings | str | None:
+    """The openings of a window, or the name of its calendar. None: they cannot be computed; its zone is a later one."""
+    spec = read_window(window)
+    try:
+        return spec if isinstance(spec, str) else Openings.of(spec if isinstance(spec, list) else (spec,))
+    except InvalidInput:
+        return None
 
 
 async def until_placed(
@@ -129,41 +141,32 @@ async def until_placed(
     raise StoreUnavailable("the window of the job kept changing; nothing was done")
 
 
-def _windows_in(jobs: Sequence[bytes]) -> Iterator[str]:
-    for job in jobs:
-        length = PUT_HEAD.unpack_from(job)[-1]
-        if length:
-            yield orjson.loads(job[PUT_HEAD.size : PUT_HEAD.size + length]).get("wi", "")
-
-
-def _place_put(  # noqa: PLR0917 (by position: see the module's budget in docs/benchmarks.md)
-    job_id: str,
-    job: bytes,
-    default_window: str,
-    default_spread_ms: int,
-    now_ms: int,
-    openings: dict[str, Openings | None],
-) -> bytes:
+def _place_put(put: EncodedPut, window: str, spread_ms: int, now_ms: int, openings: Openings | None) -> bytes:
+    """The argument of a put with its due time placed."""
+    job = put.job
+    if not window and not spread_ms:
+        return job
     options, kind, ms, nonce, bound, length = PUT_HEAD.unpack_from(job)
-    body_at = PUT_HEAD.size + length
-    extra: dict[str, Any] = orjson.loads(job[PUT_HEAD.size : body_at]) if length else {}
-    window, spread_ms = extra.get("wi", default_window), extra.get("sp", default_spread_ms)
     asked_ms = now_ms + ms if kind == DELAY else max(ms, now_ms)
-    due_ms = place(asked_ms, spread_of(job_id, spread_ms) if spread_ms else 0, openings[window])
-    _set(extra, "wi", window)
-    _set(extra, "sp", spread_ms)
-    _set(extra, "sh", due_ms - asked_ms)
+    due_ms = place(asked_ms, spread_of(put.id, spread_ms) if spread_ms else 0, openings)
+    members = _members(window, spread_ms)
     if due_ms != asked_ms:
         kind, ms = INSTANT, due_ms
-    encoded = json_bytes(extra) if extra else b""
-    return PUT_HEAD.pack(options, kind, ms, nonce, bound, len(encoded)) + encoded + job[body_at:]
+        members = b'%b,"sh":%d' % (members, due_ms - asked_ms)
+    body_at = PUT_HEAD.size + length
+    extra = b"{%b}" % members if length == 0 else b"%b,%b}" % (job[PUT_HEAD.size : body_at - 1], members)
+    return PUT_HEAD.pack(options, kind, ms, nonce, bound, len(extra)) + extra + job[body_at:]
 
 
-def _set(extra: dict[str, Any], key: str, value: str | int) -> None:
-    if value:
-        extra[key] = value
-    else:
-        extra.pop(key, None)
+@lru_cache(maxsize=1024)
+def _members(window: str, spread_ms: int) -> bytes:
+    """What a record's `extra` has of a window and a spread, one of which it has, without the braces."""
+    members: dict[str, str | int] = {}
+    if window:
+        members["wi"] = window
+    if spread_ms:
+        members["sp"] = spread_ms
+    return json_bytes(members)[1:-1]
 
 
 @lru_cache(maxsize=1024)

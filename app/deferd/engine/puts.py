@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from itertools import chain, groupby, repeat
+from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +29,7 @@ from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import JobRecord, read_record, read_reply
-from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBounds, encode_put, size
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, Placing, PutBounds, encode_put, size_of_put
 from deferd.store.durability_levels import level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
@@ -59,6 +59,7 @@ _STATUS: dict[int, tuple[int, str | None]] = {
     _HELD: (409, JobReserved.code),
     _FULL: (429, TopicFull.code),
 }
+_NOT_TO_PLACE = {None}
 _WITH_RECORD = 5
 """How many values the script returns for a job whose record is one of them."""
 _CODES_ONLY = 0
@@ -69,7 +70,7 @@ KEPT_BYTES = 1024 * 1024
 """How large the jobs that existed already may be together in the response to a batch."""
 StoredPut = tuple[int, Any, str]
 """What a store call returns for one job of it: see `Puts._send`."""
-_PutCommit = GroupCommit[Args, StoredPut]
+_PutCommit = GroupCommit[EncodedPut, StoredPut]
 
 
 class PutOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -155,20 +156,20 @@ class Puts:
             InvalidInput: a zone or calendar of its window is unknown, or that never opens.
         """
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
-        if put.window:
-            await self._sender.placer.check(put)
-        return outcome_of(put, await self._commit_of(put).submit(put.topic, put.args), bounds)
+        if put.placing is not None:
+            await self._sender.placer.check(put.placing)
+        return outcome_of(put, await self._commit_of(put).submit(put.topic, put), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
         """As `put` for callers without a task, of a put that `is_checked`; `outcome_of` reads the result."""
-        self._commit_of(put).add(put.topic, put.args, on_result)
+        self._commit_of(put).add(put.topic, put, on_result)
 
-    def is_checked(self, put: EncodedPut) -> bool:
-        """Whether `add` may be called for the put without an earlier check of its window."""
-        return self._sender.placer.is_checked(put)
+    def is_checked(self, placing: Placing) -> bool:
+        """Whether `add` may be called for such a put without an earlier check of its window."""
+        return self._sender.placer.is_checked(placing)
 
     def _commit_of(self, put: EncodedPut) -> _PutCommit:
-        to_place = put.window is not None
+        to_place = put.placing is not None
         commits = self._commits_to_place if to_place else self._commits
         return commits.get(put.durability) or self._new_commit(commits, put.durability, to_place=to_place)
 
@@ -177,16 +178,16 @@ class Puts:
     ) -> _PutCommit:
         """The group commit of puts that name `durability`; None for those that name none."""
         send = partial(self._send, _level(durability), to_place)
-        commit = commits[durability] = GroupCommit(send, size=size, most_items=MOST_JOBS)
+        commit = commits[durability] = GroupCommit(send, size=size_of_put, most_items=MOST_JOBS)
         return commit
 
-    async def _send(self, level: int | None, to_place: bool, topic: str, jobs: list[Args]) -> list[StoredPut]:
+    async def _send(self, level: int | None, to_place: bool, topic: str, jobs: list[EncodedPut]) -> list[StoredPut]:
         """For each job the topic's `max_jobs`, its result, and the durability that it has reached.
 
         The result is a code below 0, or the code and the job as it is stored.
         """
         max_jobs, results, reached = await self._sender.put(
-            topic, level, _ALL_JOBS, chain.from_iterable(jobs), nullcontext, to_place=to_place
+            topic, level, _ALL_JOBS, jobs, nullcontext, to_place=to_place
         )
         self.count(topic, [result if isinstance(result, int) else result[0] for result in results])
         durability = name_of(reached)
@@ -220,13 +221,13 @@ class Puts:
 
     async def _check(self, jobs: Sequence[EncodedPut]) -> bool:
         """Check all windows of a batch; returns whether the due time of any job is to be placed."""
-        if {None}.issuperset([job.window for job in jobs]):  # faster than `all`
+        distinct = {job.placing for job in jobs}
+        if distinct == _NOT_TO_PLACE:
             return False
-        checked: set[str] = set()
         for index, job in enumerate(jobs):
-            if job.window and job.window not in checked:
-                await self._sender.placer.check(job, ("body", "jobs", index))
-                checked.add(job.window)
+            if job.placing in distinct and job.placing is not None:
+                await self._sender.placer.check(job.placing, ("body", "jobs", index))
+                distinct.remove(job.placing)
         return True
 
     def count(self, topic: str, codes: Sequence[int]) -> None:
@@ -314,7 +315,6 @@ class _Batch:
 
     async def _put_step(self, topic: str, durability: str | None, indexes: Sequence[int]) -> None:
         jobs = [self._jobs[index] for index in indexes]
-        args = chain.from_iterable([(job.id, job.job) for job in jobs])
         level_key = durability or (topic,)
         try:
             if level_key in self._level_errors:  # wait only once for replicas that are away
@@ -322,7 +322,7 @@ class _Batch:
             kept_bytes = self._kept_bytes_each * len(indexes)
             slot = partial(self._slot, topic)
             _, replies, reached = await self._sender.put(
-                topic, _level(durability), kept_bytes, args, slot, to_place=self._to_place
+                topic, _level(durability), kept_bytes, jobs, slot, to_place=self._to_place
             )
         except (StoreUnavailable, DurabilityUnavailable) as exc:
             status = 422

@@ -152,7 +152,7 @@ class JobQueue:
 
     def may_add(self, put: EncodedPut) -> bool:
         """Whether `add_put` takes the put; see `Puts.is_checked`."""
-        return put.window is None or self._puts.is_checked(put)
+        return put.placing is None or self._puts.is_checked(put.placing)
 
     async def put_many(self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
         """Store jobs; see `Puts.put_many`."""

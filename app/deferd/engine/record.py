@@ -18,8 +18,7 @@ attempts).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
 Of a job with opening hours or a spread, `wi` is the JSON of its `window`, as a string, `sp` its spread in ms, and `sh`
-how much later it is due than was asked for, in ms. In a put that is not placed yet (engine/placement.py), '' and 0 mean
-none, against the topic's defaults; a record has neither.
+how much later it is due than was asked for, in ms. engine/placement.py computes it.
 
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a
 delivery is the pair of `nonce` (random for each job, and incremented when a delivery is returned without counting as
@@ -51,7 +50,6 @@ _STATES = {state.value.encode(): state for state in JobState}
 NO_LIMIT = 0
 NONCE_BITS = 47
 _ENDINGS_KEYS = frozenset("sqila")
-_PLACEMENT_KEYS = frozenset({"wi", "sp", "sh"})
 _PLAIN_KEYS = frozenset("tmbxr")
 
 
@@ -242,6 +240,11 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
 
 def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     get = extra.get
+    if "wi" in extra or "sp" in extra:
+        record.placement = placement = Placement(get("wi", ""), get("sp", 0), get("sh", 0))
+        record.is_plain = False
+        if len(extra) == bool(placement.window) + bool(placement.spread_ms) + bool(placement.moved_ms):
+            return
     record.ttr_ms = get("t", limits.TTR_DEFAULT_S * 1000)
     record.max_attempts = get("m", NO_LIMIT)
     record.backoff = get("b")
@@ -261,8 +264,6 @@ def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     record.items = get("y", 0)
     if not _ENDINGS_KEYS.isdisjoint(extra):
         record.endings = Endings(get("s", 0), get("q"), get("i", 0), get("l", 0), get("v"), get("a", ()))
-    if not _PLACEMENT_KEYS.isdisjoint(extra):
-        record.placement = Placement(get("wi", ""), get("sp", 0), get("sh", 0))
     if "n" in extra:
         record.result, record.body = record.body[: extra["n"]], record.body[extra["n"] :]
 

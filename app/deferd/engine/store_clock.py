@@ -8,6 +8,7 @@ from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
 
 _TRUSTED_FOR_S = 10.0
+_NEVER_READ = (0.0, float("-inf"))
 
 
 class StoreClock:
@@ -18,7 +19,7 @@ class StoreClock:
         self._keys = keys
         self._trusted_for_s = 0.0 if is_movable else _TRUSTED_FOR_S
         self._offsets_ms: dict[int, tuple[float, float]] = {}
-        """By shard: how far it is ahead of the host's monotonic clock, and when that was read."""
+        """By shard: how far it is ahead of the host's monotonic clock, and until when that is trusted."""
 
     async def now_ms(self, shard: int) -> int:
         """The time in ms since the epoch, exact to half a round trip.
@@ -26,11 +27,16 @@ class StoreClock:
         Raises:
             StoreUnavailable: it has not been read for 10 s, and the store cannot be reached.
         """
-        offset_ms, read_at_s = self._offsets_ms.get(shard, (0.0, float("-inf")))
+        if (trusted_ms := self.trusted_ms(shard)) is not None:
+            return trusted_ms
         before_s = time.monotonic()
-        if before_s - read_at_s > self._trusted_for_s:
-            now_ms: int = await self._scripts.run("now", (self._keys.of_shard(shard, "due"),), ())
-            after_s = time.monotonic()
-            self._offsets_ms[shard] = now_ms - (before_s + after_s) * 500, after_s
-            return now_ms
-        return int(before_s * 1000 + offset_ms)
+        now_ms: int = await self._scripts.run("now", (self._keys.of_shard(shard, "due"),), ())
+        after_s = time.monotonic()
+        self._offsets_ms[shard] = now_ms - (before_s + after_s) * 500, after_s + self._trusted_for_s
+        return now_ms
+
+    def trusted_ms(self, shard: int) -> int | None:
+        """As `now_ms`; None if it must be read."""
+        offset_ms, until_s = self._offsets_ms.get(shard, _NEVER_READ)
+        now_s = time.monotonic()
+        return int(now_s * 1000 + offset_ms) if now_s < until_s else None

@@ -161,7 +161,7 @@ def without_chance(put: EncodedPut, *, has_id: bool = True) -> tuple[Any, ...]:
     job = bytearray(put.job)
     job[NONCE] = bytes(8)
     shown_id = put.id if has_id else re.fullmatch("[0-9a-f]{32}", put.id) is not None
-    return put.topic, shown_id, put.durability, bytes(job), put.window
+    return put.topic, shown_id, put.durability, bytes(job), put.placing
 
 
 def compare(raw: bytes) -> bool:

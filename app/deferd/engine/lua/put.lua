@@ -29,6 +29,7 @@ local REJECT, KEEP, REPLACE, DELAY_GIVEN = 0, 1, 2, 0
 local CREATED, KEPT, REPLACED, FOLLOWS, FOLLOW_UP_KEPT, EXISTS, HELD, FULL = 1, 2, 3, 5, 6, -1, -2, -3
 local TOGETHER = 100
 local READ_AT_ONCE = 16
+local PLACED_ONLY = '^{"[ws][ip]":'  -- engine/placement.py adds these keys after all others
 local NO_ATTEMPTS = '\0\0\0\0'
 local read, write, call = struct.unpack, struct.pack, redis.call
 local now = now_ms()
@@ -69,7 +70,7 @@ local has_defaults = next(topic_defaults) ~= nil
 -- The rest of a job's record with the topic's defaults filled in, how long it may wait after it is due, and its tags;
 -- nil for none.
 local function complete(rest, length)
-  if length == 0 and not has_defaults then return rest, nil end
+  if not has_defaults and (length == 0 or string.find(rest, PLACED_ONLY, 5)) then return rest, nil end
   local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
   if has_defaults then
     for key, value in pairs(topic_defaults) do
