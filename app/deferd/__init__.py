@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         BlockingJob,
         BoundJob,
         BulkResult,
+        Calendar,
         CallFailed,
         Cancelled,
         CancelResult,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         JobDefinition,
         JobRef,
         NoAnswer,
+        OpeningHours,
         PutDefaults,
         PutOptions,
         PutResult,
@@ -51,10 +53,12 @@ if TYPE_CHECKING:
         TopicView,
         UnexpectedAnswer,
         Unreachable,
+        WindowDict,
         job,
     )
     from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
     from deferd.contract.errors import (
+        CalendarNotFound,
         DeferdError,
         DifferentShard,
         DurabilityUnavailable,
@@ -75,6 +79,7 @@ if TYPE_CHECKING:
         Unauthorized,
     )
     from deferd.contract.model import DurabilityLevel, JobState, PutJob, TopicSettings
+    from deferd.contract.windows import Window
     from deferd.worker import Context, Reject, Retry, Snooze, Then, Worker
 
     __version__: str
@@ -86,6 +91,8 @@ __all__ = [
     "BlockingJob",
     "BoundJob",
     "BulkResult",
+    "Calendar",
+    "CalendarNotFound",
     "CallFailed",
     "CancelResult",
     "Cancelled",
@@ -111,6 +118,7 @@ __all__ = [
     "JobReserved",
     "JobState",
     "NoAnswer",
+    "OpeningHours",
     "PayloadTooLarge",
     "PutDefaults",
     "PutJob",
@@ -141,6 +149,8 @@ __all__ = [
     "Unauthorized",
     "UnexpectedAnswer",
     "Unreachable",
+    "Window",
+    "WindowDict",
     "Worker",
     "__version__",
     "job",
@@ -150,6 +160,7 @@ _HOMES = (
     "deferd.client",
     "deferd.contract.backoff",
     "deferd.contract.model",
+    "deferd.contract.windows",
     "deferd.worker",
 )
 """The modules that define the names, searched in this order: the public `Job` is that of `deferd.client`."""

@@ -16,7 +16,7 @@ from deferd.api.auth.key_source import key_source
 from deferd.api.context import AppContext
 from deferd.api.dispatch import RequestHandler
 from deferd.api.openapi import document
-from deferd.api.routes import bulk, deliveries, docs, health, jobs, pop, schedules, test_clock, topics
+from deferd.api.routes import bulk, calendars, deliveries, docs, health, jobs, pop, schedules, test_clock, topics
 from deferd.engine.engine import Engine
 from deferd.engine.record import to_ms
 from deferd.settings import Settings
@@ -29,6 +29,7 @@ _ROUTES = [
     *deliveries.router.routes,
     *topics.router.routes,
     *schedules.router.routes,
+    *calendars.router.routes,
     *health.router.routes,
     *docs.PAGES,
 ]

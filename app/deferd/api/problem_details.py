@@ -101,6 +101,7 @@ ROWS: dict[type[errors.DeferdError], Row] = {
     errors.TopicNotFound: Row(404, "There is no such topic"),
     errors.ScheduleNotFound: Row(404, "There is no such schedule"),
     errors.ScheduleExists: Row(412, "The schedule exists"),
+    errors.CalendarNotFound: Row(404, "There is no such calendar"),
     errors.JobExists: Row(409, "The id is taken"),
     errors.JobReserved: Row(409, "A consumer holds the job"),
     errors.ReceiptStale: Row(409, "The receipt does not belong to the current delivery"),
@@ -127,6 +128,7 @@ BY_CODE: dict[str, Row] = {kind.code: row for kind, row in ROWS.items()} | {INTE
 
 _FACTS = {
     "topic": "topic",
+    "calendar": "calendar",
     "job_id": "id",
     "schedule": "schedule",
     "limit_bytes": "limit_bytes",

@@ -14,17 +14,20 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 import orjson
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 
 from deferd.api.request_body import PARSED_IN_THE_LOOP_BYTES, is_deeper, without_collections
 from deferd.contract import limits
+from deferd.contract.errors import InvalidInput
 from deferd.contract.model import TRACEPARENT_PATTERN, DurabilityLevel
 from deferd.contract.timestamps import parse_instant
+from deferd.contract.windows import read_window, window_text
 from deferd.engine.record import NO_LIMIT, Receipt, instant_ms, json_bytes, to_ms
 from deferd.engine.script_arguments import (
     DELAY,
@@ -35,10 +38,12 @@ from deferd.engine.script_arguments import (
     PUT_HEAD_START,
     EncodedFinish,
     EncodedPut,
+    Placing,
     new_id,
     new_nonces,
     receipt_bytes,
 )
+from deferd.engine.timing.openings import Openings
 
 Decoded = TypeVar("Decoded")
 
@@ -64,6 +69,7 @@ class _Put(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     topic: str
     body: Any = None
     id: str | None = None
+    window: Raw | UnsetType = UNSET
     durability: str | None = None
     delay: Annotated[float, Meta(ge=0, le=limits.DELAY_MAX_S)] | None = None
     run_at: str | None = None
@@ -73,10 +79,11 @@ class _Put(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     max_attempts: Annotated[int, Meta(ge=1, le=limits.ATTEMPTS_MAX)] | UnsetType | None = UNSET
     ttl: Annotated[float, Meta(ge=0.001, le=limits.TTL_MAX_S)] | UnsetType | None = UNSET
     retain: Annotated[float, Meta(ge=0, le=limits.RETAIN_MAX_S)] | None = None
+    spread: Annotated[float, Meta(ge=0, le=limits.SPREAD_MAX_S)] | UnsetType | None = UNSET
 
 
-_OPTIONS = slice(3, None)
-"""The fields of a `_Put` that many jobs have in common."""
+_OPTIONS = slice(4, None)
+"""The fields of a `_Put` that many jobs have in common; but a window, which is not hashable."""
 
 
 class _Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -165,9 +172,9 @@ def _decode_put(raw: bytes, traceparent: str | None) -> EncodedPut:
         raise _UnusualError
     if put.traceparent is None:
         put.traceparent = traceparent
-    start, end = _encode_options(put)
+    start, end, placing = _encode_options(put)
     [nonce] = new_nonces(1)
-    return EncodedPut(put.topic, put.id, put.durability, start + nonce + end + _json_bytes(put.body))
+    return EncodedPut(put.topic, put.id, put.durability, start + nonce + end + _json_bytes(put.body), placing)
 
 
 def _decode_batch(raw: bytes) -> EncodedBatch:
@@ -177,15 +184,18 @@ def _decode_batch(raw: bytes) -> EncodedBatch:
     for topic in {put.topic for put in puts}:
         if _TOPIC.fullmatch(topic) is None:
             raise _UnusualError
-    known: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
+    known: dict[tuple[Any, ...], tuple[bytes, bytes, Placing | None]] = {}
     jobs = []
     for put, job_id, nonce in zip(puts, ids, new_nonces(len(puts)), strict=True):
         options = astuple(put)[_OPTIONS]
+        if put.window is not UNSET:
+            options = (*options, bytes(put.window))
         encoded = known.get(options)  # the jobs of a batch often have the same
         if encoded is None:
             encoded = known[options] = _encode_options(put)
-        start, end = encoded
-        jobs.append(EncodedPut(put.topic, job_id, put.durability, b"".join((start, nonce, end, _json_bytes(put.body)))))
+        start, end, placing = encoded
+        job = b"".join((start, nonce, end, _json_bytes(put.body)))
+        jobs.append(EncodedPut(put.topic, job_id, put.durability, job, placing))
     return EncodedBatch(jobs)
 
 
@@ -197,8 +207,8 @@ def _check_ids(ids: Sequence[str]) -> None:
         raise _UnusualError
 
 
-def _encode_options(put: _Put) -> tuple[bytes, bytes]:
-    """What precedes and what follows the nonce in the argument of a job, without the body."""
+def _encode_options(put: _Put) -> tuple[bytes, bytes, Placing | None]:
+    """What precedes and what follows the nonce in the argument of a job, without the body; and `EncodedPut.placing`."""
     if put.durability not in _DURABILITIES:
         raise _UnusualError
     when, when_ms = DELAY, 0
@@ -208,7 +218,10 @@ def _encode_options(put: _Put) -> tuple[bytes, bytes]:
             raise _UnusualError
     elif put.run_at is not None:
         when, when_ms = INSTANT, _due_ms(put.run_at)
-    extra = b""
+    extra, placing = b"", None
+    if put.window is not UNSET or put.spread is not UNSET:
+        window = None if put.window is UNSET else _window(bytes(put.window))
+        placing = Placing(window, None if put.spread is UNSET else to_ms(put.spread or 0))
     if (
         put.traceparent is not None
         or put.ttr is not None
@@ -218,7 +231,21 @@ def _encode_options(put: _Put) -> tuple[bytes, bytes]:
     ):
         extra = _extra(put)
     start = PUT_HEAD_START.pack(ON_CONFLICT[put.on_conflict], when, when_ms)
-    return start, PUT_HEAD_END.pack(0, len(extra)) + extra
+    return start, PUT_HEAD_END.pack(0, len(extra)) + extra, placing
+
+
+@lru_cache(maxsize=1024)
+def _window(raw: bytes) -> str:
+    """The JSON of a window as it is stored, '' for null. It is checked, but for whether a calendar exists."""
+    if raw == b"null":
+        return ""
+    spec = read_window(raw)  # a ValidationError is a ValueError
+    try:
+        if not isinstance(spec, str):
+            Openings.of(spec if isinstance(spec, list) else (spec,))
+    except InvalidInput:
+        raise _UnusualError from None
+    return window_text(spec)
 
 
 def _due_ms(run_at: str) -> int:

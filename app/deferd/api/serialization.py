@@ -15,10 +15,11 @@ from orjson import Fragment
 
 from deferd.contract import limits
 from deferd.contract.model import JobState
+from deferd.contract.windows import window_text
 from deferd.engine.bulk_actions import BulkOutcome
 from deferd.engine.puts import PutOutcome, PutResult
 from deferd.engine.queue import CancelResult, FinishResult
-from deferd.engine.record import NO_ENDINGS, JobRecord, receipt_text
+from deferd.engine.record import NO_ENDINGS, NOT_PLACED, JobRecord, receipt_text
 from deferd.engine.topic_view import TopicView
 
 
@@ -157,7 +158,8 @@ def _rare_members(record: JobRecord) -> bytes:
         members["finished_at"] = instant(record.finished_at_ms)
     if record.result is not None:
         members["result"] = Fragment(record.result)
-    return b"," + orjson.dumps(members)[1:-1] if members else b""  # a limit of 0 is none
+    written = b"," + orjson.dumps(members)[1:-1] if members else b""  # a limit of 0 is none
+    return written if record.placement is NOT_PLACED else _placement(record) + written
 
 
 def _collapsing(record: JobRecord) -> dict[str, Any]:
@@ -177,6 +179,14 @@ def _collapsing(record: JobRecord) -> dict[str, Any]:
             "due_at": instant(follow_up.due_at_ms),
         }
     return members
+
+
+def _placement(record: JobRecord) -> bytes:
+    placement = record.placement
+    asked_for = f',"asked_for":"{instant(record.due_at_ms - placement.moved_ms)}"' if placement.moved_ms else ""
+    window = f',"window":{placement.window}' if placement.window else ""
+    spread = f',"spread":{seconds(placement.spread_ms)}' if placement.spread_ms else ""
+    return (asked_for + window + spread).encode()
 
 
 def _endings(record: JobRecord) -> dict[str, Any]:
@@ -343,6 +353,8 @@ def topic(view: TopicView) -> dict[str, Any]:
             "dead_retain": _whole_number(settings.dead_retain),
             "time_limit": _whole_number(settings.time_limit),
             "deadline": _whole_number(settings.deadline),
+            "window": None if settings.window is None else Fragment(window_text(settings.window)),
+            "spread": _whole_number(settings.spread),
             "max_jobs": settings.max_jobs,
             "durability": settings.durability,
         },

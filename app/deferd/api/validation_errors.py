@@ -8,8 +8,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from deferd.contract import backoff, limits, model, windows
+from deferd.contract import backoff, limits, model
 from deferd.contract.errors import FieldError
+from deferd.contract.windows import END_PATTERN, FORM_TAGS, TIME_PATTERN
 
 FIELD_ERRORS_MAX = 1000
 _SECONDS = frozenset(
@@ -28,8 +29,8 @@ _PATTERN_MEANINGS = {
     limits.TAG_PATTERN: f"1 to {limits.TAG_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
     limits.TOPIC_SELECTOR_PATTERN: f"a topic, or a pattern of 1 to {limits.TOPIC_LENGTH} characters with *",
     limits.HEADER_TEXT_PATTERN: "no control characters",
-    windows.TIME_PATTERN: "a time of day, HH:MM",
-    windows.END_PATTERN: "a time of day, HH:MM, or 24:00",
+    TIME_PATTERN: "a time of day, HH:MM",
+    END_PATTERN: "a time of day, HH:MM, or 24:00",
     limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
 }
 _UNKNOWN_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"
@@ -74,12 +75,14 @@ def field_errors(error: ValidationError, root: str, value: Any) -> list[FieldErr
 
 
 def _path(location: tuple[str | int, ...], value: Any) -> Iterable[str | int]:
-    """The location without the tags that pydantic adds for the kinds of backoff, which are not field names."""
+    """The location without the tags that pydantic adds for the kinds of backoffs and windows, which are no fields."""
     within: Any = value
     before: str | int | None = None
     for step in location:
         if before == "backoff" and step in _BACKOFF_KINDS and isinstance(within, dict) and step == within.get("kind"):
             before = None
+            continue
+        if step in FORM_TAGS:
             continue
         yield step
         before = step

@@ -41,6 +41,8 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "pause": Entry("topics", "stop handing out the jobs of a topic"),
         "resume": Entry("topics", "hand out the jobs of a topic again"),
         "schedules": Entry("schedules", "jobs that are put again and again: list, put, preview, sync"),
+        "calendars": Entry("calendars", "list all calendars, opening hours under names"),
+        "calendar": Entry("calendars", "show, set or delete a calendar"),
     },
     "tools": {
         "bench": Entry("bench", "measure a running deployment, to size it"),

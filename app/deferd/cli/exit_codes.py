@@ -35,7 +35,7 @@ _USAGE_CODES = frozenset({"validation", "payload_too_large", "durability_unavail
 _REFUSED_CODES = frozenset(
     {
         *("job_exists", "job_reserved", "receipt_stale", "job_not_found", "topic_not_found", "job_cancelled"),
-        *("topic_full", "schedule_not_found", "schedule_exists"),
+        *("topic_full", "schedule_not_found", "schedule_exists", "calendar_not_found"),
     }
 )
 

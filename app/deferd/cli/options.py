@@ -108,6 +108,8 @@ policy_options: Final = all_of(
         _field("dead-retain", values.duration, "how long to keep the dead job; 0: remove it at once"),
         _field("time-limit", values.duration_or_none, "longest time of one attempt, from 0.1s", "DURATION"),
         _field("deadline", values.duration_or_none, "finished within this time of being due, else dead", "DURATION"),
+        _field("window", values.window, "opening hours, to which due times and retries move, or none", "JSON|NAME"),
+        _field("spread", values.duration_or_none, "due up to this much later, by a hash of the id", "DURATION"),
     ]
 )
 label_options: Final = all_of(

@@ -185,6 +185,11 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
+def window(value: Any) -> str:
+    """Opening hours as JSON, or the name of their calendar."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def backoff(value: Mapping[str, Any] | None) -> str:
     """A backoff in the short form of the option --backoff; a dash for none."""
     if value is None:

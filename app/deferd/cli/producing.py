@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 @command(
     """deferd put orders.close '{"order": 1042}' --id order-1042 --delay 30m""",
+    """deferd put calls '{"to": 7}' --window '{"zone": "Europe/Berlin", "from": "09:00"}' --spread 10m""",
     """deferd put mail.remind '"Ada"' --run-at 2030-01-31T09:30:00Z --backoff schedule:2m,10m,1h""",
     "deferd put orders.close - --delay 30m < bodies.ndjson",
     """echo '{"id": "o-1", "body": {"n": 1}, "delay": 60}' | deferd put orders.close - --jobs""",
@@ -149,6 +150,8 @@ def _show_briefly(job: Job, *, as_json: bool, durability: bool = False) -> None:
     else:
         reached = f", durability {job.durability}" if durability else ""
         waits = ", after the one that a consumer holds" if job.is_follow_up else ""
+        if job.asked_for is not None:
+            waits = f" (asked for {output.when(job.asked_for)}){waits}"
         output.line(f"{job.topic}/{job.id} {job.state.value}, due {output.when(job.due_at)}{waits}{reached}")
 
 
@@ -158,6 +161,9 @@ def _facts(job: Job) -> list[tuple[str, str]]:
         ("state", f"{job.state.value}, {output.where_it_stands(job)}"),
         ("created", output.when(job.created_at)),
         ("due", output.when(job.due_at)),
+        ("asked for", None if job.asked_for is None else output.when(job.asked_for)),
+        ("window", None if job.window is None else output.window(job.window)),
+        ("spread", output.span(job.spread) if job.spread else None),
         ("attempts", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
         ("snoozes", str(job.snoozes) if job.snoozes else None),
         ("ttr", output.span(job.ttr)),

@@ -187,6 +187,8 @@ def _show_facts(view: TopicView) -> None:
             ("dead_retain", seconds("dead_retain")),
             ("time_limit", seconds("time_limit")),
             ("deadline", seconds("deadline")),
+            ("window", "always open" if settings.get("window") is None else output.window(settings["window"])),
+            ("spread", "none" if settings.get("spread") is None else output.span(settings["spread"])),
             ("max_jobs", "no limit" if settings["max_jobs"] is None else output.number(settings["max_jobs"])),
             ("durability", settings["durability"] or "what the store gives by itself"),
         ]

@@ -102,6 +102,12 @@ def window(text: str) -> Any:
     return json_value(text) if text.lstrip()[:1] in {"{", "["} else text
 
 
+def windows(text: str) -> list[Any]:
+    """Several opening hours: a JSON list, or one object."""
+    value = json_value(text)
+    return value if isinstance(value, list) else [value]
+
+
 def body(text: str) -> Any:
     """A job's body: a JSON value, or ``-`` for standard input."""
     return text if text == "-" else Body(json_value(text))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from deferd.client.async_client import AsyncClient
 from deferd.client.blocking_client import Client
+from deferd.client.calendars import Calendar
 from deferd.client.errors import CallFailed, NoAnswer, UnexpectedAnswer, Unreachable
 from deferd.client.job_definition import AsyncJob, BlockingJob, BoundJob, JobDefinition, job
 from deferd.client.jobs import Delivery, EndedAttempt, Job, JobRef
-from deferd.client.put_options import Backoff, PutDefaults, PutOptions
+from deferd.client.put_options import Backoff, OpeningHours, PutDefaults, PutOptions, WindowDict
 from deferd.client.results import BulkResult, Cancelled, CancelResult, FinishResult, PutResult, Released
 from deferd.client.schedules import Run, Schedule, ScheduledJobOptions, ScheduleOptions
 from deferd.client.topics import StoreAudit, TopicAudit, TopicPage, TopicView
@@ -19,6 +20,7 @@ __all__ = [
     "BlockingJob",
     "BoundJob",
     "BulkResult",
+    "Calendar",
     "CallFailed",
     "CancelResult",
     "Cancelled",
@@ -30,6 +32,7 @@ __all__ = [
     "JobDefinition",
     "JobRef",
     "NoAnswer",
+    "OpeningHours",
     "PutDefaults",
     "PutOptions",
     "PutResult",
@@ -44,5 +47,6 @@ __all__ = [
     "TopicView",
     "UnexpectedAnswer",
     "Unreachable",
+    "WindowDict",
     "job",
 ]

@@ -11,12 +11,13 @@ from deferd.client import requests
 from deferd.client.batching import Batching
 from deferd.client.buffer import PutBuffer
 from deferd.client.bulk import BulkMethods
+from deferd.client.calendars import CalendarMethods
 from deferd.client.durations import Seconds
 from deferd.client.errors import NoAnswer
 from deferd.client.idempotency import finish_once, new_id, put_batch_once, with_id, with_ids
 from deferd.client.jobs import Delivery, Job, JobRef
 from deferd.client.joined_calls import JoinedCalls
-from deferd.client.put_options import Backoff, PutOptions, put_fields
+from deferd.client.put_options import Backoff, OpeningHours, PutOptions, put_fields
 from deferd.client.request_body import JobToFinish, JobToPut, set_fields, without_none
 from deferd.client.requests import ApiRequest, JobFilters, Result
 from deferd.client.results import Cancelled, CancelResult, FinishResult, PutResult, Released
@@ -43,7 +44,7 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 
-class ApiMethods(BulkMethods, ScheduleMethods):
+class ApiMethods(BulkMethods, CalendarMethods, ScheduleMethods):
     """The operations of the HTTP API. Each raises the error that the service names, or CallFailed.
 
     The base class of AsyncClient; `Client` runs the same coroutines over a blocking transport.
@@ -73,8 +74,8 @@ class ApiMethods(BulkMethods, ScheduleMethods):
 
         `body` is any JSON value, or a value that pydantic can write as JSON. The options, all keyword-only, are the
         keys of PutOptions: `id`, `delay`, `run_at`, `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `dead_retain`,
-        `time_limit`, `deadline`, `on_conflict`, `conflict_with`, `if_reserved`, `max_wait`, `max_items`, `unique_for`,
-        `traceparent`, `tags`, `headers` and `durability`.
+        `time_limit`, `deadline`, `window`, `spread`, `on_conflict`, `conflict_with`, `if_reserved`, `max_wait`,
+        `max_items`, `unique_for`, `traceparent`, `tags`, `headers` and `durability`.
 
         The client makes an `id` if there is none, and repeats a put whose response was lost: a stored job with this id
         that equals the put counts as stored by it. A job that was finished or cancelled between two attempts is put
@@ -138,13 +139,15 @@ class ApiMethods(BulkMethods, ScheduleMethods):
         dead_retain: Seconds | None = None,
         time_limit: Seconds | Unset | None = UNSET,
         deadline: Seconds | Unset | None = UNSET,
+        window: OpeningHours | Unset | None = UNSET,
+        spread: Seconds | Unset | None = UNSET,
         tags: Sequence[str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Job:
         """Reschedule or change a delayed or ready job and return it. Arguments that are left out change nothing.
 
-        None for `max_attempts`, `ttl`, `time_limit` or `deadline` removes that limit. `tags` and `headers` replace all
-        earlier ones; an empty value removes them.
+        None for `max_attempts`, `ttl`, `time_limit`, `deadline`, `window` or `spread` removes that. `tags` and
+        `headers` replace all earlier ones; an empty value removes them. A new due time is moved by window and spread.
 
         Raises:
             JobReserved: a consumer holds it.
@@ -161,7 +164,7 @@ class ApiMethods(BulkMethods, ScheduleMethods):
             headers=headers,
         )
         optional = {"body": body, "max_attempts": max_attempts, "ttl": ttl}
-        optional |= {"time_limit": time_limit, "deadline": deadline}
+        optional |= {"time_limit": time_limit, "deadline": deadline, "window": window, "spread": spread}
         fields |= {name: value for name, value in optional.items() if value is not UNSET}
         return await self._sender.send(requests.change(topic, id, fields))
 

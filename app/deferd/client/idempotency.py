@@ -32,6 +32,8 @@ _DURATIONS = ("ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "
 _OF_ONE_ID = frozenset({"on_conflict", "if_reserved", "max_wait", "max_items", "unique_for"})
 """Fields some values of which need an id of the caller's own."""
 _ROUNDING_S = 0.0015
+_PLACED_ROUNDING_S = 10
+"""By how much `asked_for` may differ from the due time of a put: the service computes it before it stores the job."""
 _ID_BYTES = 16
 
 
@@ -194,14 +196,17 @@ def matches_put(stored: Job, fields: Mapping[str, Any]) -> bool:
     wanted = as_json(job_fields(fields))
     if stored.body != wanted.get("body"):
         return False
+    asked_for, rounding_s = stored.due_at, _ROUNDING_S
+    if stored.asked_for is not None:
+        asked_for, rounding_s = stored.asked_for, _PLACED_ROUNDING_S
     if "run_at" in wanted:
         run_at = parse_instant(wanted["run_at"])
-        differs = abs((run_at - stored.due_at).total_seconds()) > _ROUNDING_S
+        differs = abs((run_at - asked_for).total_seconds()) > rounding_s
         if not stored.attempts and run_at > stored.created_at and differs:
             return False
     elif not stored.attempts:  # after a release the due time is another one
-        delay_s = (stored.due_at - stored.created_at).total_seconds()
-        if abs(delay_s - wanted.get("delay", 0)) > _ROUNDING_S:
+        delay_s = (asked_for - stored.created_at).total_seconds()
+        if abs(delay_s - wanted.get("delay", 0)) > rounding_s:
             return False
     if "backoff" in wanted and stored.backoff != read_backoff(wanted["backoff"]):
         return False

@@ -86,6 +86,21 @@ class Job(JsonView):
         return parse_instant(self.fields["due_at"])
 
     @property
+    def asked_for(self) -> datetime | None:
+        """When it would be due without its window and spread. None: they have not moved it."""
+        return self._instant("asked_for")
+
+    @property
+    def window(self) -> Any:
+        """Its opening hours as JSON: a window, a list of windows, or the name of a calendar. None: it has none."""
+        return self.fields.get("window")
+
+    @property
+    def spread(self) -> float:
+        """Seconds over which its due time is spread. 0: it is not."""
+        return float(self.fields.get("spread", 0))
+
+    @property
     def ttr(self) -> float:
         """Time to run: the length of a lease in seconds."""
         return float(self.fields["ttr"])

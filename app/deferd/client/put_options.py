@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Literal, Required, TypedDict
 
 from pydantic import ValidationError
@@ -15,8 +15,9 @@ from deferd.client.durations import Seconds
 from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
 from deferd.contract.errors import FieldError, InvalidInput
 from deferd.contract.model import DurabilityLevel, PutJob
+from deferd.contract.windows import Day, Window
 
-_NONE_IS_A_VALUE = frozenset({"max_attempts", "ttl", "time_limit", "deadline"})
+_NONE_IS_A_VALUE = frozenset({"max_attempts", "ttl", "time_limit", "deadline", "window", "spread"})
 
 
 class ExponentialBackoffDict(TypedDict, total=False):
@@ -55,11 +56,22 @@ Backoff = (
 )
 
 
+WindowDict = TypedDict(
+    "WindowDict",
+    {"zone": str, "days": Sequence[Day] | None, "from": str, "to": str, "except": Sequence[str | date]},
+    total=False,
+)
+"""Window as a JSON object."""
+OpeningHours = Window | WindowDict | Sequence[Window | WindowDict] | str
+"""One window, several, or the name of a calendar."""
+
+
 class PutDefaults(TypedDict, total=False):
     """The options of a put that a job definition may set for all its jobs. Durations are seconds or a timedelta.
 
     An option that is left out or None comes from the topic's settings, then from the service's defaults. None for
-    `max_attempts`, `ttl`, `time_limit` and `deadline` is a value: "no limit", which overrides the topic's settings.
+    `max_attempts`, `ttl`, `time_limit`, `deadline`, `window` and `spread` is a value: "none", which overrides the
+    topic's settings.
     """
 
     delay: Seconds | None
@@ -80,6 +92,10 @@ class PutDefaults(TypedDict, total=False):
     """How long one attempt may run, at least 0.1 s: its lease cannot be extended beyond that. None: no limit."""
     deadline: Seconds | None
     """If the job is not finished within this time after the due time, it is dead. None: no limit."""
+    window: OpeningHours | None
+    """Opening hours, to which the due time moves, and the end of every backoff. None: always open."""
+    spread: Seconds | None
+    """The due time moves by a part of this that depends on the id, 0 to 24 h. None: it does not."""
     on_conflict: Literal["reject", "keep", "replace", "append"]
     """What happens if the id is taken: `reject` (the default) raises JobExists, `keep` returns the existing job,
     `replace` replaces it, or raises JobReserved if a consumer holds it; `append` adds this body to the array that the

@@ -17,7 +17,9 @@ from deferd.contract.model import FinishItem, PutJob
 JobToPut = PutJob | Mapping[str, Any]
 JobToFinish = JobRef | Delivery | FinishItem | Mapping[str, Any]
 
-_DURATIONS = (*("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "max_wait", "unique_for"),)
+_DURATIONS = (
+    *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "max_wait", "unique_for", "spread"),
+)
 _NUMBERS: tuple[type, ...] = (float, int, type(None))
 _AS_IN_JSON: dict[str, tuple[type, ...]] = {**dict.fromkeys(_DURATIONS, _NUMBERS), "run_at": (str, type(None))}
 """The types of fields that need no conversion, of those that may need one."""

@@ -248,6 +248,7 @@ _BY_CODE: dict[str, _MakeError] = {
     "topic_not_found": lambda problem, _, __: errors.TopicNotFound(problem["topic"]),
     "schedule_not_found": lambda problem, _, __: errors.ScheduleNotFound(problem["schedule"]),
     "schedule_exists": lambda problem, _, __: errors.ScheduleExists(problem["schedule"]),
+    "calendar_not_found": lambda problem, _, __: errors.CalendarNotFound(problem["calendar"]),
     "job_exists": lambda problem, _, __: job_exists(problem, problem["topic"], problem["id"]),
     "job_reserved": lambda problem, _, __: errors.JobReserved(
         problem["topic"], problem["id"], problem.get("durability")

@@ -10,7 +10,8 @@
     ├── NotFound
     │   ├── JobNotFound     job_not_found       no such job, or not in a state that allows the call
     │   ├── TopicNotFound   topic_not_found     nothing was ever put into it or set for it
-    │   └── ScheduleNotFound schedule_not_found no schedule has this name
+    │   ├── ScheduleNotFound schedule_not_found no schedule has this name
+    │   └── CalendarNotFound calendar_not_found no calendar has this name
     ├── Conflict
     │   ├── JobExists       job_exists          the id is taken
     │   ├── JobReserved     job_reserved        a consumer holds the job
@@ -134,6 +135,16 @@ class ScheduleExists(DeferdError):
     def __init__(self, schedule: str) -> None:
         self.schedule = schedule
         super().__init__(f"there is a schedule {schedule!r} already")
+
+
+class CalendarNotFound(NotFound):
+    """There is no calendar with this name."""
+
+    code = "calendar_not_found"
+
+    def __init__(self, calendar: str) -> None:
+        self.calendar = calendar
+        super().__init__(f"there is no calendar {calendar!r}")
 
 
 class Conflict(DeferdError):

@@ -37,6 +37,7 @@ from deferd.contract.collapsing import (
 from deferd.contract.endings import Deadline, DeadRetain, TimeLimit, seconds_field
 from deferd.contract.labels import Labelled, Tag
 from deferd.contract.timestamps import parse_instant
+from deferd.contract.windows import Spread, WindowSpec
 
 TRACEPARENT_PATTERN = r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
 
@@ -212,6 +213,8 @@ class JobPolicy(_Strict):
     dead_retain: DeadRetain | None = None
     time_limit: TimeLimit | None = None
     deadline: Deadline | None = None
+    window: WindowSpec | None = None
+    spread: Spread | None = None
 
 
 class _When(_Strict):
@@ -255,8 +258,8 @@ class PutBatch(_Strict):
 class ChangeJob(_When, JobPolicy, Labelled):
     """Changes to a delayed or ready job; omitted fields stay as they are.
 
-    `null` clears `ttl`, `max_attempts`, `time_limit`, `deadline`, `tags` and `headers`. New tags or headers replace all
-    earlier ones.
+    `null` clears `ttl`, `max_attempts`, `time_limit`, `deadline`, `window`, `spread`, `tags` and `headers`. New tags or
+    headers replace all earlier ones.
     """
 
     body: Any = Field(default=None, description="New body.")

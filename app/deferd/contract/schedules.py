@@ -34,8 +34,6 @@ class ScheduledJob(JobPolicy, Labelled):
     body: Any = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
     traceparent: Traceparent | None = None
     durability: Durability | None = None
-    window: WindowSpec | None = None
-    spread: Spread | None = None
 
 
 class Timing(BaseModel):
@@ -127,3 +125,9 @@ class PutSchedule(Timing):
         f"`all`, at most the last {limits.CATCH_UP_MAX}.",
     )
     paused: bool = Field(default=False, strict=True, description="Whether it makes no runs.")
+
+    @model_validator(mode="after")
+    def _one_window(self) -> PutSchedule:
+        if self.window is not None and self.job.window is not None:
+            raise ValueError("must have a `window` of its own or in `job`, not both")
+        return self

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Literal
+from functools import lru_cache
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    TypeAdapter,
+)
 
 from deferd.contract import limits
 from deferd.contract.endings import seconds_field
@@ -38,6 +49,20 @@ CalendarName = Annotated[
 ]
 
 
+def _iso_date(value: object) -> object:
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            value = None
+    if type(value) is not date:
+        raise ValueError("must be a date, YYYY-MM-DD")
+    return value
+
+
+LocalDate = Annotated[date, BeforeValidator(_iso_date)]
+
+
 class Window(BaseModel):
     """Opening hours: on these days from `from` until `to`, in the zone's local time."""
 
@@ -53,7 +78,7 @@ class Window(BaseModel):
         description="Local time of the closing, HH:MM up to 24:00; not open any more at that minute. Earlier than "
         "`from`: on the next day, and the window belongs to the day of its opening.",
     )
-    except_: list[date] = Field(
+    except_: list[LocalDate] = Field(
         default=[],
         alias="except",
         max_length=limits.WINDOW_EXCEPT_MAX,
@@ -62,11 +87,27 @@ class Window(BaseModel):
     )
 
 
+Windows = Annotated[list[Window], Field(min_length=1, max_length=limits.WINDOWS_MAX)]
+FORM_TAGS = ("(one window)", "(list of windows)", "(calendar)")
+"""What pydantic adds to the paths of errors in a `WindowSpec`; no field has such a name."""
+
+
+def _form(value: object) -> str:
+    """Which kind of `WindowSpec` a value is meant to be: an error then concerns only that kind."""
+    if isinstance(value, list | tuple):
+        return FORM_TAGS[1]
+    return FORM_TAGS[2] if isinstance(value, str) else FORM_TAGS[0]
+
+
 WindowSpec = Annotated[
-    Window | Annotated[list[Window], Field(min_length=1, max_length=limits.WINDOWS_MAX)] | CalendarName,
+    Annotated[Window, Tag(FORM_TAGS[0])]
+    | Annotated[Windows, Tag(FORM_TAGS[1])]
+    | Annotated[CalendarName, Tag(FORM_TAGS[2])],
+    Discriminator(_form),
     Field(
         description="Opening hours: one window, a list of them, or the name of a calendar. A due time, and the end of "
-        "every backoff, moves to the next opening."
+        "every backoff, moves to the next opening.",
+        json_schema_extra={"x-name": "WindowSpec"},  # the name of its schema in the OpenAPI document
     ),
 ]
 Spread = Annotated[
@@ -78,3 +119,26 @@ Spread = Annotated[
         "a repeated put agrees with itself.",
     ),
 ]
+
+
+class PutCalendar(BaseModel):
+    """Opening hours under a name, for jobs, topics and schedules."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    windows: Windows = Field(description="It is open while at least one of these windows is.")
+
+
+_spec: TypeAdapter[Any] = TypeAdapter(WindowSpec)
+
+
+def window_text(spec: Window | list[Window] | str) -> str:
+    """The JSON of a `WindowSpec`, without what is as it would be by default."""
+    return _spec.dump_json(spec, by_alias=True, exclude_defaults=True).decode()
+
+
+@lru_cache(maxsize=1024)
+def read_window(text: str | bytes) -> Window | list[Window] | str:
+    """The `WindowSpec` of its JSON. Treat it as immutable: equal texts share it. Raises ValidationError."""
+    spec: Window | list[Window] | str = _spec.validate_json(text)
+    return spec

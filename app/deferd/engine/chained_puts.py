@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from deferd.contract.errors import DifferentShard, StoreUnavailable
 from deferd.contract.model import PutJob
 from deferd.engine.durability import Call, PutSender, lost_durability
+from deferd.engine.placement import NO_DEFAULTS
 from deferd.engine.puts import PutResult, refusal, result_of
 from deferd.engine.record import Receipt
 from deferd.engine.redis_keys import Keys
@@ -18,6 +19,7 @@ from deferd.store.durability_levels import FSYNC, MEMORY, level_named, name_of
 
 _DONE, _REFUSED = 0, -1
 _OTHER_DEFAULT = -1
+_OTHER_PLACEMENT = -2
 _ANY_DEFAULT = -1
 _MOST_TRIES = 4
 
@@ -56,6 +58,7 @@ class ChainedPuts:
         Raises, when nothing was done:
             DifferentShard: a topic of the puts is in another shard.
             JobExists, JobReserved, TopicFull, PayloadTooLarge, DurabilityUnavailable: one of the puts would be refused.
+            InvalidInput: a zone or calendar of a put's window is unknown, or that never opens.
         """
         puts = [encode_put(spec, bounds) for spec in specs]
         groups: dict[str, list[EncodedPut]] = {}
@@ -64,14 +67,23 @@ class ChainedPuts:
                 text = f"topic {put.topic!r} is in another shard of the store than topic {topic!r}; nothing was done"
                 raise DifferentShard(put.topic, text)
             groups.setdefault(put.topic, []).append(put)
+        placer = self._sender.placer
+        for index, put in enumerate(puts):
+            if put.placing is not None:
+                await placer.check(put.placing, ("body", "put", index))
         keys = (*self._keys.of_topic(topic), *chain.from_iterable(map(self._keys.of_topic, groups)))
         finish = (topic, *encode_finish(job_id, receipt, result).args)
         level = max(MEMORY if put.durability is None else level_named(put.durability) for put in puts)
         refusing = puts  # those that decide the level
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MOST_TRIES + len(groups)):
+            placed = {of_topic: await self._placed(of_topic, some) for of_topic, some in groups.items()}
 
-            async def send(reached: int, call: Call | None) -> list[Any]:
-                of_groups = (_arguments(of_topic, some, reached) for of_topic, some in groups.items())
+            async def send(
+                reached: int, call: Call | None, placed: dict[str, tuple[list[Any], str]] = placed
+            ) -> list[Any]:
+                of_groups = (
+                    _arguments(of_topic, some, *placed[of_topic], reached) for of_topic, some in groups.items()
+                )
                 reply: list[Any] = await self._scripts.run(
                     "finish_and_put", keys, (*finish, *chain.from_iterable(of_groups)), call=call
                 )
@@ -81,18 +93,30 @@ class ChainedPuts:
             if reply[0] != _REFUSED:
                 return _read(reply, groups, puts, reached, level)
             number, refused = reply[1:]
-            refusing = list(groups.values())[number - 1]
+            of_topic = list(groups.values())[number - 1]
+            if refused[0] == _OTHER_PLACEMENT:
+                placer.note_defaults(of_topic[0].topic, refused[1].decode())
+                continue
+            refusing = of_topic
             if refused[0] != _OTHER_DEFAULT:
                 index, why, max_jobs = refused
                 raise refusal(refusing[index - 1], why, max_jobs, bounds)
             level = max(level, refused[1])
-        raise StoreUnavailable(f"the durability of topic {refusing[0].topic!r} kept changing during the finish")
+        raise StoreUnavailable(f"the settings of topic {refusing[0].topic!r} kept changing during the finish")
+
+    async def _placed(self, topic: str, puts: list[EncodedPut]) -> tuple[list[Any], str]:
+        """The id and argument of each put, with its due time placed, and the defaults of the topic that placed it."""
+        placer = self._sender.placer
+        defaults = placer.defaults.get(topic, NO_DEFAULTS)
+        if defaults == NO_DEFAULTS and all(put.placing is None for put in puts):
+            return list(chain.from_iterable((put.id, put.job) for put in puts)), defaults
+        return await placer.place_puts(topic, puts, defaults), defaults
 
 
-def _arguments(topic: str, puts: list[EncodedPut], reached: int) -> list[Any]:
+def _arguments(topic: str, puts: list[EncodedPut], placed: list[Any], defaults: str, reached: int) -> list[Any]:
     """The arguments of the script for one topic."""
-    uses_default = any(put.durability is None for put in puts)
-    return [topic, reached if uses_default else _ANY_DEFAULT, len(puts), *chain.from_iterable(put.args for put in puts)]
+    satisfied: int | str = reached if any(put.durability is None for put in puts) else _ANY_DEFAULT
+    return [topic, f"{satisfied} {defaults}" if defaults else satisfied, len(puts), *placed]
 
 
 def _read(

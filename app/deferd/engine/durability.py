@@ -10,13 +10,16 @@ replicas are remembered, so that this happens once; an outdated one costs one mo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from deferd.contract.errors import DurabilityUnavailable, StoreUnavailable
+from deferd.engine.placement import NO_DEFAULTS, Placer
 from deferd.engine.redis_keys import Keys
+from deferd.engine.script_arguments import EncodedPut
 from deferd.engine.scripts import Scripts, observed
 from deferd.store.connection import Store
 from deferd.store.durability_levels import FSYNC, MEMORY, is_replicated, name_of, replicas_of
@@ -45,6 +48,10 @@ class Stored(NamedTuple):
     level: int
 
 
+class _OtherPlacementError(Exception):
+    """Nothing was stored: the due times were not placed by the topic's defaults."""
+
+
 class _OtherDefaultError(Exception):
     """Nothing was stored: the topic's default is `level`, which this put did not satisfy."""
 
@@ -59,7 +66,8 @@ class PutSender:
     `embedded`: the store is the service's own, which never has replicas.
     """
 
-    def __init__(self, store: Store, scripts: Scripts, keys: Keys, *, embedded: bool) -> None:
+    def __init__(self, store: Store, scripts: Scripts, keys: Keys, placer: Placer, *, embedded: bool) -> None:
+        self.placer = placer
         self._scripts = scripts
         self._keys = keys
         self._store_durability = store.durability
@@ -71,23 +79,57 @@ class PutSender:
         )
         self._defaults: dict[str, int] = {}
 
-    async def put(self, topic: str, level: int | None, with_records: int, jobs: Iterable[Any], slot: Slot) -> Stored:
+    async def put(
+        self,
+        topic: str,
+        level: int | None,
+        with_records: int,
+        jobs: Sequence[EncodedPut],
+        slot: Slot,
+        *,
+        to_place: bool = False,
+    ) -> Stored:
         """Run the put script on `jobs`, which reach `level`; None: the topic's default.
 
         `with_records` is passed to the script. `slot` is held around each call, except those that wait for replicas.
+        `to_place`: some of the jobs have a window or spread, and due times that are not placed yet.
 
         Raises:
             DurabilityUnavailable: the store does not support the level. Nothing was stored.
             StoreUnavailable: also when the level was not reached in time; then the jobs may be stored.
         """
+        try:
+            if not (to_place or topic in self.placer.defaults):
+                args = list(chain.from_iterable([(job.id, job.job) for job in jobs]))
+                return await self._put(topic, level, with_records, args, slot)
+        except _OtherPlacementError:
+            pass
+        for _ in range(_MOST_TRIES):
+            placed_by = self.placer.defaults.get(topic, NO_DEFAULTS)
+            placed = await self.placer.place_puts(topic, jobs, placed_by)
+            try:
+                return await self._put(topic, level, with_records, placed, slot, placed_by)
+            except _OtherPlacementError:
+                continue
+        raise StoreUnavailable(f"the settings of topic {topic!r} kept changing during the put")
+
+    async def _put(  # noqa: PLR0917 (as `put`)
+        self,
+        topic: str,
+        level: int | None,
+        with_records: int,
+        jobs: Sequence[Any],
+        slot: Slot,
+        placed_by: str = NO_DEFAULTS,
+    ) -> Stored:
+        """Put jobs whose due times are placed by these defaults of the topic."""
         if level is not None:
-            return await self._send(topic, level, with_records, jobs, slot, named=True)
-        jobs = tuple(jobs)
+            return await self._send(topic, level, with_records, jobs, slot, placed_by, named=True)
         level = self._defaults.get(topic, MEMORY)
         is_remembered = level > MEMORY
         for _ in range(_MOST_TRIES):
             try:
-                return await self._send(topic, level, with_records, jobs, slot, named=False)
+                return await self._send(topic, level, with_records, jobs, slot, placed_by, named=False)
             except _OtherDefaultError as other:
                 level, is_remembered = other.level, False
             except (DurabilityUnavailable, StoreUnavailable) as error:
@@ -96,13 +138,24 @@ class PutSender:
                 level, is_remembered = MEMORY, False  # an outdated default: the script returns the new one
         raise StoreUnavailable(f"the durability of topic {topic!r} kept changing during the put")
 
-    async def _send(
-        self, topic: str, level: int, with_records: int, jobs: Iterable[Any], slot: Slot, *, named: bool
+    async def _send(  # noqa: PLR0917 (as `put`)
+        self,
+        topic: str,
+        level: int,
+        with_records: int,
+        jobs: Sequence[Any],
+        slot: Slot,
+        placed_by: str,
+        *,
+        named: bool,
     ) -> Stored:
         """Try once. `named`: the jobs name the level, so the topic's default does not matter."""
 
         async def put(reached: int, call: Call | None) -> list[Any]:
-            args = (topic, with_records, _ANY_DEFAULT if named else reached, *jobs)
+            satisfied: int | str = _ANY_DEFAULT if named else reached
+            if placed_by:
+                satisfied = f"{satisfied} {placed_by}"
+            args = (topic, with_records, satisfied, *jobs)
             reply: list[Any] = await self._scripts.run("put", self._keys.of_topic(topic), args, call=call)
             return reply
 
@@ -147,7 +200,10 @@ class PutSender:
             return reply, self._store_durability.level
 
     def _read(self, topic: str, reply: list[Any], level: int) -> Stored:
-        _, max_jobs, results, default = reply
+        _, max_jobs, results, default, *placed_by = reply
+        if placed_by:
+            self.placer.note_defaults(topic, placed_by[0].decode())
+            raise _OtherPlacementError
         if is_replicated(default):
             if len(self._defaults) == _REMEMBERED_MAX:
                 self._defaults.clear()

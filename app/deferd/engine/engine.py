@@ -9,19 +9,22 @@ from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
 from deferd.engine.bulk_actions import BulkActions
 from deferd.engine.bulk_throttle import BulkThrottle
+from deferd.engine.calendars import Calendars
 from deferd.engine.consistency.checker import ConsistencyChecker
 from deferd.engine.dispatcher import Dispatcher
 from deferd.engine.durability import PutSender
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.movable_clock import MovableClock
 from deferd.engine.notifications import Notifications
+from deferd.engine.placement import Placer
 from deferd.engine.queue import JobQueue
 from deferd.engine.redis_keys import Keys
-from deferd.engine.schedules.openings_of import OpeningsOf, inline_windows
+from deferd.engine.schedules.run_placing import RunPlacer
 from deferd.engine.schedules.schedule_store import ScheduleStore
 from deferd.engine.schedules.scheduler import Scheduler
 from deferd.engine.schedules.schedules import Schedules
 from deferd.engine.scripts import Scripts
+from deferd.engine.store_clock import StoreClock
 from deferd.engine.store_watch import StoreWatch
 from deferd.engine.timer import Timer
 from deferd.engine.topic_list import TopicList
@@ -59,7 +62,9 @@ class Engine:
         labels = metrics.TopicLabels(max_topic_labels)
         self._watch = StoreWatch(store, shards, exclusive=embedded)
         self._scripts = Scripts(store, movable_clock=movable_clock, watch=self._watch)
-        put_sender = PutSender(store, self._scripts, keys, embedded=embedded)
+        self.calendars = Calendars(self._scripts, keys)
+        self.placer = Placer(StoreClock(self._scripts, keys, is_movable=movable_clock), self.calendars, keys)
+        put_sender = PutSender(store, self._scripts, keys, self.placer, embedded=embedded)
         self.usage = TopicUsage(self._scripts, keys)
         known_topics = KnownTopics(keys)
         failure_domain = keys.shard_of if store.cluster else _single_failure_domain
@@ -74,11 +79,11 @@ class Engine:
             dead_retention_ms=dead_retention_ms,
         )
         self.bulk = BulkActions(self._scripts, keys, labels, throttle, self.usage)
-        self.topics = Topics(self._scripts, keys, labels)
-        schedule_store = ScheduleStore(self._scripts, keys)
-        openings_of = OpeningsOf(inline_windows)
-        scheduler = Scheduler(schedule_store, openings_of)
-        self.schedules = Schedules(schedule_store, self.queue, openings_of, scheduler)
+        self.topics = Topics(self._scripts, keys, labels, self.placer)
+        run_placer = RunPlacer(self.placer, self.calendars)
+        schedule_store = ScheduleStore(self._scripts, keys, run_placer)
+        scheduler = Scheduler(schedule_store, run_placer)
+        self.schedules = Schedules(schedule_store, self.queue, run_placer, scheduler)
         self.topic_list = TopicList(self._scripts, keys, known_topics)
         self.consistency = ConsistencyChecker(self._scripts, keys, self.schedules)
         topic_search = TopicSearch(self._scripts, keys, by_shard=store.cluster)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from itertools import chain, groupby, repeat
+from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -29,7 +29,7 @@ from deferd.engine.durability import PutSender, stored_nothing
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
 from deferd.engine.record import JobRecord, read_record, read_reply
-from deferd.engine.script_arguments import NO_BOUNDS, Args, EncodedPut, PutBounds, encode_put, size
+from deferd.engine.script_arguments import NO_BOUNDS, EncodedPut, Placing, PutBounds, encode_put, size_of_put
 from deferd.store.durability_levels import level_named, name_of
 
 _CREATED, _KEPT, _REPLACED, _EXISTS, _HELD, _FULL = 1, 2, 3, -1, -2, -3
@@ -59,6 +59,7 @@ _STATUS: dict[int, tuple[int, str | None]] = {
     _HELD: (409, JobReserved.code),
     _FULL: (429, TopicFull.code),
 }
+_NOT_TO_PLACE = {None}
 _WITH_RECORD = 5
 """How many values the script returns for a job whose record is one of them."""
 _CODES_ONLY = 0
@@ -69,7 +70,7 @@ KEPT_BYTES = 1024 * 1024
 """How large the jobs that existed already may be together in the response to a batch."""
 StoredPut = tuple[int, Any, str]
 """What a store call returns for one job of it: see `Puts._send`."""
-_PutCommit = GroupCommit[Args, StoredPut]
+_PutCommit = GroupCommit[EncodedPut, StoredPut]
 
 
 class PutOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -140,6 +141,8 @@ class Puts:
         self._throttle = throttle
         self._known_topics = known_topics
         self._commits: dict[str | None, _PutCommit] = {}
+        self._commits_to_place: dict[str | None, _PutCommit] = {}
+        """Of puts whose due times are to be placed: those of others are not looked at."""
 
     async def put(self, spec: PutJob | EncodedPut, bounds: PutBounds = NO_BOUNDS) -> PutOutcome:
         """Store a job, ready at once when it is already due; return when it has reached its durability.
@@ -150,30 +153,41 @@ class Puts:
             TopicFull: the topic holds its `max_jobs`, or the caller's.
             PayloadTooLarge: `on_conflict` is `append`, and the job would have too many items, or too large ones.
             DurabilityUnavailable: the store does not support the durability. Nothing was stored.
+            InvalidInput: a zone or calendar of its window is unknown, or that never opens.
         """
         put = spec if isinstance(spec, EncodedPut) else encode_put(spec, bounds)
-        return outcome_of(put, await self._commit_of(put).submit(put.topic, put.args), bounds)
+        if put.placing is not None:
+            await self._sender.placer.check(put.placing)
+        return outcome_of(put, await self._commit_of(put).submit(put.topic, put), bounds)
 
     def add(self, put: EncodedPut, on_result: OnResult[StoredPut]) -> None:
-        """As `put` for callers without a task; `outcome_of` reads the result."""
-        self._commit_of(put).add(put.topic, put.args, on_result)
+        """As `put` for callers without a task, of a put that `is_checked`; `outcome_of` reads the result."""
+        self._commit_of(put).add(put.topic, put, on_result)
+
+    def is_checked(self, placing: Placing) -> bool:
+        """Whether `add` may be called for such a put without an earlier check of its window."""
+        return self._sender.placer.is_checked(placing)
 
     def _commit_of(self, put: EncodedPut) -> _PutCommit:
-        return self._commits.get(put.durability) or self._new_commit(put.durability)
+        to_place = put.placing is not None
+        commits = self._commits_to_place if to_place else self._commits
+        return commits.get(put.durability) or self._new_commit(commits, put.durability, to_place=to_place)
 
-    def _new_commit(self, durability: str | None) -> _PutCommit:
+    def _new_commit(
+        self, commits: dict[str | None, _PutCommit], durability: str | None, *, to_place: bool
+    ) -> _PutCommit:
         """The group commit of puts that name `durability`; None for those that name none."""
-        commit = GroupCommit(partial(self._send, _level(durability)), size=size, most_items=MOST_JOBS)
-        self._commits[durability] = commit
+        send = partial(self._send, _level(durability), to_place)
+        commit = commits[durability] = GroupCommit(send, size=size_of_put, most_items=MOST_JOBS)
         return commit
 
-    async def _send(self, level: int | None, topic: str, jobs: list[Args]) -> list[StoredPut]:
+    async def _send(self, level: int | None, to_place: bool, topic: str, jobs: list[EncodedPut]) -> list[StoredPut]:
         """For each job the topic's `max_jobs`, its result, and the durability that it has reached.
 
         The result is a code below 0, or the code and the job as it is stored.
         """
         max_jobs, results, reached = await self._sender.put(
-            topic, level, _ALL_JOBS, chain.from_iterable(jobs), nullcontext
+            topic, level, _ALL_JOBS, jobs, nullcontext, to_place=to_place
         )
         self.count(topic, [result if isinstance(result, int) else result[0] for result in results])
         durability = name_of(reached)
@@ -190,7 +204,8 @@ class Puts:
             StoreUnavailable: the store confirmed none of them.
             DurabilityUnavailable: the store supports the durability of none of them. Nothing was stored.
         """
-        return await _Batch(self, self._sender, self._throttle, _encoded(specs, bounds)).put()
+        jobs = _encoded(specs, bounds)
+        return await _Batch(self, self._sender, self._throttle, jobs, to_place=await self._check(jobs)).put()
 
     async def put_many_with_jobs(
         self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS
@@ -199,8 +214,21 @@ class Puts:
 
         None for a result without one, and for jobs that existed already and do not fit into KEPT_BYTES.
         """
-        batch = _Batch(self, self._sender, self._throttle, _encoded(specs, bounds), with_jobs=True)
+        jobs = _encoded(specs, bounds)
+        to_place = await self._check(jobs)
+        batch = _Batch(self, self._sender, self._throttle, jobs, to_place=to_place, with_jobs=True)
         return [(result, batch.records.get(index)) for index, result in enumerate(await batch.put())]
+
+    async def _check(self, jobs: Sequence[EncodedPut]) -> bool:
+        """Check all windows of a batch; returns whether the due time of any job is to be placed."""
+        distinct = {job.placing for job in jobs}
+        if distinct == _NOT_TO_PLACE:
+            return False
+        for index, job in enumerate(jobs):
+            if job.placing in distinct and job.placing is not None:
+                await self._sender.placer.check(job.placing, ("body", "jobs", index))
+                distinct.remove(job.placing)
+        return True
 
     def count(self, topic: str, codes: Sequence[int]) -> None:
         """Count the outcomes of puts into a topic."""
@@ -246,8 +274,10 @@ class _Batch:
         throttle: BulkThrottle,
         jobs: Sequence[EncodedPut],
         *,
+        to_place: bool,
         with_jobs: bool = False,
     ) -> None:
+        self._to_place = to_place
         self._puts = puts
         self._sender = sender
         self._throttle = throttle
@@ -285,14 +315,15 @@ class _Batch:
 
     async def _put_step(self, topic: str, durability: str | None, indexes: Sequence[int]) -> None:
         jobs = [self._jobs[index] for index in indexes]
-        args = chain.from_iterable([(job.id, job.job) for job in jobs])
         level_key = durability or (topic,)
         try:
             if level_key in self._level_errors:  # wait only once for replicas that are away
                 raise self._level_errors[level_key]
             kept_bytes = self._kept_bytes_each * len(indexes)
             slot = partial(self._slot, topic)
-            _, replies, reached = await self._sender.put(topic, _level(durability), kept_bytes, args, slot)
+            _, replies, reached = await self._sender.put(
+                topic, _level(durability), kept_bytes, jobs, slot, to_place=self._to_place
+            )
         except (StoreUnavailable, DurabilityUnavailable) as exc:
             status = 422
             if isinstance(exc, StoreUnavailable):

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from deferd.engine.chained_puts import ChainedPuts
 from deferd.engine.durability import PutSender
 from deferd.engine.group_commit import GroupCommit, OnResult
 from deferd.engine.known_topics import KnownTopics
+from deferd.engine.placement import until_placed
 from deferd.engine.puts import PutOutcome, PutResult, Puts, StoredPut
 from deferd.engine.record import JobRecord, Receipt, json_bytes, read_deliveries, read_record, read_reply
 from deferd.engine.redis_keys import Keys
@@ -116,6 +118,7 @@ class JobQueue:
         self._bulk_throttle = bulk_throttle
         self._known_topics = known_topics
         self._pacing = ReplyPacing()
+        self._placer = put_sender.placer
         self._puts = Puts(put_sender, labels, bulk_throttle, known_topics)
         self._chained = ChainedPuts(scripts, keys, put_sender)
         self._finishes = GroupCommit(self._send_finishes, size=size, most_items=MOST_JOBS)
@@ -147,6 +150,10 @@ class JobQueue:
         """Store a job; see `Puts.add`."""
         self._puts.add(put, on_result)
 
+    def may_add(self, put: EncodedPut) -> bool:
+        """Whether `add_put` takes the put; see `Puts.is_checked`."""
+        return put.placing is None or self._puts.is_checked(put.placing)
+
     async def put_many(self, specs: Sequence[PutJob | EncodedPut], bounds: PutBounds = NO_BOUNDS) -> list[PutResult]:
         """Store jobs; see `Puts.put_many`."""
         return await self._puts.put_many(specs, bounds)
@@ -174,11 +181,13 @@ class JobQueue:
         Raises:
             JobNotFound: there is no such job, or it is dead or finished.
             JobReserved: a consumer holds it.
+            InvalidInput: a zone or calendar of its window is unknown, or that never opens.
         """
+        if change.window is not None:
+            await self._placer.check_window(change.window)
         extra = change_extra(change)
         has_body = "body" in change.model_fields_set
-        reply = await self._run(
-            "change",
+        args = (
             topic,
             job_id,
             *when_args(change),
@@ -186,6 +195,7 @@ class JobQueue:
             1 if has_body else 0,
             json_bytes(change.body) if has_body else "",
         )
+        reply = await until_placed(partial(self._run, "change", *args), partial(self._placer.place, job_id))
         code, state = reply[0], reply[1].decode()
         if code == 2:
             raise JobReserved(topic, job_id)
@@ -383,7 +393,7 @@ class JobQueue:
         error: str | None = None,
         counts: bool = True,
     ) -> Released:
-        """Release a job for another attempt after `delay_ms` (None: after its backoff).
+        """Release a job for another attempt after `delay_ms` (None: after its backoff), in its opening hours.
 
         It becomes dead instead when this was its last attempt or its backoff schedule has ended. Unless the delivery
         `counts` as an attempt, it is a snooze, which needs a delay. The receipt is void afterwards.
@@ -391,8 +401,7 @@ class JobQueue:
         Raises:
             JobNotFound, ReceiptStale, JobCancelled.
         """
-        reply = await self._run(
-            "release",
+        args = (
             topic,
             job_id,
             receipt.nonce,
@@ -404,6 +413,7 @@ class JobQueue:
             self._dead_retention_ms,
             1 if counts else 0,
         )
+        reply = await until_placed(partial(self._run, "release", *args), partial(self._placer.place_retry, job_id))
         raise_unless_ok(reply[0], topic, job_id)
         state = _STATES[reply[1]]
         label = self._label(topic)

@@ -17,6 +17,9 @@ took, as nonce and attempt (`p`), and what happened to the job (`e` last error, 
 attempts).
 The body is kept as the JSON bytes of the put; scripts never parse it.
 
+Of a job with opening hours or a spread, `wi` is the JSON of its `window`, as a string, `sp` its spread in ms, and `sh`
+how much later it is due than was asked for, in ms. engine/placement.py computes it.
+
 `attempts` counts the deliveries that have ended; while a job is reserved, one more is under way. The receipt of a
 delivery is the pair of `nonce` (random for each job, and incremented when a delivery is returned without counting as
 an attempt) and the delivery's number.
@@ -36,6 +39,7 @@ import pydantic_core
 from deferd.contract import limits
 from deferd.contract.backoff import ExponentialBackoff, FixedBackoff, ScheduleBackoff
 from deferd.contract.model import JobPolicy, JobState
+from deferd.contract.windows import window_text
 
 _HEADER = struct.Struct("<IHIHIHII")
 _HEADER_SIZE = _HEADER.size
@@ -101,6 +105,20 @@ class Endings(msgspec.Struct, frozen=True, gc=False):
 NO_ENDINGS = Endings()
 
 
+class Placement(msgspec.Struct, frozen=True, gc=False):
+    """What moves the due times of a job: the JSON of its window, '' for none, and its spread.
+
+    `moved_ms`: how much later than asked for the job is due.
+    """
+
+    window: str = ""
+    spread_ms: int = 0
+    moved_ms: int = 0
+
+
+NOT_PLACED = Placement()
+
+
 class JobRecord(msgspec.Struct, gc=False):
     """One job as the store holds it; treat as immutable. Times are ms since the epoch, on the store's clock.
 
@@ -133,6 +151,7 @@ class JobRecord(msgspec.Struct, gc=False):
     tags: list[str] | None = None
     headers: dict[str, str] | None = None
     endings: Endings = NO_ENDINGS
+    placement: Placement = NOT_PLACED
     unique_for_ms: int = 0
     due_by_ms: int | None = None
     items: int = 0
@@ -221,6 +240,11 @@ def read_reply(topic: str, job_id: str, reply: Sequence[Any]) -> JobRecord:
 
 def _read_extra(record: JobRecord, extra: dict[str, Any]) -> None:
     get = extra.get
+    if "wi" in extra or "sp" in extra or "sh" in extra:
+        record.placement = placement = Placement(get("wi", ""), get("sp", 0), get("sh", 0))
+        record.is_plain = False
+        if len(extra) == bool(placement.window) + bool(placement.spread_ms) + bool(placement.moved_ms):
+            return
     record.ttr_ms = get("t", limits.TTR_DEFAULT_S * 1000)
     record.max_attempts = get("m", NO_LIMIT)
     record.backoff = get("b")
@@ -267,6 +291,10 @@ def policy_extra(policy: JobPolicy) -> dict[str, Any]:
         extra["i"] = 0 if policy.time_limit is None else to_ms(policy.time_limit)
     if "deadline" in fields_set:
         extra["l"] = 0 if policy.deadline is None else to_ms(policy.deadline)
+    if "window" in fields_set:
+        extra["wi"] = "" if policy.window is None else window_text(policy.window)
+    if "spread" in fields_set:
+        extra["sp"] = 0 if policy.spread is None else to_ms(policy.spread)
     return extra
 
 

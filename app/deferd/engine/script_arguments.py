@@ -33,6 +33,9 @@ _EXTRA_FIELDS = frozenset(
 )
 
 
+_PLACED_BY = frozenset({"window", "spread"})
+
+
 class PutBounds(NamedTuple):
     """Limits of the caller's API key on its puts. None: only the limits of topic and service apply.
 
@@ -48,18 +51,25 @@ class PutBounds(NamedTuple):
 NO_BOUNDS = PutBounds()
 
 
+class Placing(NamedTuple):
+    """How the due time of a put is to be placed: the JSON of its window, '' for none, and its spread in ms, 0 for none.
+
+    None: that of the topic.
+    """
+
+    window: str | None
+    spread_ms: int | None
+
+
 class EncodedPut(msgspec.Struct, frozen=True, gc=False):
-    """A put that is ready to be sent: `job` is the argument of lua/put.lua."""
+    """A put that is ready to be sent: `job` is the argument of lua/put.lua, unless it is still to be placed."""
 
     topic: str
     id: str
     durability: str | None
     job: bytes
-
-    @property
-    def args(self) -> Args:
-        """The arguments for this job."""
-        return self.id, self.job
+    placing: Placing | None = None
+    """Not None: engine/placement.py is to place the due time, and to add this to the record."""
 
 
 class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
@@ -74,9 +84,9 @@ class EncodedFinish(msgspec.Struct, frozen=True, gc=False):
         return self.id, self.argument
 
 
-def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
-    """Encode a put. One without an id is given one."""
-    extra = _put_extra(spec, bounds)
+def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS, *, is_placed: bool = False) -> EncodedPut:
+    """Encode a put. One without an id is given one. `is_placed`: its due time is not to be placed any more."""
+    extra = _put_extra(spec, bounds, is_placed=is_placed)
     if spec.delay is not None:
         when, when_ms = DELAY, to_ms(spec.delay)
     elif spec.run_at is not None:
@@ -94,16 +104,23 @@ def encode_put(spec: PutJob, bounds: PutBounds = NO_BOUNDS) -> EncodedPut:
     head = PUT_HEAD.pack(on_conflict, when, when_ms, nonce, bounds.max_jobs or 0, len(extra))
     # One argument, not two: bytes from orjson occupy a kilobyte until they are copied.
     job = head + extra + json_bytes(spec.body)
-    return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job)
+    placing = None
+    if not is_placed and not spec.model_fields_set.isdisjoint(_PLACED_BY):
+        policy = policy_extra(spec)
+        placing = Placing(policy.get("wi"), policy.get("sp"))
+    return EncodedPut(spec.topic, spec.id or new_id(), spec.durability, job, placing)
 
 
-def _put_extra(spec: PutJob, bounds: PutBounds) -> bytes:
+def _put_extra(spec: PutJob, bounds: PutBounds, *, is_placed: bool) -> bytes:
     """The record's `extra`, empty for a job that has none of its fields."""
     dead_retain_ms = bounds.dead_retain_ms
     appends = spec.on_conflict == "append"
     if dead_retain_ms is None and not appends and spec.model_fields_set.isdisjoint(_EXTRA_FIELDS):
         return b""
     extra = policy_extra(spec)
+    for key in ("wi", "sp"):
+        if not (is_placed and extra.get(key)):
+            extra.pop(key, None)
     if appends:
         extra["z"] = bounds.body_bytes
         if spec.max_items is not None:
@@ -126,6 +143,9 @@ def _put_extra(spec: PutJob, bounds: PutBounds) -> bytes:
 def change_extra(change: ChangeJob) -> dict[str, Any]:
     """The keys of the record's `extra` that a change sets; None removes one."""
     extra = policy_extra(change)
+    for key in ("wi", "sp"):
+        if key in extra:
+            extra[key] = extra[key] or None
     if "tags" in change.model_fields_set:
         extra["g"] = change.tags or None
     if "headers" in change.model_fields_set:
@@ -167,6 +187,11 @@ def _nonce_bits(count: int) -> int:
     """The bits of as many nonces, one after the other."""
     one: int = (1 << NONCE_BITS) - 1
     return int.from_bytes(one.to_bytes(NONCE_IN_HEAD_BYTES, "little") * count, "little")
+
+
+def size_of_put(put: EncodedPut) -> int:
+    """The approximate size of its arguments in bytes."""
+    return len(put.id) + len(put.job)
 
 
 def size(args: Args) -> int:

@@ -7,7 +7,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from deferd.contract.model import TopicSettings
-from deferd.engine.record import policy_extra
+from deferd.contract.windows import read_window
+from deferd.engine.placement import read_defaults
+from deferd.engine.record import json_bytes, policy_extra
 from deferd.store.durability_levels import level_named, name_of
 
 UNREADABLE_SETTINGS = (ValueError, TypeError, AttributeError, ValidationError)
@@ -35,6 +37,10 @@ def read_settings(stored: dict[str, Any]) -> TopicSettings:
         fields["deadline"] = stored["d"] / 1000 if stored["d"] else None
     if "j" in stored:
         fields["max_jobs"] = stored["j"]
+    if "w" in stored:
+        window, spread_ms = read_defaults(stored["w"])
+        fields["window"] = read_window(window) if window else None
+        fields["spread"] = spread_ms / 1000 if spread_ms else None
     if "l" in stored:
         fields["durability"] = name_of(stored["l"])
     return TopicSettings.model_validate(fields)
@@ -45,6 +51,9 @@ def settings_to_store(settings: TopicSettings) -> dict[str, Any]:
     stored = policy_extra(settings)
     if "l" in stored:  # in settings this key is the durability
         stored["d"] = stored.pop("l")
+    window, spread_ms = stored.pop("wi", ""), stored.pop("sp", 0)
+    if window or spread_ms:
+        stored["w"] = json_bytes([window, spread_ms]).decode()
     if settings.max_jobs is not None:
         stored["j"] = settings.max_jobs
     if settings.durability is not None:

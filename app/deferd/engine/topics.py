@@ -11,6 +11,7 @@ from deferd.contract.errors import TopicNotFound
 from deferd.contract.model import JobState, TopicSettings
 from deferd.engine import metrics
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
+from deferd.engine.placement import Placer
 from deferd.engine.record import JobRecord, json_bytes, read_reply
 from deferd.engine.redis_keys import Keys
 from deferd.engine.scripts import Scripts
@@ -29,7 +30,8 @@ _MOST_LOOKED_AT = 10_000
 class Topics:
     """The verbs on a topic; TopicList reads over all topics."""
 
-    def __init__(self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, labels: metrics.TopicLabels, placer: Placer) -> None:
+        self._placer = placer
         self._scripts = scripts
         self._keys = keys
         self._label = labels.label
@@ -46,7 +48,12 @@ class Topics:
 
         A `durability` that the store does not support is accepted here; puts that name none are refused as long as
         the store does not support it.
+
+        Raises:
+            InvalidInput: a zone or calendar of the window is unknown, or that never opens.
         """
+        if settings.window is not None:
+            await self._placer.check_window(settings.window)
         stored = settings_to_store(settings)
         await self._run("configure", topic, "settings", json_bytes(stored) if stored else "")
         return await self.show(topic)

@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from deferd.api import operation, problem_details
 from deferd.api.auth.api_keys import Scope
-from deferd.api.openapi import job_schemas, schedule_schemas, schemas
+from deferd.api.openapi import calendar_schemas, job_schemas, schedule_schemas, schemas
 from deferd.api.openapi.__main__ import FILE, render
 from deferd.api.openapi.examples import EXAMPLES
-from deferd.contract import bulk_model, model, schedules
+from deferd.contract import bulk_model, model, schedules, windows
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(render())
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -45,6 +45,10 @@ _OPERATION_IDS = {
     "purge_topic",
     "audit_topic",
     "repair_topic",
+    "put_calendar",
+    "get_calendar",
+    "list_calendars",
+    "delete_calendar",
     "audit_store",
     "repair_store",
     "put_schedule",
@@ -87,7 +91,7 @@ def codes_of(response: dict[str, Any]) -> set[str]:
 
 
 def model_named(name: str) -> type[BaseModel]:
-    for module in (schemas, schedule_schemas, model, bulk_model, schedules, operation):
+    for module in (schemas, calendar_schemas, schedule_schemas, model, windows, schedules, bulk_model, operation):
         found = getattr(module, name, None)
         if isinstance(found, type) and issubclass(found, BaseModel):
             return found

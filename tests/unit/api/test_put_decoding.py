@@ -49,6 +49,13 @@ USUAL = [
     b'{"topic":"t","id":"a","run_at":"1969-12-31T23:59:59.9Z"}',
     rb'{"\u0074opic":"t","id":"a","body":{"\u0000":"\u0000","":1,"":2}}',
     b'{"topic":"t","id":"a","id":null,"max_attempts":3,"max_attempts":null}',
+    b'{"topic":"t","id":"a","window":{"zone":"Europe/Berlin","days":["mon"],"from":"09:00","to":"24:00"}}',
+    b'{"topic":"t","id":"a","window":[{"from":"09:00","except":["2026-12-24"]}, {"to" : "08:00"}],"spread":0.0005}',
+    b'{"topic":"t","id":"a","window":"office","ttr":1,"spread":86400,"traceparent":"%b"}' % TRACEPARENT.encode(),
+    b'{"topic":"t","id":"a","window":null,"spread":null}',
+    b'{"topic":"t","id":"a","spread":null}',
+    b'{"topic":"t","id":"a","window":{"from":"09:00","from":"10:00"}}',
+    b'{"topic":"t","id":"a","window":{},"window":{"zone":"UTC","from":"00:00","days":null}}',
 ]
 LEFT_TO_THE_GENERAL_PATH = [
     b"",
@@ -126,6 +133,18 @@ LEFT_TO_THE_GENERAL_PATH = [
     b'{"topic":"t","id":"a","unique_for":null}',
     b'{"topic":"t","id":"a","on_conflict":"replace","max_wait":60}',
     b'{"topic":"t","unknown":1}',
+    b'{"topic":"t","window":{"zone":"Europe/Atlantis"}}',
+    b'{"topic":"t","window":{"from":"09:00","to":"09:00"}}',
+    b'{"topic":"t","window":{"from":"9:00"}}',
+    b'{"topic":"t","window":{"except":[0]}}',
+    b'{"topic":"t","window":[]}',
+    b'{"topic":"t","window":"a b"}',
+    b'{"topic":"t","window":1}',
+    b'{"topic":"t","window":{"zone":"\\ud800"}}',
+    b'{"topic":"t","window":{"zone":1e999}}',
+    b'{"topic":"t","spread":-1}',
+    b'{"topic":"t","spread":86400.1}',
+    b'{"topic":"t","spread":"1"}',
 ]
 
 
@@ -141,7 +160,8 @@ def without_chance(put: EncodedPut, *, has_id: bool = True) -> tuple[Any, ...]:
     """A put without its nonce, and without its id when that is random."""
     job = bytearray(put.job)
     job[NONCE] = bytes(8)
-    return put.topic, put.id if has_id else re.fullmatch("[0-9a-f]{32}", put.id) is not None, put.durability, bytes(job)
+    shown_id = put.id if has_id else re.fullmatch("[0-9a-f]{32}", put.id) is not None
+    return put.topic, shown_id, put.durability, bytes(job), put.placing
 
 
 def compare(raw: bytes) -> bool:
@@ -220,21 +240,8 @@ def test_the_fast_path_knows_each_field_but_the_rare_ones() -> None:
 # Fuzz
 
 CHARACTERS = [
-    "a",
-    "é",
-    "😀",
-    "\\n",
-    '\\"',
-    "\\\\",
-    "\\u0041",
-    "\\u00e9",
-    "\\ud83d\\ude00",
-    "\\ud800",
-    " ",
-    "\x7f",
-    "/",
-    "\\/",
-]
+    "a", "é", "😀", "\\n", '\\"', "\\\\", "\\u0041", "\\u00e9", "\\ud83d\\ude00", "\\ud800", " ", "\x7f", "/", "\\/",
+]  # fmt: skip
 NUMBERS = [
     *(
         "0",
@@ -288,6 +295,10 @@ VALUES = {
     "if_reserved": ['"after"', '"refuse"'],
     "max_wait": ["1000000000", "60"],
     "unique_for": ["60", "0"],
+    "window": ['{"from":"09:00"}', '[{"to":"08:30"},{"zone":"Asia/Kathmandu","days":["sun"]}]', '"office"', "{}",
+               "null", '{"from":"24:00"}', '"-"', '[]', '{"zone":"No/Where"}',
+               '{ "except": ["2026-12-24"], "from":"01:00" }'],
+    "spread": ["0", "60", "0.0005", "null", "-1", "86401", '"1"'],
     "unknown": ["1"],
 }  # fmt: skip
 

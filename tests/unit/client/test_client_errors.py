@@ -18,6 +18,7 @@ RAISED: list[errors.DeferdError] = [
     errors.TopicNotFound("orders"),
     errors.ScheduleNotFound("nightly"),
     errors.ScheduleExists("nightly"),
+    errors.CalendarNotFound("office"),
     errors.JobExists("orders", "a"),
     errors.JobReserved("orders", "a"),
     errors.JobExists("orders", "a", "replicated:1"),

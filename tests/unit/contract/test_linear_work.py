@@ -26,7 +26,7 @@ from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
 from deferd.api.routes import pop, topics
-from deferd.contract import bulk_model, labels, model
+from deferd.contract import bulk_model, labels, model, windows
 from deferd.contract.errors import DeferdError
 from deferd.engine import scripts
 from deferd.engine.consistency import checker
@@ -155,6 +155,7 @@ ROWS = [
     Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("beginning of an id", validated(topics.IdPrefix), NAMES, ("api/routes/topics.py",)),
     Row("tag", validated(labels.Tag), NAMES, ("contract/labels.py",)),
+    Row("window", validated(windows.WindowSpec), NAMES, ("contract/windows.py",) * 3),
     Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
     Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),
     Row("text of a header", validated(labels._HeaderText), NAMES, ("contract/labels.py",)),

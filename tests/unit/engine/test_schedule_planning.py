@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deferd.contract.schedules import PutSchedule
-from deferd.engine.schedules.planning import Plan, RunTimes
+from deferd.engine.schedules.planning import Plan, PlannedRun, RunTimes
+from deferd.engine.schedules.run_placing import RunPlacing
 from deferd.engine.schedules.stored_schedule import (
     ScheduleState,
     body_of,
@@ -39,7 +40,7 @@ def times(**fields: Any) -> RunTimes:
     if window is not None:
         assert not isinstance(window, str)
         openings = Openings.of(window if isinstance(window, list) else [window])
-    return RunTimes("s", schedule, CREATED_MS, openings)
+    return RunTimes("s", schedule, CREATED_MS, RunPlacing(openings))
 
 
 def minutes(plan: Plan) -> list[float]:
@@ -50,7 +51,7 @@ def minutes(plan: Plan) -> list[float]:
 def test_the_next_run_is_planned_with_when_the_one_after_is_due() -> None:
     plan = times().plan(CREATED_MS, CREATED_MS)
     first_ms = CREATED_MS + MINUTE_MS
-    assert plan.runs == [(run_id("s", first_ms), first_ms, first_ms + MINUTE_MS)]
+    assert plan.runs == [PlannedRun(run_id("s", first_ms), first_ms, first_ms + MINUTE_MS, 0)]
     assert (plan.occurrence_ms, plan.missed, plan.next_run, plan.advance_at_ms) == (first_ms, 0, plan.runs[0], first_ms)
 
 

@@ -24,7 +24,7 @@ class DirectPut(DirectVerb):
     def begin(self, connection: Connection, head: KnownHead, line: Match[str], body: bytes) -> DirectCall | None:  # noqa: ARG002
         """See DirectVerb."""
         put = decode_put(body)
-        if put is None:
+        if put is None or not self._app.engine.queue.may_add(put):
             return None
         call = self._admitted(connection, head, put.topic)
         if call is not None:

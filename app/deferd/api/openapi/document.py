@@ -78,6 +78,7 @@ TAGS = [
     {"name": "consumers", "description": "For consumers: pop jobs, then finish, release, touch or bury them."},
     {"name": "topics", "description": "Settings, lists, pause, dead jobs and consistency checks of topics."},
     {"name": "schedules", "description": "Recurring jobs: when they run, and what became of their runs."},
+    {"name": "calendars", "description": "Opening hours under names."},
     {"name": "operations", "description": "Health, metrics, and the consistency check of the whole store."},
 ]
 
@@ -89,6 +90,7 @@ _DETAILS = {
     "topic_not_found": "there is no topic 'orders.close'",
     "schedule_not_found": "there is no schedule 'nightly'",
     "schedule_exists": "there is a schedule 'nightly' already",
+    "calendar_not_found": "there is no calendar 'office'",
     "job_exists": "topic 'orders.close' already has a job 'order-1042'",
     "job_reserved": "a consumer holds job 'order-1042' of topic 'orders.close'",
     "receipt_stale": "nobody holds job 'order-1042' of topic 'orders.close': it is delayed",
@@ -109,6 +111,7 @@ _FACTS: dict[str, dict[str, Any]] = {
     "topic_not_found": {"topic": "orders.close"},
     "schedule_not_found": {"schedule": "nightly"},
     "schedule_exists": {"schedule": "nightly"},
+    "calendar_not_found": {"calendar": "office"},
     "durability_unavailable": {"durability": "replicated:1", "available": ["memory", "fsync"]},
     "different_shard": {"topic": "mail"},
     "topic_full": {"topic": "orders.close", "max_jobs": 100_000},

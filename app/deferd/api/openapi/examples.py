@@ -45,12 +45,22 @@ _DELIVERY = {
     "receipt": _RECEIPT,
     "attempt": 1,
 }
+_OFFICE = {"zone": "Europe/Berlin", "days": ["mon", "tue", "wed", "thu", "fri"], "from": "09:00", "to": "18:00"}
+_CALENDAR = {"name": "office", "windows": [{**_OFFICE, "except": ["2026-12-24"]}]}
+_PLACED_JOB = {
+    **_JOB,
+    "due_at": "2026-11-23T08:00:00.000Z",
+    "asked_for": "2026-11-21T07:26:58.123Z",
+    "window": _OFFICE,
+}
 _TOPIC_SETTINGS = {
     "ttr": 30,
     "max_attempts": 5,
     "backoff": {"kind": "fixed", "seconds": 10, "jitter": 0.1},
     "ttl": None,
     "retain": 86400,
+    "window": "office",
+    "spread": 60,
     "max_jobs": 100000,
     "durability": None,
 }
@@ -124,7 +134,14 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
             "max_attempts": 5,
             "backoff": {"kind": "schedule", "seconds": [120, 600, 3600], "then": "dead"},
         },
+        {"topic": "calls", "id": "call-7", "window": _OFFICE, "spread": 600},
+        {"topic": "calls", "id": "call-8", "window": "office"},
     ],
+    "Window": [_OFFICE, {"from": "22:00", "to": "06:00"}],
+    "PutCalendar": [{"windows": [_OFFICE]}],
+    "Calendar": [_CALENDAR],
+    "CalendarList": [{"calendars": [_CALENDAR]}],
+    "DeletedCalendar": [{"name": "office", "deleted": True}],
     "PutBatch": [
         {
             "jobs": [
@@ -133,7 +150,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
             ]
         }
     ],
-    "ChangeJob": [{"delay": 3600}, {"body": {"order": 1042, "reminded": True}}],
+    "ChangeJob": [{"delay": 3600}, {"window": "office"}, {"body": {"order": 1042, "reminded": True}}],
     "CancelBatch": [{"jobs": [{"id": _ID}, {"id": "order-1043", "if_reserved": "refuse"}]}],
     "Select": [{"tag": _ID}, {"state": "delayed", "topics": ["orders.*"], "due_before": "2030-01-31T09:30:00.000Z"}],
     "CancelSelected": [
@@ -157,7 +174,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "TopicSettings": [_TOPIC_SETTINGS],
     "Redrive": [{"ids": [_ID]}, {"limit": 100}],
     "EmptyBody": [{}],
-    "Job": [_JOB, _DEAD_JOB],
+    "Job": [_JOB, _DEAD_JOB, _PLACED_JOB],
     "StoredJob": [_STORED_JOB],
     "Delivery": [_DELIVERY],
     "Deliveries": [{"jobs": [_DELIVERY]}],

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from deferd.contract.backoff import Backoff
 from deferd.contract.endings import AttemptEnd
 from deferd.contract.model import DeadReason, JobState
+from deferd.contract.windows import WindowSpec
 
 
 class EndedAttempt(BaseModel):
@@ -43,6 +44,12 @@ class Job(BaseModel):
     body: Any = Field(description="JSON value from the producer.")
     created_at: datetime = Field(description="When the job was put.")
     due_at: datetime = Field(description="When the job is, or was, due.")
+    asked_for: datetime | None = Field(
+        default=None,
+        description="When the job would be due without its window and spread, if these have moved `due_at`.",
+    )
+    window: WindowSpec | None = Field(default=None, description="The opening hours, if the job has any.")
+    spread: float | None = Field(default=None, description="The spread in seconds, if the job has one.")
     ttr: float = Field(description="Length of the lease in seconds.")
     attempts: int = Field(description="Deliveries so far, including the current one.")
     max_attempts: int | None = Field(description="Deliveries after which the job becomes dead. `null`: no limit.")

@@ -43,6 +43,7 @@ class Problem(BaseModel):
     code: ProblemCode
     topic: str | None = Field(None, description="The topic concerned.")
     id: str | None = Field(None, description="The job concerned.")
+    calendar: str | None = Field(None, description="With `calendar_not_found`: the calendar concerned.")
     errors: list[FieldError] | None = Field(None, description="With `validation`: the invalid values, at most 100.")
     limit_bytes: int | None = Field(None, description="With `payload_too_large`: the maximum size of a body.")
     max_jobs: int | None = Field(None, description="With `topic_full`: the maximum number of live jobs in the topic.")

@@ -29,11 +29,12 @@ router = APIRouter(route_class=Operation, tags=["jobs"])
     summary="Put a job",
     description="Stores one job. It becomes ready at its due time, `delay` seconds from now or at `run_at`, and is "
     "handed out from then on. Give `delay` or `run_at`, not both; without either the job is ready at once. The topic's "
-    "settings supply `ttr`, `max_attempts`, `backoff`, `ttl`, `retain` and `durability` where the job omits them. "
-    "After a 201 or 200 the job is stored as durably as `durability` in the response says. After a 503 it may or may "
-    "not be stored; repeating the request with the same id is safe. A durability level that the store cannot provide "
-    "is refused with 422 `durability_unavailable`. A job without a `traceparent` takes the value of the `traceparent` "
-    "header, if that is valid.",
+    "settings supply `ttr`, `max_attempts`, `backoff`, `ttl`, `retain`, `window`, `spread` and `durability` where the "
+    "job omits them. After a 201 or 200 the job is stored as durably as `durability` in the response says. After a "
+    "503 it may or may not be stored; repeating the request with the same id is safe. A durability level that the "
+    "store cannot provide is refused with 422 `durability_unavailable`. A job without a `traceparent` takes the value "
+    "of the `traceparent` header, if that is valid. A `window` moves the due time to the next opening, a `spread` "
+    "moves it by a part that depends on the id: `asked_for` is then the due time without them.",
     status_code=201,
     response_model=schemas.StoredJob,
     response_description="The job was put.",
@@ -120,8 +121,9 @@ async def get_job(request: CurrentRequest, topic: Topic, id: JobId) -> Response:
     operation_id="change_job",
     summary="Reschedule or change a job",
     description="Changes a delayed or ready job; its id stays the same. Omitted fields keep their values. Give `delay` "
-    "or `run_at`, not both; a ready job with a later due time becomes delayed again. A dead or finished job gets 404 "
-    "`job_not_found`.",
+    "or `run_at`, not both; a ready job with a later due time becomes delayed again. A new due time is moved by the "
+    "job's `window` and `spread`; new ones of these move a delayed job from the time that was asked for. A dead or "
+    "finished job gets 404 `job_not_found`.",
     response_model=Job,
     response_description="The changed job.",
     responses=error_responses("job_not_found", "job_reserved", "validation", "store_unavailable", body=True),

@@ -6,7 +6,7 @@
 -- Bound: see lib/selection.lua
 -- No due time becomes earlier than now or later than MOST_AHEAD_MS ahead; `by` makes no job due earlier that is due
 -- already. As in change.lua, a ready job with a later due time becomes delayed again, and one that is due now keeps its
--- place; ttls and deadlines count from the new due times.
+-- place; ttls and deadlines count from the new due times. Windows and spreads do not move these.
 local MOST_AHEAD_MS = 315576000000
 local last = last_position()
 
@@ -29,12 +29,16 @@ local function with_due(raw, due) return string.sub(raw, 1, 6) .. struct.pack('<
 -- then. Raises an error for a record that cannot be read.
 local function with_due_and_limits(raw, due)
   local record = read_record(raw)
-  record.due, record.extra.v = due, nil
+  record.due, record.extra.v, record.extra.sh = due, nil, nil
   return write_record(record), (end_of_waiting(record))
 end
 
--- Whether the record says from when its deadline counts; it may also be text in the body.
-local function may_have_moved(raw) return string.sub(raw, 23, 26) ~= NO_EXTRA and string.find(raw, '"v":', 27, true) end
+-- Whether the record says from when its deadline counts, or how far it was moved; it may also be text in a tag.
+local function may_have_moved(raw)
+  if string.sub(raw, 23, 26) == NO_EXTRA then return false end
+  local extra = string.sub(raw, 27, 26 + struct.unpack('<I4', raw, 23))
+  return string.find(extra, '"v":', 1, true) or string.find(extra, '"sh":', 1, true)
+end
 
 return run_step(function(jobs)
   local records, delayed, ready, no_longer_ready, moved = {}, {}, {}, {}, {}

@@ -4,7 +4,10 @@
 -- ARGV[1] topic | ARGV[2] id | ARGV[3] delay, at, or '' to keep the due time | ARGV[4] that delay or instant, ms
 -- ARGV[5] extra: JSON of the keys to set, null to remove one, '' for none | ARGV[6] 1 when a new body follows | ARGV[7]
 --   body
--- Returns { 0, state, record, due ms } or { code, state }: 1 not found, 2 reserved, 3 dead or finished
+-- ARGV[8] by which window and spread the caller placed the job: "spread_ms window", '' if it did not
+-- ARGV[9] the due time of a placed job, ms | ARGV[10] how much later that is than was asked for, ms
+-- Returns { 0, state, record, due ms } or { code, state }: 1 not found, 2 reserved, 3 dead or finished; or
+--   { 8, asked for ms, window, spread ms }: nothing is done, and the caller is to place the job
 -- Bound: one job.
 local id = ARGV[2]
 local now = now_ms()
@@ -15,13 +18,29 @@ local last = last_position()
 if state == 'reserved' then return { 2, state } end
 if state ~= 'delayed' and state ~= 'ready' then return { 3, state } end
 
-local record, has_new_tags = read_record(raw), false
+local record, has_new_tags, has_new_place = read_record(raw), false, false
 if ARGV[5] ~= '' then
   for key, value in pairs(cjson.decode(ARGV[5])) do
     if value == cjson.null then value = nil end
     record.extra[key] = value
     if key == 'g' then has_new_tags = true end
+    if key == 'wi' or key == 'sp' then has_new_place = true end
   end
+end
+local has_new_due, due = ARGV[3] ~= '', nil
+if has_new_due then
+  local when = tonumber(ARGV[4])
+  due = ARGV[3] == 'delay' and now + when or math.max(when, now)
+elseif has_new_place and state == 'delayed' then
+  due = record.due - (record.extra.sh or 0)
+end
+if due and (record.extra.wi or record.extra.sp) then
+  local window, spread = record.extra.wi or '', record.extra.sp or 0
+  if ARGV[8] ~= string.format('%d %s', spread, window) then return { 8, due, window, spread } end
+  due, record.extra.sh = math.max(tonumber(ARGV[9]), now), tonumber(ARGV[10])
+  if record.extra.sh == 0 then record.extra.sh = nil end
+elseif due then
+  record.extra.sh = nil
 end
 local drops_items = ARGV[6] == '1' and record.extra.y
 if drops_items then record.extra.y = nil end
@@ -30,10 +49,9 @@ if ARGV[6] == '1' then record.rest = ARGV[7] end
 -- Deletions come first: a store that is out of memory refuses a script whose first write adds data.
 redis.call('ZREM', EXPIRY, id)
 if drops_items == 0 then attached().drop_items({ id }) end
-if ARGV[3] ~= '' then
-  local when = tonumber(ARGV[4])
-  record.due = ARGV[3] == 'delay' and now + when or math.max(when, now)
-  record.extra.v = nil
+if due then
+  record.due = due
+  if has_new_due then record.extra.v = nil end
   redis.call('ZREM', DELAY, id)
   if record.due > now then
     redis.call('ZREM', READY, id)

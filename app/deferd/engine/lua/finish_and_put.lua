@@ -41,7 +41,7 @@ end
 finish(KEYS, { TOPIC, id, argument })
 local results = {}
 for _, group in ipairs(groups) do
-  for _, result in ipairs(put(group.keys, { group.topic, '0', '-1', unpack(group.jobs) })[3]) do
+  for _, result in ipairs(put(group.keys, { group.topic, '0', '-1 *', unpack(group.jobs) })[3]) do
     results[#results + 1] = result
   end
   if group.topic == TOPIC then

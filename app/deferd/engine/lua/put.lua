@@ -5,7 +5,9 @@
 -- ARGV[2] 0: return only the codes. Otherwise also the jobs as they are stored; of those that existed already only as
 --   many as have this number of bytes together, and for the others the code alone
 -- ARGV[3] the default durability of the topic that this call satisfies, a level of store/durability_levels.py; -1: any.
---   If the topic has another default above 0, nothing is stored and no result is returned
+--   If the topic has another default above 0, nothing is stored and no result is returned. When the caller placed the
+--   due times by defaults of the topic, a space and those follow (`w` of its settings); if these are others, nothing is
+--   stored either. `*` in place of them: any
 -- ARGV[4..] two for each job: id | job, which consists of
 --   options u8: on conflict 0 reject, 1 keep, 2 replace, 3 append (then extra has `z`, the most bytes of a body, and
 --   maybe
@@ -15,7 +17,8 @@
 --   0 delay, 1 instant u8 | that delay or instant, ms u64 | nonce u64 |
 --   the number of live jobs in the topic from which on the put is refused, 0: only the topic's limit, u32 |
 --   the rest of a record as in lib/record.lua: length of extra u32 | extra | body
--- Returns { now ms, the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }
+-- Returns { now ms, the topic's max_jobs or 0, for each job a code or a table, the topic's default durability }; as fifth
+--   the topic's defaults for due times or '', if the due times were placed by others
 --   { code, state, record, lease end ms, consumer }: 1 created, 2 kept, 3 replaced, 4 appended
 --   { 5 to 8, 'delayed', record }: 5 stored as follow-up, 6 that was kept, 7 replaced, 8 appended to
 --   { 2, state } for a kept job that is not returned
@@ -26,6 +29,7 @@ local REJECT, KEEP, REPLACE, DELAY_GIVEN = 0, 1, 2, 0
 local CREATED, KEPT, REPLACED, FOLLOWS, FOLLOW_UP_KEPT, EXISTS, HELD, FULL = 1, 2, 3, 5, 6, -1, -2, -3
 local TOGETHER = 100
 local READ_AT_ONCE = 16
+local PLACED_ONLY = '^{"[ws][ip]":'  -- engine/placement.py adds these keys after all others
 local NO_ATTEMPTS = '\0\0\0\0'
 local read, write, call = struct.unpack, struct.pack, redis.call
 local now = now_ms()
@@ -35,6 +39,13 @@ local last = last_position()
 local settings, is_new = ensure_topic()
 local max_jobs = settings.j or 0
 local durability, satisfied = settings.l or 0, tonumber(ARGV[3])
+if settings.w or not satisfied then
+  local level, placed_by = string.match(ARGV[3], '^(%S+) ?(.*)$')
+  satisfied = tonumber(level)
+  if placed_by ~= '*' and placed_by ~= (settings.w or '') then
+    return { now, max_jobs, {}, durability, settings.w or '' }
+  end
+end
 if durability > 0 and satisfied >= 0 and durability ~= satisfied then return { now, max_jobs, {}, durability } end
 local live  -- the number of live jobs, counted when first needed
 
@@ -59,7 +70,7 @@ local has_defaults = next(topic_defaults) ~= nil
 -- The rest of a job's record with the topic's defaults filled in, how long it may wait after it is due, and its tags;
 -- nil for none.
 local function complete(rest, length)
-  if length == 0 and not has_defaults then return rest, nil end
+  if not has_defaults and (length == 0 or string.find(rest, PLACED_ONLY, 5)) then return rest, nil end
   local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
   if has_defaults then
     for key, value in pairs(topic_defaults) do

@@ -46,7 +46,7 @@ for index, id in ipairs(ids) do
     void_receipts(record)
     record.attempts = 0
     record.due = now
-    record.extra.d, record.extra.s, record.extra.v = nil, nil, nil
+    record.extra.d, record.extra.s, record.extra.v, record.extra.sh = nil, nil, nil, nil
     redis.call('HSET', POOL, id, write_record(record))
     watch_expiry(id, record)
     redriven[#redriven + 1] = id

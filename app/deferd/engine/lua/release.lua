@@ -6,7 +6,10 @@
 -- ARGV[5] wait ms, -1 for the job's backoff | ARGV[6] 1 when an error text follows | ARGV[7] error
 -- ARGV[8] a random number from -1 to 1 for the jitter | ARGV[9] how long a dead job is kept, ms
 -- ARGV[10] 1: the delivery counts as an attempt; 0: as a snooze, which needs a wait
+-- ARGV[11] by which window and spread the caller placed the retry: "spread_ms window", '' if it did not
+-- ARGV[12] the due time of a placed retry, ms | ARGV[13] how much later that is than the end of the wait, ms
 -- Returns { 0, state, due ms (0 when dead), attempts, why it is dead }
+--   or { 8, end of the wait ms, window, spread ms }: nothing is done, and the caller is to place the retry
 --   or { code }: 1 not found, 2 held under another receipt, 3 cancelled, 4 to 7 not reserved (lib/delivery.lua)
 -- Bound: one job.
 local id, now = ARGV[2], now_ms()
@@ -41,28 +44,32 @@ else
   record.extra.s = (record.extra.s or 0) + 1
 end
 if ARGV[6] == '1' then record.extra.e = ARGV[7] end
+
+local deadline, limit, wait = deadline_of(record.due, record.extra), record.extra.m or 0, tonumber(ARGV[5])
+local died
+if deadline and deadline <= now then
+  died = 'deadline'
+elseif counts and limit > 0 and record.attempts >= limit then
+  died = 'attempts_exhausted'
+elseif wait < 0 then
+  wait = backoff_ms(record.extra.b, record.attempts, tonumber(ARGV[8]))
+  if not wait then died = 'schedule_ended' end
+end
+local window, spread = record.extra.wi, record.extra.sp or 0
+if window and not died and ARGV[11] ~= string.format('%d %s', spread, window) then
+  return { 8, now + wait, window, spread }
+end
+
 redis.call('ZREM', RESERVED, id)
 forget_holders({ id })
-
-local deadline = deadline_of(record.due, record.extra)
-if deadline and deadline <= now then
-  bury_job(id, record, 'deadline', now, tonumber(ARGV[9]))
+if died then
+  bury_job(id, record, died, now, tonumber(ARGV[9]))
   return { 0, 'dead', 0, record.attempts, record.extra.d }
 end
-local limit = record.extra.m or 0
-if counts and limit > 0 and record.attempts >= limit then
-  bury_job(id, record, 'attempts_exhausted', now, tonumber(ARGV[9]))
-  return { 0, 'dead', 0, record.attempts, record.extra.d }
-end
-local wait = tonumber(ARGV[5])
-if wait < 0 then
-  wait = backoff_ms(record.extra.b, record.attempts, tonumber(ARGV[8]))
-  if not wait then
-    bury_job(id, record, 'schedule_ended', now, tonumber(ARGV[9]))
-    return { 0, 'dead', 0, record.attempts, record.extra.d }
-  end
-end
-set_retry_due(record, now + wait)
+local due, moved = now + wait, 0
+if window then due, moved = math.max(tonumber(ARGV[12]), now), tonumber(ARGV[13]) end
+set_retry_due(record, due)
+if moved > 0 then record.extra.sh = moved end
 redis.call('HSET', POOL, id, write_record(record))
 if record.extra.i or record.extra.l then watch_expiry(id, record) end
 redis.call('ZADD', DELAY, record.due, id)

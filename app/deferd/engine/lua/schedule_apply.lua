@@ -5,13 +5,16 @@
 -- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
 -- ARGV[4] topic of the run to withdraw | ARGV[5] its id, '' for none
 -- ARGV[6] ms at which to advance it next, '' when it is not active | ARGV[7] how many more runs were missed
--- ARGV[8] how many fields to set, -1: delete it | field | value ...
--- then for each run: id | the job up to its `rest`, as in put.lua | following overlap catch_up, as in `runs`
--- Returns { 1, now ms, rev } when it was done; { 0 } when it has changed meanwhile; { -3 } when the topic is full
+-- ARGV[8] the topic's defaults that the runs were placed by, as in put.lua
+-- ARGV[9] how many fields to set, -1: delete it | field | value ...
+-- then for each run: id | the job up to its `rest`, as in put.lua | following overlap catch_up, as in `runs` | what its
+--   `extra` has of a window, a spread and how far it was moved: JSON without the braces
+-- Returns { 1, now ms, rev } when it was done; { 0 } when it has changed meanwhile; { -3 } when the topic is full;
+--   { -2, the topic's defaults } when the runs were placed by others
 -- A run that is due already is due in a millisecond, so that promote.lua decides what becomes of it. A job that has the
 -- id of a run stays, in any state: an occurrence never runs twice.
 -- Bound: the runs; the caller sends at most 100, and 4 MiB or one.
-local CHANGED, FULL, KEPT = 0, -3, 2
+local CHANGED, OTHER_DEFAULTS, FULL, KEPT = 0, -2, -3, 2
 local name, run_to_withdraw = ARGV[2], ARGV[5]
 local key, schedule_due = of_shard('schedule/') .. name, of_shard('schedule_due')
 local now = now_ms()
@@ -24,7 +27,7 @@ local function withdraw()
   withdraw_run(keys, { ARGV[4], run_to_withdraw })
 end
 
-local field_count = tonumber(ARGV[8])
+local field_count = tonumber(ARGV[9])
 if field_count < 0 then
   redis.call('ZREM', of_shard('schedules'), name)
   redis.call('ZREM', schedule_due, name)
@@ -34,13 +37,23 @@ if field_count < 0 then
   return { 1, now, 0 }
 end
 
-local first_run = 9 + 2 * field_count
+local first_run = 10 + 2 * field_count
 local rest = #ARGV >= first_run and redis.call('HGET', key, 'rest')
-for at = 9, first_run - 1, 2 do
+for at = 10, first_run - 1, 2 do
   if ARGV[at] == 'rest' then rest = ARGV[at + 1] end
 end
+
+-- What follows the head of a run's job: `rest`, with these members in its `extra`.
+local function rest_with(members)
+  if members == '' then return rest end
+  local length = struct.unpack('<I4', rest)
+  local extra = length == 0 and '{' or string.sub(rest, 5, 3 + length) .. ','
+  extra = extra .. members .. '}'
+  return struct.pack('<I4', #extra) .. extra .. string.sub(rest, 5 + length)
+end
+
 local jobs, dues = {}, {}
-for at = first_run, #ARGV, 3 do
+for at = first_run, #ARGV, 4 do
   local head = ARGV[at + 1]
   local due = struct.unpack('<I8', head, 3)
   if due <= now then
@@ -49,23 +62,27 @@ for at = first_run, #ARGV, 3 do
   end
   dues[#dues + 1] = due
   jobs[#jobs + 1] = ARGV[at]
-  jobs[#jobs + 1] = head .. rest
+  jobs[#jobs + 1] = head .. rest_with(ARGV[at + 3])
 end
-if #jobs > 0 and check_puts(KEYS, { TOPIC, '-1', '', unpack(jobs) })[1] > 0 then return { FULL } end
+if #jobs > 0 then
+  local refused = check_puts(KEYS, { TOPIC, '-1 ' .. ARGV[8], '', unpack(jobs) })
+  if refused[1] == OTHER_DEFAULTS then return { OTHER_DEFAULTS, refused[2] } end
+  if refused[1] > 0 then return { FULL } end
+end
 
 -- A store that is out of memory refuses this: nothing is written yet.
 local rev = redis.call('HINCRBY', key, 'rev', 1)
-if field_count > 0 then redis.call('HSET', key, unpack(ARGV, 9, first_run - 1)) end
+if field_count > 0 then redis.call('HSET', key, unpack(ARGV, 10, first_run - 1)) end
 if tonumber(ARGV[7]) > 0 then redis.call('HINCRBY', key, 'missed', ARGV[7]) end
 redis.call('ZADD', of_shard('schedules'), 0, name)
 withdraw()
 if #jobs > 0 then
   local runs, waiting = string.sub(POOL, 1, -5) .. 'runs', 0
-  for index, code in ipairs(put(KEYS, { TOPIC, '0', '-1', unpack(jobs) })[3]) do
+  for index, code in ipairs(put(KEYS, { TOPIC, '0', '-1 *', unpack(jobs) })[3]) do
     local id = jobs[2 * index - 1]
     if type(code) == 'table' then code = code[1] end
     if code ~= KEPT or redis.call('ZSCORE', DELAY, id) and redis.call('HEXISTS', runs, id) == 0 then
-      local policy = ARGV[first_run + 3 * index - 1]
+      local policy = ARGV[first_run + 4 * index - 2]
       redis.call('HSET', runs, id, string.format('%s %.0f %s', name, dues[index], policy))
       waiting = waiting + 1
     end

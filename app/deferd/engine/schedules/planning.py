@@ -14,7 +14,8 @@ from typing import NamedTuple
 from deferd.contract import limits
 from deferd.contract.schedules import PutSchedule
 from deferd.engine.record import to_ms
-from deferd.engine.timing.openings import Openings, place, spread_of
+from deferd.engine.schedules.run_placing import RunPlacing
+from deferd.engine.timing.openings import place, spread_of
 from deferd.engine.timing.recurrence import Recurrence, run_id
 
 LATE_MS = 60_000
@@ -30,11 +31,12 @@ class Run(NamedTuple):
 
 
 class PlannedRun(NamedTuple):
-    """A run to put. `following_ms` is when the run after it is due, 0 for none."""
+    """A run to put, `moved_ms` later than its occurrence. `following_ms` is when the next one is due, 0 for none."""
 
     id: str
     due_ms: int
     following_ms: int
+    moved_ms: int
 
 
 class Plan(NamedTuple):
@@ -58,13 +60,14 @@ class RunTimes:
         InvalidInput: the definition is invalid, see `Recurrence.of`.
     """
 
-    def __init__(self, name: str, definition: PutSchedule, created_ms: int, openings: Openings | None) -> None:
+    def __init__(self, name: str, definition: PutSchedule, created_ms: int, placing: RunPlacing) -> None:
         self._name = name
         self._catch_up = definition.catch_up
         self._recurrence = Recurrence.of(definition, created_ms)
-        self._openings = openings
+        self._openings = placing.openings
         self._spread_ms = spread_of(name, to_ms(definition.spread)) if definition.spread else 0
-        self._jitter_ms = to_ms(definition.jitter) if definition.jitter else 0
+        self._jitter_ms = to_ms(definition.jitter or 0) + placing.spread_ms
+        """By how much each run may be later, depending on its id."""
 
     @property
     def recurrence(self) -> Recurrence:
@@ -164,4 +167,6 @@ class RunTimes:
         if following is not None:
             # A run that is due only just before the next one, because of jitter, is not missed at once.
             following_ms = max(following.due_ms, run.due_ms + following.occurrence_ms - run.occurrence_ms)
-        return PlannedRun(run_id(self._name, run.occurrence_ms), run.due_ms, following_ms)
+        return PlannedRun(
+            run_id(self._name, run.occurrence_ms), run.due_ms, following_ms, run.due_ms - run.occurrence_ms
+        )

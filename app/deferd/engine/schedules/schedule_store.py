@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from deferd.contract.schedules import PutSchedule
+from deferd.engine.placement import members_of
 from deferd.engine.redis_keys import Keys
 from deferd.engine.schedules.planning import PlannedRun
+from deferd.engine.schedules.run_placing import NOT_MOVED, RunPlacer, RunPlacing
 from deferd.engine.schedules.stored_schedule import (
     ScheduleState,
     StoredSchedule,
@@ -19,7 +21,7 @@ from deferd.engine.schedules.stored_schedule import (
 )
 from deferd.engine.scripts import Scripts
 
-_DONE, _FULL = 1, -3
+_DONE, _FULL, _OTHER_DEFAULTS = 1, -3, -2
 _DELETE = -1
 _PAGE = 100
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
@@ -54,6 +56,7 @@ class Change:
     runs: Sequence[PlannedRun] = ()
     policy: str = ""
     max_jobs: int | None = None
+    placing: RunPlacing = NOT_MOVED
 
 
 class DueSchedule(NamedTuple):
@@ -73,9 +76,10 @@ class DueSchedule(NamedTuple):
 class ScheduleStore:
     """Every method raises StoreUnavailable when the store does not respond."""
 
-    def __init__(self, scripts: Scripts, keys: Keys) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, placer: RunPlacer) -> None:
         self._scripts = scripts
         self._keys = keys
+        self._placer = placer
 
     @property
     def shards(self) -> int:
@@ -103,7 +107,7 @@ class ScheduleStore:
         return now_ms, pairs
 
     async def apply(self, change: Change) -> int | None:
-        """Carry out a change; returns the new `rev`, None when the schedule has changed meanwhile.
+        """Carry out a change; returns the new `rev`, None when the schedule or its topic's defaults have changed.
 
         Raises:
             FullError: the topic has no room for the runs.
@@ -120,8 +124,11 @@ class ScheduleStore:
         if other and other != change.topic:
             keys = (*keys, *self._keys.of_topic(other))
         runs: list[str | bytes] = []
+        placing = change.placing
         for run in change.runs:
-            runs += (run.id, run_head(run.due_ms, change.max_jobs), f"{run.following_ms} {change.policy}")
+            head = run_head(run.due_ms, change.max_jobs)
+            moved = members_of(placing.window, placing.spread_ms, run.moved_ms)
+            runs += (run.id, head, f"{run.following_ms} {change.policy}", moved)
         reply = await self._scripts.run(
             "schedule_apply",
             keys,
@@ -132,6 +139,7 @@ class ScheduleStore:
                 *change.withdraw,
                 "" if change.advance_at_ms is None else change.advance_at_ms,
                 change.missed,
+                placing.placed_by,
                 count,
                 *fields,
                 *runs,
@@ -139,6 +147,8 @@ class ScheduleStore:
         )
         if reply[0] == _FULL:
             raise FullError
+        if reply[0] == _OTHER_DEFAULTS:
+            self._placer.note_defaults(change.topic, reply[1].decode())
         return reply[2] if reply[0] == _DONE else None
 
     async def due(self, shard: int, most: int) -> tuple[int, list[DueSchedule]]:

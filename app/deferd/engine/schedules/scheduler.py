@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.schedules import PutSchedule
-from deferd.engine.schedules.openings_of import OpeningsOf
 from deferd.engine.schedules.planning import Plan, RunTimes
+from deferd.engine.schedules.run_placing import NOT_MOVED, RunPlacer, RunPlacing
 from deferd.engine.schedules.schedule_store import Change, DueSchedule, FullError, ScheduleStore, read_due
 from deferd.engine.schedules.stored_schedule import ScheduleState
 
@@ -30,9 +30,9 @@ _FAILED_RETRY_MS = 60_000
 class Scheduler:
     """`move` makes the name of a schedule valid in one shard only; see `Schedules.settle_move`."""
 
-    def __init__(self, store: ScheduleStore, openings_of: OpeningsOf) -> None:
+    def __init__(self, store: ScheduleStore, placer: RunPlacer) -> None:
         self._store = store
-        self._openings_of = openings_of
+        self._placer = placer
         self.move: Callable[[str], Awaitable[None]] = _cannot_move
 
     async def advance_due(self, shard: int) -> int:
@@ -76,10 +76,11 @@ class Scheduler:
                 return Change(due.topic, due.name, due.rev, now_ms + _LAST_RUNS_RETRY_MS)
         if not state.is_active or (remaining is not None and remaining <= 0):
             return planned_change(due.name, due.rev, definition, state, _ENDED)
-        times = RunTimes(due.name, definition, state.created_ms, await self._openings_of(definition))
+        placing = await self._placer.placing_of(definition)
+        times = RunTimes(due.name, definition, state.created_ms, placing)
         after_ms = now_ms if state.occurrence_ms is None else state.occurrence_ms
         plan = times.plan(now_ms, after_ms, remaining, most_runs(due.rest_bytes))
-        return planned_change(due.name, due.rev, definition, state, plan)
+        return planned_change(due.name, due.rev, definition, state, plan, placing)
 
 
 _ENDED = Plan([], None, 0, None, None)
@@ -90,7 +91,14 @@ def most_runs(rest_bytes: int) -> int:
     return max(1, min(_RUNS_AT_ONCE, limits.CATCH_UP_MAX, _RUN_BYTES_AT_ONCE // max(rest_bytes, 1)))
 
 
-def planned_change(name: str, rev: int | None, definition: PutSchedule, state: ScheduleState, plan: Plan) -> Change:
+def planned_change(  # noqa: PLR0917 (the parts of a schedule)
+    name: str,
+    rev: int | None,
+    definition: PutSchedule,
+    state: ScheduleState,
+    plan: Plan,
+    placing: RunPlacing = NOT_MOVED,
+) -> Change:
     """The change that carries out a plan."""
     state = state._replace(
         occurrence_ms=state.occurrence_ms if plan.occurrence_ms is None else plan.occurrence_ms,
@@ -112,6 +120,7 @@ def planned_change(name: str, rev: int | None, definition: PutSchedule, state: S
         runs=plan.runs,
         policy=f"{definition.overlap} {definition.catch_up}",
         max_jobs=state.max_jobs,
+        placing=placing,
     )
 
 

@@ -1,7 +1,7 @@
 """The verbs on schedules: put, get, list, delete, pause, resume, run now, preview.
 
 A name is unique over all shards of the store, although a schedule is in the shard of its topic. So a PUT into another
-shard takes two steps, and whoever comes next, the scheduler at the latest, completes it: see `settle_move`.
+shard takes two steps, and the next call, that of the scheduler at the latest, completes it: see `settle_move`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from deferd.contract.topic_patterns import TopicPatterns
 from deferd.engine.cursors import bad_cursor, read_cursor, write_cursor
 from deferd.engine.puts import PutOutcome
 from deferd.engine.queue import JobQueue
-from deferd.engine.schedules.openings_of import OpeningsOf
 from deferd.engine.schedules.planning import Plan, Run, RunTimes
+from deferd.engine.schedules.run_placing import RunPlacer
 from deferd.engine.schedules.schedule_store import UNREADABLE, Change, Found, FullError, ScheduleStore
 from deferd.engine.schedules.scheduler import Scheduler, planned_change
 from deferd.engine.schedules.stored_schedule import (
@@ -75,10 +75,10 @@ class ScheduleFilter:
 class Schedules:
     """Every method raises StoreUnavailable when the store does not respond, or schedules change too fast."""
 
-    def __init__(self, store: ScheduleStore, queue: JobQueue, openings_of: OpeningsOf, scheduler: Scheduler) -> None:
+    def __init__(self, store: ScheduleStore, queue: JobQueue, placer: RunPlacer, scheduler: Scheduler) -> None:
         self._store = store
         self._queue = queue
-        self._openings_of = openings_of
+        self._placer = placer
         scheduler.move = self.settle_move
 
     async def get(self, name: str) -> StoredSchedule:
@@ -97,6 +97,7 @@ class Schedules:
             ScheduleExists: with `only_new` there is one.
             InvalidInput: it never runs, or what it names does not exist.
         """
+        await self._placer.check(definition)
         for _ in range(_TRIES):
             found = await self._find(name)
             now_ms, old = found.now_ms, found.schedules[0] if found.schedules else None
@@ -140,7 +141,8 @@ class Schedules:
         self, name: str, old: StoredSchedule | None, definition: PutSchedule, state: ScheduleState, now_ms: int
     ) -> Change:
         """The change that plans the next run from now. Raises InvalidInput when the definition makes no runs."""
-        times = RunTimes(name, definition, state.created_ms, await self._openings_of(definition))
+        placing = await self._placer.placing_of(definition)
+        times = RunTimes(name, definition, state.created_ms, placing)
         plan, after_ms = _NO_RUNS, now_ms
         if not state.is_paused:
             remaining, waiting = definition.max_runs, 0
@@ -157,7 +159,7 @@ class Schedules:
                     plan = times.plan(now_ms, after_ms, remaining)
                 except ValueError as error:
                     raise InvalidInput([FieldError(("body", "window"), str(error))]) from None
-        change = planned_change(name, None if old is None else old.rev, definition, state, plan)
+        change = planned_change(name, None if old is None else old.rev, definition, state, plan, placing)
         if old is None:
             return change
         return replace(change, withdraw=(old.topic, old.next_id))
@@ -286,6 +288,7 @@ class Schedules:
 
     async def preview_of(self, name: str, definition: PutSchedule, count: int) -> list[Run]:
         """The first runs of a schedule that is not stored. Raises InvalidInput."""
+        await self._placer.check(definition)
         now_ms = await self._store.now_ms()
         if definition.max_runs is not None:
             count = min(count, definition.max_runs)
@@ -294,7 +297,7 @@ class Schedules:
     async def _upcoming(
         self, name: str, definition: PutSchedule, created_ms: int, after_ms: int, count: int
     ) -> list[Run]:
-        times = RunTimes(name, definition, created_ms, await self._openings_of(definition))
+        times = RunTimes(name, definition, created_ms, await self._placer.placing_of(definition))
         try:
             return list(islice(times.runs_after(after_ms), count))
         except ValueError as error:

@@ -20,6 +20,7 @@ from deferd.engine.script_arguments import (
     ON_CONFLICT,
     PUT_HEAD,
     EncodedPut,
+    Placing,
     PutBounds,
     encode_put,
 )
@@ -108,9 +109,10 @@ class StoredSchedule:
         return self.definition.topic
 
     def job_now(self, job_id: str, now_ms: int, bounds: PutBounds) -> EncodedPut:
-        """Its job as a put that is due at `now_ms` and independent of it; only for a schedule that was read whole."""
+        """Its job as a put that is due at `now_ms`, also outside opening hours; only for a schedule that was read whole."""
         head = run_head(now_ms, bounds.max_jobs, on_conflict="reject")
-        return EncodedPut(self.topic, job_id, self.definition.job.durability, head + (self.rest or b""))
+        durability = self.definition.job.durability
+        return EncodedPut(self.topic, job_id, durability, head + (self.rest or b""), Placing("", 0))
 
 
 def read_schedule(name: str, shard: int, pairs: Sequence[bytes]) -> StoredSchedule:

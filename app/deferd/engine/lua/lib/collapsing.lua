@@ -30,6 +30,7 @@ local function collapsing_puts(now, script)
     else
       extra.w = replaced.extra.w or replaced.created + extra.w
     end
+    if due > extra.w then extra.sh = nil end
     local text = cjson.encode(extra)
     return math.max(math.min(due, extra.w), now), write('<I4', #text) .. text .. string.sub(rest, 5 + extra_length)
   end
@@ -64,10 +65,11 @@ local function collapsing_puts(now, script)
     end
     push_item(id, item, bytes)
     record.extra.w = record.extra.w or (terms.w and record.created + terms.w)
+    local placed = due
     if terms.y and count + 1 >= terms.y then due = now end
     due = math.max(math.min(due, record.extra.w or due), now)
     local moves = is_follow_up or state == 'delayed'
-    if moves then record.due = due end
+    if moves then record.due, record.extra.sh = due, due == placed and terms.sh or nil end
     call('HSET', is_follow_up and here.FOLLOW or POOL, id, write_record(record))
     if moves and not is_follow_up then
       if due <= now then call('ZREM', DELAY, id) end
@@ -118,9 +120,9 @@ local function collapsing_puts(now, script)
       if #item + 2 > terms.z then return TOO_LARGE end
       if terms.w then
         terms.w = now + terms.w
-        due = math.min(due, terms.w)
+        if due > terms.w then due, terms.sh = terms.w, nil end
       end
-      if terms.y == 1 then due = now end
+      if terms.y == 1 then due, terms.sh = now, nil end
       job_rest, extra_length = new_collection(terms)
     elseif options >= HAS_MAX_WAIT then
       local replaced = waits and follow_up or is_waiting and old

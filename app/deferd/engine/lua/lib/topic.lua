@@ -11,7 +11,8 @@
 --   KEYS[8]  holders   HASH id -> consumer, while reserved by one that gave its name
 --   KEYS[9]  cancelled ZSET "id" and "id nonce attempt" -> ms until which the holder gets the code of cancelled jobs
 --   KEYS[10] settings  HASH topic -> JSON: the policy keys of record.lua, but `d` for the deadline, `j` max_jobs,
---                     `l` durability as a level of store/durability_levels.py, `p` 1 while paused; or ''
+--                     `l` durability as a level of store/durability_levels.py, `p` 1 while paused, `w` the defaults
+--                     for due times, JSON text that only engine/placement.py reads; or ''
 --   KEYS[11] topics    ZSET topic -> 0, all topics of the shard in the order of their names
 --   KEYS[12] due       ZSET topic -> the next ms at which the timer has work there
 --   KEYS[13] tally     HASH what became of all jobs ever put: put, finished, cancelled (by a cancel, a purge or a put
@@ -23,6 +24,7 @@
 --   KEYS[16] taken     ZSET id -> ms until which it stays taken after its job was finished; only jobs with
 --                      `unique_for`, and only while no other job has the id
 -- Further keys of the whole shard, named by of_shard():
+--            calendars HASH name -> JSON; only in shard 0 (engine/calendars.py)
 --            idle      HASH topic -> "put ms": how many jobs had been put when it was found empty, and when that was
 --            tally     HASH the sums of the tallies of forgotten topics
 --            :request/*ID  HASH topic -> '': the topics of the shard that remember this request of a pop by patterns,

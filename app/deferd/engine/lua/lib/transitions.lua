@@ -137,7 +137,7 @@ local function attached()
     redis.call('ZREM', EXPIRY, id)
     redis.call('ZREM', CANCELLED, id)  -- calls without a receipt now mean this job
     local extra = record.extra
-    record.due = math.max(record.due, earliest)
+    if record.due < earliest then record.due, extra.sh = earliest, nil end
     extra.e, extra.p = error, finished_by
     redis.call('HSET', POOL, id, write_record(record))
     index_tags({ id }, extra.g)

@@ -4,7 +4,7 @@
 -- @rare
 local function set_retry_due(record, due)
   if record.extra.l and record.extra.l > 0 then record.extra.v = record.extra.v or record.due end
-  record.due = due
+  record.due, record.extra.sh = due, nil
 end
 
 -- Schedule when a job that waits becomes dead.

@@ -1,0 +1,6 @@
+-- Read the clock of a shard. Read-only.
+-- @include clock
+-- KEYS[1] any key of the shard
+-- Returns now in ms
+-- Bound: one command.
+return now_ms()

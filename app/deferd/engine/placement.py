@@ -1,0 +1,183 @@
+"""Places jobs: moves their due times into opening hours, and spreads them.
+
+A put is placed just before it is sent. The defaults of its topic are known only to the put script, so it is sent with
+those that placed it; if the topic has others, nothing is stored, the script returns them, and the put is placed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
+
+from deferd.contract.errors import InvalidInput, StoreUnavailable
+from deferd.contract.windows import read_window
+from deferd.engine.calendars import Calendars, Path, Spec
+from deferd.engine.record import json_bytes
+from deferd.engine.redis_keys import Keys
+from deferd.engine.script_arguments import DELAY, INSTANT, PUT_HEAD, EncodedPut, Placing
+from deferd.engine.store_clock import StoreClock
+from deferd.engine.timing.openings import Openings, place, spread_of
+
+_REMEMBERED_MAX = 10_000
+NO_DEFAULTS = ""
+_TO_PLACE = 8
+"""The first value of a script that leaves it to the caller to place the job."""
+_MOST_CALLS = 4
+
+
+class Placed(NamedTuple):
+    """A due time, and how much later it is than asked for."""
+
+    due_ms: int
+    moved_ms: int
+
+
+class Placer:
+    """Places the jobs of a store."""
+
+    def __init__(self, clock: StoreClock, calendars: Calendars, keys: Keys) -> None:
+        self._clock = clock
+        self._calendars = calendars
+        self._shard_of = keys.shard_of
+        self.defaults: dict[str, str] = {}
+        """By topic: its defaults as they were last seen, as the settings have them; only of topics that have some."""
+
+    def note_defaults(self, topic: str, defaults: str) -> None:
+        """Remember the defaults of a topic."""
+        if defaults == NO_DEFAULTS:
+            self.defaults.pop(topic, None)
+            return
+        if len(self.defaults) >= _REMEMBERED_MAX:
+            self.defaults.clear()
+        self.defaults[topic] = defaults
+
+    def is_checked(self, placing: Placing) -> bool:
+        """Whether `check` certainly succeeds, without asking the store."""
+        if not placing.window:
+            return True
+        openings = _openings_or_name(placing.window)
+        return self._calendars.is_remembered(openings) if isinstance(openings, str) else openings is not None
+
+    async def check_window(self, window: Spec) -> None:
+        """Check the `window` in the body of a request. Raises as `check`."""
+        await self._calendars.check(window)
+
+    async def check(self, placing: Placing, path: Path = ("body",)) -> None:
+        """Check the window of a put, whose fields are at `path`.
+
+        Raises:
+            InvalidInput: a zone or calendar is unknown, or a window never opens.
+        """
+        if placing.window and not self.is_checked(placing):
+            await self._calendars.check(read_window(placing.window), (*path, "window"))
+
+    async def place_puts(self, topic: str, puts: Sequence[EncodedPut], defaults: str) -> list[Any]:
+        """The arguments of puts, id and job of each, with their due times placed."""
+        default = read_defaults(defaults)
+        shard = self._shard_of(topic)
+        now_ms = self._clock.trusted_ms(shard) or await self._clock.now_ms(shard)
+        openings: dict[str, Openings | None] = {"": None}
+        args: list[Any] = []
+        for put in puts:
+            window, spread_ms = put.placing or default
+            if window is None:
+                window = default[0]
+            if spread_ms is None:
+                spread_ms = default[1]
+            if window not in openings:
+                known = _openings_or_name(window)
+                openings[window] = await self._calendars.openings_of(known) if isinstance(known, str) else known
+            args += (put.id, _place_put(put, window, spread_ms, now_ms, openings[window]))
+        return args
+
+    async def place(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Placed:
+        """Place a job that was asked for at `asked_ms`."""
+        openings = await self.openings_of(window) if window else None
+        due_ms = place(asked_ms, spread_of(job_id, spread_ms), openings)
+        return Placed(due_ms, due_ms - asked_ms)
+
+    async def place_retry(self, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Placed:
+        """Place a retry: in opening hours it stays where it is, without a spread."""
+        openings = await self.openings_of(window)
+        if openings is None or openings.next_open(asked_ms) == asked_ms:
+            return Placed(asked_ms, 0)
+        return await self.place(job_id, asked_ms, window, spread_ms)
+
+    async def openings_of(self, window: str) -> Openings | None:
+        """The openings of a stored window; None, which is always open, if its calendar is not there any more."""
+        openings = _openings_or_name(window)
+        return await self._calendars.openings_of(openings) if isinstance(openings, str) else openings
+
+
+@lru_cache(maxsize=1024)
+def _openings_or_name(window: str) -> Openings | str | None:
+    """The openings of a window, or the name of its calendar. None: they cannot be computed; its zone is a later one."""
+    spec = read_window(window)
+    try:
+        return spec if isinstance(spec, str) else Openings.of(spec if isinstance(spec, list) else (spec,))
+    except InvalidInput:
+        return None
+
+
+async def until_placed(
+    run: Callable[..., Awaitable[list[Any]]], place: Callable[[int, str, int], Awaitable[Placed]]
+) -> list[Any]:
+    """The reply of a script that gives one job another due time, change.lua or release.lua.
+
+    If the job has a window, the script does nothing and returns it, and `place` places the job for the next call.
+
+    Raises:
+        StoreUnavailable: also when the window was changed each time in between. Nothing was done.
+    """
+    reply = await run("", 0, 0)
+    for _ in range(_MOST_CALLS):
+        if reply[0] != _TO_PLACE:
+            return reply
+        _, asked_ms, window, spread_ms = reply
+        reply = await run(b"%d %b" % (spread_ms, window), *await place(asked_ms, window.decode(), spread_ms))
+    raise StoreUnavailable("the window of the job kept changing; nothing was done")
+
+
+def _place_put(put: EncodedPut, window: str, spread_ms: int, now_ms: int, openings: Openings | None) -> bytes:
+    """The argument of a put with its due time placed."""
+    job = put.job
+    if not window and not spread_ms:
+        return job
+    options, kind, ms, nonce, bound, length = PUT_HEAD.unpack_from(job)
+    asked_ms = now_ms + ms if kind == DELAY else max(ms, now_ms)
+    due_ms = place(asked_ms, spread_of(put.id, spread_ms) if spread_ms else 0, openings)
+    if due_ms != asked_ms:
+        kind, ms = INSTANT, due_ms
+    members = members_of(window, spread_ms, due_ms - asked_ms)
+    body_at = PUT_HEAD.size + length
+    extra = b"{%b}" % members if length == 0 else b"%b,%b}" % (job[PUT_HEAD.size : body_at - 1], members)
+    return PUT_HEAD.pack(options, kind, ms, nonce, bound, len(extra)) + extra + job[body_at:]
+
+
+def members_of(window: str, spread_ms: int, moved_ms: int) -> bytes:
+    """What a record's `extra` has of a window, a spread, and how far they moved its due time, without the braces."""
+    members = _members(window, spread_ms)
+    if not moved_ms:
+        return members
+    return b'%b%b"sh":%d' % (members, b"," if members else b"", moved_ms)
+
+
+@lru_cache(maxsize=1024)
+def _members(window: str, spread_ms: int) -> bytes:
+    """What a record's `extra` has of a window and a spread, without the braces."""
+    members: dict[str, str | int] = {}
+    if window:
+        members["wi"] = window
+    if spread_ms:
+        members["sp"] = spread_ms
+    return json_bytes(members)[1:-1]
+
+
+@lru_cache(maxsize=1024)
+def read_defaults(stored: str) -> tuple[str, int]:
+    """The window (its JSON, '' for none) and spread in ms of a topic's stored defaults."""
+    window, spread_ms = orjson.loads(stored) if stored else ("", 0)
+    return str(window), int(spread_ms)

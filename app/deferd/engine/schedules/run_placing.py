@@ -1,0 +1,64 @@
+"""What moves the due times of a schedule's runs: its window, else that of its job, else that of its topic."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from deferd.contract.schedules import PutSchedule
+from deferd.contract.windows import window_text
+from deferd.engine.calendars import Calendars
+from deferd.engine.placement import NO_DEFAULTS, Placer, read_defaults
+from deferd.engine.record import to_ms
+from deferd.engine.timing.openings import Openings
+
+
+class RunPlacing(NamedTuple):
+    """The opening hours of runs, None for always, and the same as JSON, '' for none; the spread of their jobs.
+
+    `placed_by` is what the topic had as its defaults.
+    """
+
+    openings: Openings | None = None
+    window: str = ""
+    spread_ms: int = 0
+    placed_by: str = NO_DEFAULTS
+
+
+NOT_MOVED = RunPlacing()
+
+
+class RunPlacer:
+    """Finds what moves the due times of runs."""
+
+    def __init__(self, placer: Placer, calendars: Calendars) -> None:
+        self._placer = placer
+        self._calendars = calendars
+
+    async def check(self, definition: PutSchedule) -> None:
+        """Check the windows that a definition names.
+
+        Raises:
+            InvalidInput: a zone or calendar is unknown, or a window never opens.
+        """
+        if definition.window is not None:
+            await self._calendars.check(definition.window, ("body", "window"))
+        if definition.job.window is not None:
+            await self._calendars.check(definition.job.window, ("body", "job", "window"))
+
+    async def placing_of(self, definition: PutSchedule) -> RunPlacing:
+        """What moves the runs of a definition. A calendar that was deleted is always open."""
+        job, placed_by = definition.job, self._placer.defaults.get(definition.topic, NO_DEFAULTS)
+        window, spread_ms = read_defaults(placed_by)
+        spec = definition.window or job.window
+        if spec is not None:
+            window = window_text(spec)
+        elif "window" in job.model_fields_set:
+            window = ""
+        if "spread" in job.model_fields_set:
+            spread_ms = to_ms(job.spread or 0)
+        openings = await self._placer.openings_of(window) if window else None
+        return RunPlacing(openings, window or "", spread_ms or 0, placed_by)
+
+    def note_defaults(self, topic: str, defaults: str) -> None:
+        """Remember the defaults of a topic."""
+        self._placer.note_defaults(topic, defaults)

@@ -1,0 +1,95 @@
+"""What does a put cost more with opening hours and a spread? CPU of service and store, microseconds a put.
+
+    python -m tests.benchmarks.windows [--rounds 5] [--jobs 20000]
+
+One service on a store without append-only file. The same jobs are put without and with a window and spread, in turn:
+as single calls over 32 connections, and in batches of 500. Shown are medians of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+from collections import defaultdict
+from typing import Any
+
+import httpx
+import orjson
+
+from tests.benchmarks.measuring import CpuMeter, MeasuredService, measured_service, new_event_loop, show_target
+
+TOPIC = "bench.windows"
+CONNECTIONS = 32
+BATCH = 500
+TARGET_US = 20
+PLAIN: dict[str, Any] = {"topic": TOPIC, "delay": 3600, "body": {"order": 1042, "customer": "c-17"}}
+OFFICE = {"zone": "Europe/Berlin", "days": ["mon", "tue", "wed", "thu", "fri"], "from": "09:00", "to": "18:00"}
+JOBS: dict[str, dict[str, Any]] = {
+    "plain": PLAIN,
+    "spread": {**PLAIN, "spread": 600},
+    "window": {**PLAIN, "window": OFFICE},
+    "window and spread": {**PLAIN, "window": OFFICE, "spread": 600},
+    "calendar and spread": {**PLAIN, "window": "bench", "spread": 600},
+}
+
+
+def request(path: str, body: Any) -> bytes:
+    content = orjson.dumps(body)
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
+async def send(port: int, content: bytes, status: bytes, count: int, connections: int) -> None:
+    """Send the request so many times."""
+
+    async def over_one_connection(calls: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(calls):
+            writer.write(content)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 " + status), head
+            [length] = [line[15:] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+            await reader.readexactly(int(length))
+        writer.close()
+
+    await asyncio.gather(*(over_one_connection(count // connections) for _ in range(connections)))
+
+
+def measure(service: MeasuredService, way: str, job: dict[str, Any], jobs: int) -> tuple[float, float]:
+    """Microseconds a put of the service and of the store."""
+    if way == "single":
+        content, status, calls, connections = request("/jobs", job), b"201", jobs, CONNECTIONS
+    else:
+        content, status, calls, connections = request("/jobs/batch", {"jobs": [job] * BATCH}), b"200", jobs // BATCH, 1
+    calls -= calls % connections
+    with CpuMeter(service.pid, service.store_pid) as cpu, asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(send(service.port, content, status, calls, connections))
+    httpx.delete(f"{service.url}/topics/{TOPIC}", timeout=60).raise_for_status()
+    return cpu.us_each(service.pid, jobs), cpu.us_each(service.store_pid, jobs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=20_000)
+    options = parser.parse_args()
+    costs: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    with measured_service(in_memory=True) as service:
+        httpx.put(f"{service.url}/calendars/bench", json={"windows": [OFFICE]}).raise_for_status()
+        for _ in range(options.rounds):
+            for way in ("single", "batch"):
+                for name, job in JOBS.items():
+                    costs[way, name].append(measure(service, way, job, options.jobs))
+    for way in ("single", "batch"):
+        plain = statistics.median(map(sum, costs[way, "plain"]))
+        for name in JOBS:
+            of_service, of_store = (statistics.median(values) for values in zip(*costs[way, name], strict=True))
+            total = statistics.median(map(sum, costs[way, name]))
+            print(f"{way:7} {name:20} service {of_service:6.1f} us   store {of_store:6.1f} us   sum {total:6.1f} us")
+            if name != "plain":
+                show_target(f"{way}, {name}: more us a put", total - plain, at_most=TARGET_US)
+
+
+if __name__ == "__main__":
+    main()

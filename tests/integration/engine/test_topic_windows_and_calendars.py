@@ -1,0 +1,112 @@
+"""Opening hours and spread as defaults of topics, and calendars, on a real store."""
+
+from __future__ import annotations
+
+import pytest
+
+from deferd.contract.errors import InvalidInput
+from deferd.contract.model import JobState, PutJob, TopicSettings
+from deferd.contract.windows import PutCalendar, read_window
+from deferd.engine.calendars import Calendars
+from deferd.engine.timing.openings import spread_of
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job, started_engine
+from tests.integration.engine.window_times import (
+    MONDAY_EVENING,
+    NIGHT,
+    OFFICE,
+    TUESDAY_OPENING,
+    as_stored,
+    configure,
+    instant,
+    move_to,
+    ms,
+)
+
+# Defaults of topics
+
+
+async def test_defaults_of_a_topic_place_its_puts(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    await configure(driver, window=OFFICE, spread=60)
+    view = await driver.topics.show(TOPIC)
+    assert (view.settings.window, view.settings.spread) == (read_window(as_stored(OFFICE)), 60)
+    put = await driver.put()
+    assert put.due_at_ms == ms(TUESDAY_OPENING) + spread_of("a", 60_000)
+    assert (put.placement.window, put.placement.spread_ms) == (as_stored(OFFICE), 60_000)
+    own = await driver.put("b", window=NIGHT, spread=None)
+    assert (instant(own.due_at_ms), own.placement.spread_ms) == ("2030-01-14T22:00:00+00:00", 0)
+    free = await driver.put("c", window=None, spread=0)
+    assert (free.state, free.placement.window) == (JobState.READY, "")
+    results = await driver.queue.put_many([job("d"), job("e", window=None)])
+    assert [result.status for result in results] == [201, 201]
+    assert (await driver.queue.get(TOPIC, "d")).due_at_ms == ms(TUESDAY_OPENING) + spread_of("d", 60_000)
+
+
+async def test_another_service_learns_the_defaults_from_the_store(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    await driver.put("before")
+    async with started_engine(driver.server.url, movable_clock=True) as other:
+        await other.topics.configure(TOPIC, TopicSettings.model_validate({"window": OFFICE, "ttr": 5}))
+        first = await driver.put("a")
+        assert (instant(first.due_at_ms), first.ttr_ms) == (TUESDAY_OPENING, 5000)
+        assert TOPIC in driver.engine.placer.defaults
+        await other.topics.configure(TOPIC, TopicSettings.model_validate({"window": NIGHT}))
+        assert instant((await driver.put("b")).due_at_ms) == "2030-01-14T22:00:00+00:00"
+        await other.topics.configure(TOPIC, TopicSettings())
+        assert (await driver.put("c")).state is JobState.READY
+        assert TOPIC not in driver.engine.placer.defaults
+        await other.topics.configure(TOPIC, TopicSettings.model_validate({"spread": 60}))
+        for level in (None, "memory"):
+            put = await driver.put(f"d-{level}", durability=level)
+            assert put.placement.moved_ms == spread_of(f"d-{level}", 60_000)
+
+
+async def test_chains_learn_the_defaults_of_several_topics(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    names = [f"topic-{each}" for each in range(8)]
+    async with started_engine(driver.server.url, movable_clock=True) as other:
+        for name in names:
+            await other.topics.configure(name, TopicSettings.model_validate({"window": OFFICE, "durability": "memory"}))
+    await driver.put()
+    held = await driver.pop_one()
+    chained = [PutJob(topic=name, id="x") for name in names]
+    results = await driver.queue.finish_and_put(TOPIC, "a", held.receipt, chained)
+    assert [result.status for result in results] == [201] * 8
+    for name in names:
+        assert instant((await driver.queue.get(name, "x")).due_at_ms) == TUESDAY_OPENING
+
+
+# Calendars
+
+
+async def test_a_calendar_gives_its_windows_and_a_change_counts_within_a_second(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    calendars = driver.engine.calendars
+    calendar = PutCalendar.model_validate({"windows": [OFFICE]})
+    assert (await calendars.put("office", calendar))[1] is True
+    assert (await calendars.put("office", calendar))[1] is False
+    put = await driver.put(window="office")
+    assert (instant(put.due_at_ms), put.placement.window) == (TUESDAY_OPENING, '"office"')
+    await calendars.put("office", PutCalendar.model_validate({"windows": [NIGHT]}))
+    assert instant((await driver.put("b", window="office")).due_at_ms) == "2030-01-14T22:00:00+00:00"
+    assert [one.name for one in await calendars.all()] == ["office"]
+    assert (await calendars.get("office")).windows == tuple(PutCalendar.model_validate({"windows": [NIGHT]}).windows)
+
+
+async def test_jobs_of_a_deleted_or_damaged_calendar_are_always_open(driver: EngineDriver) -> None:
+    await move_to(driver, "2030-01-14T15:59:00+00:00")
+    calendars = driver.engine.calendars
+    await calendars.put("office", PutCalendar.model_validate({"windows": [OFFICE]}))
+    await configure(driver, window="office")
+    await driver.put("a")
+    held = await driver.pop_one()
+    await calendars.delete("office")
+    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=120_000)
+    assert instant(released.due_at_ms) == "2030-01-14T16:01:00+00:00"
+    with pytest.raises(InvalidInput):
+        await driver.put("b", window="office")
+    await driver.put("b")
+    driver.server.command("HSET", "deferd:{0}:calendars", "office", "{")
+    fresh = Calendars(driver.engine._scripts, driver.engine._keys)
+    assert await fresh.openings_of("office") is None
+    assert await fresh.all() == []

@@ -1,0 +1,394 @@
+"""Opening hours and spread on a real store: where puts, retries, changes and everything else move due times."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from deferd.contract.errors import InvalidInput, JobExists, StoreUnavailable
+from deferd.contract.model import ChangeJob, JobState, PutJob
+from deferd.engine.placement import Placer
+from deferd.engine.timing.openings import spread_of
+from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job, started_engine
+from tests.integration.engine.window_times import (
+    MONDAY_EVENING,
+    MONDAY_NOON,
+    NIGHT,
+    OFFICE,
+    TUESDAY_OPENING,
+    as_stored,
+    asked,
+    configure,
+    instant,
+    move_to,
+    ms,
+    now_ms,
+)
+
+# Puts
+
+
+async def test_a_put_outside_the_window_is_due_at_the_next_opening(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    put = await driver.put(window=OFFICE)
+    assert (put.state, instant(put.due_at_ms), asked(put)) == (JobState.DELAYED, TUESDAY_OPENING, MONDAY_EVENING)
+    stored = await driver.queue.get(TOPIC, "a")
+    assert stored.placement == put.placement
+    assert stored.placement.window == '{"zone":"Europe/Berlin","from":"09:00","to":"17:00"}'
+
+
+async def test_a_put_within_the_window_is_due_as_asked(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_NOON)
+    put = await driver.put(window=OFFICE)
+    assert (put.state, put.placement.moved_ms) == (JobState.READY, 0)
+    later = await driver.put("b", window=OFFICE, delay=3600)
+    assert (instant(later.due_at_ms), later.placement.moved_ms) == ("2030-01-14T13:00:00+00:00", 0)
+    evening = await driver.put("c", window=OFFICE, run_at="2030-01-18T16:00:00Z")
+    assert (instant(evening.due_at_ms), asked(evening)) == ("2030-01-19T08:00:00+00:00", "2030-01-18T16:00:00+00:00")
+
+
+async def test_a_run_at_in_the_past_is_placed_from_now(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    put = await driver.put(window=OFFICE, run_at="2030-01-14T10:00:00Z")
+    assert (instant(put.due_at_ms), asked(put)) == (TUESDAY_OPENING, MONDAY_EVENING)
+
+
+async def test_spread_moves_by_a_hash_of_the_id(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_NOON)
+    offsets = []
+    for job_id in ("a", "b", "c"):
+        put = await driver.put(job_id, run_at="2030-01-15T00:00:00Z", spread=3600)
+        offset = spread_of(job_id, 3_600_000)
+        assert (put.due_at_ms, put.placement.moved_ms) == (ms("2030-01-15T00:00:00+00:00") + offset, offset)
+        assert put.placement.spread_ms == 3_600_000
+        offsets.append(offset)
+    assert len(set(offsets)) == 3
+    again = await driver.put("a", run_at="2030-01-15T00:00:00Z", spread=3600, on_conflict="replace")
+    assert again.due_at_ms == ms("2030-01-15T00:00:00+00:00") + offsets[0]
+
+
+async def test_a_spread_that_leaves_the_window_moves_to_the_next_opening(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_NOON)
+    short = {**OFFICE, "to": "09:01"}
+    dues = {(await driver.put(str(each), window=short, spread=600)).due_at_ms for each in range(20)}
+    assert all(instant(due)[:17] == "2030-01-15T08:00:" or instant(due) == "2030-01-16T08:00:00+00:00" for due in dues)
+    assert len(dues) > 1
+
+
+async def test_ttl_and_deadline_count_from_the_moved_due(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    await driver.put(window=OFFICE, ttl=60)
+    await driver.put("b", window=OFFICE, deadline=90)
+    await driver.pass_time((ms(TUESDAY_OPENING) - ms(MONDAY_EVENING)) / 1000 + 50)
+    assert await driver.counts() == {"ready": 2}
+    await driver.pass_time(20)
+    assert await driver.state("a") is JobState.DEAD
+    assert await driver.state("b") is JobState.READY
+    await driver.pass_time(30)
+    assert await driver.state("b") is JobState.DEAD
+
+
+async def test_a_window_over_a_change_of_the_clocks(driver: EngineDriver) -> None:
+    await move_to(driver, "2030-03-30T20:00:00+00:00")  # on the 31st, Berlin has no 02:30
+    skipped = await driver.put(window={"zone": "Europe/Berlin", "from": "02:30", "to": "04:00"})
+    assert instant(skipped.due_at_ms) == "2030-03-31T01:00:00+00:00"
+    morning = await driver.put("b", window=OFFICE)
+    assert instant(morning.due_at_ms) == "2030-03-31T07:00:00+00:00"
+
+
+async def test_puts_that_share_a_call_are_placed_each_by_its_own_window(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    puts = [job("a", window=OFFICE), job("b", window=NIGHT), job("c", spread=60), job("d"), job("e", window=OFFICE)]
+    records = [one.record for one in await asyncio.gather(*map(driver.queue.put, puts))]
+    assert [instant(one.due_at_ms) for one in records if one.id in "abe"] == [
+        TUESDAY_OPENING,
+        "2030-01-14T22:00:00+00:00",
+        TUESDAY_OPENING,
+    ]
+    assert records[3].state is JobState.READY
+
+
+async def test_a_batch_is_placed(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    specs = [job(str(each), window=OFFICE, spread=60) for each in range(150)] + [job("plain")]
+    results = await driver.queue.put_many_with_jobs(specs)
+    assert {result.status for result, _ in results} == {201}
+    for spec, (_, record) in zip(specs[:-1], results, strict=False):
+        assert record is not None
+        assert record.due_at_ms == ms(TUESDAY_OPENING) + spread_of(spec.id or "", 60_000)
+    assert await driver.state("plain") is JobState.READY
+
+
+async def test_a_wrong_window_is_refused_and_nothing_is_stored(driver: EngineDriver) -> None:
+    for window, path, words in (
+        ({"zone": "Europe/Atlantis"}, ("body", "window", "zone"), "time zone"),
+        ({"from": "08:00", "to": "08:00"}, ("body", "window", "to"), "never opens"),
+        ([OFFICE, {"zone": "Nowhere"}], ("body", "window", 1, "zone"), "time zone"),
+        ("holidays", ("body", "window"), "is not the name of a calendar"),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            await driver.put(window=window)
+        assert refused.value.field_errors[0].path == path
+        assert words in refused.value.field_errors[0].message
+        with pytest.raises(InvalidInput) as refused:
+            await driver.queue.put_many([job("b"), job("a", window=window)])
+        assert refused.value.field_errors[0].path == ("body", "jobs", 1, *path[1:])
+        with pytest.raises(InvalidInput):
+            await configure(driver, window=window)
+    assert driver.server.command("HLEN", "deferd:{0}:orders.close:pool") == 0
+
+
+async def test_a_put_that_is_refused_says_why(driver: EngineDriver) -> None:
+    await driver.put(window=NIGHT)
+    with pytest.raises(JobExists):
+        await driver.put(window=NIGHT)
+    assert (await driver.put(window=OFFICE, on_conflict="keep")).placement.window == as_stored(NIGHT)
+
+
+async def test_a_max_wait_wins_over_the_window(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    put = await driver.put(window=OFFICE, on_conflict="replace", max_wait=3600)
+    assert (instant(put.due_at_ms), put.placement.moved_ms) == ("2030-01-14T21:00:00+00:00", 0)
+
+
+async def test_appends_are_placed(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    options: dict[str, Any] = {"on_conflict": "append", "window": OFFICE}
+    await driver.put(body=1, **options)
+    await driver.pass_time(600)
+    second = await driver.put(body=2, **options)
+    assert (instant(second.due_at_ms), asked(second)) == (TUESDAY_OPENING, "2030-01-14T20:10:00+00:00")
+    full = await driver.put(body=3, max_items=3, **options)
+    assert (full.state, full.placement.moved_ms) == (JobState.READY, 0)
+    first_is_last = await driver.put("b", body=1, max_items=1, **options)
+    assert (first_is_last.state, first_is_last.placement.moved_ms) == (JobState.READY, 0)
+    bounded = await driver.put("c", body=1, max_wait=60, **options)
+    assert (instant(bounded.due_at_ms), bounded.placement.moved_ms) == ("2030-01-14T20:11:00+00:00", 0)
+
+
+# Retries
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_the_end_of_a_backoff_moves_to_the_next_opening(driver: EngineDriver, counts: bool) -> None:
+    await move_to(driver, "2030-01-14T15:59:00+00:00")
+    await driver.put(window=OFFICE, deadline=86_400, backoff={"kind": "fixed", "seconds": 120})
+    held = await driver.pop_one()
+    delay_ms = None if counts else 120_000
+    released = await driver.queue.release(TOPIC, "a", held.receipt, error="it failed", delay_ms=delay_ms, counts=counts)
+    assert (released.state, instant(released.due_at_ms)) == (JobState.DELAYED, TUESDAY_OPENING)
+    job_now = await driver.queue.get(TOPIC, "a")
+    assert asked(job_now) == "2030-01-14T16:01:00+00:00"
+    assert (job_now.attempts, job_now.endings.snoozes, job_now.last_error) == (counts, not counts, "it failed")
+    assert instant(job_now.deadline_at_ms) == "2030-01-15T15:59:00+00:00"
+    await driver.pass_time((ms(TUESDAY_OPENING) - await now_ms(driver)) / 1000 - 1)
+    assert await driver.pop() == []
+    await driver.pass_time(1.1)
+    again = await driver.pop_one()
+    released = await driver.queue.release(TOPIC, "a", again.receipt, delay_ms=120_000, counts=counts)
+    assert (instant(released.due_at_ms)[:16], (await driver.queue.get(TOPIC, "a")).placement.moved_ms) == (
+        "2030-01-15T08:02",
+        0,
+    )
+
+
+async def test_retries_that_wait_for_the_opening_are_spread(driver: EngineDriver) -> None:
+    await move_to(driver, "2030-01-14T15:59:00+00:00")
+    for job_id in ("a", "b"):
+        await driver.put(job_id, window=OFFICE)
+    await driver.queue.change(TOPIC, "a", ChangeJob(spread=600))
+    for held in await driver.pop(2):
+        await driver.queue.release(TOPIC, held.id, held.receipt, delay_ms=120_000)
+    assert (await driver.queue.get(TOPIC, "a")).due_at_ms == ms(TUESDAY_OPENING) + spread_of("a", 600_000)
+    assert (await driver.queue.get(TOPIC, "b")).due_at_ms == ms(TUESDAY_OPENING)
+
+
+async def test_a_spread_alone_does_not_move_retries(driver: EngineDriver) -> None:
+    await driver.put(spread=60)
+    await driver.pass_time(60)
+    held = await driver.pop_one()
+    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=5000)
+    assert abs((released.due_at_ms or 0) - await now_ms(driver) - 5000) < 1000
+    assert (await driver.queue.get(TOPIC, "a")).placement.moved_ms == 0
+
+
+async def test_a_release_that_buries_does_so_in_quiet_hours_too(driver: EngineDriver) -> None:
+    await move_to(driver, "2030-01-14T15:59:00+00:00")
+    options: dict[str, dict[str, Any]] = {
+        "a": {"max_attempts": 1},
+        "b": {"backoff": {"kind": "schedule", "seconds": [0]}},
+        "c": {"deadline": 3600},
+    }
+    for job_id, fields in options.items():
+        await driver.put(job_id, window=OFFICE, ttr=86_400, **fields)
+    held = {one.id: one for one in await driver.pop(3)}
+    assert (await driver.queue.release(TOPIC, "a", held["a"].receipt)).state is JobState.DEAD
+    await driver.queue.release(TOPIC, "b", held["b"].receipt)
+    await driver.run_timer()
+    again = await driver.pop_one()
+    assert (await driver.queue.release(TOPIC, "b", again.receipt)).state is JobState.DEAD
+    driver.move_clock(3600)
+    assert (await driver.queue.release(TOPIC, "c", held["c"].receipt)).state is JobState.DEAD
+    reasons = [(await driver.queue.get(TOPIC, job_id)).reason for job_id in "abc"]
+    assert reasons == ["attempts_exhausted", "schedule_ended", "deadline"]
+
+
+async def test_the_first_step_of_a_release_changes_nothing(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await move_to(driver, "2030-01-14T15:59:00+00:00")
+    await driver.put(window=OFFICE)
+    held = await driver.pop_one(consumer="one")
+
+    async def fails(*_args: Any) -> None:
+        raise StoreUnavailable("it is away")
+
+    monkeypatch.setattr(Placer, "place_retry", fails)
+    before = driver.server.command("HGETALL", "deferd:{0}:orders.close:pool")
+    with pytest.raises(StoreUnavailable):
+        await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=120_000, error="it failed")
+    assert driver.server.command("HGETALL", "deferd:{0}:orders.close:pool") == before
+    assert (await driver.queue.get(TOPIC, "a")).reserved_by == "one"
+    monkeypatch.undo()
+    assert (await driver.queue.release(TOPIC, "a", held.receipt)).state is JobState.DELAYED
+
+
+async def test_a_window_that_changes_during_a_release_places_it_again(
+    driver: EngineDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await move_to(driver, "2030-01-14T15:59:00+00:00")
+    await driver.put(window=OFFICE)
+    held = await driver.pop_one()
+    place_retry = Placer.place_retry
+    windows = []
+
+    async def meanwhile(self: Placer, job_id: str, asked_ms: int, window: str, spread_ms: int) -> Any:
+        windows.append(window)
+        if len(windows) == 1:
+            raw = str(driver.server.command("HGET", "deferd:{0}:orders.close:pool", "a"))
+            assert "17:00" in raw
+            script = (
+                "redis.call('HSET', KEYS[1], 'a', (string.gsub(redis.call('HGET', KEYS[1], 'a'), '17:00', '18:00')))"
+            )
+            driver.server.command("EVAL", script, 1, "deferd:{0}:orders.close:pool")
+        return await place_retry(self, job_id, asked_ms, window, spread_ms)
+
+    monkeypatch.setattr(Placer, "place_retry", meanwhile)
+    released = await driver.queue.release(TOPIC, "a", held.receipt, delay_ms=120_000)
+    assert instant(released.due_at_ms) == "2030-01-14T16:01:00+00:00"
+    assert len(windows) == 2
+
+
+async def test_a_lease_that_ends_is_redelivered_at_once(driver: EngineDriver) -> None:
+    await move_to(driver, "2030-01-14T15:59:50+00:00")
+    await driver.put(window=OFFICE, ttr=30)
+    await driver.pop_one()
+    await driver.pass_time(31)
+    assert await driver.state() is JobState.READY
+
+
+# Changes
+
+
+async def test_a_new_due_time_is_placed(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    await driver.put(window=OFFICE, spread=60)
+    offset = spread_of("a", 60_000)
+    moved = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"run_at": "2030-01-16T20:00:00Z"}))
+    assert (moved.due_at_ms, asked(moved)) == (ms("2030-01-17T08:00:00+00:00") + offset, "2030-01-16T20:00:00+00:00")
+    within = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"run_at": "2030-01-16T12:00:00Z"}))
+    assert within.due_at_ms == ms("2030-01-16T12:00:00+00:00") + offset
+
+
+async def test_a_new_window_places_a_delayed_job_again(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    await driver.put(window=OFFICE)
+    night = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"window": NIGHT}))
+    assert (instant(night.due_at_ms), asked(night)) == ("2030-01-14T22:00:00+00:00", MONDAY_EVENING)
+    none = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"window": None}))
+    assert (none.state, none.placement.window, none.placement.moved_ms) == (JobState.READY, "", 0)
+    ready = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"window": OFFICE}))
+    assert (ready.state, ready.placement.window) == (JobState.READY, as_stored(OFFICE))
+
+
+async def test_other_changes_leave_the_due_time(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    put = await driver.put(window=OFFICE, spread=60)
+    changed = await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"body": 2, "tags": ["x"]}))
+    assert (changed.due_at_ms, changed.placement) == (put.due_at_ms, put.placement)
+    with pytest.raises(InvalidInput):
+        await driver.queue.change(TOPIC, "a", ChangeJob.model_validate({"window": "unknown"}))
+
+
+async def test_a_redrive_is_ready_at_once(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_NOON)
+    await driver.put(window={**OFFICE, "to": "09:01"}, spread=30)
+    driver.move_clock((ms(TUESDAY_OPENING) - ms(MONDAY_NOON)) / 1000 + 30)
+    await driver.run_timer()
+    held = await driver.pop_one()
+    await driver.queue.bury(TOPIC, "a", held.receipt)
+    driver.move_clock(3600)
+    assert await driver.topics.redrive(TOPIC) == 1
+    redriven = await driver.queue.get(TOPIC, "a")
+    assert (redriven.state, redriven.placement.moved_ms, redriven.placement.spread_ms) == (JobState.READY, 0, 30_000)
+
+
+async def test_follow_ups_and_chains_are_placed(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    await driver.put()
+    held = await driver.pop_one()
+    follow_up = await driver.put(window=OFFICE, on_conflict="replace", if_reserved="after")
+    assert (instant(follow_up.due_at_ms), asked(follow_up)) == (TUESDAY_OPENING, MONDAY_EVENING)
+    chained = [job("b", window=OFFICE), PutJob(topic="other", id="c", spread=60)]
+    results = await driver.queue.finish_and_put(TOPIC, "a", held.receipt, chained)
+    assert [result.status for result in results] == [201, 201]
+    assert instant((await driver.queue.get(TOPIC, "b")).due_at_ms) == TUESDAY_OPENING
+    assert (await driver.queue.get("other", "c")).placement.moved_ms == spread_of("c", 60_000)
+    started = await driver.queue.get(TOPIC, "a")
+    assert (instant(started.due_at_ms), started.placement.window) == (TUESDAY_OPENING, as_stored(OFFICE))
+
+
+async def test_a_follow_up_that_begins_late_begins_when_the_job_before_it_ends(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    await driver.put(ttr=86_400)
+    held = await driver.pop_one()
+    await driver.put(window=OFFICE, on_conflict="replace", if_reserved="after")
+    await move_to(driver, "2030-01-15T20:00:00+00:00")
+    await driver.queue.finish(TOPIC, "a", held.receipt)
+    started = await driver.queue.get(TOPIC, "a")
+    assert (instant(started.due_at_ms)[:16], started.placement.moved_ms) == ("2030-01-15T20:00", 0)
+
+
+async def test_a_chain_with_a_wrong_window_does_nothing(driver: EngineDriver) -> None:
+    await driver.put()
+    held = await driver.pop_one()
+    with pytest.raises(InvalidInput) as refused:
+        await driver.queue.finish_and_put(TOPIC, "a", held.receipt, [job("b"), job("c", window="unknown")])
+    assert refused.value.field_errors[0].path == ("body", "put", 1, "window")
+    assert await driver.state() is JobState.RESERVED
+
+
+# What uses none of it
+
+
+async def test_a_job_without_all_this_is_stored_as_before(driver: EngineDriver) -> None:
+    record = await driver.put()
+    assert record.is_plain
+    assert driver.server.command("HSTRLEN", "deferd:{0}:orders.close:pool", "a") == 30
+    await driver.queue.cancel(TOPIC, "a")
+    assert (await driver.put(window=None, spread=None)).is_plain
+    assert driver.server.command("HSTRLEN", "deferd:{0}:orders.close:pool", "a") == 30
+
+
+async def test_a_clock_that_was_read_is_used_for_a_while(driver: EngineDriver) -> None:
+    async with started_engine(driver.server.url) as real:
+        clock = real.placer._clock
+        first = await clock.now_ms(0)
+        driver.server.command("CONFIG", "RESETSTAT")
+        second = await clock.now_ms(0)
+        assert 0 <= second - first < 5000
+        assert abs(second - datetime.now(UTC).timestamp() * 1000) < 5000
+        assert "cmdstat_time" not in str(driver.server.command("INFO", "commandstats"))
