@@ -80,7 +80,7 @@ class Engine:
         scheduler = Scheduler(schedule_store, openings_of)
         self.schedules = Schedules(schedule_store, self.queue, openings_of, scheduler)
         self.topic_list = TopicList(self._scripts, keys, known_topics)
-        self.consistency = ConsistencyChecker(self._scripts, keys)
+        self.consistency = ConsistencyChecker(self._scripts, keys, self.schedules)
         topic_search = TopicSearch(self._scripts, keys, by_shard=store.cluster)
         self.dispatcher = Dispatcher(self.queue, failure_domain, topic_search)
         self.timers = [

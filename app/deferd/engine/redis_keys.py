@@ -80,4 +80,4 @@ class Keys:
     def of_consistency_check(self, topic: str) -> tuple[str, ...]:
         """KEYS of the scripts `audit_*`: all of the topic, and last `aside` for what a repair takes out."""
         prefix = f"deferd:{{{self.shard_of(topic)}}}:{topic}"
-        return (*self.of_topic(topic), f"{prefix}:follow", f"{prefix}:items", f"{prefix}:aside")
+        return (*self.of_topic(topic), f"{prefix}:follow", f"{prefix}:items", f"{prefix}:runs", f"{prefix}:aside")

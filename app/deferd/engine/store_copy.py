@@ -18,7 +18,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from deferd.contract.errors import StoreUnavailable
-from deferd.engine.redis_keys import ITEMS_PREFIX, READY_CHANNEL, TAG_PREFIX, Keys
+from deferd.engine.redis_keys import ITEMS_PREFIX, READY_CHANNEL, SCHEDULE_PREFIX, SCHEDULES_MEMBER, TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts, observed
 from deferd.engine.store_inventory import Inventory, KeyFound, keys_of, take_inventory
 from deferd.store.connection import Store
@@ -31,6 +31,8 @@ _STEP_BYTES_LOW, _STEP_BYTES_HIGH = 1024 * 1024, 4 * 1024 * 1024
 _SUBSCRIBE_S = 5.0
 _KEYED_BY_TOPIC = frozenset({"settings", "topics", "due", "idle"})
 """Keys of a shard whose elements are topics."""
+_OF_SCHEDULES = frozenset({"schedules", "schedule_due"})
+"""Keys of a shard whose elements are schedules."""
 _LOCK = "lock"
 
 
@@ -144,6 +146,13 @@ class _Copy:
                 )
             case KeyFound(topic="", part="tally", kind="hash"):
                 await self._add_tally(found)
+            case KeyFound(topic="", kind="zset") if found.part in _OF_SCHEDULES:
+                await self._copy_list_of_schedules(found)
+            case KeyFound(topic="", kind="hash") if found.part.startswith(SCHEDULE_PREFIX):
+                topic = await self._topic_of_schedule(found.key)
+                async for elements in self._elements(found):
+                    await self._write("HSET", self._key_for_topic(found, topic), *elements)
+                    self._note_copied(len(elements) // 2)
             case KeyFound(kind="hash" | "zset"):
                 async for elements in self._elements(found):
                     await self._write_elements(found, elements)
@@ -152,10 +161,35 @@ class _Copy:
             case KeyFound(kind="list") if found.part.startswith(ITEMS_PREFIX):
                 async for elements in self._elements(found):
                     await self._write("RPUSH", self._target_key(found), *elements)
-                    self._copied += len(elements)
-                    self._on_progress(self._copied, self._total)
+                    self._note_copied(len(elements))
             case _:
                 self.left_out.append(found.key)
+
+    def _note_copied(self, elements: int) -> None:
+        self._copied += elements
+        self._on_progress(self._copied, self._total)
+
+    async def _topic_of_schedule(self, key: str) -> str:
+        """The topic of a schedule of the source, whose shard it belongs to."""
+        with _named(self._source):
+            topic: bytes | None = await self._source_scripts.command("HGET", key, "topic")
+        return (topic or b"").decode(errors="backslashreplace")
+
+    async def _copy_list_of_schedules(self, found: KeyFound) -> None:
+        """Copy a list of schedules; the timer of each shard is told when it must advance the first of its own."""
+        prefix = found.key.removesuffix(found.part) + SCHEDULE_PREFIX
+        async for elements in self._elements(found):
+            for name, score in zip(elements[::2], elements[1::2], strict=True):
+                topic = await self._topic_of_schedule(prefix + name.decode(errors="backslashreplace"))
+                await self._write("ZADD", self._key_for_topic(found, topic), score, name)
+                if found.part == "schedule_due":
+                    due_key = self._keys.of_shard(self._keys.shard_of(topic), "due")
+                    await self._write("ZADD", due_key, "LT", score, SCHEDULES_MEMBER)
+            self._note_copied(len(elements) // 2)
+
+    def _key_for_topic(self, found: KeyFound, topic: str) -> str:
+        """The key of the same name in the shard that a topic has in the target."""
+        return self._keys.of_shard(self._keys.shard_of(topic), found.key.partition("}:")[2])
 
     async def _add_tally(self, found: KeyFound) -> None:
         """Add the tally of a shard's forgotten topics to that of its new shard, which several shards may share."""
@@ -181,13 +215,15 @@ class _Copy:
     async def _write_elements(self, found: KeyFound, elements: Sequence[bytes]) -> None:
         """Write elements as they were read, each to its key in the target."""
         by_key: defaultdict[str, list[bytes]] = defaultdict(list)
+        is_due = found.part == "due" and not found.topic
         for name, value in zip(elements[::2], elements[1::2], strict=True):
+            if is_due and name == SCHEDULES_MEMBER.encode():
+                continue
             by_key[self._target_key(found, name)] += (name, value) if found.kind == "hash" else (value, name)
         command = "HSET" if found.kind == "hash" else "ZADD"
         for key, pairs in by_key.items():
             await self._write(command, key, *pairs)
-        self._copied += len(elements) // 2
-        self._on_progress(self._copied, self._total)
+        self._note_copied(sum(map(len, by_key.values())) // 2)
 
     async def _write(self, command: str, key: str, *args: str | bytes | int) -> None:
         with _named(self._target):

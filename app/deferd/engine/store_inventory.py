@@ -11,7 +11,7 @@ from typing import NamedTuple
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import JobState
 from deferd.engine.known_topics import KnownTopics
-from deferd.engine.redis_keys import ITEMS_PREFIX, TAG_PREFIX, Keys
+from deferd.engine.redis_keys import ITEMS_PREFIX, SCHEDULE_PREFIX, TAG_PREFIX, Keys
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_list import TopicList
 from deferd.store.connection import Store
@@ -51,8 +51,9 @@ class Inventory:
 async def take_inventory(store: Store, shards: int) -> Inventory:
     """Count everything, in bounded steps.
 
-    The tag index counts as one key, `tag`. Leaves out remembered requests, what a repair moved out of the way, the
-    tallies of forgotten topics (which shards may share after a copy), and keys whose names are not text.
+    The tag index counts as one key, `tag`, and so do the schedules, `schedule`. Leaves out remembered requests, what a
+    repair moved out of the way, the tallies of forgotten topics (which shards may share after a copy), and keys whose
+    names are not text.
 
     Raises:
         StoreUnavailable.
@@ -69,7 +70,8 @@ async def take_inventory(store: Store, shards: int) -> Inventory:
 def _counted_as(found: KeyFound) -> str:
     if found.topic:
         return ITEMS_PREFIX if found.part.startswith(ITEMS_PREFIX) else found.part
-    return TAG_PREFIX.rstrip("/") if found.part.startswith(TAG_PREFIX) else found.part
+    prefixes = (TAG_PREFIX, SCHEDULE_PREFIX)
+    return next((prefix.rstrip("/") for prefix in prefixes if found.part.startswith(prefix)), found.part)
 
 
 async def count_jobs(store: Store, shards: int) -> dict[str, dict[JobState, int]]:

@@ -13,8 +13,11 @@ from redis import exceptions as redis_errors
 from deferd.contract.bulk_model import CancelSelected, RescheduleSelected
 from deferd.contract.errors import StoreUnavailable
 from deferd.contract.model import CancelItem, ChangeJob, FinishItem, JobState, PutJob, TopicSettings
+from deferd.contract.schedules import PutSchedule
 from deferd.engine.queue import PopRequest
 from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.schedules.schedules import ScheduleFilter
+from deferd.engine.script_arguments import NO_BOUNDS
 from deferd.engine.scripts import translate
 from deferd.engine.topic_search import TopicSelection
 from deferd.engine.topics import JobFilter
@@ -62,7 +65,12 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.engine.consistency.check_topic(TOPIC, repair=True)
     await driver.engine._scripts.run("shard_keys", [f"{KEY}:due"], (0, 1000))
     await driver.engine._scripts.run("key_elements", [f"{KEY}:pool"], ("hash", 0, 1000))
+    schedules = driver.engine.schedules
+    await schedules.put("s", PutSchedule(topic=TOPIC, every=2), NO_BOUNDS, lambda _: None)
+    await schedules.page(ScheduleFilter(), None, 10, with_jobs=True)
+    await driver.engine._scripts.run("withdraw_run", keys, (TOPIC, "none"))
     await driver.pass_time(3)
+    await schedules.delete("s", lambda _: None)
     assert driver.engine.clock is not None
     await driver.engine.clock.read()
     await driver.topics.purge(TOPIC)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +20,9 @@ from deferd.contract.errors import StoreUnavailable, TopicNotFound
 from deferd.contract.limits import TOPIC_PATTERN
 from deferd.contract.model import JobState
 from deferd.engine.consistency.findings import EXAMPLES_MAX, Finding, FindingKind, Findings, StoreReport, TopicReport
+from deferd.engine.consistency.schedule_check import ScheduleCheck
 from deferd.engine.redis_keys import Keys
+from deferd.engine.schedules.schedules import Schedules
 from deferd.engine.scripts import Scripts
 from deferd.engine.topic_settings import UNREADABLE_SETTINGS, read_settings
 from deferd.engine.topic_view import STATES
@@ -33,12 +35,12 @@ _LONGEST_PAUSE_S = 0.1
 _LONGEST_WAIT_S = 20
 _TOPIC_KEY_TYPES = (
     *("hash", *["zset"] * 6, "hash", "zset", "hash", "zset", "zset", *["hash"] * 3, "zset"),  # KEYS of lib/topic.lua
-    *("hash", "hash"),
+    *("hash", "hash", "hash"),
 )
-_SHARD_KEY_TYPES = {"settings": "hash", "topics": "zset", "due": "zset"}
+_SHARD_KEY_TYPES = {"settings": "hash", "topics": "zset", "due": "zset", "schedules": "zset", "schedule_due": "zset"}
 _SETS = (
     *("delayed", "ready", "reserved", "dead", "finished", "expiry", "holders", "requests"),
-    *("tagged", "taken", "follow", "items", "cancelled"),
+    *("tagged", "taken", "follow", "items", "runs", "cancelled"),
 )
 _OUTCOMES = ("put", "finished", "cancelled", "dropped", "lost")
 _HAS_TIMESTAMPS = frozenset(
@@ -55,9 +57,10 @@ _TOPIC_NAME = re.compile(TOPIC_PATTERN)
 class ConsistencyChecker:
     """Checks and repairs. One check runs at a time; others wait for up to 20 s and are then refused."""
 
-    def __init__(self, scripts: Scripts, keys: Keys) -> None:
+    def __init__(self, scripts: Scripts, keys: Keys, schedules: Schedules) -> None:
         self._scripts = scripts
         self._keys = keys
+        self._schedules = schedules
         self._lock = asyncio.Lock()
 
     async def check_topic(self, topic: str, *, repair: bool = False) -> TopicReport:
@@ -84,8 +87,10 @@ class ConsistencyChecker:
         async with self._exclusive():
             report = StoreReport(repair)
             unlisted: set[str] = set()
+            schedules = ScheduleCheck(self._scripts, self._keys, self._schedules, report)
             for shard in range(self._keys.shards):
-                await _check_shard(self._scripts, self._keys, shard, report, unlisted)
+                await _check_shard(self._scripts, self._keys, shard, report, unlisted, check_schedules=schedules.check)
+            await schedules.run()
             report.unlisted = sorted(unlisted)
             return report
 
@@ -177,7 +182,15 @@ class _TopicCheck:
         return reply
 
 
-async def _check_shard(scripts: Scripts, keys: Keys, shard: int, report: StoreReport, unlisted: set[str]) -> None:
+async def _check_shard(
+    scripts: Scripts,
+    keys: Keys,
+    shard: int,
+    report: StoreReport,
+    unlisted: set[str],
+    *,
+    check_schedules: Callable[[int, list[str]], Awaitable[None]],
+) -> None:
     names = [keys.of_shard(shard, name) for name in _SHARD_KEY_TYPES]
     all_names = [*names, keys.of_shard(shard, "aside")]
     wrong_types = await scripts.run("audit_types", all_names, ("", int(report.repaired), *_SHARD_KEY_TYPES.values()))
@@ -190,9 +203,11 @@ async def _check_shard(scripts: Scripts, keys: Keys, shard: int, report: StoreRe
             began_s = time.monotonic()
             reply = await scripts.run("audit_names", names[:2], (where, cursor, _STEP))
             await _pause(began_s)
-            cursor, topics, strays, settings, of_tags, lists = reply
+            cursor, topics, strays, settings, of_tags, lists, schedules = reply
             if of_tags:
                 await _check_tags(scripts, [*map(_text, of_tags), all_names[-1]], report)
+            if schedules:
+                await check_schedules(shard, list(map(_text, schedules)))
             if lists:
                 await _check_lists(scripts, keys, shard, list(map(_text, lists)), report)
             # Lists of topics leave out those whose settings cannot be read.

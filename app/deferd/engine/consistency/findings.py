@@ -113,6 +113,31 @@ class FindingKind(StrEnum):
         "the items collected for a job are missing, of no job, or not as large as recorded",
         "their size is corrected; items of no job are moved aside; a job without its items gets an empty array",
     )
+    SCHEDULE_STOPPED = (
+        "schedule_stopped",
+        "a schedule that is neither paused nor ended is not due to be advanced: it makes no more runs",
+        "it is advanced when its next run is due",
+    )
+    SCHEDULE_WRONG = (
+        "schedule_wrong",
+        "a list of schedules has one that does not exist or makes no runs, or lacks one",
+        "the entry is removed or added",
+    )
+    SCHEDULE_UNREADABLE = (
+        "schedule_unreadable",
+        "a schedule cannot be read: it makes no runs, and calls for it fail",
+        "it is moved aside as it is; put it again",
+    )
+    SCHEDULE_TWICE = (
+        "schedule_twice",
+        "two shards of the store have a schedule with this name: both may make runs",
+        "the one that was put last stays",
+    )
+    RUN_STALE = (
+        "run_stale",
+        "a run of a schedule is recorded as waiting although its job is not delayed",
+        "it counts as run",
+    )
     TIMER_LATE = (
         "timer_late",
         "the timer's next visit is too late or not scheduled: jobs would be late, or never ready",

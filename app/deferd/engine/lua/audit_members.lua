@@ -1,10 +1,11 @@
 -- Check one step through a sorted set or hash of a topic: each member must be a job in the pool. For the tombstones of
 -- cancelled jobs it is the reverse: one for any delivery of an id may exist only while the job does not. An id that is
 -- taken may have a finished job, but no other; a follow-up needs a job that has not ended; collected items need a job
--- or a follow-up without a body of its own.
+-- or a follow-up without a body of its own. A run of a schedule that waits is delayed; only the next one of its schedule
+-- may have been moved to now.
 -- @include clock topic tags record transitions time_limits findings consistency
 -- KEYS, ARGV[1] topic, ARGV[2] repair: see lib/consistency.lua
--- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, taken, follow, items, or
+-- ARGV[3] delayed, ready, reserved, dead, finished, expiry, holders, requests, tagged, taken, follow, items, runs, or
 --   cancelled
 -- ARGV[4] cursor, 0 to begin | ARGV[5] about how many members to check
 -- Returns { next cursor, 0 after the last step, members checked, { kind, id, detail, ... } for each finding }
@@ -14,10 +15,10 @@
 local MOST_READ = 1024 * 1024
 local name = ARGV[3]
 local HASHES = { holders = HOLDERS, requests = REQUESTS, tagged = TAGGED, follow = attached().FOLLOW,
-  items = attached().ITEMS }
+  items = attached().ITEMS, runs = attached().RUNS }
 local is_hash = HASHES[name] ~= nil
 local key = STATE_SETS[name] or HASHES[name] or ({ expiry = EXPIRY, cancelled = CANCELLED, taken = TAKEN })[name]
-local HAS_CHECK_OF_ITS_OWN = { taken = true, follow = true, items = true }
+local HAS_CHECK_OF_ITS_OWN = { taken = true, follow = true, items = true, runs = true }
 local cursor, checked_before = string.match(ARGV[4], '^(%d+) ?(%d*)$')
 local reply = redis.call(is_hash and 'HSCAN' or 'ZSCAN', key, cursor, 'COUNT', ARGV[5])
 local members = reply[2]
@@ -50,12 +51,23 @@ local function check_follow_up(id, raw, has_record)
   if has_record then remove_job(id, state, score, now, true) else attached().start_follow_up(id, now) end
 end
 
+local function check_run(id, entry)
+  local name = string.match(entry, '^(%S+) %d+ %d+ %a+ %a+$')
+  if name and redis.call('ZSCORE', DELAY, id) then return end
+  local prefix = of_shard('schedule/')
+  if name and redis.call('HGET', prefix .. name, 'next_id') == id then return end
+  report('run_stale', id, entry)
+  if REPAIR then settle_run(attached().RUNS, prefix, id, entry, 'runs') end
+end
+
 for at = first, #members, 2 do
   if read > MOST_READ then return { string.format('%s %d', cursor, (at - 1) / 2), (at - first) / 2, findings } end
   local id = members[at]
   local has_record = redis.call('HEXISTS', POOL, id) == 1
   if name == 'items' then
     read = read + check_collection(id, members[at + 1], now)
+  elseif name == 'runs' then
+    check_run(id, members[at + 1])
   elseif name == 'follow' then
     check_follow_up(id, members[at + 1], has_record)
   elseif name == 'taken' then

@@ -5,7 +5,7 @@
 -- Returns { next cursor, 0 after the last step, { topics ... }, { keys of no topic ... },
 --   { topic, settings JSON, ... } of those that have settings, so that the caller checks whether they can be read,
 --   { keys of the tag index ... } for audit_tags.lua, { topic, id, ... } of lists of items that are of no known
---   collection, for audit_items.lua }
+--   collection, for audit_items.lua, { names ... } of schedules that are not listed, for audit_schedules.lua }
 --   A topic in `due` without data is not reported: the timer visits it once more and forgets it.
 -- Bound: about ARGV[3] elements; the caller sends at most 1000.
 local SETTINGS, TOPICS = KEYS[1], KEYS[2]
@@ -15,11 +15,11 @@ local PREFIX = string.sub(SETTINGS, 1, -1 - #'settings')
 local KINDS = {
   pool = true, delay = true, ready = true, reserved = true, dead = true, finished = true, expiry = true,
   holders = true, cancelled = false, tally = true, requests = true,
-  tagged = true, taken = true, follow = true, items = true,
+  tagged = true, taken = true, follow = true, items = true, runs = true,
 }
 local OF_SHARD = { settings = true, topics = true, due = true, lock = true, clock = true, aside = true,
-  idle = true, tally = true }
-local names, strays, with_settings, of_tags, lists = {}, {}, {}, {}, {}
+  idle = true, tally = true, schedules = true, schedule_due = true }
+local names, strays, with_settings, of_tags, lists, schedules = {}, {}, {}, {}, {}, {}
 
 local reply
 if where == 'keys' then
@@ -28,6 +28,9 @@ if where == 'keys' then
     local rest = string.sub(key, #PREFIX + 1)
     if string.sub(rest, 1, 4) == 'tag/' then
       of_tags[#of_tags + 1] = key
+    elseif string.sub(rest, 1, 9) == 'schedule/' then
+      local name = string.sub(rest, 10)
+      if redis.pcall('ZSCORE', PREFIX .. 'schedules', name) == false then schedules[#schedules + 1] = name end
     elseif string.find(rest, '^[^/]+:items/[^/]+$') then
       local topic, id = string.match(rest, '^(.+):items/(.+)$')
       -- An error, for a key of the wrong type, is not 0: a check of the topic reports that.
@@ -61,4 +64,4 @@ else
     if redis.call('HEXISTS', SETTINGS, topic) == 0 then names[#names + 1] = topic end
   end
 end
-return { reply[1], names, strays, with_settings, of_tags, lists }
+return { reply[1], names, strays, with_settings, of_tags, lists, schedules }

@@ -18,7 +18,7 @@ end
 
 local function is_there()
   local kept = redis.call('EXISTS', POOL, DELAY, READY, RESERVED, DEAD, FINISHED, EXPIRY, HOLDERS, TALLY, REQUESTS,
-    TAGGED, TAKEN, attached().FOLLOW, attached().ITEMS)
+    TAGGED, TAKEN, attached().FOLLOW, attached().ITEMS, attached().RUNS)
   return kept > 0
 end
 

@@ -22,7 +22,7 @@ from deferd.engine.scripts import Scripts
 _DONE, _FULL = 1, -3
 _DELETE = -1
 _PAGE = 100
-UNREADABLE = (ValueError, TypeError, KeyError)
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 """What reading a schedule raises when another program has written it."""
 
 

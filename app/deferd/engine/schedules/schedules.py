@@ -194,6 +194,10 @@ class Schedules:
         moving = Change(change.topic, change.name, rev, found.now_ms, fields=fields)
         return await self._store.apply(moving) is not None
 
+    async def shards_of(self, name: str) -> list[int]:
+        """The shards that have a schedule with this name; more than one only while it moves."""
+        return [schedule.shard for schedule in (await self._find(name)).schedules if not schedule.state.is_moving]
+
     async def settle_move(self, name: str) -> None:
         """Delete a schedule from all shards but the one that it was put into last, where it then begins.
 

@@ -59,8 +59,8 @@ class ScheduleState(NamedTuple):
 
     def stored(self) -> bytes:
         """As the field `state`."""
-        names = {_SHORT[name]: value for name, value in self._asdict().items() if value not in {None, False}}
-        return orjson.dumps(names)
+        values = self._asdict().items()
+        return orjson.dumps({_SHORT[name]: value for name, value in values if value is not None and value is not False})
 
     @classmethod
     def read(cls, stored: bytes) -> ScheduleState:

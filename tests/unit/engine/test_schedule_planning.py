@@ -1,0 +1,152 @@
+"""When runs are due and which missed ones are made up for, without a store."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deferd.contract.schedules import PutSchedule
+from deferd.engine.schedules.planning import Plan, RunTimes
+from deferd.engine.schedules.stored_schedule import (
+    ScheduleState,
+    body_of,
+    definition_to_store,
+    read_definition,
+    rest_to_store,
+)
+from deferd.engine.script_arguments import NO_BOUNDS
+from deferd.engine.timing.openings import Openings
+from deferd.engine.timing.recurrence import run_id
+
+CREATED_MS = 1_800_000_000_000
+MINUTE_MS = 60_000
+
+
+def definition(**fields: Any) -> PutSchedule:
+    timing = {} if {"cron", "at"} & fields.keys() else {"every": 60}
+    return PutSchedule.model_validate({"topic": "t", "catch_up": "all", **timing, **fields})
+
+
+def times(**fields: Any) -> RunTimes:
+    schedule = definition(**fields)
+    window = schedule.window
+    openings = None
+    if window is not None:
+        assert not isinstance(window, str)
+        openings = Openings.of(window if isinstance(window, list) else [window])
+    return RunTimes("s", schedule, CREATED_MS, openings)
+
+
+def minutes(plan: Plan) -> list[float]:
+    """When the runs are due, in minutes after the schedule was created."""
+    return [(run.due_ms - CREATED_MS) / MINUTE_MS for run in plan.runs]
+
+
+def test_the_next_run_is_planned_with_when_the_one_after_is_due() -> None:
+    plan = times().plan(CREATED_MS, CREATED_MS)
+    first_ms = CREATED_MS + MINUTE_MS
+    assert plan.runs == [(run_id("s", first_ms), first_ms, first_ms + MINUTE_MS)]
+    assert (plan.occurrence_ms, plan.missed, plan.next_run, plan.advance_at_ms) == (first_ms, 0, plan.runs[0], first_ms)
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "late_ms", "due", "missed"),
+    [
+        ("none", 0, [10, 11], 9),
+        ("none", 59_000, [10, 11], 9),
+        ("last", 30_000, [10, 11], 9),
+        ("all", 30_000, list(range(1, 12)), 0),
+    ],
+)
+def test_missed_runs(catch_up: str, late_ms: int, due: list[int], missed: int) -> None:
+    plan = times(catch_up=catch_up).plan(CREATED_MS + 10 * MINUTE_MS + late_ms, CREATED_MS)
+    assert (minutes(plan), plan.missed) == (due, missed)
+    assert plan.next_run == plan.runs[-1]
+
+
+def test_without_catch_up_a_run_more_than_a_minute_late_is_missed() -> None:
+    plan = times(catch_up="none", every=3600).plan(CREATED_MS + 2 * 3_600_000 + 60_001, CREATED_MS)
+    assert (minutes(plan), plan.missed) == ([180], 2)
+
+
+def test_older_runs_than_the_last_thousand_are_missed() -> None:
+    plan = times().plan(CREATED_MS + 5000 * MINUTE_MS, CREATED_MS)
+    assert (len(plan.runs), plan.missed, plan.next_run) == (999, 4000, None)
+    assert plan.advance_at_ms == CREATED_MS + 5000 * MINUTE_MS
+    assert plan.occurrence_ms is not None
+    rest = times().plan(CREATED_MS + 5000 * MINUTE_MS, plan.occurrence_ms)
+    assert (minutes(rest), rest.missed) == ([5000, 5001], 0)
+
+
+@given(st.integers(1, 300), st.integers(1, 50))
+def test_bounded_calls_put_each_occurrence_once(overdue: int, most: int) -> None:
+    now_ms, after_ms, found = CREATED_MS + overdue * MINUTE_MS, CREATED_MS, []
+    while True:
+        plan = times().plan(now_ms, after_ms, None, most)
+        assert 0 < len(plan.runs) <= most
+        found += minutes(plan)
+        assert plan.occurrence_ms is not None
+        after_ms = plan.occurrence_ms
+        if plan.advance_at_ms != now_ms:
+            break
+    assert found == list(range(1, overdue + 2))
+
+
+def test_remaining_runs_bound_what_is_made_up_for() -> None:
+    plan = times().plan(CREATED_MS + 10 * MINUTE_MS, CREATED_MS, remaining=3)
+    assert (minutes(plan), plan.next_run) == ([1, 2, 3], None)
+    assert plan.advance_at_ms is not None  # it has ended only when these have run
+
+
+def test_a_schedule_without_further_runs_ends() -> None:
+    ending = times(end_at="2027-01-15T08:02:30Z")
+    assert datetime.fromisoformat("2027-01-15T08:00:00+00:00").timestamp() * 1000 == CREATED_MS
+    plan = ending.plan(CREATED_MS + MINUTE_MS, CREATED_MS + MINUTE_MS)
+    assert (minutes(plan), plan.runs[0].following_ms) == ([2], 0)
+    assert ending.plan(CREATED_MS + 2 * MINUTE_MS, CREATED_MS + 2 * MINUTE_MS) == Plan(
+        [], CREATED_MS + 2 * MINUTE_MS, 0, None, None
+    )
+
+
+@given(st.integers(1, 600), st.integers(0, 900), st.integers(0, 900))
+def test_runs_are_due_in_their_order_and_never_early(every: int, jitter: int, spread: int) -> None:
+    some = list(islice(times(every=every, jitter=jitter, spread=spread).runs_after(CREATED_MS), 20))
+    for run, following in pairwise(some):
+        assert 0 <= run.due_ms - run.occurrence_ms <= (jitter + spread) * 1000
+        assert run.due_ms <= following.due_ms
+        assert run.occurrence_ms < following.occurrence_ms
+
+
+def test_a_window_joins_what_it_moves_to_the_same_opening() -> None:
+    """It is created at 8:00, and open from 10:00 to 12:00."""
+    office = {"from": "10:00", "to": "12:00"}
+    hourly = times(every=1800, window=office)
+    due = [(run.due_ms - CREATED_MS) / 3_600_000 for run in islice(hourly.runs_after(CREATED_MS), 6)]
+    assert due == [2, 2.5, 3, 3.5, 26, 26.5]
+    first = next(hourly.runs_after(CREATED_MS))
+    assert first.occurrence_ms == first.due_ms  # the last of those that moved there
+    plan = hourly.plan(CREATED_MS + 27 * 3_600_000, CREATED_MS)
+    assert [(run.due_ms - CREATED_MS) / 3_600_000 for run in plan.runs] == [2, 2.5, 3, 3.5, 26, 26.5, 27, 27.5]
+    assert plan.missed == 0
+
+
+def test_a_definition_is_stored_as_it_was_given_without_the_body() -> None:
+    given = definition(job={"body": {"a": [1.5, None]}, "ttl": None, "tags": ["x"]}, zone="Europe/Berlin")
+    stored = definition_to_store(given)
+    assert b"body" not in stored
+    assert definition_to_store(read_definition(stored)) == stored
+    assert read_definition(stored).job.model_fields_set == {"ttl", "tags"}
+    assert body_of(rest_to_store(given, NO_BOUNDS)) == b'{"a":[1.5,null]}'
+    assert body_of(rest_to_store(definition(), NO_BOUNDS)) == b"null"
+
+
+def test_a_state_is_read_as_it_was_stored() -> None:
+    states = [ScheduleState(1, 2), ScheduleState(1, 2, 3, True, True, True, 4, 5), ScheduleState(1, 2, 0, max_jobs=0)]
+    for state in states:
+        assert ScheduleState.read(state.stored()) == state
+    assert ScheduleState.read(b'{"c":1,"u":2}').is_active
