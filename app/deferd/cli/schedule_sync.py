@@ -109,7 +109,7 @@ def _normal(fields: Mapping[str, Any]) -> dict[str, Any]:
     except ValidationError:  # the service says what is wrong, or knows more than this client
         return dict(fields)
     found = _values(schedule, exclude_defaults=True)
-    # In a job null is a value: no limit, whatever the settings of the topic.
+    # In a job null is a value: no limit, also when the topic has one.
     job = _values(schedule.job, exclude_unset=True)
     found.pop("job", None)
     return found | {f"job.{name}": value for name, value in job.items() if (name, value) != ("body", None)}

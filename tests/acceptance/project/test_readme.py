@@ -53,8 +53,8 @@ def documented_flags() -> dict[str, set[str]]:
         for line in "\n".join(blocks(document, "sh")).splitlines():
             if line.startswith("deferd "):
                 _, command, *arguments = shlex.split(line)
-                if command == "key":
-                    command = f"key {arguments[0]}"
+                if command in ("key", "schedules"):
+                    command = f"{command} {arguments[0]}"
                 flags.setdefault(command, set()).update(word for word in arguments if word.startswith("--"))
     return flags
 
@@ -211,7 +211,9 @@ def test_the_programs_of_the_documents_the_docstrings_and_the_examples_are_stric
         for number, block in enumerate(blocks(document, "python"))
     }
     counts = {document: len(blocks(document, "python")) for document in DOCUMENTS if blocks(document, "python")}
-    assert counts == {"readme": 2, "client": 8, "worker": 2, "testing": 2}, "each has a test here that runs it"
+    assert counts == {"readme": 2, "client": 8, "worker": 3, "schedules": 2, "testing": 2}, (
+        "each has a test here that runs it"
+    )
     programs |= {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "tests/examples").glob("*.py")}
     for documented, names in NAMES.items():
         [example] = re.findall(r"::\n\n((?:    .*\n|\n)+)", f"{inspect.getdoc(documented)}\n")

@@ -109,7 +109,7 @@ class StoredSchedule:
         return self.definition.topic
 
     def job_now(self, job_id: str, now_ms: int, bounds: PutBounds) -> EncodedPut:
-        """Its job as a put that is due at `now_ms`, also outside opening hours; only for a schedule that was read whole."""
+        """Its job as a put that is due at `now_ms`, opening hours or not; only for a schedule that was read whole."""
         head = run_head(now_ms, bounds.max_jobs, on_conflict="reject")
         durability = self.definition.job.durability
         return EncodedPut(self.topic, job_id, durability, head + (self.rest or b""), Placing("", 0))
