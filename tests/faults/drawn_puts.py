@@ -7,6 +7,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from deferd.engine.timing.openings import spread_of
+
 TOPICS = ("faults.a", "faults.b", "faults.c")
 WORKER_TOPIC = "faults.worker"
 PATTERNS = ("*s.a", "*s.b", "*.c")
@@ -17,6 +19,7 @@ TTRS_MS = (400, 800, 1500)
 DELAYS_MS = (0, 0, 100, 400, 1500)
 TTLS_MS = (1, 30, 500)
 DEADLINES_MS = (30, 600, 2000)
+SPREADS_MS = (50, 1000)
 TIME_LIMITS_MS = (300, 1000)
 DEAD_RETAINS_MS = (0, 1000)
 RETAINS_MS = (300, 1500, 3000)
@@ -82,11 +85,19 @@ class DrawnPuts:
         if self._chance.random() < 0.2:
             terms["on_conflict"] = known["on_conflict"] = "keep"
         job = self.job_id()
+        if self._chance.random() < 0.15:
+            self._spread(job, terms, known)
         if topic in TOPICS:
             self._draw_id_terms(job, terms, known)
             if collapses:
                 self._draw_collapsing_terms(job, terms, known)
         return job, terms, known
+
+    def _spread(self, job: str, terms: dict[str, Any], known: dict[str, Any]) -> None:
+        """A spread moves the due time, by as much in each put of this id."""
+        known["spread_ms"] = self._chance.choice(SPREADS_MS)
+        terms["spread"] = known["spread_ms"] / 1000
+        known["run_at_ms" if "run_at_ms" in known else "delay_ms"] += spread_of(job, known["spread_ms"])
 
     def _draw_id_terms(self, job: str, terms: dict[str, Any], known: dict[str, Any]) -> None:
         """For how long the id stays taken, which jobs are in the way, and the tag of all jobs with this id."""

@@ -68,6 +68,7 @@ class Operation:
     dead_retain_ms: int | None = None
     time_limit_ms: int = 0
     deadline_ms: int = 0
+    spread_ms: int = 0
     on_conflict: str = ""
     shown: str = ""
     state: str = ""

@@ -16,6 +16,7 @@ _VERBS: dict[str, Callable[[Line], bool]] = {
     "max_items": lambda line: "max_items" in line,
     "unique_for": lambda line: "unique_for_ms" in line,
     "conflict_with live": lambda line: bool(line.get("only_live")),
+    "spread": lambda line: "spread_ms" in line,
     "deadline": lambda line: "deadline_ms" in line and line["kind"] == "put",
     "time limit": lambda line: "time_limit_ms" in line,
     "dead_retain": lambda line: "dead_retain_ms" in line,

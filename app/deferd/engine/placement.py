@@ -147,11 +147,17 @@ def _place_put(put: EncodedPut, window: str, spread_ms: int, now_ms: int, openin
     if not window and not spread_ms:
         return job
     options, kind, ms, nonce, bound, length = PUT_HEAD.unpack_from(job)
-    asked_ms = now_ms + ms if kind == DELAY else max(ms, now_ms)
-    due_ms = place(asked_ms, spread_of(put.id, spread_ms) if spread_ms else 0, openings)
-    if due_ms != asked_ms:
-        kind, ms = INSTANT, due_ms
-    members = members_of(window, spread_ms, due_ms - asked_ms)
+    offset_ms = spread_of(put.id, spread_ms) if spread_ms else 0
+    if openings is None:  # exact by the clock of the script, and the same for an instant in the past
+        moved_ms = offset_ms if kind == DELAY or ms + offset_ms > now_ms else 0
+        ms += offset_ms
+    else:
+        asked_ms = now_ms + ms if kind == DELAY else max(ms, now_ms)
+        due_ms = place(asked_ms, offset_ms, openings)
+        moved_ms = due_ms - asked_ms
+        if moved_ms:
+            kind, ms = INSTANT, due_ms
+    members = members_of(window, spread_ms, moved_ms)
     body_at = PUT_HEAD.size + length
     extra = b"{%b}" % members if length == 0 else b"%b,%b}" % (job[PUT_HEAD.size : body_at - 1], members)
     return PUT_HEAD.pack(options, kind, ms, nonce, bound, len(extra)) + extra + job[body_at:]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
 
 import pytest
 
 import deferd
-from deferd import AsyncClient, CalendarNotFound, Client, InvalidInput, TopicSettings, Window
+from deferd import AsyncClient, CalendarNotFound, Client, InvalidInput, TopicSettings, Window, WindowDict
 from deferd.engine.timing.openings import spread_of
 from tests.acceptance.cli.command_line import Shell
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 
 
-def closed_now() -> dict[str, Any]:
+def closed_now() -> WindowDict:
     """A window that opens in about two hours, for an hour."""
     begin = datetime.now(UTC) + timedelta(hours=2)
     return {"from": f"{begin:%H:%M}", "to": f"{begin + timedelta(hours=1):%H:%M}"}

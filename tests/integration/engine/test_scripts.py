@@ -45,7 +45,7 @@ async def call_everything(driver: EngineDriver) -> None:
     await driver.topics.redrive(TOPIC)
     await driver.pop()
     await driver.queue.finish_many(TOPIC, [FinishItem(id="b")])
-    await driver.put("d", on_conflict="replace")
+    await driver.put("d", on_conflict="replace", window={"from": "01:00", "to": "00:59"})
     await driver.queue.finish_and_put(TOPIC, (await driver.pop_one()).id, ANY_RECEIPT, [job("e", on_conflict="keep")])
     keys = driver.queue._keys.of_topic(TOPIC)
     await driver.engine._scripts.run("check_puts", keys, (TOPIC, -1, ""))

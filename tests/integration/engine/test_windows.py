@@ -70,6 +70,18 @@ async def test_spread_moves_by_a_hash_of_the_id(driver: EngineDriver) -> None:
     assert again.due_at_ms == ms("2030-01-15T00:00:00+00:00") + offsets[0]
 
 
+async def test_a_spread_counts_from_an_instant_in_the_past(driver: EngineDriver) -> None:
+    await move_to(driver, "2030-01-15T00:00:00+00:00")
+    offset = spread_of("a", 3_600_000)
+    assert offset > 600_000
+    driver.move_clock(600)
+    put = await driver.put("a", run_at="2030-01-15T00:00:00Z", spread=3600)
+    assert (put.due_at_ms, asked(put)) == (ms("2030-01-15T00:00:00+00:00") + offset, "2030-01-15T00:00:00+00:00")
+    driver.move_clock(3600)
+    late = await driver.put("a", run_at="2030-01-15T00:00:00Z", spread=3600, on_conflict="replace")
+    assert (late.state, late.placement.moved_ms) == (JobState.READY, 0)
+
+
 async def test_a_spread_that_leaves_the_window_moves_to_the_next_opening(driver: EngineDriver) -> None:
     await move_to(driver, MONDAY_NOON)
     short = {**OFFICE, "to": "09:01"}
