@@ -57,7 +57,9 @@ local function check_run(id, entry)
   local prefix = of_shard('schedule/')
   if name and redis.call('HGET', prefix .. name, 'next_id') == id then return end
   report('run_stale', id, entry)
-  if REPAIR then settle_run(attached().RUNS, prefix, id, entry, 'runs') end
+  if not REPAIR then return end
+  redis.call('HDEL', attached().RUNS, id)
+  settle_run(prefix, id, entry, 'runs')
 end
 
 for at = first, #members, 2 do

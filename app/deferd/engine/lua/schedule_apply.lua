@@ -70,7 +70,7 @@ if #jobs > 0 then
       waiting = waiting + 1
     end
   end
-  if waiting > 0 then redis.call('HINCRBY', key, 'waiting', waiting) end
+  redis.call('HINCRBY', key, 'waiting', waiting)
 end
 if ARGV[6] == '' then
   redis.call('ZREM', schedule_due, name)

@@ -18,7 +18,8 @@ for _, name in ipairs(redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIM
     local of_topic = PREFIX .. topic .. ':'
     local entry = next_id and next_id ~= '' and redis.call('HGET', of_topic .. 'runs', next_id)
     if entry and not redis.call('ZSCORE', of_topic .. 'delay', next_id) then
-      settle_run(of_topic .. 'runs', PREFIX .. 'schedule/', next_id, entry, 'runs')
+      redis.call('HDEL', of_topic .. 'runs', next_id)
+      settle_run(PREFIX .. 'schedule/', next_id, entry, 'runs')
     end
     local fields = redis.call('HMGET', key, 'rev', 'topic', 'definition', 'state', 'next_id', 'runs', 'waiting')
     fields[8] = redis.call('HSTRLEN', key, 'rest')

@@ -29,33 +29,38 @@ local function judge_runs(runs, due, now)
     removed[id] = true
   end
 
+  local function attempts_of(id)
+    local raw = redis.call('HGET', POOL, id)
+    if not raw or #raw < 26 then return nil end
+    local _, attempts = read_nonce_and_attempts(raw)
+    return attempts
+  end
+
   local function judge(id, score, entry)
     local name, planned, following, overlap, catch_up = string.match(entry, '^(%S+) (%d+) (%d+) (%a+) (%a+)$')
-    local raw = redis.call('HGET', POOL, id)
-    if not name or not raw or #raw < 26 then
-      redis.call('HDEL', runs, id)
-      return
-    end
-    planned, following = tonumber(planned), tonumber(following)
-    local _, attempts = read_nonce_and_attempts(raw)
-    local is_late = following > 0 and now >= following and catch_up ~= 'all'
-      or catch_up == 'none' and now > planned + MOST_LATE_MS
-    if is_late and attempts == 0 and score == planned then
-      settle_run(runs, prefix, id, entry, 'missed')
+    if not name then return end
+    following = tonumber(following)
+    local is_late = score == tonumber(planned)
+      and (following > 0 and now >= following and catch_up ~= 'all'
+        or catch_up == 'none' and now > score + MOST_LATE_MS)
+    -- A run that has been delivered, because somebody moved it to earlier, is neither missed nor skipped.
+    local may_be_removed = (is_late or overlap ~= 'allow') and attempts_of(id) == 0
+    if is_late and may_be_removed then
+      settle_run(prefix, id, entry, 'missed')
       remove(id, 'delayed', score)
       counts[4] = counts[4] + 1
       return
     end
-    local before = overlap ~= 'allow' and attempts == 0 and redis.call('HGET', prefix .. name, 'last_id')
+    local before = may_be_removed and overlap ~= 'allow' and redis.call('HGET', prefix .. name, 'last_id')
     local state, state_score
     if before and before ~= id then state, state_score = live_state(before) end
     if state and overlap == 'skip' then
-      settle_run(runs, prefix, id, entry, 'skips')
+      settle_run(prefix, id, entry, 'skips')
       remove(id, 'delayed', score)
       counts[2] = counts[2] + 1
       return
     end
-    settle_run(runs, prefix, id, entry, 'runs')
+    settle_run(prefix, id, entry, 'runs')
     if state then
       remove(before, state, state_score)
       counts[3] = counts[3] + 1
@@ -64,7 +69,9 @@ local function judge_runs(runs, due, now)
     end
   end
 
-  for index, entry in ipairs(redis.call('HMGET', runs, unpack(ids))) do
+  local entries = redis.call('HMGET', runs, unpack(ids))
+  redis.call('HDEL', runs, unpack(ids))  -- delete first: a store that is out of memory allows it
+  for index, entry in ipairs(entries) do
     if entry and not removed[ids[index]] then judge(ids[index], tonumber(due[2 * index]), entry) end
   end
   for index, id in ipairs(ids) do

@@ -43,17 +43,22 @@ local function prepend_ready(id)
   redis.call('ZADD', READY, first and tonumber(first) - 1 or 0, id)
 end
 
--- Note what became of a run of a schedule that waited to be due: `outcome` is runs, skips or missed. `entry` is what
--- `runs` has for it; `prefix` begins the keys of schedules.
+-- Note what became of a run of a schedule that waited to be due and is not in `runs` any more: `outcome` is runs, skips
+-- or missed. `entry` is what `runs` had for it; `prefix` begins the keys of schedules. To be called after another write: a
+-- store that is out of memory refuses a script whose first write adds data.
 -- @rare
-local function settle_run(runs, prefix, id, entry, outcome)
-  redis.call('HDEL', runs, id)  -- delete first: a store that is out of memory allows it
+local function settle_run(prefix, id, entry, outcome)
   local name, planned = string.match(entry, '^(%S+) (%d+) ')
-  local schedule_key = name and prefix .. name
-  if not name or redis.call('EXISTS', schedule_key) == 0 then return end
-  redis.call('HINCRBY', schedule_key, 'waiting', -1)
-  redis.call('HINCRBY', schedule_key, outcome, 1)
-  if outcome == 'runs' then redis.call('HSET', schedule_key, 'last', planned, 'last_id', id) end
+  if not name then return end
+  local waiting, count = unpack(redis.call('HMGET', prefix .. name, 'waiting', outcome))
+  if not waiting then return end
+  count = string.format('%.0f', (tonumber(count) or 0) + 1)
+  waiting = string.format('%.0f', (tonumber(waiting) or 1) - 1)
+  if outcome == 'runs' then
+    redis.call('HSET', prefix .. name, 'waiting', waiting, outcome, count, 'last', planned, 'last_id', id)
+  else
+    redis.call('HSET', prefix .. name, 'waiting', waiting, outcome, count)
+  end
 end
 
 -- What is attached to jobs, in further keys of the topic that few topics have, so that they are not in KEYS:
@@ -104,8 +109,10 @@ local function attached()
     if not here.may_exist() then return end
     redis.call('HDEL', follow, unpack(ids))
     here.drop_items(ids)
-    for index, entry in ipairs(redis.call('HMGET', runs, unpack(ids))) do
-      if entry then settle_run(runs, of_shard('schedule/'), ids[index], entry, 'skips') end
+    local entries = redis.call('HMGET', runs, unpack(ids))
+    redis.call('HDEL', runs, unpack(ids))
+    for index, entry in ipairs(entries) do
+      if entry then settle_run(of_shard('schedule/'), ids[index], entry, 'skips') end
     end
   end
 
