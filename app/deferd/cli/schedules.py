@@ -225,6 +225,8 @@ def preview(*, name: str | None, count: int, as_json: bool, connection: Connecti
             output.line(f"{at}  {utc}  {run.at:%a}")
     if not found.runs:
         output.say_empty("there are no runs to come")
+    if found.tzdata is not None:
+        output.hint(f"by the time zone database {found.tzdata}")
 
 
 @_add(

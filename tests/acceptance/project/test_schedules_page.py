@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -69,6 +70,16 @@ def test_the_file_is_synced(running: ServiceForTests, tmp_path: Path) -> None:
     assert "+ nightly\n" in shell.good("schedules", "sync", str(file))
     assert shell.good("schedules", "sync", str(file)) == ""
     assert {one["name"] for one in shell.json("schedules", "list")} == {"nightly", "feeds.poll"}
+
+
+def test_the_requests_of_the_page_succeed(running: ServiceForTests) -> None:
+    [script] = [block for block in blocks("schedules", "sh") if "curl" in block]
+    script = script.replace("localhost:8000", running.url.removeprefix("http://"))
+    script = script.replace("--json", "-H 'Content-Type: application/json' -d")  # which an older curl does not have
+    script = script.replace("curl -sS", "curl -sS --fail-with-body")
+    ran = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=40, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert '"tzdata":"' in ran.stdout
 
 
 def rows_of(heading: str) -> list[list[str]]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 from deferd import AsyncClient, Context, InvalidInput, ScheduleNotFound, StoreUnavailable, Worker, job
+from deferd.cli.exit_codes import USAGE
 from deferd.client.requests import ApiRequest
+from tests.acceptance.cli.command_line import environment
 from tests.acceptance.client.lossy_proxy import lossy_proxy
 from tests.acceptance.service_process import ServiceProcess
 from tests.acceptance.worker.worker_runs import WITHIN_S, serving
@@ -242,3 +247,33 @@ async def test_a_schedule_needs_one_topic_and_a_name_of_its_own() -> None:
 
     with pytest.raises(ValueError, match="two schedules are named 'reports': give each a name"):
         await worker.serve()
+
+
+def test_the_command_says_in_a_line_what_is_wrong_with_a_schedule(
+    shared_service: ServiceProcess, tmp_path: Path, topic: str
+) -> None:
+    program = f"""
+from deferd import Worker
+
+worker = Worker()
+
+@worker.schedule("0 0 30 2 *")
+@worker.handler({topic!r})
+def handle() -> None: ...
+"""
+    (tmp_path / "night.py").write_text(program)
+    ran = subprocess.run(
+        [sys.executable, "-m", "deferd", "worker", "night:worker"],
+        cwd=tmp_path,
+        env=environment(shared_service.url),
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert ran.returncode == USAGE
+    sentence = (
+        f"deferd: schedule.{topic}.cron never runs: no date is day of month '30' in month '2' (it is '0 0 30 2 *')"
+    )
+    assert ran.stderr.splitlines()[-1] == sentence
+    assert "Traceback" not in ran.stderr

@@ -30,6 +30,8 @@ READERS: list[Callable[[str], Any]] = [
     values.instant,
     values.json_value,
     values.json_object,
+    values.names,
+    values.window,
     values.body,
     values.backoff,
     values.service_urls,
