@@ -120,7 +120,7 @@ def run_id(name: str, at: datetime) -> str:
 
 
 async def run_recurring(folder: Path, seed: int, *, occurrences: int, schedules: int = 100) -> Recurring:
-    """Let `schedules` schedules run until they have had about `occurrences` together, while processes are killed."""
+    """Let `schedules` schedules run until they have had about `occurrences` together, and each kind of fault came."""
     outcome = Recurring(seed, schedules=schedules)
     chance = random.Random(seed)
     began_s = time.monotonic()
@@ -142,8 +142,8 @@ async def run_recurring(folder: Path, seed: int, *, occurrences: int, schedules:
                 consumers.append(tasks.create_task(deployment.cancel_some()))
                 try:
                     end_s = time.monotonic() + occurrences / schedules
-                    while time.monotonic() < end_s:
-                        await asyncio.sleep(chance.uniform(0.5, 4))
+                    while time.monotonic() < end_s or deployment.unseen_faults:
+                        await asyncio.sleep(chance.uniform(0.3, 2))
                         await deployment.inject()
                         await deployment.wait_for_recovery()
                     deployment.stops_cancelling = True
@@ -182,6 +182,14 @@ class _Recurring:
         self._runs: dict[str, Runs] = {}
         self._paused_at: dict[str, datetime] = {}
         self.stops_cancelling = False
+        self._faults: dict[str, Callable[[], Awaitable[None]]] = {
+            "a service is killed (SIGKILL)": self._kill_service,
+            "all services are killed and stay down": self._kill_all_services,
+            "a service is frozen (SIGSTOP, SIGCONT)": self._freeze_service,
+            "the active timer is frozen while it advances schedules": self._freeze_active_timer,
+            "the store is killed": self._kill_store,
+            "the store is restarted (SIGTERM)": self._restart_store,
+        }
 
     async def close(self) -> None:
         """Close the connections."""
@@ -251,19 +259,15 @@ class _Recurring:
                     if done.was is JobState.DELAYED:
                         runs.cancelled.add(job_id)
 
+    @property
+    def unseen_faults(self) -> list[str]:
+        """The kinds of faults that have not come yet."""
+        return sorted(self._faults.keys() - self._outcome.faults.keys())
+
     async def inject(self) -> None:
         """Kill or freeze something, and start it again."""
-        faults: dict[str, Callable[[], Awaitable[None]]] = {
-            "a service is killed (SIGKILL)": self._kill_service,
-            "all services are killed and stay down": self._kill_all_services,
-            "a service is frozen (SIGSTOP, SIGCONT)": self._freeze_service,
-            "the active timer is frozen while it advances schedules": self._freeze_active_timer,
-            "the store is killed": self._kill_store,
-            "the store is restarted (SIGTERM)": self._restart_store,
-        }
-        unseen = sorted(faults.keys() - self._outcome.faults.keys())
-        what = self._chance.choice(unseen or sorted(faults))
-        await faults[what]()
+        what = self._chance.choice(self.unseen_faults or sorted(self._faults))
+        await self._faults[what]()
         self._outcome.faults[what] += 1
 
     async def _kill_service(self) -> None:
