@@ -155,7 +155,8 @@ def _recurrence(given: _Definition, created_ms: int) -> Recurrence:
     else:
         rule = _Every(given.every_ms, first_s * 1000, 0)
     recurrence = Recurrence(rule, zone, first_s, last_s)
-    if recurrence.after(created_ms) is None:
+    is_bounded = given.start_at is not None or given.end_at is not None
+    if is_bounded and recurrence.after(created_ms) is None:
         raise _never_runs(Recurrence(rule, zone, first_s, LAST_S).after(created_ms), zone, given.end_at)
     return recurrence
 
