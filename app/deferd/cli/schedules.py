@@ -304,7 +304,7 @@ def _facts(view: Schedule) -> list[tuple[str, str]]:
     facts += [
         (name, value if isinstance(value, str) else output.cell(value))
         for name, value in view.definition.items()
-        if name not in shown and value != {}
+        if name not in shown and value != {"body": None}
     ]
     for what, at in (("created", view.created_at), ("changed", view.updated_at)):
         if at is not None:

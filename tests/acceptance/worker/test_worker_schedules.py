@@ -174,18 +174,24 @@ async def test_a_worker_that_starts_before_the_service_registers_later(
     await client.delete_schedule(f"{topic}.daily")
 
 
+class LateRegistration(AsyncClient):
+    """A client whose puts of schedules fail until the event is set."""
+
+    def __init__(self, url: str, may_register: asyncio.Event) -> None:
+        super().__init__(url, retry_for=0)
+        self._may_register = may_register
+
+    async def send(self, call: ApiRequest[Any], *, retry_for: float | None = None) -> Any:
+        if call.path.startswith("/schedules/") and not self._may_register.is_set():
+            raise StoreUnavailable("the store is loading")
+        return await super().send(call, retry_for=retry_for)
+
+
 async def test_handlers_do_not_wait_for_a_registration_that_is_retried(
     client: AsyncClient, shared_service: ServiceProcess, topic: str
 ) -> None:
     handled = asyncio.Event()
-
-    class Refusing(AsyncClient):
-        async def send(self, call: ApiRequest[Any], *, retry_for: float | None = None) -> Any:
-            if call.path.startswith("/schedules/") and not handled.is_set():
-                raise StoreUnavailable("the store is loading")
-            return await super().send(call, retry_for=retry_for)
-
-    worker = Worker(lambda: Refusing(shared_service.url, retry_for=0))
+    worker = Worker(lambda: LateRegistration(shared_service.url, handled))
 
     @worker.schedule("@daily", name=f"{topic}.daily")
     @worker.handler(topic)
@@ -197,6 +203,26 @@ async def test_handlers_do_not_wait_for_a_registration_that_is_retried(
         await handled.wait()
         await registered(client, f"{topic}.daily")
     await client.delete_schedule(f"{topic}.daily")
+
+
+async def test_a_refusal_that_comes_late_stops_the_worker_in_an_orderly_way(
+    client: AsyncClient, shared_service: ServiceProcess, topic: str
+) -> None:
+    may_register = asyncio.Event()
+    worker = Worker(lambda: LateRegistration(shared_service.url, may_register))
+
+    @worker.schedule("0 0 30 2 *")
+    @worker.handler(topic)
+    async def handle() -> str:
+        may_register.set()
+        await asyncio.sleep(0.5)
+        return "done"
+
+    await client.put(topic, id="a", retain=60)
+    with pytest.raises(InvalidInput, match=r"\.cron: never runs"):
+        async with asyncio.timeout(WITHIN_S):
+            await worker.serve()
+    assert (await client.look(topic, "a")).result == "done"
 
 
 def test_declarations_are_checked() -> None:

@@ -80,6 +80,14 @@ def test_the_first_two_occurrences(definition: dict[str, Any], expected: list[st
     assert first(2, **definition) == expected
 
 
+def test_many_times_of_day_are_all_found() -> None:
+    regular = [f"{hour:02}:{minute:02}" for hour in range(24) for minute in (0, 15, 30, 45)]
+    odd = [f"{index // 4:02}:{index * 7 % 60:02}" for index in range(96)]
+    for times in (regular, odd):
+        found = first(96, ms("2026-11-22T23:59:59Z"), at=times, zone="UTC")
+        assert found == [f"2026-11-23T{time}:00+00:00" for time in sorted(times)]
+
+
 def test_none_is_after_the_last() -> None:
     bounded = recurrence(cron="@hourly", end_at="2026-11-22T13:00:00Z")
     assert bounded.after(CREATED) == ms("2026-11-22T13:00:00Z")
