@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from deferd.contract.errors import StoreUnavailable
 from deferd.engine import metrics
@@ -20,7 +20,6 @@ from deferd.engine.redis_keys import SCHEDULES_MEMBER, Keys
 from deferd.engine.scripts import Scripts
 
 _LOG = logging.getLogger(__name__)
-_First, _Second = TypeVar("_First"), TypeVar("_Second")
 _TOPICS_PER_TURN = 1000
 _JOBS_PER_STEP = 500
 """Most jobs that one script call moves from each sorted set: about a millisecond of the store's time."""
@@ -35,6 +34,8 @@ _PATIENCE_MS = 250
 _LOOK_FOR_SCHEDULES_S = 60.0
 """How often the holder of the lock looks for schedules that are due although the shard's `due` does not say so, as when
 a release without schedules ran on the store."""
+_TURNS_BEFORE_SCHEDULES = 8
+"""For how many turns due jobs come before schedules: a run that is due now matters more than the one after it."""
 _OUTCOMES_OF_RUNS = ("run", "skipped", "replaced", "missed")
 _PATIENT_AFTER_FAILURE_S = 60.0
 """After a topic failed, the timer takes over no unexpired lock for this long: the failed topic's work stays overdue."""
@@ -49,16 +50,6 @@ class _NextWork(NamedTuple):
     wait_ms: int
     since_s: float
     topics: list[str]
-
-
-async def _both(first: Awaitable[_First], second: Awaitable[_Second]) -> tuple[_First, _Second]:
-    """The results of both, run at the same time. An error is raised when both have ended."""
-    one, other = await asyncio.gather(first, second, return_exceptions=True)
-    if isinstance(one, BaseException):
-        raise one
-    if isinstance(other, BaseException):
-        raise other
-    return one, other
 
 
 class Timer:
@@ -85,6 +76,7 @@ class Timer:
         self._shard = shard
         self._advance_schedules = advance_schedules
         self._look_for_schedules_at = 0.0
+        self._turns_before_schedules = 0
         self._keys = keys
         self._due_key = keys.of_shard(shard, "due")
         self._lock_key = keys.of_shard(shard, "lock")
@@ -141,13 +133,10 @@ class Timer:
         has_schedules = SCHEDULES_MEMBER in topics
         if has_schedules:
             topics = [topic for topic in topics if topic != SCHEDULES_MEMBER]
-        if has_schedules:
-            # At the same time: jobs that come due meanwhile wait less.
-            (_, failed), failed_to_advance = await _both(self._promote_all(topics), self._fails_to_advance_schedules())
-            failed |= failed_to_advance
+        next_work, failed = await self._promote_all(topics)
+        if has_schedules and not self._do_topics_come_first(next_work):
+            failed |= await self._fails_to_advance_schedules()
             next_work = None
-        else:
-            next_work, failed = await self._promote_all(topics)
         metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
         if failed:
             self._patient_until = time.perf_counter() + _PATIENT_AFTER_FAILURE_S
@@ -172,7 +161,15 @@ class Timer:
                     next_work = done  # the store runs promotions in order: the last one is up to date
         return next_work, failed
 
+    def _do_topics_come_first(self, next_work: _NextWork | None) -> bool:
+        """Whether jobs are due that this turn left to the next: those come first, but not for ever."""
+        if next_work is None or next_work.wait_ms != 0 or next_work.topics == [SCHEDULES_MEMBER]:
+            return False
+        self._turns_before_schedules += 1
+        return self._turns_before_schedules < _TURNS_BEFORE_SCHEDULES
+
     async def _fails_to_advance_schedules(self) -> bool:
+        self._turns_before_schedules = 0
         try:
             await self._advance_schedules(self._shard)
         except StoreUnavailable:
@@ -287,7 +284,8 @@ class Timer:
         ):
             if count:
                 counter.inc(count)
-        for outcome, count in zip(_OUTCOMES_OF_RUNS, runs, strict=False):  # most promotions concern no schedule
-            if count:
-                metrics.SCHEDULE_RUNS.labels(label, outcome).inc(count)
+        if runs:  # most promotions concern no schedule
+            for outcome, count in zip(_OUTCOMES_OF_RUNS, runs, strict=True):
+                if count:
+                    metrics.SCHEDULE_RUNS.labels(label, outcome).inc(count)
         return _NextWork(wait_ms, sent_at_s, [next_topic.decode() for next_topic in next_topics])

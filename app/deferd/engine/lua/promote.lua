@@ -6,7 +6,7 @@
 -- ARGV[6] the timer's name in the lock | ARGV[7] how long the lock lasts, ms
 -- Returns { redelivered, expired, exhausted, retention ended, ms until the shard's next work (-1: none, 0: now),
 --   { the topics that have work then, longest overdue first }, jobs whose deadline has passed,
---   { of runs of schedules that were due: how many run, were skipped, run in place of another, were missed }, or {},
+--   { of runs of schedules that were due: how many run, were skipped, run in place of another, were missed }, or 0 without any,
 --   how late each promoted job was, ms ... }
 --   If there are ARGV[5] topics, there may be more.
 -- Due jobs become ready, unless they are runs of a schedule that are missed or skipped (lib/runs.lua). Jobs whose lease has ended become ready, with the attempt counted, or dead if it was the last
@@ -22,7 +22,7 @@ local function due_in(key)
   return redis.call('ZRANGE', key, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
 end
 
-local reply = { 0, 0, 0, 0, -1, {}, 0, {} }
+local reply = { 0, 0, 0, 0, -1, {}, 0, 0 }
 local BEFORE_LATENESS = #reply
 local ready = {}
 
@@ -196,7 +196,8 @@ end
 
 -- A lock holder that did work renews its lock, with a write that shares the fsync of those above.
 local RENEW_EVERY_MS = 100
-if #ready + #reply[8] + reply[1] + reply[2] + reply[3] + reply[4] + reply[7] > 0 and redis.call('GET', KEYS[#KEYS]) == ARGV[6]
+local done = #ready + reply[1] + reply[2] + reply[3] + reply[4] + reply[7]
+if (done > 0 or reply[8] ~= 0) and redis.call('GET', KEYS[#KEYS]) == ARGV[6]
   and redis.call('PTTL', KEYS[#KEYS]) < ARGV[7] - RENEW_EVERY_MS then
   redis.call('PEXPIRE', KEYS[#KEYS], ARGV[7])
 end

@@ -18,7 +18,7 @@ from deferd.engine.schedules.schedule_store import Change, DueSchedule, FullErro
 from deferd.engine.schedules.stored_schedule import ScheduleState
 
 _LOG = logging.getLogger(__name__)
-_AT_ONCE = 16
+_AT_ONCE = 8
 """Most schedules that one step advances: some milliseconds of the store's time, for which other calls wait."""
 _RUNS_AT_ONCE = 100
 _RUN_BYTES_AT_ONCE = 4 * 1024 * 1024
@@ -36,7 +36,7 @@ class Scheduler:
         self.move: Callable[[str], Awaitable[None]] = _cannot_move
 
     async def advance_due(self, shard: int) -> int:
-        """Advance schedules of a shard that are due, at most 16; returns how many it looked at.
+        """Advance schedules of a shard that are due, at most 8; returns how many it looked at.
 
         Raises:
             StoreUnavailable.
