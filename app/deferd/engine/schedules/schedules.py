@@ -1,7 +1,7 @@
 """The verbs on schedules: put, get, list, delete, pause, resume, run now, preview.
 
 A name is unique over all shards of the store, although a schedule is in the shard of its topic. So a PUT into another
-shard takes two steps, and whoever comes next, the scheduler at the latest, completes it: see `settle_move`.
+shard takes two steps. The next call or the scheduler completes one that was cut off: see `settle_move`.
 """
 
 from __future__ import annotations
