@@ -8,14 +8,15 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from deferd.contract import backoff, limits, model, windows
+from deferd.contract import backoff, limits, model
 from deferd.contract.errors import FieldError
+from deferd.contract.windows import END_PATTERN, TIME_PATTERN
 
 FIELD_ERRORS_MAX = 1000
 _SECONDS = frozenset(
     {
         *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "max_wait", "unique_for"),
-        *("base", "cap", "seconds", "wait", "advance", "by", "every", "jitter", "spread"),
+        *("base", "cap", "seconds", "wait", "advance", "by", "spread", "every"),
     }
 )
 _BACKOFF_KINDS = tuple(
@@ -28,8 +29,8 @@ _PATTERN_MEANINGS = {
     limits.TAG_PATTERN: f"1 to {limits.TAG_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
     limits.TOPIC_SELECTOR_PATTERN: f"a topic, or a pattern of 1 to {limits.TOPIC_LENGTH} characters with *",
     limits.HEADER_TEXT_PATTERN: "no control characters",
-    windows.TIME_PATTERN: "a time of day, HH:MM",
-    windows.END_PATTERN: "a time of day, HH:MM, or 24:00",
+    TIME_PATTERN: "a local time, HH:MM",
+    END_PATTERN: "a local time, HH:MM, or 24:00",
     limits.ID_PATTERN: f"1 to {limits.ID_LENGTH} of A-Z a-z 0-9 . _ : -, the first a letter or digit",
 }
 _UNKNOWN_KIND = f"must have a `kind` that is one of {', '.join(_BACKOFF_KINDS)}"
@@ -129,4 +130,5 @@ def _number(bound: float) -> str:
 
 def _unit(location: tuple[str | int, ...]) -> str:
     named = [step for step in location if isinstance(step, str)]
-    return " seconds" if named and named[-1] in _SECONDS else ""
+    is_of_schedule = named == ["jitter"]  # that of a backoff has no unit
+    return " seconds" if is_of_schedule or (named and named[-1] in _SECONDS) else ""
