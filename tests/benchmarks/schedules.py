@@ -4,7 +4,8 @@
         [--topics 1]
 
 First many schedules are put of which none runs for months: CPU of the service and its embedded store. Then others that
-all run every five seconds: at first at the same instant, then at random instants of the same second. How late their jobs became ready is read from the metrics of the service.
+all run every five seconds: at first at the same instant, then at random instants of the same second. How late their
+jobs became ready is read from the metrics of the service.
 """
 
 from __future__ import annotations

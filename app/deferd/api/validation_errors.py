@@ -16,7 +16,7 @@ FIELD_ERRORS_MAX = 1000
 _SECONDS = frozenset(
     {
         *("delay", "ttr", "ttl", "retain", "dead_retain", "time_limit", "deadline", "max_wait", "unique_for"),
-        *("base", "cap", "seconds", "wait", "advance", "by", "every", "jitter", "spread"),
+        *("base", "cap", "seconds", "wait", "advance", "by", "spread", "every"),
     }
 )
 _BACKOFF_KINDS = tuple(
@@ -132,4 +132,5 @@ def _number(bound: float) -> str:
 
 def _unit(location: tuple[str | int, ...]) -> str:
     named = [step for step in location if isinstance(step, str)]
-    return " seconds" if named and named[-1] in _SECONDS else ""
+    is_of_schedule = named == ["jitter"]  # that of a backoff has no unit
+    return " seconds" if is_of_schedule or (named and named[-1] in _SECONDS) else ""

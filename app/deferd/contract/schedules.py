@@ -28,6 +28,18 @@ Overlap = Literal["allow", "skip", "replace"]
 CatchUp = Literal["none", "last", "all"]
 
 
+TimesOfDay = Annotated[
+    list[Annotated[str, StringConstraints(pattern=TIME_PATTERN)]],
+    AfterValidator(_all_different),
+    Field(
+        min_length=1,
+        max_length=limits.TIMES_OF_DAY_MAX,
+        description="Local times of day, HH:MM.",
+        examples=[["09:00", "17:30"]],
+    ),
+]
+
+
 class ScheduledJob(JobPolicy, Labelled):
     """The job of each run: the fields of a put, but those that the schedule decides (topic, id and due time)."""
 
@@ -58,19 +70,7 @@ class Timing(BaseModel):
         ]
         | None
     ) = None
-    at: (
-        Annotated[
-            list[Annotated[str, StringConstraints(pattern=TIME_PATTERN)]],
-            AfterValidator(_all_different),
-            Field(
-                min_length=1,
-                max_length=limits.TIMES_OF_DAY_MAX,
-                description="Local times of day, HH:MM.",
-                examples=[["09:00", "17:30"]],
-            ),
-        ]
-        | None
-    ) = None
+    at: TimesOfDay | None = None
     days: Days | None = Field(default=None, description="Only with `at`: days of the week. Default: all.")
     zone: ZoneName = "UTC"
     start_at: Instant | None = Field(default=None, description="No run is earlier than this instant.")

@@ -34,8 +34,10 @@ _PATIENCE_MS = 250
 _LOOK_FOR_SCHEDULES_S = 60.0
 """How often the holder of the lock looks for schedules that are due although the shard's `due` does not say so, as when
 a release without schedules ran on the store."""
-_TURNS_BEFORE_SCHEDULES = 8
-"""For how many turns due jobs come before schedules: a run that is due now matters more than the one after it."""
+_SCHEDULES_RETRY_S = 0.5
+"""How long schedules wait after the store refused to advance them."""
+_TURN_WITHOUT_SCHEDULES_S = 0.05
+"""The sleep between two turns meanwhile: the shard's `due` says only that schedules have work, not when topics will."""
 _OUTCOMES_OF_RUNS = ("run", "skipped", "replaced", "missed")
 _PATIENT_AFTER_FAILURE_S = 60.0
 """After a topic failed, the timer takes over no unexpired lock for this long: the failed topic's work stays overdue."""
@@ -76,7 +78,7 @@ class Timer:
         self._shard = shard
         self._advance_schedules = advance_schedules
         self._look_for_schedules_at = 0.0
-        self._turns_before_schedules = 0
+        self._no_schedules_until = 0.0
         self._keys = keys
         self._due_key = keys.of_shard(shard, "due")
         self._lock_key = keys.of_shard(shard, "lock")
@@ -126,21 +128,31 @@ class Timer:
             wait_s, topics = await self._begin_turn(began)
             if self._holds_lock and began >= self._look_for_schedules_at:
                 self._look_for_schedules_at = began + _LOOK_FOR_SCHEDULES_S
-                if await self._advance_schedules(self._shard):
-                    return 0
+                if SCHEDULES_MEMBER not in topics and await self._advance_some_schedules():
+                    wait_s = 0
             if not topics:
                 return wait_s
         has_schedules = SCHEDULES_MEMBER in topics
         if has_schedules:
             topics = [topic for topic in topics if topic != SCHEDULES_MEMBER]
-        next_work, failed = await self._promote_all(topics)
-        if has_schedules and not self._do_topics_come_first(next_work):
-            failed |= await self._fails_to_advance_schedules()
+        schedules_wait = has_schedules and began < self._no_schedules_until
+        if has_schedules and not schedules_wait:
+            # At the same time: jobs that come due meanwhile wait less.
+            advancing = asyncio.ensure_future(self._advance_some_schedules())
+            try:
+                _, failed = await self._promote_all(topics)
+            finally:
+                failed_to_advance = await advancing is None
+            failed |= failed_to_advance
             next_work = None
+        else:
+            next_work, failed = await self._promote_all(topics)
         metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
         if failed:
             self._patient_until = time.perf_counter() + _PATIENT_AFTER_FAILURE_S
             return self._tick_s
+        if schedules_wait:
+            return _TURN_WITHOUT_SCHEDULES_S
         return 0 if next_work is None else self._rest_until(next_work)
 
     async def _promote_all(self, topics: list[str]) -> tuple[_NextWork | None, bool]:
@@ -161,23 +173,20 @@ class Timer:
                     next_work = done  # the store runs promotions in order: the last one is up to date
         return next_work, failed
 
-    def _do_topics_come_first(self, next_work: _NextWork | None) -> bool:
-        """Whether jobs are due that this turn left to the next: those come first, but not for ever."""
-        if next_work is None or next_work.wait_ms != 0 or next_work.topics == [SCHEDULES_MEMBER]:
-            return False
-        self._turns_before_schedules += 1
-        return self._turns_before_schedules < _TURNS_BEFORE_SCHEDULES
-
-    async def _fails_to_advance_schedules(self) -> bool:
-        self._turns_before_schedules = 0
+    async def _advance_some_schedules(self) -> int | None:
+        """Advance schedules that are due; returns how many there were, None when that failed."""
         try:
-            await self._advance_schedules(self._shard)
-        except StoreUnavailable:
-            raise
+            advanced = await self._advance_schedules(self._shard)
+        except StoreUnavailable as exc:  # also for a store without memory, where jobs still become ready
+            if not self._no_schedules_until:
+                _LOG.warning("schedules wait for the store: %s", exc)
+            self._no_schedules_until = time.perf_counter() + _SCHEDULES_RETRY_S
+            return 0
         except Exception:  # noqa: BLE001 (schedules that cannot be advanced must not stop the topics)
             _LOG.exception("the schedules of shard %d could not be advanced", self._shard)
-            return True
-        return False
+            return None
+        self._no_schedules_until = 0.0
+        return advanced
 
     async def _begin_turn(self, now_s: float) -> tuple[float, list[str]]:
         """Take or keep the lock; return the seconds until the next turn, and the topics that have work now."""

@@ -135,7 +135,8 @@ async def test_the_list_has_pages_and_filters(http: Http, name: str) -> None:
     ok(await http.post(f"/schedules/{names[1]}/pause"))
 
     async def listed(**query: Any) -> list[str]:
-        found, cursor = [], {}
+        found: list[str] = []
+        cursor: dict[str, str] = {}
         while True:
             page = ok(await http.get("/schedules", params={"limit": 2, **query, **cursor}))
             assert len(page["schedules"]) <= 2
@@ -158,7 +159,12 @@ async def test_the_list_has_pages_and_filters(http: Http, name: str) -> None:
 
 
 async def test_a_preview_shows_runs_with_the_offset_of_the_zone(http: Http, name: str) -> None:
-    body = {"topic": http.topic, "cron": "30 2 * * *", "zone": "Europe/Berlin", "start_at": "2027-03-26T12:00:00Z"}
+    body: Json = {
+        "topic": http.topic,
+        "cron": "30 2 * * *",
+        "zone": "Europe/Berlin",
+        "start_at": "2027-03-26T12:00:00Z",
+    }
     preview = ok(await http.post("/schedules/preview", params={"count": 3}, json=body))
     assert preview == {
         "runs": [

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from prometheus_client import REGISTRY
 
 from deferd.contract.model import PutJob
 from deferd.engine.engine import Engine
-from deferd.engine.metrics import SCHEDULE_RUNS
 from deferd.engine.record import ANY_RECEIPT
 from deferd.store.connection import Store, connect
 from tests.integration.engine.engine_driver import KEY, TOPIC
@@ -21,7 +21,7 @@ HOUR_S = 3600
 
 
 def counted(outcome: str) -> float:
-    return SCHEDULE_RUNS.labels(TOPIC, outcome)._value.get()
+    return REGISTRY.get_sample_value("deferd_schedule_runs_total", {"topic": TOPIC, "outcome": outcome}) or 0
 
 
 async def end_last(schedules: ScheduleDriver) -> str:
@@ -307,8 +307,8 @@ async def test_a_move_that_was_cut_off_is_completed_by_the_scheduler(store: Stor
     await driver.schedule(topic=a, every=60)
     store_of_schedules = engine.schedules._store
 
-    async def cut_off(_name: str) -> None:
-        raise ConnectionError
+    async def cut_off(name: str) -> None:
+        raise ConnectionError(name)
 
     settle, engine.schedules.settle_move = engine.schedules.settle_move, cut_off  # type: ignore[method-assign]
     with pytest.raises(ConnectionError):

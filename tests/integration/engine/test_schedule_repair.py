@@ -104,7 +104,7 @@ async def test_a_name_in_two_shards_is_found_and_repaired(store: Store, server: 
         fields = client.hgetall("deferd:{1}:schedule/other")
         client.hset(f"deferd:{{1}}:schedule/{NAME}", mapping={**fields, "version": 7})
     server.command("ZADD", "deferd:{1}:schedules", 0, NAME)
-    server.command("ZADD", "deferd:{1}:schedule_due", 2e12, NAME)
+    server.command("ZADD", "deferd:{1}:schedule_due", 2_000_000_000_000, NAME)
     report = await engine.consistency.check_store(repair=True)
     assert report.findings.counts == {FindingKind.SCHEDULE_TWICE: 1}
     assert (await driver.get()).topic == b

@@ -25,8 +25,9 @@ from deferd.api import incoming_request, problem_details, put_decoding, request_
 from deferd.api.app import create_app
 from deferd.api.auth import api_keys, key_file
 from deferd.api.operation import Operation
-from deferd.api.routes import pop, topics
+from deferd.api.routes import pop, schedules, topics
 from deferd.contract import bulk_model, labels, model, windows
+from deferd.contract import schedules as schedule_models
 from deferd.contract.errors import DeferdError
 from deferd.engine import scripts
 from deferd.engine.consistency import checker
@@ -155,6 +156,9 @@ ROWS = [
     Row("job id", validated(model.JobId), NAMES, ("contract/model.py", "api/routes/pop.py")),
     Row("beginning of an id", validated(topics.IdPrefix), NAMES, ("api/routes/topics.py",)),
     Row("tag", validated(labels.Tag), NAMES, ("contract/labels.py",)),
+    Row("name of a schedule", validated(schedule_models.ScheduleName), NAMES, ("contract/schedules.py",)),
+    Row("times of day", validated(schedule_models.TimesOfDay), NAMES, ("contract/schedules.py",)),
+    Row("beginning of a name", validated(schedules.NamePrefix), NAMES, ("api/routes/schedules.py",)),
     Row("window", validated(windows.WindowSpec), NAMES, ("contract/windows.py",) * 3),
     Row("topic of a selection", validated(bulk_model.TopicSelector), NAMES, ("contract/bulk_model.py",)),
     Row("request id", validated(bulk_model.RequestId), NAMES, ("contract/bulk_model.py",)),

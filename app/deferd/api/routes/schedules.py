@@ -40,6 +40,9 @@ _IF_NONE_MATCH: dict[str, Any] = {
 }
 
 
+NamePrefix = Annotated[str, StringConstraints(pattern=limits.TOPIC_PATTERN)]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,9 +56,7 @@ class SchedulesQuery(_Strict):
     )
     topic: Topic | None = Field(None, description="Only schedules of this topic.")
     paused: bool | None = Field(None, description="Only paused schedules, or only those that are not.")
-    prefix: Annotated[str, StringConstraints(pattern=limits.TOPIC_PATTERN)] | None = Field(
-        None, description="Only schedules whose name begins so."
-    )
+    prefix: NamePrefix | None = Field(None, description="Only schedules whose name begins so.")
     jobs: bool = Field(True, description="`false`: leave out `job`, which may be large.")
 
 

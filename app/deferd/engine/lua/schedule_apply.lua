@@ -1,5 +1,5 @@
 -- Create, change, advance or delete a schedule in one step: its next run is put as it moves on, or nothing is done.
--- @embed check_puts put withdraw_run
+-- @embed put withdraw_run
 -- @include clock topic schedules
 -- KEYS: see lib/topic.lua, of the schedule's topic; then the same of the topic of the run to withdraw, if that is another
 -- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
@@ -64,10 +64,20 @@ for at = first_run, #ARGV, 4 do
   jobs[#jobs + 1] = ARGV[at]
   jobs[#jobs + 1] = head .. rest_with(ARGV[at + 3])
 end
+
+-- The due times are placed already: for put.lua, any durability and any defaults for due times (`w` of the settings).
+local any_default = '-1'
 if #jobs > 0 then
-  local refused = check_puts(KEYS, { TOPIC, '-1 ' .. ARGV[8], '', unpack(jobs) })
-  if refused[1] == OTHER_DEFAULTS then return { OTHER_DEFAULTS, refused[2] } end
-  if refused[1] > 0 then return { FULL } end
+  local settings = redis.call('HGET', SETTINGS, TOPIC)
+  settings = settings and settings ~= '' and cjson.decode(settings) or {}
+  if (settings.w or '') ~= ARGV[8] then return { OTHER_DEFAULTS, settings.w or '' } end
+  if settings.w then any_default = '-1 *' end
+  local bound = struct.unpack('<I4', jobs[2], 19)
+  local most = math.min((settings.j or 0) > 0 and settings.j or math.huge, bound > 0 and bound or math.huge)
+  if most < math.huge then
+    local live = redis.call('HLEN', POOL) - redis.call('ZCARD', DEAD) - redis.call('ZCARD', FINISHED)
+    if live + #jobs / 2 > most then return { FULL } end
+  end
 end
 
 -- A store that is out of memory refuses this: nothing is written yet.
@@ -78,7 +88,7 @@ redis.call('ZADD', of_shard('schedules'), 0, name)
 withdraw()
 if #jobs > 0 then
   local runs, waiting = string.sub(POOL, 1, -5) .. 'runs', 0
-  for index, code in ipairs(put(KEYS, { TOPIC, '0', '-1 *', unpack(jobs) })[3]) do
+  for index, code in ipairs(put(KEYS, { TOPIC, '0', any_default, unpack(jobs) })[3]) do
     local id = jobs[2 * index - 1]
     if type(code) == 'table' then code = code[1] end
     if code ~= KEPT or redis.call('ZSCORE', DELAY, id) and redis.call('HEXISTS', runs, id) == 0 then

@@ -1,7 +1,7 @@
 """The verbs on schedules: put, get, list, delete, pause, resume, run now, preview.
 
 A name is unique over all shards of the store, although a schedule is in the shard of its topic. So a PUT into another
-shard takes two steps, and the next call, that of the scheduler at the latest, completes it: see `settle_move`.
+shard takes two steps. The next call or the scheduler completes one that was cut off: see `settle_move`.
 """
 
 from __future__ import annotations
@@ -308,8 +308,8 @@ class Schedules:
     ) -> tuple[list[StoredSchedule], str | None]:
         """Up to `limit` schedules by name within each shard, and the cursor of the next page, None after the last.
 
-        Looks at 2000 schedules at most, so a page may be short without being the last. One that cannot be read, or is
-        valid in another shard, is left out.
+        Looks at about 2000 schedules at most, so a page may be short without being the last; for a caller who may not
+        see all, at as many as are needed, because a cursor reveals a name. One that cannot be read is left out.
 
         Raises:
             InvalidInput: this method did not return the cursor.
@@ -327,12 +327,12 @@ class Schedules:
         for shard in range(first, last + 1):
             more = True
             while more:
-                if looked_at >= _LOOKED_AT_MAX:
+                if looked_at >= _LOOKED_AT_MAX and wanted.visible is None:
                     return found, write_cursor(shard, after)
                 schedules, more = await self._store.page(shard, after, wanted.prefix, with_jobs=with_jobs)
                 for name, schedule in schedules:
                     if len(found) == limit:
-                        return found, write_cursor(shard, after)
+                        return found, write_cursor(found[-1].shard, found[-1].name)
                     after = name
                     looked_at += 1
                     if schedule is not None and wanted.matches(schedule):
