@@ -153,7 +153,7 @@ def _place_put(put: EncodedPut, window: str, spread_ms: int, now_ms: int, openin
         ms += offset_ms
     else:
         asked_ms = now_ms + ms if kind == DELAY else max(ms, now_ms)
-        due_ms = place(asked_ms, offset_ms, openings)
+        due_ms = openings.place(asked_ms, offset_ms)
         moved_ms = due_ms - asked_ms
         if moved_ms:
             kind, ms = INSTANT, due_ms

@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.http_calls import Http, Json, moment, ok, problem, refusal
 
 _POLICY = ("ttr", "backoff", "max_attempts", "ttl", "retain", "dead_retain", "time_limit", "deadline")
-_NO_SETTINGS = dict.fromkeys((*_POLICY, "max_jobs", "durability"))
+_NO_SETTINGS = dict.fromkeys((*_POLICY, "window", "spread", "max_jobs", "durability"))
 
 
 async def test_a_topic_is_shown_in_its_current_state(http: Http) -> None:
@@ -70,6 +70,8 @@ async def test_settings_are_replaced_as_a_whole(http: Http) -> None:
         "dead_retain": 0,
         "time_limit": 0.1,
         "deadline": 3600,
+        "window": {"from": "09:00", "to": "18:00"},
+        "spread": 60,
         "max_jobs": 10,
         "durability": "memory",
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deferd import InvalidInput, JobReserved, JobState, Reject, Retry, Snooze, Worker
+from deferd import InvalidInput, JobReserved, JobState, Reject, Retry, Snooze, WindowDict, Worker
 from deferd.client import AsyncClient
 from deferd.testing import EagerJob, EagerJobs, EagerUnsupported
 
@@ -262,3 +262,14 @@ def test_bad_selections_are_refused_as_by_a_service() -> None:
         client.reschedule_all(tag="x", by=0)
     with pytest.raises(EagerUnsupported, match="`due_after` and `due_before` need a clock"):
         client.cancel_all(state="delayed", topics="t", due_after=datetime.now(UTC))
+
+
+def test_a_window_and_a_spread_are_kept_and_move_nothing() -> None:
+    jobs = EagerJobs()
+    closed: WindowDict = {"from": "00:00", "to": "00:01", "except": ["2026-12-24"]}
+    put = jobs.client.put("calls", id="a", window=[closed], spread=60)
+    [job] = jobs.of("calls")
+    assert (put.state, put.window, put.spread, put.asked_for) == ("ready", [closed], 60, None)
+    assert (job.fields["window"], job.fields["spread"]) == ([closed], 60)
+    with pytest.raises(InvalidInput):
+        jobs.client.put("calls", window={"from": "9"})

@@ -22,6 +22,7 @@ from deferd.api.auth.api_keys import Bounds
 from deferd.contract.errors import FieldError, InvalidInput, RateLimited, StoreUnavailable
 from deferd.contract.model import ChangeJob, JobPolicy, PutJob
 from deferd.contract.topic_patterns import TopicPatterns
+from deferd.contract.windows import window_text
 from deferd.engine.record import json_bytes
 from deferd.engine.topic_usage import JOB_OVERHEAD_BYTES, TAG_OVERHEAD_BYTES, TOMBSTONE_BYTES, TopicUsage
 
@@ -108,7 +109,7 @@ class Quota:
         needed_bytes = 0
         if self._bounds.max_bytes_total is not None:
             body_bytes = len(json_bytes(change.body)) if "body" in change.model_fields_set else 0
-            needed_bytes = body_bytes + _backoff_bytes(change) + _label_bytes(change)
+            needed_bytes = body_bytes + _policy_bytes(change) + _label_bytes(change)
         with self._room(0, needed_bytes):
             yield
 
@@ -162,7 +163,7 @@ class Quota:
         if self._bounds.max_bytes_total is None:
             return 0
         ids = sum(2 * (len(job.id) if job.id is not None else _MADE_ID_BYTES) for job in jobs)
-        more = sum(_backoff_bytes(job) + _label_bytes(job) + len(job.traceparent or "") for job in jobs)
+        more = sum(_policy_bytes(job) + _label_bytes(job) + len(job.traceparent or "") for job in jobs)
         more += sum(len(job.tags) * (len(job.topic) + len(job.id or "")) for job in jobs if job.tags)
         return ids + more + sum(len(json_bytes(job.body)) + JOB_OVERHEAD_BYTES for job in jobs)
 
@@ -218,8 +219,10 @@ class Quota:
         return counted
 
 
-def _backoff_bytes(policy: JobPolicy) -> int:
-    return 0 if policy.backoff is None else len(policy.backoff.model_dump_json())
+def _policy_bytes(policy: JobPolicy) -> int:
+    """What a backoff and a window use in the record."""
+    window_bytes = 0 if policy.window is None else len(window_text(policy.window))
+    return window_bytes + (0 if policy.backoff is None else len(policy.backoff.model_dump_json()))
 
 
 def _label_bytes(job: PutJob | ChangeJob) -> int:

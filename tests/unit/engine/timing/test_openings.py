@@ -155,6 +155,7 @@ def test_a_placed_time_is_open_and_not_earlier(
     openings = Openings.of(windows)
     placed = place(asked, offset, openings)
     assert placed >= asked + offset
+    assert placed == openings.next_open(openings.next_open(asked) + offset)
     assert openings.next_open(placed) == placed
     assert place(asked, offset, None) == asked + offset
 
