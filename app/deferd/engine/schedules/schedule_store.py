@@ -43,7 +43,8 @@ class Found(NamedTuple):
 class Change:
     """What to do with a schedule in one step. `rev` None: it must not exist yet.
 
-    `withdraw` is a run to cancel, as topic and id; if that does not wait, nothing is done. `advance_at_ms` None: it makes no runs.
+    `withdraw` is a run to cancel, as topic and id; if that does not wait, nothing is done. `advance_at_ms` None: it
+    makes no runs.
     """
 
     topic: str
