@@ -52,7 +52,8 @@ CalendarName = Annotated[
 def _iso_date(value: object) -> object:
     if isinstance(value, str):
         try:
-            return date.fromisoformat(value)
+            found = date.fromisoformat(value)
+            value = found if found.isoformat() == value else None  # there are other forms, such as 2026-W52-4
         except ValueError:
             value = None
     if type(value) is not date:

@@ -63,6 +63,8 @@ async def test_batches_and_a_batch_with_jobs_are_placed(http: Http) -> None:
         ({"days": ["monday"]}, "body.window.days.0", "must be 'mon'"),
         ({"except": ["24.12.2026"]}, "body.window.except.0", "must be a date, YYYY-MM-DD"),
         ({"except": [1]}, "body.window.except.0", "must be a date, YYYY-MM-DD"),
+        ({"except": ["2026-W52-4"]}, "body.window.except.0", "must be a date, YYYY-MM-DD"),
+        ({"except": ["20261224"]}, "body.window.except.0", "must be a date, YYYY-MM-DD"),
         ({"untill": "09:00"}, "body.window.untill", "is not a known field"),
         ([], "body.window", "at least 1 items"),
         ([{}, {"to": "25:00"}], "body.window.1.to", "24:00"),

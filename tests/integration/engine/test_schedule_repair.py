@@ -77,11 +77,9 @@ async def test_a_schedule_that_cannot_be_read_is_moved_aside(schedules: Schedule
 
 
 async def test_a_run_that_no_longer_waits_is_settled(schedules: ScheduleDriver) -> None:
-    """It was moved to later, so that another one followed it, and then to now."""
-    moved = (await schedules.schedule(every=60)).schedule.next_id
-    await schedules.queue.change(TOPIC, moved, ChangeJob(delay=600))
-    await schedules.advance(61)
-    await schedules.queue.change(TOPIC, moved, ChangeJob(delay=0))
+    await schedules.schedule(every=60)
+    schedules.server.command("HSET", f"{KEY}:runs", "gone", f"{NAME} 1 2 allow last")
+    schedules.server.command("HINCRBY", f"{SHARD}schedule/{NAME}", "waiting", 1)
     check = schedules.engine.consistency.check_topic
     assert (await check(TOPIC)).findings.counts == {FindingKind.RUN_STALE: 1}
     await check(TOPIC, repair=True)

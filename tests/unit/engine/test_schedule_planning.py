@@ -136,6 +136,72 @@ def test_a_window_joins_what_it_moves_to_the_same_opening() -> None:
     assert plan.missed == 0
 
 
+NIGHT = {"from": "22:00", "to": "02:00"}
+BRIEF = [{"from": "10:00", "to": "10:05"}, {"from": "10:30", "to": "12:00"}]
+
+
+@given(
+    st.sampled_from([None, {"from": "10:00", "to": "12:00"}, NIGHT, BRIEF]),
+    st.one_of(
+        st.builds(lambda seconds: {"every": seconds}, st.integers(60, 50_000)),
+        st.just({"cron": "0 3,9,10,11 * * *"}),
+        st.just({"at": ["01:30", "09:00", "10:02", "23:59"]}),
+    ),
+    st.sampled_from([0, 60, 1800, 20_000]),
+    st.sampled_from([0, 60, 7200, 80_000]),
+)
+def test_what_is_planned_at_each_run_is_what_was_to_be_expected(
+    window: Any, when: dict[str, Any], spread: int, jitter: int
+) -> None:
+    driven = times(**when, window=window, spread=spread, jitter=jitter)
+    expected = list(islice(driven.runs_after(CREATED_MS), 12))
+    for run, following in pairwise(expected):
+        assert run.due_ms <= following.due_ms
+    now_ms, after_ms, found = CREATED_MS, CREATED_MS, []
+    while len(found) < len(expected):
+        plan = driven.plan(now_ms, after_ms)
+        assert plan.missed == 0
+        assert plan.occurrence_ms is not None
+        assert plan.advance_at_ms is not None
+        found += plan.runs
+        now_ms, after_ms = plan.advance_at_ms, plan.occurrence_ms
+    assert [run.id for run in found[:12]] == [run_id("s", run.occurrence_ms) for run in expected]
+    assert [run.due_ms for run in found[:12]] == [run.due_ms for run in expected]
+
+
+@pytest.mark.parametrize(("catch_up", "made_up_for"), [("none", 0), ("last", 1), ("all", 998)])
+@pytest.mark.parametrize("jitter", [0, 30_000])
+def test_an_outage_that_ends_while_the_window_is_closed(catch_up: str, made_up_for: int, jitter: int) -> None:
+    """It is created at 8:00, and open from 10:00 to 12:00; everything is down from 11:00 to 20:00."""
+    hour_ms = 60 * MINUTE_MS
+    now_ms, after_ms = CREATED_MS + 12 * hour_ms, CREATED_MS + 3 * hour_ms
+    each_second = {"every": 1, "window": {"from": "10:00", "to": "12:00"}, "jitter": jitter}
+    runs, missed, plans = [], 0, 0
+    while True:
+        plan = times(**each_second, catch_up=catch_up).plan(now_ms, after_ms)
+        runs, missed, plans = runs + plan.runs, missed + plan.missed, plans + 1
+        assert plan.occurrence_ms is not None
+        after_ms = plan.occurrence_ms
+        if plan.advance_at_ms != now_ms:
+            break
+    next_run = runs.pop()
+    assert next_run.due_ms >= CREATED_MS + 26 * hour_ms  # at 10:00 on the next day
+    assert plans <= 2
+    assert len(runs) >= made_up_for
+    moved_to_the_next_day = 1 if jitter else 0  # the one just before the closing
+    assert len(runs) + missed == 3599 - moved_to_the_next_day
+
+
+def test_runs_that_a_spread_moves_past_the_closing_are_one() -> None:
+    due = [
+        (run.due_ms - CREATED_MS) / 3_600_000
+        for run in islice(
+            times(every=600, window={"from": "10:00", "to": "12:00"}, spread=7000).runs_after(CREATED_MS), 9
+        )
+    ]
+    assert len(set(due)) == len(due)
+
+
 def test_a_definition_is_stored_as_it_was_given_without_the_body() -> None:
     given = definition(job={"body": {"a": [1.5, None]}, "ttl": None, "tags": ["x"]}, zone="Europe/Berlin")
     stored = definition_to_store(given)

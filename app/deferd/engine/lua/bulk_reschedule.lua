@@ -73,6 +73,7 @@ return run_step(function(jobs)
   redis.call('HSET', POOL, unpack(records))
   if waiting > 0 then redis.call('ZADD', DELAY, unpack(delayed)) end
   if #ready > 0 then
+    attached().settle_runs(ready, 'runs')
     append_ready(ready, last)
     wake_consumers()
   end

@@ -59,6 +59,7 @@ if due then
     schedule(record.due)
     state = 'delayed'
   elseif state == 'delayed' then
+    attached().settle_runs({ id }, 'runs')
     append_ready({ id }, last)
     wake_consumers()
     state = 'ready'

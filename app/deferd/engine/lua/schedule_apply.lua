@@ -3,7 +3,8 @@
 -- @include clock topic schedules
 -- KEYS: see lib/topic.lua, of the schedule's topic; then the same of the topic of the run to withdraw, if that is another
 -- ARGV[1] topic | ARGV[2] name | ARGV[3] the `rev` that it must have, '': it must not exist
--- ARGV[4] topic of the run to withdraw | ARGV[5] its id, '' for none
+-- ARGV[4] topic of the run to withdraw | ARGV[5] its id, '' for none; if it does not wait any more, nothing is done, but
+--   the schedule is deleted also then
 -- ARGV[6] ms at which to advance it next, '' when it is not active | ARGV[7] how many more runs were missed
 -- ARGV[8] the topic's defaults that the runs were placed by, as in put.lua
 -- ARGV[9] how many fields to set, -1: delete it | field | value ...
@@ -20,11 +21,9 @@ local key, schedule_due = of_shard('schedule/') .. name, of_shard('schedule_due'
 local now = now_ms()
 if (redis.call('HGET', key, 'rev') or '') ~= ARGV[3] then return { CHANGED } end
 
+local keys_of_run = ARGV[4] ~= TOPIC and run_to_withdraw ~= '' and { unpack(KEYS, #KEYS / 2 + 1) } or KEYS
 local function withdraw()
-  if run_to_withdraw == '' then return end
-  local keys = KEYS
-  if ARGV[4] ~= TOPIC then keys = { unpack(KEYS, #KEYS / 2 + 1) } end
-  withdraw_run(keys, { ARGV[4], run_to_withdraw })
+  if run_to_withdraw ~= '' then withdraw_run(keys_of_run, { ARGV[4], run_to_withdraw }) end
 end
 
 local field_count = tonumber(ARGV[9])
@@ -35,6 +34,13 @@ if field_count < 0 then
   redis.call('DEL', key)
   plan_visit(schedule_due, DUE)
   return { 1, now, 0 }
+end
+
+if run_to_withdraw ~= '' then
+  local pool, delay = keys_of_run[1], keys_of_run[2]
+  local due = redis.call('HEXISTS', string.sub(pool, 1, -5) .. 'runs', run_to_withdraw) == 1
+    and redis.call('ZSCORE', delay, run_to_withdraw)
+  if not due or tonumber(due) <= now then return { CHANGED } end
 end
 
 local first_run = 10 + 2 * field_count

@@ -1,12 +1,13 @@
 """When the runs of a schedule are due, and which of those that were missed are made up for. Pure functions.
 
 An occurrence is an instant that the schedule names. Its run is due then, or later because of `window`, `spread` and
-`jitter`. Occurrences that a window moves to the same opening become one run, that of the last. `jitter` never moves a
-run past the next occurrence, so runs are due in the order of their occurrences.
+`jitter`. Occurrences that a window moves to the same instant become one run, that of the last. `jitter` never moves a
+run past the one of the next occurrence, so runs are due in the order of their occurrences.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -80,8 +81,8 @@ class RunTimes:
         at_ms = next(upcoming, None)
         while at_ms is not None:
             following_ms = next(upcoming, None)
-            if self._is_moved_to_opening_of(at_ms, following_ms):
-                latest, _ = self._recurrence.missed(at_ms, self._opening_of(at_ms), 1)
+            if self._is_joined(at_ms, following_ms):
+                latest, _ = self._recurrence.missed(at_ms, self._last_placed_by(self._placed(at_ms), at_ms), 1)
                 at_ms = latest[-1]
                 upcoming = self._recurrence.upcoming(at_ms)
                 following_ms = next(upcoming, None)
@@ -102,8 +103,8 @@ class RunTimes:
             following = next(runs, None)
             planned = self._planned(first, following)
             return Plan([planned], first.occurrence_ms, 0, planned, first.due_ms)
-        overdue, older = self._overdue(after_ms, now_ms)
-        overdue = overdue or [first]
+        latest, older = self._latest(after_ms, now_ms)
+        overdue = [run for run in latest if run.due_ms <= now_ms]
         chosen = self._made_up_for(overdue, now_ms)
         missed = older + len(overdue) - len(chosen)
         if remaining is not None:
@@ -113,51 +114,66 @@ class RunTimes:
             put = chosen[: max(most - 1, 1)]
             planned_runs = self._planned_all(put, None if len(put) == len(chosen) else chosen[len(put)])
             return Plan(planned_runs, put[-1].occurrence_ms, missed, None, now_ms)
-        last = overdue[-1]
-        runs = self.runs_after(last.occurrence_ms)
+        # Because of jitter the last may not be due yet.
+        last_ms = overdue[-1].occurrence_ms if overdue else latest[-1].occurrence_ms - 1
+        runs = self.runs_after(last_ms)
         upcoming = next(runs, None) if remaining != 0 else None
         planned_runs = self._planned_all(chosen, upcoming)
         if upcoming is None:
             # With max_runs reached, this is found out when what was put has run.
-            return Plan(planned_runs, last.occurrence_ms, missed, None, None if remaining is None else now_ms + 1)
+            return Plan(planned_runs, last_ms, missed, None, None if remaining is None else now_ms + 1)
         planned = self._planned(upcoming, next(runs, None))
         return Plan([*planned_runs, planned], upcoming.occurrence_ms, missed, planned, upcoming.due_ms)
 
-    def _overdue(self, after_ms: int, now_ms: int) -> tuple[list[Run], int]:
-        """The latest runs after `after_ms` that are due, at most CATCH_UP_MAX, and how many are older."""
-        until_ms = now_ms - self._spread_ms
-        occurrences, count = self._recurrence.missed(after_ms, until_ms, limits.CATCH_UP_MAX)
-        if not occurrences:
-            return [], 0
-        overdue = []
+    def _latest(self, after_ms: int, now_ms: int) -> tuple[list[Run], int]:
+        """The runs of the latest CATCH_UP_MAX occurrences after `after_ms` that are due but for jitter, at least one.
+
+        The number is that of the occurrences before these.
+        """
+        occurrences, count = self._recurrence.missed(
+            after_ms, self._last_placed_by(now_ms, after_ms), limits.CATCH_UP_MAX
+        )
+        runs = []
         for at_ms, following_ms in pairwise(chain(occurrences, (self._recurrence.after(occurrences[-1]),))):
             assert at_ms is not None  # noqa: S101 (only the last may be)
-            if self._is_moved_to_opening_of(at_ms, following_ms):
-                continue
-            run = Run(at_ms, self._due_ms(at_ms, following_ms))
-            if run.due_ms <= now_ms:
-                overdue.append(run)
-        return overdue, count - len(occurrences)
+            if not self._is_joined(at_ms, following_ms):
+                runs.append(Run(at_ms, self._due_ms(at_ms, following_ms)))
+        return runs, count - len(occurrences)
 
     def _made_up_for(self, overdue: list[Run], now_ms: int) -> list[Run]:
         if self._catch_up == "all":
             return overdue
-        is_missed = self._catch_up == "none" and now_ms - overdue[-1].due_ms > LATE_MS
+        is_missed = self._catch_up == "none" and overdue and now_ms - overdue[-1].due_ms > LATE_MS
         return [] if is_missed else overdue[-1:]
 
-    def _is_moved_to_opening_of(self, at_ms: int, following_ms: int | None) -> bool:
-        """Whether the next occurrence is not later than the opening to which the window moves this one."""
-        return self._openings is not None and following_ms is not None and following_ms <= self._opening_of(at_ms)
+    def _is_joined(self, at_ms: int, following_ms: int | None) -> bool:
+        """Whether the window moves an occurrence to the same instant as the next one."""
+        if self._openings is None or following_ms is None:
+            return False
+        return self._placed(at_ms) == self._placed(following_ms)
 
-    def _opening_of(self, at_ms: int) -> int:
-        return at_ms if self._openings is None else self._openings.next_open(at_ms)
+    def _placed(self, at_ms: int) -> int:
+        """When the run of an occurrence is due, but for jitter: never earlier than that of an earlier one."""
+        return place(at_ms, self._spread_ms, self._openings)
+
+    def _last_placed_by(self, until_ms: int, after_ms: int) -> int:
+        """The last instant not before `after_ms` at which the run of an occurrence is due by `until_ms`."""
+        if self._openings is None:
+            return until_ms - self._spread_ms
+        beyond = bisect_right(range(after_ms, until_ms + 1), until_ms, key=self._placed)
+        return after_ms + max(beyond - 1, 0)
 
     def _due_ms(self, at_ms: int, following_ms: int | None) -> int:
         offset_ms = self._spread_ms
         if self._jitter_ms:
-            gap_ms = self._jitter_ms if following_ms is None else following_ms - at_ms
+            gap_ms = self._jitter_ms
+            if following_ms is not None:
+                gap_ms = self._opening_of(following_ms) - self._opening_of(at_ms)
             offset_ms += spread_of(run_id(self._name, at_ms), min(self._jitter_ms, gap_ms))
         return place(at_ms, offset_ms, self._openings)
+
+    def _opening_of(self, at_ms: int) -> int:
+        return at_ms if self._openings is None else self._openings.next_open(at_ms)
 
     def _planned_all(self, runs: list[Run], upcoming: Run | None) -> list[PlannedRun]:
         return [self._planned(run, following) for run, following in pairwise([*runs, upcoming]) if run is not None]
@@ -166,7 +182,8 @@ class RunTimes:
         following_ms = _NEVER
         if following is not None:
             # A run that is due only just before the next one, because of jitter, is not missed at once.
-            following_ms = max(following.due_ms, run.due_ms + following.occurrence_ms - run.occurrence_ms)
+            gap_ms = self._placed(following.occurrence_ms) - self._placed(run.occurrence_ms)
+            following_ms = max(following.due_ms, run.due_ms + gap_ms)
         return PlannedRun(
             run_id(self._name, run.occurrence_ms), run.due_ms, following_ms, run.due_ms - run.occurrence_ms
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from deferd.contract.schedules import PutSchedule
@@ -43,7 +43,8 @@ class Found(NamedTuple):
 class Change:
     """What to do with a schedule in one step. `rev` None: it must not exist yet.
 
-    `withdraw` is a run to cancel, as topic and id. `advance_at_ms` None: it makes no runs.
+    `withdraw` is a run to cancel, as topic and id; if that does not wait, nothing is done. `advance_at_ms` None: it
+    makes no runs.
     """
 
     topic: str
@@ -93,18 +94,22 @@ class ScheduleStore:
     async def find(self, name: str) -> Found:
         """All schedules with this name. Raises one of UNREADABLE."""
         replies = await asyncio.gather(*(self._get(shard, name) for shard in range(self._keys.shards)))
-        found = [read_schedule(name, shard, pairs) for shard, (_, pairs) in enumerate(replies) if pairs]
+        found = [
+            replace(read_schedule(name, shard, pairs), next_job_due_ms=due_ms or None)
+            for shard, (_, pairs, due_ms) in enumerate(replies)
+            if pairs
+        ]
         found.sort(key=lambda schedule: (schedule.version, schedule.shard), reverse=True)
         return Found(replies[0][0], found)
 
     async def now_ms(self) -> int:
         """The store's time."""
-        now_ms, _ = await self._get(0, "")
+        now_ms, _, _ = await self._get(0, "")
         return now_ms
 
-    async def _get(self, shard: int, name: str) -> tuple[int, list[bytes]]:
-        now_ms, pairs = await self._scripts.run("schedule_get", [self._keys.of_schedule(shard, name)], ())
-        return now_ms, pairs
+    async def _get(self, shard: int, name: str) -> tuple[int, list[bytes], int]:
+        now_ms, pairs, due_ms = await self._scripts.run("schedule_get", [self._keys.of_schedule(shard, name)], ())
+        return now_ms, pairs, due_ms
 
     async def apply(self, change: Change) -> int | None:
         """Carry out a change; returns the new `rev`, None when the schedule or its topic's defaults have changed.

@@ -28,7 +28,7 @@ from deferd.engine.queue import JobQueue
 from deferd.engine.schedules.planning import Plan, Run, RunTimes
 from deferd.engine.schedules.run_placing import RunPlacer
 from deferd.engine.schedules.schedule_store import UNREADABLE, Change, Found, FullError, ScheduleStore
-from deferd.engine.schedules.scheduler import Scheduler, planned_change
+from deferd.engine.schedules.scheduler import Scheduler, most_runs, planned_change
 from deferd.engine.schedules.stored_schedule import (
     ScheduleState,
     StoredSchedule,
@@ -127,42 +127,59 @@ class Schedules:
             }
             if old is not None and _is_same(old, state, fields):
                 return PutResult(old, False)
-            change = await self._planned(name, old, definition, state, now_ms)
+            change, waiting = await self._planned(name, old, definition, state, now_ms, len(fields["rest"]))
             shard = self._store.shard_of(definition.topic)
             if self._store.shards > 1 and (old is None or old.shard != shard):
                 if await self._put_moving(found, change, fields, state):
                     await self.settle_move(name)
                     return PutResult(await self.get(name), old is None)
-            elif await self._apply(change, state, fields, now_ms):
+            elif await self._apply(change, waiting, fields, now_ms):
                 return PutResult(await self.get(name), old is None)
         raise _too_fast(name)
 
-    async def _planned(
-        self, name: str, old: StoredSchedule | None, definition: PutSchedule, state: ScheduleState, now_ms: int
-    ) -> Change:
-        """The change that plans the next run from now. Raises InvalidInput when the definition makes no runs."""
+    async def _planned(  # noqa: PLR0917 (what a schedule was and is)
+        self,
+        name: str,
+        old: StoredSchedule | None,
+        definition: PutSchedule,
+        state: ScheduleState,
+        now_ms: int,
+        rest_bytes: int,
+    ) -> tuple[Change, ScheduleState]:
+        """The change that plans the next run, and the state to store if that cannot be put.
+
+        Raises:
+            InvalidInput: the definition makes no runs.
+        """
         placing = await self._placer.placing_of(definition)
         times = RunTimes(name, definition, state.created_ms, placing)
         plan, after_ms = _NO_RUNS, now_ms
+        is_withdrawn = old is not None and (old.next_job_due_ms or 0) > now_ms
         if not state.is_paused:
-            remaining, waiting = definition.max_runs, 0
+            remaining = definition.max_runs
             if old is not None:
-                has_next = old.next_id != "" and (old.next_due_ms or 0) > now_ms
-                waiting = old.waiting - (1 if has_next and old.waiting else 0)
-                is_cancelled = has_next and old.waiting == 0
-                if is_cancelled and _timing(old.definition) == _timing(definition):
-                    after_ms = max(now_ms, old.state.occurrence_ms or 0)  # it stays cancelled
-            if remaining is not None:
-                remaining -= waiting if old is None else old.runs + waiting
+                if remaining is not None:
+                    remaining -= old.runs + old.waiting - is_withdrawn
+                if (
+                    old.state.is_active
+                    and old.state.occurrence_ms is not None
+                    and _timing(old.definition) == _timing(definition)
+                ):
+                    # It goes on where it was: with the run that is withdrawn, and without one that was cancelled.
+                    after_ms = old.state.occurrence_ms - is_withdrawn
             if remaining is None or remaining > 0:
                 try:
-                    plan = times.plan(now_ms, after_ms, remaining)
+                    plan = times.plan(now_ms, after_ms, remaining, most_runs(rest_bytes))
                 except ValueError as error:
                     raise InvalidInput([FieldError(("body", "window"), str(error))]) from None
         change = planned_change(name, None if old is None else old.rev, definition, state, plan, placing)
-        if old is None:
-            return change
-        return replace(change, withdraw=(old.topic, old.next_id))
+        if old is not None and is_withdrawn:
+            change = replace(change, withdraw=(old.topic, old.next_id))
+        return change, state._replace(occurrence_ms=after_ms)
+
+    async def _replanned(self, old: StoredSchedule, state: ScheduleState, now_ms: int) -> tuple[Change, ScheduleState]:
+        rest_bytes = len(old.rest or b"")
+        return await self._planned(old.name, old, old.definition, state, now_ms, rest_bytes)
 
     async def _apply(
         self, change: Change, state: ScheduleState, fields: dict[str, str | bytes | int], now_ms: int
@@ -172,7 +189,7 @@ class Schedules:
         try:
             return await self._store.apply(change) is not None
         except FullError:
-            later = {**change.fields, "state": state._replace(occurrence_ms=now_ms).stored(), "next_id": ""}
+            later = {**change.fields, "state": state.stored(), "next_id": ""}
             waiting = replace(change, runs=(), advance_at_ms=now_ms + _FULL_RETRY_MS, fields=later)
             return await self._store.apply(waiting) is not None
 
@@ -216,8 +233,7 @@ class Schedules:
             if not valid.state.is_moving:
                 return
             state = valid.state._replace(is_moving=False)
-            change = await self._planned(name, valid, valid.definition, state, found.now_ms)
-            if await self._apply(change, state, {}, found.now_ms):
+            if await self._apply(*await self._replanned(valid, state, found.now_ms), {}, found.now_ms):
                 return
         raise _too_fast(name)
 
@@ -252,8 +268,7 @@ class Schedules:
             if schedule.state.is_paused == is_paused:
                 return schedule
             state = schedule.state._replace(is_paused=is_paused, updated_ms=found.now_ms)
-            change = await self._planned(name, schedule, schedule.definition, state, found.now_ms)
-            if await self._apply(change, state, {}, found.now_ms):
+            if await self._apply(*await self._replanned(schedule, state, found.now_ms), {}, found.now_ms):
                 return await self.get(name)
         raise _too_fast(name)
 
@@ -276,12 +291,14 @@ class Schedules:
             return schedule, []
         definition = schedule.definition
         if definition.max_runs is not None:
-            count = max(min(count, definition.max_runs - schedule.runs), 0)
+            remaining = definition.max_runs - schedule.runs - schedule.waiting
+            remaining += schedule.next_job_due_ms is not None
+            count = max(min(count, remaining), 0)
         begin_ms = now_ms
         runs: list[Run] = []
         if count and schedule.next_due_ms is not None and schedule.state.occurrence_ms is not None:
             begin_ms = max(schedule.state.occurrence_ms, 0)
-            if schedule.next_due_ms > now_ms:
+            if schedule.next_job_due_ms is not None:
                 runs.append(Run(begin_ms, schedule.next_due_ms))
         count = max(count - len(runs), 0)
         return schedule, runs + await self._upcoming(name, definition, schedule.state.created_ms, begin_ms, count)
@@ -368,7 +385,7 @@ def _is_same(old: StoredSchedule, state: ScheduleState, fields: dict[str, str | 
 
 
 def _timing(definition: PutSchedule) -> tuple[object, ...]:
-    names = ("cron", "every", "at", "days", "zone", "start_at", "end_at")
+    names = ("cron", "every", "at", "days", "zone", "start_at")
     return tuple(getattr(definition, name) for name in names)
 
 

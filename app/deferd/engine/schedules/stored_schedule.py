@@ -84,7 +84,11 @@ _LONG = {short: name for name, short in _SHORT.items()}
 
 @dataclass(frozen=True, slots=True)
 class StoredSchedule:
-    """A schedule, its counters, and where it is. `body` is JSON, None when it was not read."""
+    """A schedule, its counters, and where it is. `body` is JSON, None when it was not read.
+
+    `next_job_due_ms`: when the job of its next run is due, None when that does not wait any more; only known of a
+    schedule that was read alone.
+    """
 
     name: str
     shard: int
@@ -102,6 +106,7 @@ class StoredSchedule:
     last_due_ms: int | None
     last_id: str
     rest: bytes | None
+    next_job_due_ms: int | None = None
 
     @property
     def topic(self) -> str:

@@ -18,11 +18,10 @@ def zone_named(name: str) -> ZoneInfo:
     Raises:
         ValueError: there is no such zone.
     """
-    *folders, last = name.split("/")
-    file = files("tzdata").joinpath("zoneinfo", *folders, last)
-    is_path = ".." in name or name != name.strip("/")
+    parts = name.split("/")
+    file = files("tzdata").joinpath("zoneinfo", *parts)
     try:
-        if is_path or not file.is_file():
+        if not {"", ".", ".."}.isdisjoint(parts) or not file.is_file():
             raise ValueError  # noqa: TRY301 (one message for all reasons)
         with file.open("rb") as data:
             return ZoneInfo.from_file(data, key=name)

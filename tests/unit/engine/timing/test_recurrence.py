@@ -161,6 +161,8 @@ def test_every_is_arithmetic(every: int, created: int, at_ms: int, long: int) ->
         ({"cron": "0 0 */31 2 mon#2"}, "cron", "on day of week 'MON#2'"),
         ({"cron": "@daily", "zone": "Mars/Base"}, "zone", "is not a time zone of the IANA database"),
         ({"every": 5, "zone": "../UTC"}, "zone", "is not a time zone of the IANA database"),
+        ({"every": 5, "zone": "Europe//Berlin"}, "zone", "is not a time zone of the IANA database"),
+        ({"every": 5, "zone": "./UTC"}, "zone", "is not a time zone of the IANA database"),
         ({"cron": "@yearly", "end_at": "2026-12-01T00:00:00Z"}, "end_at", "the first run would be 2027-01-01T00:00:00"),
         (
             {"every": 60, "end_at": "2026-11-22T12:00:30Z"},

@@ -109,10 +109,16 @@ local function attached()
     if not here.may_exist() then return end
     redis.call('HDEL', follow, unpack(ids))
     here.drop_items(ids)
+    here.settle_runs(ids, 'skips')
+  end
+
+  -- Note what became of jobs that may be runs of a schedule and do not wait to be due any more: runs, or skips.
+  function here.settle_runs(ids, outcome)
+    if not here.may_exist() then return end
     local entries = redis.call('HMGET', runs, unpack(ids))
     redis.call('HDEL', runs, unpack(ids))
     for index, entry in ipairs(entries) do
-      if entry then settle_run(of_shard('schedule/'), ids[index], entry, 'skips') end
+      if entry then settle_run(of_shard('schedule/'), ids[index], entry, outcome) end
     end
   end
 
