@@ -1,4 +1,4 @@
-"""Time zones, always from the package `tzdata`: all replicas follow the same rules, whatever their hosts have."""
+"""Time zones, always from the package `tzdata`: all replicas follow the same rules, independent of their hosts."""
 
 from __future__ import annotations
 
