@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
 from cronsim import CronSim, CronSimError
 
@@ -39,6 +40,7 @@ class CronExpression:
     """Whether it runs in each of the 24 hours."""
 
 
+@lru_cache(maxsize=1024)
 def parse_cron(text: str) -> CronExpression:
     """The expression of five fields, of six with seconds first, or a nickname.
 

@@ -67,6 +67,26 @@ class Openings:
                 return starts[after]
         raise ValueError("does not open within 10 years")
 
+    def place(self, asked_ms: int, offset_ms: int) -> int:
+        """The next opening from `asked_ms` on, moved by `offset_ms`, and if that is after its closing, to the next one.
+
+        Raises as `next_open`.
+        """
+        number = asked_ms // _BLOCK_MS
+        starts, ends = self._blocks.get(number) or self._computed(number)
+        after = bisect_right(starts, asked_ms)
+        if after and asked_ms < ends[after - 1]:
+            moved_ms = asked_ms + offset_ms
+            if moved_ms < ends[after - 1]:
+                return moved_ms
+        elif after < len(starts):
+            moved_ms = starts[after] + offset_ms
+            if moved_ms < ends[after]:
+                return moved_ms
+        else:
+            moved_ms = self.next_open(asked_ms) + offset_ms
+        return self.next_open(moved_ms)
+
     def _computed(self, number: int) -> _Intervals:
         """What is open at some time in the block with this number."""
         begin_ms = number * _BLOCK_MS
@@ -177,6 +197,4 @@ def place(asked_ms: int, offset_ms: int, openings: Openings | None) -> int:
 
     It moves to the next opening, then by the offset, and if that is after the closing, to the opening after it.
     """
-    if openings is None:
-        return asked_ms + offset_ms
-    return openings.next_open(openings.next_open(asked_ms) + offset_ms)
+    return asked_ms + offset_ms if openings is None else openings.place(asked_ms, offset_ms)

@@ -155,7 +155,8 @@ def _recurrence(given: _Definition, created_ms: int) -> Recurrence:
     else:
         rule = _Every(given.every_ms, first_s * 1000, 0)
     recurrence = Recurrence(rule, zone, first_s, last_s)
-    if recurrence.after(created_ms) is None:
+    is_bounded = given.start_at is not None or given.end_at is not None
+    if is_bounded and recurrence.after(created_ms) is None:
         raise _never_runs(Recurrence(rule, zone, first_s, LAST_S).after(created_ms), zone, given.end_at)
     return recurrence
 
@@ -168,19 +169,30 @@ def _expression(cron: str) -> CronExpression:
 
 
 def _of_times(at: tuple[str, ...], days: tuple[str, ...]) -> list[CronExpression]:
-    """One expression for all minutes that occur in the same hours."""
-    hours: defaultdict[str, list[str]] = defaultdict(list)
-    for time in sorted(at):
-        hour, minute = time.split(":")
-        hours[minute].append(str(int(hour)))
-    minutes: defaultdict[str, list[str]] = defaultdict(list)
-    for minute, in_hours in hours.items():
-        minutes[",".join(in_hours)].append(str(int(minute)))
+    """As few expressions as possible, at most 24: one for all hours with the same minutes, or the other way round."""
+    times = sorted((int(time[:2]), int(time[3:])) for time in at)
+    by_hour = _grouped(times)
+    by_minute = [(hours, minutes) for minutes, hours in _grouped([(minute, hour) for hour, minute in times])]
     on = ",".join(days or "*")
     return [
-        CronExpression(f"{','.join(of_hours)} {in_hours} * * {on}", (0,), every_hour=False)
-        for in_hours, of_hours in minutes.items()
+        CronExpression(f"{_listed(minutes)} {_listed(hours)} * * {on}", (0,), every_hour=False)
+        for hours, minutes in min(by_hour, by_minute, key=len)
     ]
+
+
+def _grouped(pairs: list[tuple[int, int]]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The pairs as products: all first values with the same second ones, and these."""
+    seconds: defaultdict[int, list[int]] = defaultdict(list)
+    for first, second in pairs:
+        seconds[first].append(second)
+    firsts: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for first, of_first in seconds.items():
+        firsts[tuple(of_first)].append(first)
+    return [(tuple(found), of_them) for of_them, found in firsts.items()]
+
+
+def _listed(values: tuple[int, ...]) -> str:
+    return ",".join(map(str, values))
 
 
 def _never_runs(without_end: int | None, zone: ZoneInfo, end_at: datetime | None) -> InvalidInput:
