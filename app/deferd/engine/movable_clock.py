@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ MOVED_MAX_S = 100 * TEN_YEARS_S
 
 
 _MOST_STEPS = 10_000
-"""Most times at which schedules are advanced within one move; they catch up with the rest as after an outage."""
+_MOST_STEPS_S = 20.0
+"""How often, and how long, schedules are advanced within one move. They catch up with the rest as after an outage."""
 
 
 class Reading(NamedTuple):
@@ -55,21 +57,22 @@ class MovableClock:
         If that takes more than a few seconds, the rest is left to the timers. Real time does not pass: consumers that
         wait keep waiting, for jobs that are due now.
 
-        The clock stops on its way wherever a schedule must be advanced, at most 10,000 times, so that each run is due
-        in its turn.
+        The clock stops on its way wherever a schedule must be advanced, at most 10,000 times and for 20 s, so that each
+        run is due in its turn.
 
         Raises:
             InvalidInput: the clock would be moved by more than 1000 years in all.
         """
-        left_ms = by_ms
-        for _ in range(_MOST_STEPS if by_ms > 0 else 0):
-            first_ms = await self._first_schedule_ms()
+        left_ms, end_s = by_ms, time.monotonic() + _MOST_STEPS_S
+        if by_ms > 0:
+            _check_bound(await self._move(0), by_ms)
+        for _ in range(_MOST_STEPS):
+            first_ms = await self._first_schedule_ms() if left_ms > 0 and time.monotonic() < end_s else None
             if first_ms is None:
                 break
-            now_ms = (await self._move(0)).now_ms
-            if first_ms > now_ms + left_ms:
+            step_ms = max(first_ms - (await self._move(0)).now_ms, 1)
+            if step_ms >= left_ms:
                 break
-            step_ms = max(first_ms - now_ms, 1)
             await self._move(step_ms)
             left_ms -= step_ms
         return await self._move(left_ms)
@@ -77,12 +80,21 @@ class MovableClock:
     async def _move(self, by_ms: int) -> Reading:
         reply = await self._scripts.run("advance", self._keys, (by_ms, MOVED_MAX_S * 1000))
         if reply is None:
-            message = f"must not move the clock by more than {MOVED_MAX_S} seconds (1000 years) in all"
-            raise InvalidInput([FieldError(("body", "advance"), message, by_ms / 1000)])
+            raise _too_far(by_ms)
         reading = Reading(*reply)
         if by_ms > 0:
             await asyncio.gather(*(timer.catch_up(reading.now_ms) for timer in self._timers))
         return reading
+
+
+def _check_bound(reading: Reading, by_ms: int) -> None:
+    if reading.moved_ms + by_ms > MOVED_MAX_S * 1000:
+        raise _too_far(by_ms)
+
+
+def _too_far(by_ms: int) -> InvalidInput:
+    message = f"must not move the clock by more than {MOVED_MAX_S} seconds (1000 years) in all"
+    return InvalidInput([FieldError(("body", "advance"), message, by_ms / 1000)])
 
 
 def clock_key(keys: Keys, shard: int) -> str:

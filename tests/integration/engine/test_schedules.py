@@ -10,6 +10,7 @@ import pytest
 from deferd.contract.bulk_model import CancelSelected
 from deferd.contract.errors import InvalidInput, ScheduleExists, ScheduleNotFound
 from deferd.contract.model import ChangeJob, TopicSettings
+from deferd.engine.movable_clock import MOVED_MAX_S
 from deferd.engine.record import ANY_RECEIPT
 from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 from deferd.engine.timing.recurrence import run_id
@@ -51,6 +52,17 @@ async def test_a_year_of_nights_in_berlin_passes_in_seconds(schedules: ScheduleD
     assert ids == sorted(ids)
     assert {job_id[-7:] for job_id in ids} == {"000000Z", "010000Z"}  # summer and winter
     await schedules.assert_clean()
+
+
+async def test_a_move_of_the_clock_that_is_refused_moves_nothing(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(every=60)
+    assert schedules.engine.clock is not None
+    with pytest.raises(InvalidInput, match="1000 years"):
+        await schedules.engine.clock.advance(MOVED_MAX_S * 1000 + 1)
+    assert (await schedules.engine.clock.read()).moved_ms == 0
+    await schedules.advance(60)
+    reading = await schedules.engine.clock.advance(0)
+    assert reading.moved_ms == 60_000
 
 
 async def test_the_same_definition_put_again_changes_nothing(schedules: ScheduleDriver) -> None:

@@ -52,8 +52,7 @@ local function settle_run(prefix, id, entry, outcome)
   if not name then return end
   local waiting, count = unpack(redis.call('HMGET', prefix .. name, 'waiting', outcome))
   if not waiting then return end
-  count = string.format('%.0f', (tonumber(count) or 0) + 1)
-  waiting = string.format('%.0f', (tonumber(waiting) or 1) - 1)
+  count, waiting = (tonumber(count) or 0) + 1, (tonumber(waiting) or 1) - 1
   if outcome == 'runs' then
     redis.call('HSET', prefix .. name, 'waiting', waiting, outcome, count, 'last', planned, 'last_id', id)
   else
