@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime
 
@@ -287,3 +288,20 @@ async def test_a_store_that_is_out_of_memory_delays_runs_and_no_other_work(sched
     assert await schedules.next_id() != first
     assert await schedules.counters() == (1, 0, 0, 1)
     await schedules.assert_clean()
+
+
+async def test_a_long_preview_lets_other_work_go_on(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(cron="0 0 29 2 *")
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count_turns())
+    _, runs = await schedules.engine.schedules.preview(NAME, anyone, 300)
+    counting.cancel()
+    assert len(runs) == 300
+    assert turns >= 25
