@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime
 
 import pytest
 
 from deferd.contract.bulk_model import CancelSelected
-from deferd.contract.errors import InvalidInput, ScheduleExists, ScheduleNotFound
+from deferd.contract.errors import InvalidInput, ScheduleExists, ScheduleNotFound, StoreUnavailable
 from deferd.contract.model import ChangeJob, TopicSettings
 from deferd.engine.movable_clock import MOVED_MAX_S
 from deferd.engine.record import ANY_RECEIPT
@@ -279,3 +280,40 @@ async def test_large_jobs_are_caught_up_with_in_several_calls(schedules: Schedul
     await schedules.pass_outage(60 * 9.5)
     assert await schedules.counters() == (9, 0, 0, 1)
     await schedules.assert_clean()
+
+
+async def test_a_store_that_is_out_of_memory_delays_runs_and_no_other_work(schedules: ScheduleDriver) -> None:
+    first = (await schedules.schedule(every=60)).schedule.next_id
+    await schedules.schedule("other", every=60)
+    await schedules.put("due", delay=60.5)
+    schedules.move_clock(60.6)
+    schedules.server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        await schedules.run_timer()  # does not fail because of the schedules
+        assert {first, "due"} <= set(schedules.ready_list())
+        assert (await schedules.engine.schedules.pause("other", anyone)).state.is_paused
+        with pytest.raises(StoreUnavailable):
+            await schedules.schedule("paused", every=60, paused=True, job={"body": "x" * 1000})
+    finally:
+        schedules.server.command("CONFIG", "SET", "maxmemory", "0")
+    await schedules.pass_time(1)
+    assert await schedules.next_id() != first
+    assert await schedules.counters() == (1, 0, 0, 1)
+    await schedules.assert_clean()
+
+
+async def test_a_long_preview_lets_other_work_go_on(schedules: ScheduleDriver) -> None:
+    await schedules.schedule(cron="0 0 29 2 *")
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count_turns())
+    _, runs = await schedules.engine.schedules.preview(NAME, anyone, 300)
+    counting.cancel()
+    assert len(runs) == 300
+    assert turns >= 25

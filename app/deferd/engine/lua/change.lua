@@ -9,6 +9,7 @@
 -- Returns { 0, state, record, due ms } or { code, state }: 1 not found, 2 reserved, 3 dead or finished; or
 --   { 8, asked for ms, window, spread ms }: nothing is done, and the caller is to place the job
 -- Bound: one job.
+local ID_OF_RUN = ':%d+T%d+Z$'
 local id = ARGV[2]
 local now = now_ms()
 local raw = redis.call('HGET', POOL, id)
@@ -59,7 +60,7 @@ if due then
     schedule(record.due)
     state = 'delayed'
   elseif state == 'delayed' then
-    attached().settle_runs({ id }, 'runs')
+    if string.find(id, ID_OF_RUN) then attached().settle_runs({ id }, 'runs') end
     append_ready({ id }, last)
     wake_consumers()
     state = 'ready'

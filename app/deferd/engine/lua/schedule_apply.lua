@@ -44,9 +44,9 @@ if run_to_withdraw ~= '' then
 end
 
 local first_run = 10 + 2 * field_count
-local rest = #ARGV >= first_run and redis.call('HGET', key, 'rest')
+local rest, has_new_job = #ARGV >= first_run and redis.call('HGET', key, 'rest'), false
 for at = 10, first_run - 1, 2 do
-  if ARGV[at] == 'rest' then rest = ARGV[at + 1] end
+  if ARGV[at] == 'rest' then rest, has_new_job = ARGV[at + 1], true end
 end
 
 -- What follows the head of a run's job: `rest`, with these members in its `extra`.
@@ -86,7 +86,8 @@ if #jobs > 0 then
   end
 end
 
--- A store that is out of memory refuses this: nothing is written yet.
+-- A store that is out of memory refuses a script whose first write adds data: so it refuses runs and new jobs only.
+if #jobs == 0 and not has_new_job then redis.call('ZREM', schedule_due, name) end
 local rev = redis.call('HINCRBY', key, 'rev', 1)
 if field_count > 0 then redis.call('HSET', key, unpack(ARGV, 10, first_run - 1)) end
 if tonumber(ARGV[7]) > 0 then redis.call('HINCRBY', key, 'missed', ARGV[7]) end

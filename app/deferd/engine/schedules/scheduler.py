@@ -23,6 +23,7 @@ _AT_ONCE = 8
 _RUNS_AT_ONCE = 100
 _RUN_BYTES_AT_ONCE = 4 * 1024 * 1024
 _FULL_RETRY_MS = 1000
+_REFUSED_RETRY_MS = 1000
 _LAST_RUNS_RETRY_MS = 5000
 _FAILED_RETRY_MS = 60_000
 
@@ -66,6 +67,10 @@ class Scheduler:
             _LOG.warning("schedule %s waits: topic %s is full", due.name, due.topic)
             next_due = {"next_id": "", "next": change.fields["next"]}
             await self._store.apply(Change(due.topic, due.name, due.rev, now_ms + _FULL_RETRY_MS, fields=next_due))
+        except StoreUnavailable as error:
+            # A store that is out of memory refuses runs, but not this; the timer is not to wait because of them.
+            await self._store.apply(Change(due.topic, due.name, due.rev, now_ms + _REFUSED_RETRY_MS))
+            _LOG.warning("schedule %s waits: %s", due.name, error)
 
     async def _change(self, due: DueSchedule, definition: PutSchedule, state: ScheduleState, now_ms: int) -> Change:
         remaining = None
