@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from deferd import AsyncClient, BulkResult, Delivery, JobRef
+from deferd import AsyncClient, BulkResult, Delivery, Job, JobRef
 from deferd.client import requests
 from deferd.client.bulk import Selector
 from deferd.client.errors import NoAnswer, UnexpectedAnswer, Unreachable
@@ -197,7 +197,7 @@ class Clients:
             await self._record(number, many, lambda done: {"outcome": _outcome_of_reschedule(done)})
             return
         call = self._client().change(topic, job, delay=delay_ms / 1000)
-        await self._record(number, call, lambda now: {"outcome": "done", "at_ms": ms(now.due_at) - delay_ms})
+        await self._record(number, call, lambda now: _changed(now, delay_ms))
 
     async def _sweep(self, topic: str) -> None:
         """Reschedule, or now and then cancel, all jobs of a topic in one state."""
@@ -409,6 +409,13 @@ def _outcome_of_reschedule(done: BulkResult) -> str:
     if not done.was:  # it may have been replaced after the call began
         return UNKNOWN
     return "held" if JobState.RESERVED in done.was else "not found"
+
+
+def _changed(now: Job, delay_ms: int) -> dict[str, Any]:
+    """What is known of a change: a job with a spread is due later than was asked for, in each change by as much."""
+    asked_for = now.due_at if now.asked_for is None else now.asked_for
+    moved_ms = ms(now.due_at) - ms(asked_for)
+    return {"outcome": "done", "at_ms": ms(asked_for) - delay_ms, "delay_ms": delay_ms + moved_ms}
 
 
 def _selector(topic: str, job: str, by: str) -> Selector:

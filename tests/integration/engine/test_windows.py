@@ -166,6 +166,18 @@ async def test_a_max_wait_wins_over_the_window(driver: EngineDriver) -> None:
     assert (instant(put.due_at_ms), put.placement.moved_ms) == ("2030-01-14T21:00:00+00:00", 0)
 
 
+async def test_placed_puts_that_collapse_keep_all_their_options(driver: EngineDriver) -> None:
+    await move_to(driver, MONDAY_EVENING)
+    others = {"tags": ["x"], "ttl": 60, "retain": 5, "unique_for": 7, "headers": {"a": "b"}, "max_attempts": 3}
+    for number in range(2 ** len(others)):
+        fields = {name: value for at, (name, value) in enumerate(others.items()) if number >> at & 1}
+        for placed in ({"spread": 60}, {"window": OFFICE, "spread": 60}, {"window": OFFICE}):
+            job_id = f"{number}-{'-'.join(placed)}"
+            await driver.put(job_id, on_conflict="replace", max_wait=900_000, **placed, **fields)
+            await driver.put(f"{job_id}-append", on_conflict="append", **placed, **fields)
+    assert (await driver.engine.consistency.check_topic(TOPIC)).clean
+
+
 async def test_appends_are_placed(driver: EngineDriver) -> None:
     await move_to(driver, MONDAY_EVENING)
     options: dict[str, Any] = {"on_conflict": "append", "window": OFFICE}

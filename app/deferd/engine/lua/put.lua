@@ -69,8 +69,8 @@ local has_defaults = next(topic_defaults) ~= nil
 
 -- The rest of a job's record with the topic's defaults filled in, how long it may wait after it is due, and its tags;
 -- nil for none.
-local function complete(rest, length)
-  if not has_defaults and (length == 0 or string.find(rest, PLACED_ONLY, 5)) then return rest, nil end
+local function complete(rest, length, is_as_sent)
+  if not has_defaults and (length == 0 or is_as_sent and string.find(rest, PLACED_ONLY, 5)) then return rest, nil end
   local policy = length == 0 and {} or cjson.decode(string.sub(rest, 5, 4 + length))
   if has_defaults then
     for key, value in pairs(topic_defaults) do
@@ -125,14 +125,15 @@ local special  -- the functions of lib/collapsing.lua, once a job needs them
 
 -- Returns the code; the record that was stored; and for EXISTS the state that takes the id, and until when or 0.
 local function put(id, options, due, nonce, bound, job_rest, extra_length)
-  local on_conflict, only_live, item = options, false, nil
+  local on_conflict, only_live, item, is_as_sent = options, false, nil, true
   if special and special.is_meant(options) then
+    is_as_sent = false
     local code, shown
     code, shown, due, job_rest, extra_length, item = special.put(id, options, due, nonce, job_rest, extra_length)
     if code then return code, shown end
     on_conflict, only_live = special.conflict(options, item)
   end
-  local rest, wait, tags = complete(job_rest, extra_length)
+  local rest, wait, tags = complete(job_rest, extra_length, is_as_sent)
   local record = write('<I6I6I6I4', now, due, nonce, 0) .. rest
   local room = (max_jobs > 0 or bound > 0) and room_within(bound) or math.huge
   local taken = has_taken and not only_live and call('ZSCORE', TAKEN, id)
@@ -198,7 +199,7 @@ local function put_new(from, to, results)
     if due ~= head_due then head_due, head = due, write('<I6I6', now, due) end
     local rest, wait, tags = string.sub(job, 23), nil, nil
     if extra_length > 0 or has_defaults then
-      rest, wait, tags = complete(rest, extra_length)
+      rest, wait, tags = complete(rest, extra_length, true)
       if tags then return false end
     end
     fields[2 * index - 1] = ids[index]
