@@ -6,11 +6,17 @@
 -- ARGV[2] 1: repair what is found, in the same call | ARGV[3] cursor, 0 to begin | ARGV[4] about how many to check
 -- Returns { next cursor, 0 after the last step, { kind, subject, detail, ... } for each finding,
 --   { name, definition, state, ... } of the schedules that were checked, so that the caller checks whether they can be read }
+-- While one of the keys is of the wrong type, which audit_types.lua finds, nothing is checked.
 -- Bound: about ARGV[4] schedules, or those in ARGV; the caller sends at most 1000.
 local SCHEDULES, SCHEDULE_DUE, DUE = KEYS[1], KEYS[2], KEYS[3]
 local where, REPAIR, now = ARGV[1], ARGV[2] == '1', now_ms()
 local prefix = string.sub(SCHEDULES, 1, -2) .. '/'
 local names, next_cursor, texts = {}, '0', {}
+
+for _, key in ipairs({ SCHEDULES, SCHEDULE_DUE, DUE }) do
+  local kind = redis.call('TYPE', key).ok
+  if kind ~= 'none' and kind ~= 'zset' then return { next_cursor, findings, texts } end
+end
 
 if where == 'names' or where == 'unreadable' then
   names = { unpack(ARGV, 5) }
