@@ -157,7 +157,8 @@ def test_what_is_planned_at_each_run_is_what_was_to_be_expected(
     expected = list(islice(driven.runs_after(CREATED_MS), 12))
     for run, following in pairwise(expected):
         assert run.due_ms <= following.due_ms
-    now_ms, after_ms, found = CREATED_MS, CREATED_MS, []
+    now_ms, after_ms = CREATED_MS, CREATED_MS
+    found: list[PlannedRun] = []
     while len(found) < len(expected):
         plan = driven.plan(now_ms, after_ms)
         assert plan.missed == 0
@@ -176,7 +177,8 @@ def test_an_outage_that_ends_while_the_window_is_closed(catch_up: str, made_up_f
     hour_ms = 60 * MINUTE_MS
     now_ms, after_ms = CREATED_MS + 12 * hour_ms, CREATED_MS + 3 * hour_ms
     each_second = {"every": 1, "window": {"from": "10:00", "to": "12:00"}, "jitter": jitter}
-    runs, missed, plans = [], 0, 0
+    runs: list[PlannedRun] = []
+    missed = plans = 0
     while True:
         plan = times(**each_second, catch_up=catch_up).plan(now_ms, after_ms)
         runs, missed, plans = runs + plan.runs, missed + plan.missed, plans + 1

@@ -122,15 +122,16 @@ class Schedules:
                 max_jobs=bounds.max_jobs,
                 dead_retain_ms=bounds.dead_retain_ms,
             )
+            rest = rest_to_store(definition, bounds)
             fields: dict[str, str | bytes | int] = {
                 "topic": definition.topic,
                 "definition": definition_to_store(definition),
-                "rest": rest_to_store(definition, bounds),
+                "rest": rest,
                 "version": 1 if old is None else old.version + 1,
             }
             if old is not None and _is_same(old, state, fields):
                 return PutResult(old, False)
-            change, waiting = await self._planned(name, old, definition, state, now_ms, len(fields["rest"]))
+            change, waiting = await self._planned(name, old, definition, state, now_ms, len(rest))
             shard = self._store.shard_of(definition.topic)
             if self._store.shards > 1 and (old is None or old.shard != shard):
                 if await self._put_moving(found, change, fields, state):
