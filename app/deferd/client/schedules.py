@@ -18,7 +18,7 @@ from deferd.client.sender import Sender
 from deferd.contract.errors import ScheduleNotFound
 from deferd.contract.limits import PREVIEW_DEFAULT
 from deferd.contract.model import DurabilityLevel
-from deferd.contract.schedules import CatchUp, Overlap, PutSchedule
+from deferd.contract.schedules import CatchUp, Overlap, PutSchedule, ScheduledJob
 from deferd.contract.timestamps import parse_instant
 
 _VIEW_FIELDS = frozenset({"name", "topic", "zone", "paused", "runs"})
@@ -246,7 +246,7 @@ def definition(source: PutSchedule | Mapping[str, Any]) -> dict[str, Any]:
     for name in _INSTANTS:
         if isinstance(fields.get(name), datetime):
             fields[name] = instant(name, fields[name])
-    if fields.get("job") is not None:
+    if isinstance(fields.get("job"), Mapping | ScheduledJob):  # the service refuses anything else
         job = in_seconds(set_fields(fields["job"]))
         if isinstance(job.get("spread"), timedelta):
             job["spread"] = seconds(job["spread"])

@@ -45,7 +45,11 @@ class ScheduledJob(JobPolicy, Labelled):
 
     body: Any = Field(default=None, description="Any JSON value; passed to the consumer unchanged.")
     traceparent: Traceparent | None = None
-    durability: Durability | None = None
+    durability: Durability | None = Field(
+        default=None,
+        description="Level that `POST /schedules/{name}/run` waits for. Nobody waits for the other runs: these are as "
+        "durable as the store is.",
+    )
 
 
 class Timing(BaseModel):

@@ -234,6 +234,7 @@ def test_sync_leaves_a_pause_that_the_file_does_not_name(shell: Shell, synced: S
         (FILE.replace("max_attempts = 3", "ttr = 0"), "FILE: schedule nightly: job.ttr must be at least 0.1"),
         (FILE.replace("overlap", "overlaps"), "FILE: schedule feeds.poll: overlaps is not a known field"),
         (FILE.replace("00+01:00", "00"), "FILE: schedule feeds.poll: start_at must have a zone"),
+        ('[schedules.x]\ntopic = "t"\nevery = 60\njob = 5\n', "FILE: schedule x: job must be a JSON object (it is 5)"),
         (FILE.replace('"reports"', '"a b"'), "FILE: schedule nightly: topic must match"),
         (
             FILE.replace("schedules.nightly", 'schedules."a b"'),

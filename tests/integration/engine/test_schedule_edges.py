@@ -120,7 +120,7 @@ async def test_without_memory_runs_become_ready_and_the_next_ones_follow_later(s
             await schedules.schedule("new")
     finally:
         schedules.server.command("CONFIG", "SET", "maxmemory", "0")
-    schedules.engine.timers[0]._no_schedules_until = 0
+    schedules.move_clock(5)
     await schedules.run_timer()
     assert await schedules.counters() == (1, 0, 0, 1)
     await schedules.assert_clean()

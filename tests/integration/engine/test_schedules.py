@@ -13,6 +13,7 @@ from deferd.contract.errors import InvalidInput, ScheduleExists, ScheduleNotFoun
 from deferd.contract.model import ChangeJob, TopicSettings
 from deferd.engine.movable_clock import MOVED_MAX_S
 from deferd.engine.record import ANY_RECEIPT
+from deferd.engine.schedules.schedules import ScheduleFilter
 from deferd.engine.script_arguments import NO_BOUNDS, PutBounds
 from deferd.engine.timing.recurrence import run_id
 from tests.integration.engine.engine_driver import TOPIC
@@ -317,3 +318,15 @@ async def test_a_long_preview_lets_other_work_go_on(schedules: ScheduleDriver) -
     counting.cancel()
     assert len(runs) == 300
     assert turns >= 25
+
+
+async def test_a_page_ends_after_a_mebibyte_of_jobs(schedules: ScheduleDriver) -> None:
+    for number in range(5):
+        await schedules.schedule(f"s{number}", job={"body": "x" * 600_000})
+    page, everything = schedules.engine.schedules.page, ScheduleFilter()
+    first, cursor = await page(everything, None, 1000, with_jobs=True)
+    assert ([one.name for one in first], cursor is None) == (["s0", "s1"], False)
+    second, cursor = await page(everything, cursor, 1000, with_jobs=True)
+    third, cursor = await page(everything, cursor, 1000, with_jobs=True)
+    assert ([one.name for one in (*second, *third)], cursor) == (["s2", "s3", "s4"], None)
+    assert len((await page(everything, None, 1000, with_jobs=False))[0]) == 5

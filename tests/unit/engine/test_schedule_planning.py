@@ -178,7 +178,7 @@ def test_an_outage_that_ends_while_the_window_is_closed(catch_up: str, made_up_f
     now_ms, after_ms = CREATED_MS + 12 * hour_ms, CREATED_MS + 3 * hour_ms
     each_second = {"every": 1, "window": {"from": "10:00", "to": "12:00"}, "jitter": jitter}
     runs: list[PlannedRun] = []
-    missed, plans = 0, 0
+    missed = plans = 0
     while True:
         plan = times(**each_second, catch_up=catch_up).plan(now_ms, after_ms)
         runs, missed, plans = runs + plan.runs, missed + plan.missed, plans + 1

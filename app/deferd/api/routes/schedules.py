@@ -108,8 +108,8 @@ async def put_schedule(request: CurrentRequest, name: ScheduleName, schedule: Pu
     operation_id="list_schedules",
     summary="List schedules",
     description="Returns the schedules page by page, by name within each shard of the store. About 2000 are looked at "
-    "for a page, so a page with a filter may be short or empty and yet have a `next_cursor`. A key for some topics "
-    "sees only the schedules of those.",
+    "for a page, and it ends after 1 MiB of jobs, so it may be short or empty and yet have a `next_cursor`. A key "
+    "for some topics sees only the schedules of those.",
     response_model=schedule_schemas.SchedulePage,
     response_description="One page of schedules.",
     responses=error_responses("validation", "store_unavailable"),

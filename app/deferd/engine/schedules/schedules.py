@@ -44,6 +44,7 @@ _FULL_RETRY_MS = 1000
 _RUN_TRIES = 100
 _LOOKED_AT_MAX = 2000
 _RUNS_AT_ONCE = 10
+_PAGE_BYTES = 1024 * 1024
 _NO_RUNS = Plan([], None, 0, None, None)
 Authorize = Callable[[str], None]
 """Raises the error for a caller who may not use a topic."""
@@ -333,8 +334,9 @@ class Schedules:
     ) -> tuple[list[StoredSchedule], str | None]:
         """Up to `limit` schedules by name within each shard, and the cursor of the next page, None after the last.
 
-        Looks at about 2000 schedules at most, so a page may be short without being the last; for a caller who may not
-        see all, at as many as are needed, because a cursor reveals a name. One that cannot be read is left out.
+        Looks at about 2000 schedules at most, and ends after 1 MiB of jobs, so a page may be short without being the
+        last; for a caller who may not see all, at as many as are needed, because a cursor reveals a name. One that
+        cannot be read is left out.
 
         Raises:
             InvalidInput: this method did not return the cursor.
@@ -348,7 +350,7 @@ class Schedules:
             if first < last:
                 first, after = last, ""
         found: list[StoredSchedule] = []
-        looked_at = 0
+        looked_at = found_bytes = 0
         for shard in range(first, last + 1):
             more = True
             while more:
@@ -356,12 +358,13 @@ class Schedules:
                     return found, write_cursor(shard, after)
                 schedules, more = await self._store.page(shard, after, wanted.prefix, with_jobs=with_jobs)
                 for name, schedule in schedules:
-                    if len(found) == limit:
+                    if len(found) == limit or found_bytes >= _PAGE_BYTES:
                         return found, write_cursor(found[-1].shard, found[-1].name)
                     after = name
                     looked_at += 1
                     if schedule is not None and wanted.matches(schedule):
                         found.append(schedule)
+                        found_bytes += len(schedule.rest or b"")
             after = ""
         return found, None
 
