@@ -124,3 +124,28 @@ async def test_a_run_that_is_moved_later_and_then_to_now_is_counted_at_once(
     await schedules.advance(10)
     assert (await schedules.get()).state.is_ended
     await schedules.assert_clean()
+
+
+async def test_a_cancelled_run_is_neither_shown_as_the_next_nor_put_again_after_a_pause(
+    schedules: ScheduleDriver,
+) -> None:
+    first, _ = await schedules.schedule(every=60)
+    await schedules.queue.cancel(TOPIC, first.next_id)
+    shown = await schedules.engine.schedules.with_next_run(await schedules.get())
+    assert shown.next_id == ""
+    assert (shown.next_due_ms or 0) - (first.next_due_ms or 0) == 60_000
+    await schedules.engine.schedules.pause(NAME, anyone)
+    resumed = await schedules.engine.schedules.resume(NAME, anyone)
+    assert (resumed.next_due_ms or 0) - (first.next_due_ms or 0) == 60_000
+    await schedules.engine.schedules.pause(NAME, anyone)
+    assert (await schedules.engine.schedules.resume(NAME, anyone)).next_id == resumed.next_id
+    await schedules.advance(180)
+    assert first.next_id not in schedules.ready_list()
+    await schedules.assert_clean()
+
+
+async def test_a_run_that_was_moved_is_shown_at_its_new_time(schedules: ScheduleDriver) -> None:
+    schedule, _ = await schedules.schedule(every=60)
+    changed = await schedules.queue.change(TOPIC, schedule.next_id, ChangeJob(delay=90))
+    shown = await schedules.engine.schedules.with_next_run(await schedules.get())
+    assert (shown.next_id, shown.next_due_ms) == (schedule.next_id, changed.due_at_ms)

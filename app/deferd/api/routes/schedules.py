@@ -126,7 +126,8 @@ async def list_schedules(request: CurrentRequest, query: Annotated[SchedulesQuer
     "/schedules/{name}",
     operation_id="get_schedule",
     summary="Get a schedule",
-    description="Returns the schedule, its next and its last run, and how many runs there were.",
+    description="Returns the schedule, its next and its last run, and how many runs there were. The next run has no "
+    "`next_job` if the one that waited was cancelled.",
     response_model=schedule_schemas.Schedule,
     response_description="The schedule.",
     responses=error_responses("schedule_not_found", "validation", "store_unavailable"),
@@ -135,7 +136,7 @@ async def list_schedules(request: CurrentRequest, query: Annotated[SchedulesQuer
 async def get_schedule(request: CurrentRequest, name: ScheduleName) -> Response:
     stored = await request.engine.schedules.get(name)
     request.admission.check_topic(stored.topic)
-    return JsonResponse(schedule_json.schedule(stored))
+    return JsonResponse(schedule_json.schedule(await request.engine.schedules.with_next_run(stored)))
 
 
 @router.delete(

@@ -85,8 +85,20 @@ class Schedules:
         scheduler.move = self.settle_move
 
     async def get(self, name: str) -> StoredSchedule:
-        """The schedule as it is now. Raises ScheduleNotFound."""
+        """The schedule as it is stored. Raises ScheduleNotFound."""
         return (await self._found(name)).schedules[0]
+
+    async def with_next_run(self, schedule: StoredSchedule) -> StoredSchedule:
+        """The schedule with the run that will be due next: not one that was cancelled, and when it was moved to."""
+        definition, state = schedule.definition, schedule.state
+        if not state.is_active or schedule.next_due_ms is None:
+            return schedule
+        if schedule.next_job_due_ms is not None:
+            return replace(schedule, next_due_ms=schedule.next_job_due_ms)
+        runs: list[Run] = []
+        if definition.max_runs is None or definition.max_runs > schedule.runs + schedule.waiting:
+            runs = await self._upcoming(schedule.name, definition, state.created_ms, state.occurrence_ms or 0, 1)
+        return replace(schedule, next_id="", next_due_ms=runs[0].due_ms if runs else None)
 
     async def put(
         self, name: str, definition: PutSchedule, bounds: PutBounds, authorize: Authorize, *, only_new: bool = False
@@ -157,20 +169,18 @@ class Schedules:
         """
         placing = await self._placer.placing_of(definition)
         times = RunTimes(name, definition, state.created_ms, placing)
-        plan, after_ms = _NO_RUNS, now_ms
+        plan, after_ms, done_ms = _NO_RUNS, now_ms, None
         is_withdrawn = old is not None and (old.next_job_due_ms or 0) > now_ms
-        if not state.is_paused:
+        if old is not None and old.state.occurrence_ms is not None and _timing(old.definition) == _timing(definition):
+            # It goes on where it was: with the run that is withdrawn, and without one that was cancelled.
+            done_ms = old.state.occurrence_ms - is_withdrawn
+            after_ms = done_ms if old.state.is_active else max(done_ms, now_ms)
+        if state.is_paused:
+            state = state._replace(occurrence_ms=done_ms)
+        else:
             remaining = definition.max_runs
-            if old is not None:
-                if remaining is not None:
-                    remaining -= old.runs + old.waiting - is_withdrawn
-                if (
-                    old.state.is_active
-                    and old.state.occurrence_ms is not None
-                    and _timing(old.definition) == _timing(definition)
-                ):
-                    # It goes on where it was: with the run that is withdrawn, and without one that was cancelled.
-                    after_ms = old.state.occurrence_ms - is_withdrawn
+            if remaining is not None and old is not None:
+                remaining -= old.runs + old.waiting - is_withdrawn
             if remaining is None or remaining > 0:
                 try:
                     plan = times.plan(now_ms, after_ms, remaining, most_runs(rest_bytes))
@@ -179,7 +189,7 @@ class Schedules:
         change = planned_change(name, None if old is None else old.rev, definition, state, plan, placing)
         if old is not None and is_withdrawn:
             change = replace(change, withdraw=(old.topic, old.next_id))
-        return change, state._replace(occurrence_ms=after_ms)
+        return change, state if state.is_paused else state._replace(occurrence_ms=after_ms)
 
     async def _replanned(self, old: StoredSchedule, state: ScheduleState, now_ms: int) -> tuple[Change, ScheduleState]:
         rest_bytes = len(old.rest or b"")
@@ -300,7 +310,9 @@ class Schedules:
             count = max(min(count, remaining), 0)
         begin_ms = now_ms
         runs: list[Run] = []
-        if count and schedule.next_due_ms is not None and schedule.state.occurrence_ms is not None:
+        if schedule.state.is_paused:
+            begin_ms = max(now_ms, schedule.state.occurrence_ms or 0)
+        elif count and schedule.next_due_ms is not None and schedule.state.occurrence_ms is not None:
             begin_ms = max(schedule.state.occurrence_ms, 0)
             if schedule.next_job_due_ms is not None:
                 runs.append(Run(begin_ms, schedule.next_due_ms))
