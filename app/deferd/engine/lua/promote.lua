@@ -6,12 +6,14 @@
 -- ARGV[6] the timer's name in the lock | ARGV[7] how long the lock lasts, ms
 -- Returns { redelivered, expired, exhausted, retention ended, ms until the shard's next work (-1: none, 0: now),
 --   { the topics that have work then, longest overdue first }, jobs whose deadline has passed,
---   { of runs of schedules that were due: how many run, were skipped, run in place of another, were missed }, or 0 without any,
+--   { of runs of schedules that were due: how many run, were skipped, run in place of another, were missed }, or 0
+--   without any,
 --   how late each promoted job was, ms ... }
 --   If there are ARGV[5] topics, there may be more.
--- Due jobs become ready, unless they are runs of a schedule that are missed or skipped (lib/runs.lua). Jobs whose lease has ended become ready, with the attempt counted, or dead if it was the last
--- one. Jobs whose ttl passed before a first delivery, or whose deadline has passed, become dead. Records whose
--- retention has ended are deleted, and tombstones whose time has passed.
+-- Due jobs become ready, unless they are runs of a schedule that are missed or skipped (lib/runs.lua). Jobs whose lease
+-- has ended become ready, with the attempt counted, or dead if it was the last one. Jobs whose ttl passed before a first
+-- delivery, or whose deadline has passed, become dead. Records whose retention has ended are deleted, and tombstones
+-- whose time has passed.
 -- Afterwards `due` holds when the topic next needs a visit (now, if this one was not enough). A topic without jobs and
 -- settings into which nothing was put for FORGET_AFTER_MS is forgotten.
 -- Bound: ARGV[2] for each of the sorted sets; the caller sends at most 1000.
