@@ -34,6 +34,8 @@ _PATIENCE_MS = 250
 _LOOK_FOR_SCHEDULES_S = 60.0
 """How often the holder of the lock looks for schedules that are due although the shard's `due` does not say so, as when
 a release without schedules ran on the store."""
+_SCHEDULES_BEHIND_TOPICS_S = 0.1
+"""While topics have due jobs all the time, schedules wait for them no longer than this."""
 _SCHEDULES_RETRY_S = 0.5
 """How long schedules wait after the store refused to advance them."""
 _TURN_WITHOUT_SCHEDULES_S = 0.05
@@ -52,6 +54,10 @@ class _NextWork(NamedTuple):
     wait_ms: int
     since_s: float
     topics: list[str]
+
+
+def _has_due_topics(work: _NextWork | None) -> bool:
+    return work is not None and work.wait_ms == 0 and work.topics != [SCHEDULES_MEMBER]
 
 
 class Timer:
@@ -79,6 +85,7 @@ class Timer:
         self._advance_schedules = advance_schedules
         self._look_for_schedules_at = 0.0
         self._no_schedules_until = 0.0
+        self._advance_at_the_latest: float | None = None
         self._keys = keys
         self._due_key = keys.of_shard(shard, "due")
         self._lock_key = keys.of_shard(shard, "lock")
@@ -136,17 +143,15 @@ class Timer:
         if has_schedules:
             topics = [topic for topic in topics if topic != SCHEDULES_MEMBER]
         schedules_wait = has_schedules and began < self._no_schedules_until
+        next_work, failed = await self._promote_all(topics)
         if has_schedules and not schedules_wait:
-            # At the same time: jobs that come due meanwhile wait less.
-            advancing = asyncio.ensure_future(self._advance_some_schedules())
-            try:
-                _, failed = await self._promote_all(topics)
-            finally:
-                failed_to_advance = await advancing is None
-            failed |= failed_to_advance
+            # Jobs that are due come first, so that many runs of one instant do not wait for those that follow them.
+            if self._advance_at_the_latest is None:
+                self._advance_at_the_latest = began + _SCHEDULES_BEHIND_TOPICS_S
+            if not _has_due_topics(next_work) or began >= self._advance_at_the_latest:
+                self._advance_at_the_latest = None
+                failed |= await self._advance_some_schedules() is None
             next_work = None
-        else:
-            next_work, failed = await self._promote_all(topics)
         metrics.TIMER_TURN_SECONDS.observe(time.perf_counter() - began)
         if failed:
             self._patient_until = time.perf_counter() + _PATIENT_AFTER_FAILURE_S
