@@ -88,7 +88,7 @@ def test_every_response_is_documented_and_none_is_a_500(
         case.query = without_waiting(case.query)
     # Left out: a schema cannot say that `delay` and `run_at` exclude each other, that a cursor must be one that the
     # service returned, that topics must be distinct, or that 5.0 is refused where a whole number is required.
-    left_out = [positive_data_acceptance]
+    left_out: list[Any] = [positive_data_acceptance]
     if case.path == "/schedules/preview":  # a schedule may have this name, and then the path has its methods too
         left_out.append(allow_header_conformance)
     response = case.call(base_url=shared_service.url, session=session)

@@ -19,7 +19,7 @@ from deferd.engine.queue import PopRequest
 from deferd.engine.record import NOT_PLACED, JobRecord
 from deferd.engine.timing.openings import Openings, spread_of
 from deferd.store.connection import connect
-from tests.drawn_input import drawn
+from tests.drawn_input import FACTOR, drawn
 from tests.integration.engine.engine_driver import TOPIC, EngineDriver, job
 from tests.integration.engine.window_times import now_ms
 from tests.integration.store.store_servers import StoreServer
@@ -128,6 +128,7 @@ class WindowLives(RuleBasedStateMachine):
 
 
 @pytest.mark.hypothesis
+@pytest.mark.timeout(240 * max(FACTOR, 1))  # all draws take a minute
 def test_due_times_keep_their_promises(server: StoreServer) -> None:
     class Lives(WindowLives):
         pass
