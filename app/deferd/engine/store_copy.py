@@ -176,7 +176,7 @@ class _Copy:
         return (topic or b"").decode(errors="backslashreplace")
 
     async def _copy_list_of_schedules(self, found: KeyFound) -> None:
-        """Copy a list of schedules; the timer of each shard is told when it must advance the first of its own."""
+        """Copy a list of schedules, and note for the timer of each shard when it must advance the first of its own."""
         prefix = found.key.removesuffix(found.part) + SCHEDULE_PREFIX
         async for elements in self._elements(found):
             for name, score in zip(elements[::2], elements[1::2], strict=True):

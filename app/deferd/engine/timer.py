@@ -36,10 +36,6 @@ _LOOK_FOR_SCHEDULES_S = 60.0
 a release without schedules ran on the store."""
 _SCHEDULES_BEHIND_TOPICS_S = 0.1
 """While topics have due jobs all the time, schedules wait for them no longer than this."""
-_SCHEDULES_RETRY_S = 0.5
-"""How long schedules wait after the store refused to advance them."""
-_TURN_WITHOUT_SCHEDULES_S = 0.05
-"""The sleep between two turns meanwhile: the shard's `due` says only that schedules have work, not when topics will."""
 _OUTCOMES_OF_RUNS = ("run", "skipped", "replaced", "missed")
 _PATIENT_AFTER_FAILURE_S = 60.0
 """After a topic failed, the timer takes over no unexpired lock for this long: the failed topic's work stays overdue."""
@@ -84,7 +80,6 @@ class Timer:
         self._shard = shard
         self._advance_schedules = advance_schedules
         self._look_for_schedules_at = 0.0
-        self._no_schedules_until = 0.0
         self._advance_at_the_latest: float | None = None
         self._keys = keys
         self._due_key = keys.of_shard(shard, "due")
@@ -142,9 +137,8 @@ class Timer:
         has_schedules = SCHEDULES_MEMBER in topics
         if has_schedules:
             topics = [topic for topic in topics if topic != SCHEDULES_MEMBER]
-        schedules_wait = has_schedules and began < self._no_schedules_until
         next_work, failed = await self._promote_all(topics)
-        if has_schedules and not schedules_wait:
+        if has_schedules:
             # Jobs that are due come first, so that many runs of one instant do not wait for those that follow them.
             if self._advance_at_the_latest is None:
                 self._advance_at_the_latest = began + _SCHEDULES_BEHIND_TOPICS_S
@@ -156,8 +150,6 @@ class Timer:
         if failed:
             self._patient_until = time.perf_counter() + _PATIENT_AFTER_FAILURE_S
             return self._tick_s
-        if schedules_wait:
-            return _TURN_WITHOUT_SCHEDULES_S
         return 0 if next_work is None else self._rest_until(next_work)
 
     async def _promote_all(self, topics: list[str]) -> tuple[_NextWork | None, bool]:
@@ -181,17 +173,12 @@ class Timer:
     async def _advance_some_schedules(self) -> int | None:
         """Advance schedules that are due; returns how many there were, None when that failed."""
         try:
-            advanced = await self._advance_schedules(self._shard)
-        except StoreUnavailable as exc:  # also for a store without memory, where jobs still become ready
-            if not self._no_schedules_until:
-                _LOG.warning("schedules wait for the store: %s", exc)
-            self._no_schedules_until = time.perf_counter() + _SCHEDULES_RETRY_S
-            return 0
+            return await self._advance_schedules(self._shard)
+        except StoreUnavailable:
+            raise
         except Exception:  # noqa: BLE001 (schedules that cannot be advanced must not stop the topics)
             _LOG.exception("the schedules of shard %d could not be advanced", self._shard)
             return None
-        self._no_schedules_until = 0.0
-        return advanced
 
     async def _begin_turn(self, now_s: float) -> tuple[float, list[str]]:
         """Take or keep the lock; return the seconds until the next turn, and the topics that have work now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from deferd.contract import limits
 from deferd.contract.errors import StoreUnavailable
@@ -22,8 +23,8 @@ _AT_ONCE = 8
 """Most schedules that one step advances: some milliseconds of the store's time, for which other calls wait."""
 _RUNS_AT_ONCE = 100
 _RUN_BYTES_AT_ONCE = 4 * 1024 * 1024
-_FULL_RETRY_MS = 1000
-_REFUSED_RETRY_MS = 1000
+_RETRY_MS = 1000
+"""How long a schedule waits for room in its topic or in the store."""
 _LAST_RUNS_RETRY_MS = 5000
 _FAILED_RETRY_MS = 60_000
 
@@ -49,28 +50,25 @@ class Scheduler:
         return len(due)
 
     async def _advance(self, due: DueSchedule, now_ms: int) -> None:
+        retry = Change(due.topic, due.name, due.rev, now_ms + _RETRY_MS)
         try:
             definition, state = read_due(due)
             if state.is_moving:
                 await self.move(due.name)
                 return
             change = await self._change(due, definition, state, now_ms)
-        except StoreUnavailable:
-            raise
-        except Exception:  # noqa: BLE001 (one schedule must not keep the others waiting)
-            _LOG.exception("schedule %s cannot be advanced; the next attempt follows in a minute", due.name)
-            await self._store.apply(Change(due.topic, due.name, due.rev, now_ms + _FAILED_RETRY_MS))
-            return
-        try:
-            await self._store.apply(change)
-        except FullError:
-            _LOG.warning("schedule %s waits: topic %s is full", due.name, due.topic)
-            next_due = {"next_id": "", "next": change.fields["next"]}
-            await self._store.apply(Change(due.topic, due.name, due.rev, now_ms + _FULL_RETRY_MS, fields=next_due))
+            try:
+                await self._store.apply(change)
+            except FullError:
+                _LOG.warning("schedule %s waits: topic %s is full", due.name, due.topic)
+                await self._store.apply(replace(retry, fields={"next_id": "", "next": change.fields["next"]}))
         except StoreUnavailable as error:
             # A store that is out of memory refuses runs, but not this; the timer is not to wait because of them.
-            await self._store.apply(Change(due.topic, due.name, due.rev, now_ms + _REFUSED_RETRY_MS))
+            await self._store.apply(retry)
             _LOG.warning("schedule %s waits: %s", due.name, error)
+        except Exception:  # noqa: BLE001 (one schedule must not keep the others waiting)
+            _LOG.exception("schedule %s cannot be advanced; the next attempt follows in a minute", due.name)
+            await self._store.apply(replace(retry, advance_at_ms=now_ms + _FAILED_RETRY_MS))
 
     async def _change(self, due: DueSchedule, definition: PutSchedule, state: ScheduleState, now_ms: int) -> Change:
         remaining = None

@@ -63,7 +63,7 @@ def parse_cron(text: str) -> CronExpression:
         ) from None
     every_hour = len(parsed.hours) == 24
     if not every_hour:
-        # cronsim takes an expression whose minute or hour has a star for one that goes by elapsed time.
+        # cronsim lets an expression with a star as its minute or hour go by elapsed time.
         minute, hour = minute.replace("*", "0-59"), hour.replace("*", "0-23")
     return CronExpression(" ".join((minute, hour, *date)), tuple(sorted(parsed.seconds)), every_hour)
 

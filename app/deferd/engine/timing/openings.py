@@ -144,7 +144,7 @@ class _Hours:
 
 def _instant_ms(zone: ZoneInfo, day: date, minutes: int, *, take_last: bool) -> int:
     """The instant of a local time; `minutes` after the midnight that begins the day, by the clock on the wall."""
-    local = datetime(day.year, day.month, day.day) + timedelta(minutes=minutes)  # noqa: DTZ001
+    local = datetime(day.year, day.month, day.day) + timedelta(minutes=minutes)  # noqa: DTZ001 (a local time)
     before = _offset(local.replace(tzinfo=zone))
     after = _offset(local.replace(tzinfo=zone, fold=1))
     if before < after:
