@@ -89,6 +89,18 @@ class ServiceProcess:
         """SIGKILL the service alone, as a crash would end it; its server processes and its store end afterwards."""
         self._take()[1].kill()
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """SIGSTOP all processes of the service but its store during the block, the supervisor first."""
+        pids = [self.process.pid, *self.server_process_pids()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
     def kill_store(self) -> None:
         """SIGKILL the embedded store."""
         pid = self.store_pid()

@@ -286,15 +286,8 @@ class _Recurring:
         await asyncio.gather(*(asyncio.to_thread(service.start) for service in services))
 
     async def _freeze_service(self) -> None:
-        service = self._chance.choice(self._services)
-        pids = [service.process.pid, *service.server_process_pids()]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
+        with self._chance.choice(self._services).frozen():
             await asyncio.sleep(self._chance.uniform(0.5, 3))
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
 
     async def _freeze_active_timer(self) -> None:
         """Freeze it just after runs were due, until another timer has taken over; then it goes on where it stood."""

@@ -420,6 +420,7 @@ async def test_a_cancelled_put_in_a_buffer_does_not_cancel_others(proxy: LossyPr
         assert [201] * 5 == [result.status for result in await asyncio.gather(*others)]
 
 
+@pytest.mark.slow
 async def test_jobs_of_a_cancelled_batch_are_not_put_twice(proxy: LossyProxy, topic: str) -> None:
     async with AsyncClient(proxy.url, timeout=5) as client:
         buffer = client.buffer()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
@@ -18,7 +15,7 @@ from deferd import Client, JobState
 from deferd.contract.model import DeadReason
 from deferd.store.data_dir import DataDirectory
 from deferd.testing import ServiceForTests, start_service
-from tests.acceptance.service_process import ServiceProcess, running_service
+from tests.acceptance.service_process import running_service
 from tests.examples import close_unpaid_order, delete_in_24_hours, nightly_report, payment_notices
 
 MERCHANT = "https://merchant.example/paid"
@@ -221,6 +218,7 @@ class TestNightlyReport:
         yield client
         client.delete_schedule(nightly_report.NAME)
 
+    @pytest.mark.slow
     def test_there_is_one_report_on_each_day_of_a_year_with_two_changes_of_the_clock(
         self, service: ServiceForTests, nights: Client
     ) -> None:
@@ -261,11 +259,12 @@ class TestNightlyReport:
         schedule = nights.schedule(nightly_report.NAME)
         assert (schedule.runs, schedule.skips, schedule.missed) == (1, 1, 0)
 
+    @pytest.mark.slow
     def test_the_reports_of_an_outage_are_made_up_for(self, tmp_path: Path) -> None:
         made: list[date] = []
         with running_service("--test-clock", data_dir=tmp_path) as service, Client(service.url) as client:
             nightly_report.schedule_reports(client)
-            with stopped(service), redis.Redis(unix_socket_path=str(DataDirectory(service.data_dir).socket)) as store:
+            with service.frozen(), redis.Redis(unix_socket_path=str(DataDirectory(service.data_dir).socket)) as store:
                 store.incrby("deferd:{0}:clock", timedelta(days=3) // timedelta(milliseconds=1))
             nightly_report.schedule_reports(client)  # as a program does that starts at the same time
             while nightly_report.make_due_report(client, made.append, wait=2):
@@ -275,16 +274,3 @@ class TestNightlyReport:
         assert made == [made[0] + timedelta(days=days) for days in range(3)]
         assert abs(made[0] - datetime.now(UTC).date()) <= timedelta(days=1)
         assert (schedule.runs, schedule.missed) == (3, 0)
-
-
-@contextlib.contextmanager
-def stopped(service: ServiceProcess) -> Iterator[None]:
-    """Stop all processes of a service but that of its store."""
-    pids = [service.process.pid, *service.server_process_pids()]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)

